@@ -1,0 +1,29 @@
+"""One file per algorithm. `load_policy(run)` loads what any of them has trained."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+AGENTS = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+"""Names of the agents: one module each."""
+
+
+def load_policy(run: str | Path) -> Any:
+    """Load the policy that a finished run saved; call it with observations to get actions.
+
+    Args:
+        run: a run's folder, for example `runs/sac-mujoco/paper/HalfCheetah-v4/seed-1`.
+
+    Raises:
+        UsageError: if the folder holds no readable policy, or one of an agent unknown here.
+    """
+    from suite.checkpoint import read_policy
+    from suite.settings import UsageError
+
+    weights, description = read_policy(Path(run))
+    if description["agent"] not in AGENTS:
+        raise UsageError(
+            f"{run} was trained by {description['agent']!r}, which is not an agent here"
+        )
+    return importlib.import_module(f"agents.{description['agent']}").Policy(weights, description)

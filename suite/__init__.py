@@ -1,0 +1,1 @@
+"""Tasks, vectorised environments, recording and hardware facts: everything but learning."""

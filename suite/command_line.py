@@ -1,0 +1,123 @@
+"""Reading command lines: every mistake is one line that names the fix, and exit status 2."""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tyro
+
+from suite.settings import ConfigT, Preset, UsageError, find_preset, nearest
+from suite.tasks import find_task, tasks_in
+
+
+def run_main(main: Callable[[Sequence[str]], int]) -> int:
+    """Call `main` with this process's arguments and return its exit status.
+
+    A `UsageError` becomes one line on standard error and status 2; Ctrl-C becomes status 130.
+    """
+    try:
+        return main(sys.argv[1:])
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def one_line_parser(**kwargs: Any) -> argparse.ArgumentParser:
+    """Return an ArgumentParser whose errors are `UsageError`s and that knows no abbreviations."""
+    return _OneLineParser(allow_abbrev=False, **kwargs)
+
+
+def override(config: ConfigT, flags: Sequence[str], *, prog: str = "") -> ConfigT:
+    """Return `config` with command-line flags such as `--gamma 0.9` applied.
+
+    Raises:
+        UsageError: for an unknown flag (with the nearest known one) or a value that does not fit.
+        SystemExit: with status 0 after `--help`.
+    """
+    known = {f.name.replace("_", "-") for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    for flag in flags:
+        if flag.startswith("--") and flag != "--help":
+            name = flag[2:].split("=")[0].replace("_", "-").removeprefix("no-")
+            if name not in known:
+                near = nearest("--" + name, ("--" + other for other in known))
+                raise UsageError(f"unknown setting {flag.split('=')[0]}{near}")
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(type(config), args=list(flags), default=config, prog=prog or None)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise UsageError(_first_sentence(complaint.getvalue())) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _first_sentence(boxed: str) -> str:
+    """Return the message of an error box as one line."""
+    lines = [line.strip("│ ") for line in boxed.splitlines()]
+    message = []
+    for line in lines[1:]:
+        if re.fullmatch(r"[─╰╯╭╮ ]*", line):
+            break
+        message.append(line)
+    return " ".join(message) or "unreadable settings"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where a run comes from and where it goes: all that is not a hyper-parameter."""
+
+    suite: str
+    source: str
+    out: Path
+
+
+def read_command_line(
+    presets: Mapping[tuple[str, str], Preset[ConfigT]],
+    argv: Sequence[str],
+    *,
+    prog: str,
+) -> tuple[ConfigT, RunOptions]:
+    """Read an agent's own command: `--task T --seeds 1 2 --like SOURCE --out DIR --gamma 0.9 ...`.
+
+    Args:
+        presets: the agent's `PRESETS`.
+        argv: the arguments after the program's name.
+        prog: the program's name, for `--help`.
+
+    Returns:
+        the preset's configuration with every flag applied, and the run's options.
+
+    Raises:
+        UsageError: for anything that cannot be read.
+    """
+    parser = one_line_parser(prog=prog, add_help=False)
+    parser.add_argument("--suite")
+    parser.add_argument("--like", default="paper")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--task")
+    options, flags = parser.parse_known_args(argv)
+    suites = dict.fromkeys(suite for suite, _ in presets)
+    default_config = next(iter(presets.values())).config
+    task = options.task or str(getattr(default_config, "task", ""))
+    find_task(task)
+    suite = options.suite or next((s for s in suites if task in tasks_in(s)), next(iter(suites)))
+    preset = find_preset(presets, suite, options.like)
+    config = override(preset.config, [*flags, "--task", task], prog=prog)
+    out = options.out or Path("runs") / "alone" / task
+    return config, RunOptions(suite=suite, source=options.like, out=out)

@@ -1,0 +1,44 @@
+"""Scoring a policy: the first episode of each of several environments made afresh."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from suite.randomness import environment_seeds
+from suite.tasks import Task
+from suite.vector_env import VectorEnv
+
+
+def evaluate(
+    task: Task,
+    act: Callable[[np.ndarray], np.ndarray],
+    seeds: Sequence[int],
+    env_steps: int,
+    *,
+    episodes: int = 10,
+    stream: str = "evaluation",
+) -> np.ndarray:
+    """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`.
+
+    Environments are made for this evaluation and seeded from each seed's evaluation stream and
+    `env_steps`, so an evaluation neither disturbs training nor depends on what came before it.
+
+    Args:
+        task: what to play.
+        act: maps observations `[S, episodes, *obs]` to actions as `VectorEnv.step` wants them.
+        seeds: the runs' seeds, in the order of the `S` axis.
+        env_steps: training steps so far; part of the random stream's name.
+        episodes: environments per seed, each of which plays one episode.
+        stream: name of the random stream that seeds the simulators.
+    """
+    env = VectorEnv(task, environment_seeds(seeds, episodes, stream, env_steps))
+    episode_returns = np.full((len(seeds), episodes), np.nan)
+    done = np.zeros(episode_returns.shape, dtype=bool)
+    obs = env.reset()
+    while not done.all():
+        step = env.step(act(obs))
+        first_ends = step.episode_ends & ~done
+        episode_returns[first_ends] = step.episode_returns[first_ends]
+        done |= step.episode_ends
+        obs = step.obs
+    return episode_returns

@@ -1,0 +1,115 @@
+"""What a run ran on: processor, accelerator, package versions, and the code's revision."""
+
+import os
+import platform
+import re
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from suite.settings import UsageError, nearest
+
+PACKAGES = ("torch", "envpool", "gymnasium", "numpy", "scipy", "pandas", "safetensors")
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """Return the facts that decide speed and rounding, for `run.json`.
+
+    Keys: `cpu` (model name), `cores` (usable by this process), `memory_gib`, `platform`, `gpu` and
+    `gpu_driver` (None without one).
+    """
+    return {
+        "cpu": _cpu_model(),
+        "cores": num_cores(),
+        "memory_gib": _memory_gib(),
+        "platform": platform.platform(),
+        **_gpu(),
+    }
+
+
+def num_cores() -> int:
+    """Return how many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def find_device(name: str) -> Any:
+    """Return the `torch.device` called `name`: `cpu`, `cuda`, `cuda:<i>`, or `auto`.
+
+    Raises:
+        UsageError: for another name, or a GPU that is not there.
+    """
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if num_gpus else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    if not re.fullmatch(r"cuda(:\d+)?", name):
+        raise UsageError(
+            f"unknown device {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
+        )
+    if int(name.partition(":")[2] or 0) >= num_gpus:
+        raise UsageError(f"--device {name}: torch finds {num_gpus} GPUs here; use --device cpu")
+    return torch.device(name)
+
+
+@cache
+def revision() -> dict[str, Any]:
+    """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes."""
+    root = Path(__file__).resolve().parents[1]
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "suite", "agents", "reproduce")
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def _gpu() -> dict[str, Any]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        gpu, driver = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlSystemGetDriverVersion()
+        pynvml.nvmlShutdown()
+    except Exception:  # no package, no driver, no device: each means no usable GPU
+        return {"gpu": None, "gpu_driver": None}
+    return {"gpu": gpu, "gpu_driver": driver}

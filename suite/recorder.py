@@ -1,0 +1,247 @@
+"""The record of a run: what an agent measured, as CSV and JSON, per seed.
+
+`DIR/seed-<k>/` holds `run.json` (what ran, on what, and how it ended), `episodes.csv`,
+`evaluations.csv`, `updates.csv` (all three the same bytes for the same run) and `timing.csv`
+(everything that depends on a clock). Rows are buffered, written whole and flushed at each log
+interval; `finished` is written last, by rename.
+"""
+
+import dataclasses
+import datetime
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from suite import hardware
+from suite.command_line import RunOptions
+from suite.files import write_json
+from suite.settings import UsageError
+from suite.vector_env import Step
+
+SCHEMA_VERSION = 1
+SECTIONS = ("environment", "acting", "learning", "evaluation")
+EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
+TIMING_COLUMNS = (
+    "env_steps",
+    "num_updates",
+    "wall_seconds",
+    "env_steps_per_second",
+    *(f"{section}_share" for section in SECTIONS),
+)
+Status = Literal["running", "finished", "diverged", "failed"]
+
+
+class Stopwatch:
+    """Splits wall time into sections: each lap is charged to the section that just ended."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self.seconds: dict[str, float] = dict.fromkeys(SECTIONS, 0.0)
+
+    def start(self) -> None:
+        """Begin anew: the time since the last lap is charged to nothing."""
+        self._last = time.perf_counter()
+
+    def lap(self, section: str) -> None:
+        """Charge the time since the previous lap to `section` (one of `SECTIONS`)."""
+        now = time.perf_counter()
+        self.seconds[section] += now - self._last
+        self._last = now
+
+
+class Recorder:
+    """Writes the record of a group of seeds that train in one process.
+
+    Args:
+        directory: holds one folder `seed-<k>` per seed; made if absent.
+        run: what `run.json` says beyond the machine: agent, suite, source, task, config, command.
+        seeds: the seeds, in the order of the `S` axis.
+
+    Raises:
+        UsageError: if the directory cannot be written, or holds a finished run of these seeds.
+    """
+
+    def __init__(self, directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> None:
+        self.clock = Stopwatch()
+        self._started = self._interval_start = time.perf_counter()
+        self._interval_env_steps = 0
+        self._seconds_before = dict(self.clock.seconds)
+        self.seed_directories = [directory / f"seed-{seed}" for seed in seeds]
+        self.statuses: list[Status] = ["running"] * len(seeds)
+        self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
+        self._runs: list[dict[str, Any]] = []
+        for seed, folder in zip(seeds, self.seed_directories, strict=True):
+            self._runs.append(
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    **run,
+                    "seed": seed,
+                    "status": "running",
+                    "error": None,
+                    "started_at": _now(),
+                    "ended_at": None,
+                    "wall_seconds": None,
+                    **hardware.revision(),
+                    "versions": hardware.versions(),
+                    "machine": hardware.machine(),
+                }
+            )
+            self._open(folder)
+        self._write_runs()
+
+    @classmethod
+    def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
+        """Return the recorder of an agent that was started by its own command line.
+
+        Args:
+            agent: the agent's name.
+            config: its configuration, a dataclass with `task` and `seeds`.
+            options: where the run comes from and where it goes.
+        """
+        run = {
+            "agent": agent,
+            "suite": options.suite,
+            "source": options.source,
+            "task": config.task,
+            "config": dataclasses.asdict(config),
+            "command": command_line(),
+        }
+        return cls(options.out, run, config.seeds)
+
+    @property
+    def active(self) -> list[int]:
+        """Indices of the seeds that have not diverged."""
+        return [i for i, status in enumerate(self.statuses) if status == "running"]
+
+    def episodes(self, env_steps: int, step: Step) -> None:
+        """Record the episodes that ended in this vector step, in the order of environments."""
+        if not step.episode_ends.any():
+            return
+        for i, env in np.argwhere(step.episode_ends).tolist():
+            row = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
+            self._append(i, "episodes.csv", EPISODE_COLUMNS, row)
+
+    def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
+        """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`."""
+        singles = tuple(f"return_{k}" for k in range(episode_returns.shape[1]))
+        columns = ("env_steps", "mean_return", *singles)
+        for i, returns in enumerate(episode_returns):
+            self._append(i, "evaluations.csv", columns, (env_steps, returns.mean(), *returns))
+            name = self.seed_directories[i].name
+            print(f"{name} env_steps {env_steps} mean_return {returns.mean():.4g}", flush=True)
+
+    def log(
+        self,
+        env_steps: int,
+        num_updates: int,
+        metrics: Mapping[str, np.ndarray],
+        checks: Mapping[str, np.ndarray],
+    ) -> None:
+        """End a log interval: record `metrics` (each `[S]`) and timing, write all rows, flush.
+
+        A seed with a non-finite metric or check is `diverged` from here on; the others go on.
+        """
+        for i in self.active:
+            values = {name: float(column[i]) for name, column in metrics.items()}
+            if metrics:
+                columns = ("env_steps", "num_updates", *values)
+                row = (env_steps, num_updates, *values.values())
+                self._append(i, "updates.csv", columns, row)
+            values |= {name: float(column[i]) for name, column in checks.items()}
+            bad = [name for name, value in values.items() if not np.isfinite(value)]
+            if bad:
+                self._end(i, "diverged", f"non-finite {', '.join(bad)} at {env_steps} env_steps")
+        self._append_timing(env_steps, num_updates)
+        self.flush()
+
+    def flush(self) -> None:
+        """Append the buffered rows to the files, whole.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        for folder, tables in zip(self.seed_directories, self._rows, strict=True):
+            for name, lines in tables.items():
+                if lines:
+                    with (folder / name).open("a", newline="") as file:
+                        file.write("".join(lines))
+                    lines.clear()
+
+    def finish(self) -> int:
+        """Flush, and mark every seed that has not diverged as finished. The last thing a run does.
+
+        Returns:
+            the exit status of an agent's command: 0, or 2 if a seed diverged.
+
+        Raises:
+            OSError: if the disk refuses; the runs then stay unfinished.
+        """
+        self.flush()
+        for i in self.active:
+            self._end(i, "finished", None)
+        return 2 if "diverged" in self.statuses else 0
+
+    def _open(self, folder: Path) -> None:
+        """Make an empty folder for a run; what an unfinished run left there is removed."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            record = folder / "run.json"
+            if record.exists() and '"status": "finished"' in record.read_text():
+                raise UsageError(
+                    f"{folder} holds a finished run: choose another --out, or delete it"
+                )
+            for name in ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"):
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
+
+    def _append(
+        self, i: int, name: str, columns: Sequence[str], row: Sequence[float | np.number]
+    ) -> None:
+        if self.statuses[i] != "running":
+            return
+        if name not in self._rows[i]:
+            self._rows[i][name] = [",".join(columns) + "\n"]
+        cells = (repr(cell.item() if isinstance(cell, np.generic) else cell) for cell in row)
+        self._rows[i][name].append(",".join(cells) + "\n")
+
+    def _append_timing(self, env_steps: int, num_updates: int) -> None:
+        now = time.perf_counter()
+        elapsed = max(now - self._interval_start, 1e-9)
+        seconds = self.clock.seconds
+        shares = [(seconds[name] - self._seconds_before[name]) / elapsed for name in SECTIONS]
+        speed = (env_steps - self._interval_env_steps) / elapsed
+        row = (env_steps, num_updates, now - self._started, speed, *shares)
+        rounded = [cell if isinstance(cell, int) else round(cell, 4) for cell in row]
+        for i in self.active:
+            self._append(i, "timing.csv", TIMING_COLUMNS, rounded)
+        self._interval_start, self._interval_env_steps = now, env_steps
+        self._seconds_before = dict(seconds)
+
+    def _end(self, i: int, status: Status, error: str | None) -> None:
+        self.statuses[i] = status
+        if error:
+            print(f"{self.seed_directories[i].name} {status}: {error}", file=sys.stderr, flush=True)
+        wall_seconds = round(time.perf_counter() - self._started, 3)
+        self._runs[i].update(status=status, error=error, ended_at=_now(), wall_seconds=wall_seconds)
+        write_json(self.seed_directories[i] / "run.json", self._runs[i])
+
+    def _write_runs(self) -> None:
+        for folder, run in zip(self.seed_directories, self._runs, strict=True):
+            write_json(folder / "run.json", run)
+
+
+def command_line() -> str:
+    """Return the command that started this process, as it would be typed."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    program = f"python -m {module.name}" if module else f"python {sys.argv[0]}"
+    return " ".join([program.removesuffix(".__main__"), *map(shlex.quote, sys.argv[1:])])
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

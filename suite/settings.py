@@ -1,0 +1,69 @@
+"""How an agent's settings are stated: presets and budgets, and the error for bad ones."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+ConfigT = TypeVar("ConfigT")
+
+
+class UsageError(ValueError):
+    """Bad input: one line that names the fix. Command lines print it and exit with status 2."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return "; did you mean X?" or, where nothing is near, "; choose from X, Y, ..."."""
+    options = sorted(choices)
+    by_lower = {option.lower(): option for option in options}
+    match = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    if match:
+        return f"; did you mean {by_lower[match[0]]}?"
+    return "; choose from " + ", ".join(options[:20]) + (", ..." if len(options) > 20 else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much a grid spends: steps of each run and number of seeds, nothing else."""
+
+    env_steps: int
+    """Environment steps of each run (agent decisions, warm-up included)."""
+    num_seeds: int
+    """Runs per task; seeds 1 to `num_seeds`."""
+    env_steps_of: Mapping[str, int] = field(default_factory=dict)
+    """Tasks whose source spent another number of steps."""
+
+    def steps(self, task: str) -> int:
+        """Return the environment steps of one run of `task`."""
+        return self.env_steps_of.get(task, self.env_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(Generic[ConfigT]):
+    """The settings of one published source on one suite, and what it spent."""
+
+    config: ConfigT
+    """Every hyper-parameter; task, seeds and steps are filled in by the plan."""
+    budgets: Mapping[str, Budget]
+    """`smoke` (minutes on two CPU cores), `laptop` (an evening) or `paper` (as the source)."""
+    judged_by: str
+    """The stored reference whose curves decide the verdict."""
+    departures: tuple[str, ...] = ()
+    """What differs between our run and that reference and could not be matched."""
+
+
+def find_preset(
+    presets: Mapping[tuple[str, str], Preset[ConfigT]], suite: str, source: str
+) -> Preset[ConfigT]:
+    """Return the preset of `(suite, source)`.
+
+    Raises:
+        UsageError: naming the nearest suite or source that the agent has.
+    """
+    suites = {known for known, _ in presets}
+    if suite not in suites:
+        raise UsageError(f"this agent has no suite {suite!r}{nearest(suite, suites)}")
+    sources = {known for of, known in presets if of == suite}
+    if source not in sources:
+        raise UsageError(f"unknown source {source!r} for {suite}{nearest(source, sources)}")
+    return presets[suite, source]

@@ -1,0 +1,244 @@
+"""The tasks and suites: what is simulated, never how anything learns on it.
+
+A task is an envpool id with its physics. A suite is a named tuple of tasks. MuJoCo tasks default to
+`-v4`; other versions are tasks of their own and never stand in for it. Sources: the environments'
+own registrations in envpool 1.2.5, held equal by a test.
+"""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from suite.settings import UsageError, nearest
+
+RANDOM_SCORES = Path(__file__).with_name("random_scores.csv")
+"""Mean return of a uniformly random policy; written by `python -m suite.random_policy`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One environment with everything that decides what a return on it means."""
+
+    name: str
+    """envpool id, for example `HalfCheetah-v4`."""
+    family: Literal["mujoco", "classic", "dmc", "atari"]
+    actions: Literal["continuous", "discrete"]
+    time_limit: int
+    """Decisions after which an episode is truncated."""
+    frame_skip: int = 1
+    """Simulator frames per decision."""
+    protocol: Literal["", "noframeskip", "sticky"] = ""
+    """Atari only: how the game is presented; scores of two protocols are never compared."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `envpool.make` that belong to the protocol."""
+
+    @property
+    def random_score(self) -> float:
+        """Mean return of a random policy, measured by `python -m suite.random_policy`.
+
+        Raises:
+            UsageError: if it has not been measured yet.
+        """
+        try:
+            return random_scores()[self.name, self.protocol]
+        except KeyError:
+            raise UsageError(
+                f"no random-policy score for {self.name}: run "
+                f"`python -m suite.random_policy --tasks {self.name}`"
+            ) from None
+
+
+@cache
+def random_scores() -> Mapping[tuple[str, str], float]:
+    """Return every measured random-policy score by (task, protocol), in reward units."""
+    if not RANDOM_SCORES.exists():
+        return MappingProxyType({})
+    with RANDOM_SCORES.open(newline="") as file:
+        rows = csv.DictReader(file)
+        return MappingProxyType(
+            {(row["task"], row["protocol"]): float(row["mean_return"]) for row in rows}
+        )
+
+
+MUJOCO_FRAME_SKIPS = {
+    "HalfCheetah": 5,
+    "Hopper": 4,
+    "Walker2d": 4,
+    "Ant": 5,
+    "Humanoid": 5,
+    "Reacher": 2,
+    "Swimmer": 4,
+    "InvertedPendulum": 2,
+    "InvertedDoublePendulum": 5,
+}
+MUJOCO_SMALL = ("Reacher", "Swimmer", "InvertedPendulum", "InvertedDoublePendulum")
+VERSION_2 = ("Reacher", "InvertedPendulum", "InvertedDoublePendulum")
+"""MuJoCo environments whose legacy version is called v2; that of the others is v3."""
+
+# Physics steps per control step, by dm_control domain.
+DMC_TASKS = {
+    "AcrobotSwingup": 1,
+    "BallInCupCatch": 10,
+    "CartpoleBalance": 1,
+    "CartpoleBalanceSparse": 1,
+    "CartpoleSwingup": 1,
+    "CartpoleSwingupSparse": 1,
+    "CheetahRun": 1,
+    "FingerSpin": 2,
+    "FingerTurnEasy": 2,
+    "FingerTurnHard": 2,
+    "FishSwim": 10,
+    "FishUpright": 10,
+    "HopperHop": 4,
+    "HopperStand": 4,
+    "HumanoidRun": 5,
+    "HumanoidStand": 5,
+    "HumanoidWalk": 5,
+    "PendulumSwingup": 1,
+    "QuadrupedRun": 4,
+    "QuadrupedWalk": 4,
+    "ReacherEasy": 1,
+    "ReacherHard": 1,
+    "SwimmerSwimmer6": 15,
+    "SwimmerSwimmer15": 15,
+    "WalkerRun": 10,
+    "WalkerStand": 10,
+    "WalkerWalk": 10,
+}
+
+# fmt: off
+ATARI_GAMES = (
+    "Alien", "Amidar", "Assault", "Asterix", "Asteroids", "Atlantis", "BankHeist", "BattleZone",
+    "BeamRider", "Berzerk", "Bowling", "Boxing", "Breakout", "Centipede", "ChopperCommand",
+    "CrazyClimber", "Defender", "DemonAttack", "DoubleDunk", "Enduro", "FishingDerby", "Freeway",
+    "Frostbite", "Gopher", "Gravitar", "Hero", "IceHockey", "Jamesbond", "Kangaroo", "Krull",
+    "KungFuMaster", "MontezumaRevenge", "MsPacman", "NameThisGame", "Phoenix", "Pitfall", "Pong",
+    "PrivateEye", "Qbert", "Riverraid", "RoadRunner", "Robotank", "Seaquest", "Skiing", "Solaris",
+    "SpaceInvaders", "StarGunner", "Surround", "Tennis", "TimePilot", "Tutankham", "UpNDown",
+    "Venture", "VideoPinball", "WizardOfWor", "YarsRevenge", "Zaxxon",
+)
+ATARI_7 = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
+# fmt: on
+
+Protocol = Literal["noframeskip", "sticky"]
+
+ATARI_PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
+    "noframeskip": {"episodic_life": True, "repeat_action_probability": 0.0},
+    "sticky": {
+        "episodic_life": False,
+        "repeat_action_probability": 0.25,
+        "full_action_space": True,
+        "noop_max": 1,
+    },
+}
+
+CLASSIC_TASKS = (
+    Task(name="CartPole-v1", family="classic", actions="discrete", time_limit=500),
+    Task(name="Acrobot-v1", family="classic", actions="discrete", time_limit=500),
+    Task(name="MountainCar-v0", family="classic", actions="discrete", time_limit=200),
+    Task(name="Pendulum-v1", family="classic", actions="continuous", time_limit=200),
+    Task(name="MountainCarContinuous-v0", family="classic", actions="continuous", time_limit=999),
+)
+
+
+def _mujoco_tasks() -> list[Task]:
+    tasks = []
+    for name, frame_skip in MUJOCO_FRAME_SKIPS.items():
+        legacy = "v2" if name in VERSION_2 else "v3"
+        tasks += [
+            Task(
+                name=f"{name}-{version}",
+                family="mujoco",
+                actions="continuous",
+                time_limit=50 if name == "Reacher" else 1000,
+                frame_skip=frame_skip,
+            )
+            for version in (legacy, "v4", "v5")
+        ]
+    return tasks
+
+
+def _dmc_tasks() -> list[Task]:
+    return [
+        Task(
+            name=f"{name}-v1",
+            family="dmc",
+            actions="continuous",
+            time_limit=1000,
+            frame_skip=frame_skip,
+        )
+        for name, frame_skip in DMC_TASKS.items()
+    ]
+
+
+def _atari_task(name: str, protocol: Protocol) -> Task:
+    return Task(
+        name=name,
+        family="atari",
+        actions="discrete",
+        time_limit=27_000,
+        frame_skip=4,
+        protocol=protocol,
+        options=ATARI_PROTOCOLS[protocol],
+    )
+
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {task.name: task for task in (*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks())}
+    | {f"{game}-v5": _atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES}
+)
+"""Every task by name; Atari games in the `noframeskip` protocol (see `find_task`)."""
+
+SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "mujoco": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS if n not in MUJOCO_SMALL),
+        "mujoco-small": tuple(f"{n}-v4" for n in MUJOCO_SMALL),
+        "mujoco-9": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS),
+        "classic": tuple(task.name for task in CLASSIC_TASKS),
+        "dmc": tuple(f"{name}-v1" for name in DMC_TASKS),
+        "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
+        "atari-7": tuple(f"{game}-v5" for game in ATARI_7),
+    }
+)
+"""Task names by suite."""
+
+
+def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
+    """Return the task called `name`.
+
+    Args:
+        name: envpool id, for example `Hopper-v4` or `Pong-v5`.
+        protocol: how an Atari game is presented; ignored by all other tasks.
+
+    Raises:
+        UsageError: for an unknown name, with the nearest known one.
+    """
+    if name not in TASKS:
+        raise UsageError(f"unknown task {name!r}{nearest(name, TASKS)}")
+    task = TASKS[name]
+    return _atari_task(name, protocol) if task.family == "atari" else task
+
+
+def find_suite(name: str) -> tuple[str, ...]:
+    """Return the task names of a suite.
+
+    Raises:
+        UsageError: for an unknown suite, with the nearest known one.
+    """
+    if name not in SUITES:
+        raise UsageError(f"unknown suite {name!r}{nearest(name, SUITES)}")
+    return SUITES[name]
+
+
+def tasks_in(suite: str) -> tuple[str, ...]:
+    """Return every task that may be run under `suite`: its own, and their other versions.
+
+    Raises:
+        UsageError: for an unknown suite, with the nearest known one.
+    """
+    stems = {name.rpartition("-")[0] for name in find_suite(suite)}
+    return tuple(name for name in TASKS if name.rpartition("-")[0] in stems)

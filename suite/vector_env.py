@@ -1,0 +1,239 @@
+"""The environment adapter: the only importer of envpool, and the only place that knows its habits.
+
+What envpool 1.2.5 does and agents need not know: the step after an end is an ignored action (here
+`valid` is False there, or "same step" reset hides it); seeds of neighbouring runs overlap unless
+one is given per environment; actions are neither checked nor clipped; an Atari life loss looks like
+a termination while the game goes on; dm_control observations are dictionaries.
+"""
+
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import envpool
+import numpy as np
+
+from suite.tasks import Task
+
+
+class Step(NamedTuple):
+    """What one vector step caused. Shapes `[S, N]`: seeds and environments per seed."""
+
+    obs: np.ndarray
+    """Observation to act on next, `[S, N, *obs]`, float32 or uint8."""
+    next_obs: np.ndarray
+    """Observation the action led to, before any reset, `[S, N, *obs]`."""
+    rewards: np.ndarray
+    """Reward to learn from, float32: clipped to [-1, 1] for Atari, else as the task gave it."""
+    raw_rewards: np.ndarray
+    """Reward as the task gave it, float32."""
+    terminations: np.ndarray
+    """End of the decision process: no value follows. For Atari `noframeskip` also a lost life."""
+    truncations: np.ndarray
+    """Cut by the time limit: a value follows from `next_obs`."""
+    valid: np.ndarray
+    """A real transition, not the ignored action of an auto-reset."""
+    episode_ends: np.ndarray
+    """A whole episode (for Atari: a whole game) is over."""
+    episode_returns: np.ndarray
+    """Sum of `raw_rewards` since the episode began, float64; a score where `episode_ends`."""
+    episode_lengths: np.ndarray
+    """Decisions since the episode began, int64."""
+
+
+class VectorEnv:
+    """`S` groups of `N` environments of one task, stepped together.
+
+    Continuous actions are given in [-1, 1], clipped there and scaled to the task's bounds.
+
+    Args:
+        task: what to simulate.
+        env_seeds: one simulator seed per environment, `[S, N]` int32.
+        reset: what happens at an end. `"next_step"`: the ending row is followed by a row whose
+            action is ignored and whose `valid` is False. `"same_step"`: the environment is reset
+            within the step; `next_obs` is the true last observation, `obs` the first of the new
+            episode, and every row is valid.
+        num_threads: simulator threads; results do not depend on it.
+        render: keep a renderer for `render()`.
+
+    Raises:
+        ValueError: for seeds that are no `[S, N]` integers, `num_threads` below 1, or an action
+            space with infinite bounds.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        env_seeds: np.ndarray,
+        *,
+        reset: Literal["next_step", "same_step"] = "next_step",
+        num_threads: int = 1,
+        render: bool = False,
+    ) -> None:
+        env_seeds = np.asarray(env_seeds)
+        if env_seeds.ndim != 2 or env_seeds.size == 0 or env_seeds.dtype.kind not in "iu":
+            raise ValueError(f"env_seeds must be [S, N] integers, not {env_seeds!r:.80}")
+        if env_seeds.min() < 0 or env_seeds.max() > 2**31 - 1:
+            raise ValueError(f"env_seeds outside 0..2**31-1: {env_seeds.min()}, {env_seeds.max()}")
+        if num_threads < 1:
+            raise ValueError(f"num_threads must be at least 1, not {num_threads}")
+        if reset not in ("next_step", "same_step"):
+            raise ValueError(f"reset must be 'next_step' or 'same_step', not {reset!r}")
+        self.task = task
+        self.num_seeds, self.num_envs = env_seeds.shape
+        self._shape = (self.num_seeds, self.num_envs)
+        self._same_step = reset == "same_step"
+        self._atari = task.family == "atari"
+        options: dict[str, Any] = dict(task.options)
+        if render:
+            options["render_mode"] = "rgb_array"
+        with warnings.catch_warnings():  # gymnasium warns about float64 bounds of float64 spaces
+            warnings.simplefilter("ignore")
+            self._pool = envpool.make_gymnasium(
+                task.name,
+                num_envs=env_seeds.size,
+                seed=env_seeds.ravel().tolist(),
+                num_threads=num_threads,
+                max_episode_steps=task.time_limit,
+                **options,
+            )
+            observation_space = self._pool.observation_space
+            action_space = self._pool.action_space
+        self._keys = sorted(observation_space) if hasattr(observation_space, "keys") else None
+        if task.actions == "discrete":
+            self.num_actions = int(action_space.n)
+            self.action_shape: tuple[int, ...] = ()
+            self._no_action = np.zeros(env_seeds.size, dtype=np.int32)
+        else:
+            low = np.asarray(action_space.low, dtype=np.float64)
+            high = np.asarray(action_space.high, dtype=np.float64)
+            if not (np.isfinite(low).all() and np.isfinite(high).all()):
+                raise ValueError(f"{task.name} has unbounded actions: {low} to {high}")
+            self.action_low, self.action_high = low, high
+            self.action_shape = tuple(action_space.shape)
+            self._centre, self._half_range = (low + high) / 2, (high - low) / 2
+            self._no_action = np.zeros((env_seeds.size, *self.action_shape))
+        self._actions_shape = (*self._shape, *self.action_shape)
+        self._returns = np.zeros(self._shape)
+        self._lengths = np.zeros(self._shape, dtype=np.int64)
+        self._all_valid = np.ones(self._shape, dtype=bool)
+        self._all_valid.flags.writeable = False
+        self._valid = self._all_valid
+        self._started = False
+        first = self._flatten(self._pool.reset()[0])
+        self._first_obs = first.reshape(*self._shape, *first.shape[1:])
+        self.obs_shape: tuple[int, ...] = first.shape[1:]
+        self.obs_dtype: np.dtype[Any] = first.dtype
+
+    def reset(self) -> np.ndarray:
+        """Return the first observations, `[S, N, *obs]`. Environments reset themselves later on.
+
+        Raises:
+            RuntimeError: on a second call; make a fresh `VectorEnv` instead.
+        """
+        if self._started:
+            raise RuntimeError("reset() starts a VectorEnv once; ends are reset automatically")
+        self._started = True
+        return self._first_obs
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Act in every environment and wait for the result.
+
+        Args:
+            actions: `[S, N, A]` in [-1, 1] for continuous tasks, `[S, N]` integers otherwise.
+
+        Raises:
+            ValueError: for a wrong shape, type or action number.
+            RuntimeError: before `reset()`.
+        """
+        self.send(actions)
+        return self.recv()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Start a step; the simulator's threads work until `recv`. See `step`."""
+        if not self._started:
+            raise RuntimeError("call reset() before the first step")
+        if actions.shape != self._actions_shape:
+            raise ValueError(f"actions must be {self._actions_shape}, not {actions.shape}")
+        if self.action_shape:
+            clipped = np.clip(actions, -1.0, 1.0)
+            scaled = clipped * self._half_range + self._centre
+            self._pool.send(scaled.reshape(self._no_action.shape))
+            return
+        if actions.dtype.kind not in "iu":
+            raise ValueError(f"actions must be integers, not {actions.dtype}")
+        if actions.min() < 0 or actions.max() >= self.num_actions:
+            raise ValueError(f"actions outside 0..{self.num_actions - 1}: {actions}")
+        self._pool.send(actions.reshape(-1).astype(np.int32))
+
+    def recv(self) -> Step:
+        """Wait for the step begun by `send` and return what it caused."""
+        pool_obs, raw_rewards, terminations, truncations, info = self._pool.recv()
+        shape = self._shape
+        next_obs = self._flatten(pool_obs)
+        next_obs = next_obs.reshape(*shape, *next_obs.shape[1:])
+        terminations = terminations.reshape(shape)
+        truncations = truncations.reshape(shape)
+        ends = terminations | truncations
+        if self._atari:
+            # A lost life terminates for the learner; only info["terminated"] ends the game.
+            raw_rewards = info["reward"].reshape(shape)
+            rewards = np.clip(raw_rewards, -1.0, 1.0)
+            episode_ends = info["terminated"].reshape(shape).astype(bool) | truncations
+        else:
+            rewards = raw_rewards = raw_rewards.reshape(shape)
+            episode_ends = ends
+        valid = self._valid
+        returns = self._returns + raw_rewards
+        lengths = self._lengths + valid
+        obs = next_obs
+        if ends.any():
+            self._returns = np.where(episode_ends, 0.0, returns)
+            self._lengths = np.where(episode_ends, 0, lengths)
+            if self._same_step:
+                obs = self._reset_ended(next_obs, ends)
+            else:
+                self._valid = ~ends
+        else:
+            self._returns, self._lengths, self._valid = returns, lengths, self._all_valid
+        return Step(
+            obs,
+            next_obs,
+            rewards,
+            raw_rewards,
+            terminations,
+            truncations,
+            valid,
+            episode_ends,
+            returns,
+            lengths,
+        )
+
+    def render(self) -> np.ndarray:
+        """Return one RGB frame per environment, `[S, N, H, W, 3]` uint8.
+
+        Raises:
+            RuntimeError: if the environment was made without `render=True`.
+        """
+        frames = self._pool.render(env_ids=np.arange(self.num_seeds * self.num_envs))
+        if frames is None:
+            raise RuntimeError("make the VectorEnv with render=True to draw frames")
+        return frames.reshape(*self._shape, *frames.shape[1:])
+
+    def _reset_ended(self, next_obs: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return `next_obs` with the first observations of new episodes where one ended.
+
+        envpool's own reset is the step after the end, whose action it ignores, so that step is
+        taken here for the ended environments alone. (`reset(ids)` would restart a whole game.)
+        """
+        ids = np.flatnonzero(ends.reshape(-1)).astype(np.int32)
+        first = self._flatten(self._pool.step(self._no_action[ids], ids)[0])
+        obs = next_obs.copy()
+        obs.reshape(ends.size, *next_obs.shape[2:])[ids] = first
+        return obs
+
+    def _flatten(self, pool_obs: Any) -> np.ndarray:
+        """Return observations as float32 (or uint8 pixels), dictionaries joined in key order."""
+        if self._keys is not None:
+            parts = [pool_obs[key] for key in self._keys]
+            pool_obs = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        return pool_obs if pool_obs.dtype == np.uint8 else pool_obs.astype(np.float32)
