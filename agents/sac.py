@@ -71,7 +71,9 @@ class Config:
     initialisation: Literal["glorot_uniform", "orthogonal", "torch"] = "glorot_uniform"
     """Initial weights. `orthogonal` uses `orthogonal_gain`; `torch` is `nn.Linear`'s default."""
     orthogonal_gain: float = math.sqrt(2)
-    """Gain of orthogonal weights; the log-std head always has gain 1."""
+    """Gain of orthogonal weights, all layers but the actor's last."""
+    actor_head_gain: float = 1e-3
+    """Gain of the actor's last layer where weights are orthogonal; small: the first actions are."""
     log_std_min: float = -20.0
     """Lower bound of the policy's log standard deviation, before the tanh."""
     log_std_max: float = 2.0
@@ -148,9 +150,8 @@ class Config:
             _check(0 < getattr(self, name) < 1, f"{name} must be in (0, 1)", getattr(self, name))
         _check(0 <= self.gamma <= 1, "gamma must be in [0, 1]", self.gamma)
         _check(0 < self.tau <= 1, "tau must be in (0, 1]", self.tau)
-        _check(self.update_ratio > 0, "update_ratio must be above 0", self.update_ratio)
-        _check(self.reward_scale > 0, "reward_scale must be above 0", self.reward_scale)
-        _check(self.orthogonal_gain > 0, "orthogonal_gain must be above 0", self.orthogonal_gain)
+        for name in ("update_ratio", "reward_scale", "orthogonal_gain", "actor_head_gain"):
+            _check(getattr(self, name) > 0, f"{name} must be above 0", getattr(self, name))
         _check(self.learning_starts >= 0, "learning_starts must be >= 0", self.learning_starts)
         _check(min(self.hidden_sizes, default=0) >= 1, "hidden_sizes", self.hidden_sizes)
         _check(self.log_std_min < self.log_std_max, "log_std_min >= log_std_max", self.log_std_min)
@@ -195,9 +196,10 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
     )
     jaxrl = Preset(
         config=Config(
-            initialisation="orthogonal",  # gain sqrt(2), log-std head 1 (networks/common.py)
-            target_entropy_per_action=-0.5,  # sac_learner.py
-            log_std_min=-10.0,  # networks/policies.py
+            # At the commit of the data: networks/policy.py draws both heads with gain 1e-3 (later
+            # versions: sqrt(2)), which its returns before learning, close to 0, confirm.
+            initialisation="orthogonal",
+            target_entropy_per_action=-0.5,
         ),
         budgets=million,
         judged_by="jaxrl",
@@ -245,6 +247,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
             log_std_bound="tanh",
             initialisation="orthogonal",
             orthogonal_gain=1.0,
+            actor_head_gain=1.0,
             evaluation_interval=20_000,
         ),
         budgets={
@@ -566,7 +569,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     actors, critics = [], []
     for seed in config.seeds:
         generator = stream(seed, "initial weights")
-        heads = [(action_size, config.orthogonal_gain), (action_size, 1.0)]
+        heads = [(action_size, config.actor_head_gain)] * 2  # means, log standard deviations
         actors.append([draw_perceptron(generator, config, obs_size, heads)])
         heads = [(1, config.orthogonal_gain)]
         inputs = obs_size + action_size

@@ -31,14 +31,29 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
         return 130
 
 
-class _OneLineParser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are `UsageError`s and that knows no abbreviations."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
     def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print beside a page of usage."""
         raise UsageError(message)
 
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Read `argv`; an unknown flag is answered with the nearest known one."""
+        options, unknown = self.parse_known_args(argv)
+        flags = [word for word in unknown if word.startswith("-")]
+        if flags:
+            raise UsageError(f"unknown option {flags[0]}{nearest(flags[0], self.flags())}")
+        if unknown:
+            raise UsageError(f"unexpected argument {unknown[0]!r}")
+        return options
 
-def one_line_parser(**kwargs: Any) -> argparse.ArgumentParser:
-    """Return an ArgumentParser whose errors are `UsageError`s and that knows no abbreviations."""
-    return _OneLineParser(allow_abbrev=False, **kwargs)
+    def flags(self) -> list[str]:
+        """Return every flag this parser knows."""
+        return [flag for action in self._actions for flag in action.option_strings]
 
 
 def override(config: ConfigT, flags: Sequence[str], *, prog: str = "") -> ConfigT:
@@ -106,7 +121,7 @@ def read_command_line(
     Raises:
         UsageError: for anything that cannot be read.
     """
-    parser = one_line_parser(prog=prog, add_help=False)
+    parser = Parser(prog=prog, add_help=False)
     parser.add_argument("--suite")
     parser.add_argument("--like", default="paper")
     parser.add_argument("--out", type=Path)

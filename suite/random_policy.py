@@ -1,8 +1,8 @@
 """Measure what a uniformly random policy scores: the zero of every normalised score.
 
 `python -m suite.random_policy --tasks HalfCheetah-v4 --episodes 100` updates
-`suite/random_scores.csv`. Actions are uniform over [-1, 1] (scaled to the task's bounds) or
-over the action numbers; a score is the undiscounted return of a whole episode.
+`suite/random_scores.csv`. Actions are uniform over [-1, 1], scaled to the task's bounds, or over
+the discrete choices; a score is the undiscounted return of a whole episode.
 """
 
 import csv
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from suite.command_line import one_line_parser, run_main
+from suite.command_line import Parser, run_main
 from suite.evaluation import evaluate
 from suite.files import write_atomically
 from suite.randomness import stream
@@ -64,11 +64,11 @@ def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None
 
 def main(argv: Sequence[str]) -> int:
     """Read the command line, measure, write. Returns the exit status."""
-    parser = one_line_parser(prog="python -m suite.random_policy", description=__doc__)
+    parser = Parser(prog="python -m suite.random_policy", description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="default: every task")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     if options.episodes < 2:
         raise UsageError(f"--episodes must be at least 2, not {options.episodes}")
     tasks = []
