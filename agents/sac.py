@@ -73,7 +73,7 @@ class Config:
     orthogonal_gain: float = math.sqrt(2)
     """Gain of orthogonal weights, all layers but the actor's last."""
     actor_head_gain: float = 1e-3
-    """Gain of the actor's last layer where weights are orthogonal; small: the first actions are."""
+    """Gain of the actor's last layer where weights are orthogonal."""
     log_std_min: float = -20.0
     """Lower bound of the policy's log standard deviation, before the tanh."""
     log_std_max: float = 2.0
@@ -196,9 +196,11 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
     )
     jaxrl = Preset(
         config=Config(
-            # At the commit of the data: networks/policy.py draws both heads with gain 1e-3 (later
-            # versions: sqrt(2)), which its returns before learning, close to 0, confirm.
+            # The code beside the data has gain 1 (networks/common.py) and 1e-3 for both heads of
+            # the actor (networks/policy.py); later versions have sqrt(2) everywhere. Its returns
+            # before learning, close to 0, confirm the heads.
             initialisation="orthogonal",
+            orthogonal_gain=1.0,
             target_entropy_per_action=-0.5,
         ),
         budgets=million,
@@ -276,6 +278,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         config=Config(learning_starts=1_000, evaluation_interval=1_000),
         budgets=classic,
         judged_by="nnabla_rl",
+        tasks=("Pendulum-v1", "MountainCarContinuous-v0"),
     )
     return presets
 
@@ -743,7 +746,12 @@ class Policy:
         return self.low + (self.act(obs, generator) + 1) / 2 * (self.high - self.low)
 
 
-def save(config: Config, learner: Learner, env: VectorEnv, recorder: Recorder) -> None:
+def save(
+    config: Config,
+    learner: Learner,
+    action_bounds: tuple[np.ndarray, np.ndarray],
+    recorder: Recorder,
+) -> None:
     """Write the policy of every seed that has not diverged into its run's folder."""
     description = {
         "agent": "sac",
@@ -751,8 +759,8 @@ def save(config: Config, learner: Learner, env: VectorEnv, recorder: Recorder) -
         "log_std_min": config.log_std_min,
         "log_std_max": config.log_std_max,
         "log_std_bound": config.log_std_bound,
-        "action_low": env.action_low.tolist(),
-        "action_high": env.action_high.tolist(),
+        "action_low": action_bounds[0].tolist(),
+        "action_high": action_bounds[1].tolist(),
     }
     for i in recorder.active:
         weights = {f"weight_{k}": w[i, 0] for k, w in enumerate(learner.actor.weights)}
@@ -849,7 +857,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             if metrics:
                 metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
             recorder.log(env_steps, num_updates, metrics, checks={"reward": reward_sums})
-    save(config, learner, env, recorder)
+    save(config, learner, (env.action_low, env.action_high), recorder)
     return learner
 
 

@@ -90,7 +90,7 @@ def _first_sentence(boxed: str) -> str:
         if re.fullmatch(r"[─╰╯╭╮ ]*", line):
             break
         message.append(line)
-    return " ".join(message) or "unreadable settings"
+    return " ".join(message).removeprefix("Error parsing Config: ") or "unreadable settings"
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class Recorder:
             raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
 
     def _append(
-        self, i: int, name: str, columns: Sequence[str], row: Sequence[float | np.number]
+        self, i: int, name: str, columns: Sequence[str], row: Sequence[int | float | np.generic]
     ) -> None:
         if self.statuses[i] != "running":
             return

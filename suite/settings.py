@@ -48,6 +48,8 @@ class Preset(Generic[ConfigT]):
     """`smoke` (minutes on two CPU cores), `laptop` (an evening) or `paper` (as the source)."""
     judged_by: str
     """The stored reference whose curves decide the verdict."""
+    tasks: tuple[str, ...] = ()
+    """The suite's tasks that the agent can do; empty: all of them."""
     departures: tuple[str, ...] = ()
     """What differs between our run and that reference and could not be matched."""
 

@@ -1,0 +1,64 @@
+# On a fresh machine: `make reproduce` shows the whole way once, `make test` runs the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PEERS := .venv-peers
+PIP := install --quiet --disable-pip-version-check
+# torch goes first: its CPU build must be there before another package asks for torch.
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+
+.PHONY: reproduce venv test test-slow check format lint types train bench peers clean
+
+## Train the smoke grid and show its verdicts (under 15 minutes on two cores).
+reproduce: venv
+	$(BIN)/python -m reproduce sac mujoco-small \
+		--tasks Reacher-v4 InvertedPendulum-v4 --budget smoke --no-published
+
+## Build .venv; does nothing if it is up to date.
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip $(PIP) $(TORCH)
+	$(BIN)/pip $(PIP) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+## The test suite; `make test-slow` adds the long forms.
+test: venv
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: venv
+	$(BIN)/python -m pytest -m "slow"
+
+## What continuous integration runs: format, lint, types, short trainings, tests.
+check: format lint types train test
+
+format: venv
+	$(BIN)/ruff format --check .
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/typos
+
+types: venv
+	$(BIN)/pyright
+
+## Train every agent 2,000 steps past its learning start.
+train: venv
+	$(BIN)/python -m tests.short_trainings
+
+## Benchmarks; results go to .benchmarks/.
+bench: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-autosave
+
+## An environment of its own for the libraries we compare with; they pin older packages.
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: constraints-peers.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip $(PIP) $(TORCH)
+	$(PEERS)/bin/pip $(PIP) --constraint constraints-peers.txt stable-baselines3 "gymnasium[mujoco]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis .benchmarks

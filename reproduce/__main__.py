@@ -1,0 +1,256 @@
+"""The command line: `python -m reproduce sac mujoco` runs a grid and says what came of it.
+
+Exit status: 0 nothing is below its reference, 1 something is, 2 a run or the harness failed or the
+command could not be understood, 130 stopped by Ctrl-C.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import agents
+from reproduce.plan import PUBLISHED, Plan, check_writable, load_plan, make_plan
+from suite.command_line import Parser, run_main
+from suite.settings import UsageError, nearest
+from suite.tasks import SUITES
+
+VERBS = ("report", "evaluate", "compare", "list")
+EPILOG = """\
+other commands:
+  report AGENT SUITE           gather, check and draw again what was run
+  evaluate RUN --episodes N    score the policy that a run saved
+  compare RUNS_A RUNS_B        before-and-after table of two folders of runs
+  list                         agents, suites, tasks, sources, published results
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what the command line says and return the exit status."""
+    verb = argv[0] if argv and argv[0] in VERBS else "run"
+    if verb == "run" and argv and not argv[0].startswith("-") and argv[0] not in agents.AGENTS:
+        raise UsageError(f"unknown agent {argv[0]!r}{nearest(argv[0], (*agents.AGENTS, *VERBS))}")
+    if verb == "run" and not argv:
+        raise UsageError("name an agent and a suite, for example: python -m reproduce sac mujoco")
+    actions = {
+        "run": run,
+        "report": report_again,
+        "evaluate": evaluate,
+        "compare": compare,
+        "list": list_all,
+    }
+    return actions[verb](argv if verb == "run" else argv[1:])
+
+
+def run(argv: Sequence[str]) -> int:
+    """Plan, run, gather, check, draw."""
+    parser = _parser("", "regenerate a paper's curves and judge them", epilog=EPILOG)
+    _add_grid(parser)
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all of the suite")
+    parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
+    parser.add_argument("--env-steps", type=int, metavar="N", help="instead of the budget's")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
+    seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings")
+    parser.add_argument(
+        "--no-published",
+        action="store_true",
+        help="run what is finished under results/published all the same",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    options = parser.parse(argv)
+    for flag in ("env_steps", "num_seeds", "workers"):
+        value = getattr(options, flag)
+        if value is not None and value < 1:
+            raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+    plan = make_plan(
+        options.agent,
+        options.suite,
+        source=options.like,
+        tasks=options.tasks,
+        budget=options.budget,
+        env_steps=options.env_steps,
+        num_seeds=options.num_seeds,
+        seeds=options.seeds,
+        workers=options.workers,
+        device=options.device,
+        runs_dir=options.runs_dir,
+        settings=options.settings,
+        published=not options.no_published,
+    )
+    console = _console()
+    console.print(_plan_table(plan))
+    if options.dry_run:
+        return 0
+    return _run_plan(plan, console)
+
+
+def report_again(argv: Sequence[str]) -> int:
+    """Do everything but run, for a plan that was run before."""
+    parser = _parser("report ", "gather, check and draw again what was run")
+    _add_grid(parser)
+    options = parser.parse(argv)
+    check_writable(options.runs_dir)
+    plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
+    return _report(plan, _console())
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    """Score the policy that a run saved."""
+    parser = _parser("evaluate ", "score the policy that a run saved")
+    parser.add_argument("run", type=Path, help="a run's folder: .../<task>/seed-<k>")
+    parser.add_argument("--episodes", type=int, default=10, metavar="N")
+    parser.add_argument("--sampled", action="store_true", help="draw actions; default: the mode")
+    parser.add_argument("--seed", type=int, default=0, help="of the environments")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
+    options = parser.parse(argv)
+    from reproduce.evaluate import evaluate_run, film_run
+
+    result = evaluate_run(
+        options.run, episodes=options.episodes, sampled=options.sampled, seed=options.seed
+    )
+    interval = ""
+    if result["ci_low"] is not None:
+        interval = f" (95 % interval {result['ci_low']:.4g} to {result['ci_high']:.4g})"
+    print(
+        f"{result['task']}: mean return {result['mean_return']:.4g}{interval} over "
+        f"{result['num_episodes']} episodes, {result['rule']} actions"
+    )
+    if options.video:
+        film_run(options.run, options.video, seed=options.seed)
+        print(f"filmed: {options.video}")
+    return 0
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Print a before-and-after table of two folders of runs."""
+    parser = _parser("compare ", "before-and-after table of two folders of runs")
+    parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper")
+    parser.add_argument("runs_b", type=Path)
+    options = parser.parse(argv)
+    from reproduce.compare import compare as compare_runs
+
+    rows = compare_runs(options.runs_a, options.runs_b)
+    table = Table(title=f"A: {options.runs_a}   B: {options.runs_b}")
+    for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for row in rows.to_dict("records"):
+        table.add_row(
+            row["task"],
+            f"{row['env_steps']:,}",
+            f"{row['score_mean_a']:,.4g} ({row['num_seeds_a']})",
+            f"{row['score_mean_b']:,.4g} ({row['num_seeds_b']})",
+            f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]",
+            f"{row['speed_ratio']:.2f}",
+        )
+    _console().print(table)
+    return 0
+
+
+def list_all(argv: Sequence[str]) -> int:
+    """Print agents with their suites and sources, suites with their tasks, published results."""
+    _parser("list", "agents, suites, tasks, sources, published results").parse(argv)
+    import importlib
+
+    for name in agents.AGENTS:
+        print(f"agent {name}")
+        presets = importlib.import_module(f"agents.{name}").PRESETS
+        for suite in dict.fromkeys(suite for suite, _ in presets):
+            sources = ", ".join(source for of, source in presets if of == suite)
+            print(f"  {suite}: {sources}")
+    for suite, tasks in SUITES.items():
+        print(f"suite {suite} ({len(tasks)} tasks): {' '.join(tasks)}")
+    for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
+        print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent / 'index.html'}")
+    return 0
+
+
+def _run_plan(plan: Plan, console: Console) -> int:
+    from reproduce.launch import launch
+    from reproduce.view import View
+
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    plan.save()
+    try:
+        with View(console) as view:
+            launch(plan, view)
+    except KeyboardInterrupt:
+        _say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
+        return 130
+    return _report(plan, console)
+
+
+def _report(plan: Plan, console: Console) -> int:
+    from reproduce.collect import collect_runs
+    from reproduce.pipeline import exit_status, make_report
+    from reproduce.report import verdict_lines
+
+    verdicts = make_report(plan)
+    console.print(verdict_lines(verdicts))
+    runs = collect_runs(plan)
+    for row in runs[runs.status != "finished"].itertuples():
+        _say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
+        _say(console, str(row.log_tail))
+    if plan.departures:
+        _say(console, "Not matched to the reference: " + "; ".join(plan.departures))
+    _say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
+    return exit_status(verdicts, runs.status)
+
+
+def _plan_table(plan: Plan) -> Table:
+    groups = plan.groups()
+    table = Table(
+        title=f"{plan.agent} on {plan.suite}, settings of {plan.source}, budget {plan.budget}",
+        caption=(
+            f"{len(groups)} processes, {plan.workers} side by side on {plan.device}, into "
+            f"{plan.directory}. The time it takes is measured on the first updates."
+        ),
+        caption_justify="left",
+    )
+    for name in ("task", "env steps", "seeds", "already finished", "to run"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    runs = plan.runs()
+    for task, env_steps in plan.env_steps.items():
+        done = [r.seed for r in runs if r.task == task and r.status in ("finished", "diverged")]
+        to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
+        cells = (" ".join(map(str, seeds)) for seeds in (plan.seeds, done, to_run))
+        table.add_row(task, f"{env_steps:,}", *cells)
+    return table
+
+
+def _parser(verb: str, description: str, **kwargs: str) -> Parser:
+    from argparse import RawDescriptionHelpFormatter
+
+    return Parser(
+        prog=f"python -m reproduce {verb}".strip(),
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+        **kwargs,
+    )
+
+
+def _add_grid(parser: Parser) -> None:
+    parser.add_argument("agent", help=", ".join(agents.AGENTS))
+    parser.add_argument("suite", help=", ".join(SUITES))
+    parser.add_argument("--like", default="paper", metavar="SOURCE", help="default: paper")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+
+
+def _console() -> Console:
+    """Return the console; wide enough for tables where output is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 120))
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    if text:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

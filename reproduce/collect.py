@@ -1,0 +1,169 @@
+"""Gather what runs recorded into tidy tables, one observation per row."""
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reproduce.plan import Plan, Run, read_record
+
+CURVE_POINTS = 100
+"""Points of a curve of training episodes; evaluations have their own."""
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a recorded CSV file without the torn line that a killed run may have left.
+
+    A file that does not exist, or has no whole line, gives an empty table.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return pd.DataFrame()
+    whole = content[: content.rfind(b"\n") + 1]
+    return pd.read_csv(io.BytesIO(whole)) if whole.count(b"\n") > 1 else pd.DataFrame()
+
+
+def score(directory: Path, rule: str, env_steps: int) -> float:
+    """Return a run's score at `env_steps`, NaN where nothing falls into its window.
+
+    The score is the mean over (0.9 t, t] of the evaluations (`deterministic`, `sampled`), or of the
+    returns of the training episodes that end there (`training`); reward units.
+    """
+    file, column = _source_of(rule)
+    return _window_mean(read_table(directory / file), column, env_steps)
+
+
+def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
+    """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
+    file, column = _source_of(rule)
+    table = read_table(directory / file)
+    if table.empty:
+        return pd.DataFrame({"env_steps": [], "mean_return": []})
+    if rule != "training":
+        return table.loc[table.env_steps <= env_steps, ["env_steps", column]]
+    points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
+    scores = [_window_mean(table, column, int(point)) for point in points]
+    return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
+
+
+def throughput(directory: Path) -> dict[str, float] | None:
+    """Return a run's speed after warm-up: from the first row with updates to the last.
+
+    Keys: `env_steps`, `num_updates`, `wall_seconds`, `env_steps_per_second`, `updates_per_second`,
+    and the shares of wall time. None where too little was recorded.
+    """
+    table = read_table(directory / "timing.csv")
+    if table.empty:
+        return None
+    learning = table[table.num_updates > 0]
+    if len(learning) < 2:
+        return None
+    first, last = learning.iloc[0], learning.iloc[-1]
+    seconds = last.wall_seconds - first.wall_seconds
+    weights = learning.wall_seconds.diff().iloc[1:]
+    shares = {
+        column: float((learning[column].iloc[1:] * weights).sum() / seconds)
+        for column in ("environment_share", "acting_share", "learning_share")
+    }
+    return {
+        "env_steps": last.env_steps,
+        "num_updates": last.num_updates,
+        "wall_seconds": last.wall_seconds,
+        "env_steps_per_second": (last.env_steps - first.env_steps) / seconds,
+        "updates_per_second": (last.num_updates - first.num_updates) / seconds,
+        **shares,
+        "other_share": max(0.0, 1 - sum(shares.values())),
+    }
+
+
+def collect_curves(plan: Plan) -> pd.DataFrame:
+    """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs as far as."""
+    frames = []
+    for run in plan.runs():
+        frame = curve(run.directory, plan.rule, run.env_steps)
+        frame.insert(0, "task", run.task)
+        frame.insert(1, "seed", run.seed)
+        frames.append(frame)
+    table = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
+    return table.assign(rule=plan.rule)
+
+
+def collect_scores(plan: Plan) -> pd.DataFrame:
+    """Return task, seed, env_steps, score, rule of every finished run."""
+    rows = [
+        (run.task, run.seed, run.env_steps, score(run.directory, plan.rule, run.env_steps))
+        for run in plan.runs()
+        if run.status == "finished"
+    ]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"])
+    return table.astype({"seed": int, "env_steps": int, "score": float}).assign(rule=plan.rule)
+
+
+def collect_throughput(plan: Plan) -> pd.DataFrame:
+    """Return `throughput.csv`: speed and shares of time per run, warm-up excluded."""
+    rows = []
+    for run in plan.runs():
+        speed = throughput(run.directory)
+        if speed:
+            rows.append({"task": run.task, "seed": run.seed, "device": _device(run), **speed})
+    columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
+    columns += ["env_steps_per_second", "updates_per_second", "environment_share"]
+    columns += ["acting_share", "learning_share", "other_share"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.astype({"seed": int, "env_steps": int, "num_updates": int})
+
+
+def collect_runs(plan: Plan) -> pd.DataFrame:
+    """Return `runs.csv`: one row per planned run, whatever became of it."""
+    rows = [_describe(run) for run in plan.runs()]
+    return pd.DataFrame(rows)
+
+
+def first_record(plan: Plan) -> Mapping[str, Any]:
+    """Return the record of the first run that has one; empty if none has."""
+    records: Iterable[dict[str, Any] | None] = (read_record(run.directory) for run in plan.runs())
+    return next((record for record in records if record), {})
+
+
+def _describe(run: Run) -> dict[str, Any]:
+    record = read_record(run.directory) or {}
+    machine = record.get("machine", {})
+    return {
+        "task": run.task,
+        "seed": run.seed,
+        "status": run.status,
+        "error": record.get("error") or "",
+        "env_steps": run.env_steps,
+        "wall_seconds": record.get("wall_seconds"),
+        "device": _device(run),
+        "cpu": machine.get("cpu", ""),
+        "gpu": machine.get("gpu") or "",
+        "commit": record.get("commit") or "",
+        "dirty": record.get("dirty"),
+        "command": record.get("command", ""),
+        "log_tail": "\n".join(record.get("log_tail", [])),
+    }
+
+
+def _device(run: Run) -> str:
+    record = read_record(run.directory) or {}
+    return record.get("device", "") or record.get("config", {}).get("device", "")
+
+
+def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:
+    """Return the mean of `column` over (0.9 t, t]; NaN where no row falls into it."""
+    if table.empty:
+        return float("nan")
+    inside = (table.env_steps > 0.9 * env_steps) & (table.env_steps <= env_steps)
+    return float(table.loc[inside, column].mean())
+
+
+def _source_of(rule: str) -> tuple[str, str]:
+    """Return the file and the column that a score of this rule is made of."""
+    if rule == "training":
+        return "episodes.csv", "episode_return"
+    return "evaluations.csv", "mean_return"

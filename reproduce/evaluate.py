@@ -1,0 +1,90 @@
+"""`evaluate RUN`: score a trained policy anew, and film it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+import agents
+from suite.evaluation import evaluate
+from suite.randomness import environment_seeds, stream
+from suite.settings import UsageError
+from suite.tasks import find_task
+from suite.vector_env import VectorEnv
+
+
+def evaluate_run(
+    run: Path, *, episodes: int, sampled: bool = False, seed: int = 0
+) -> dict[str, Any]:
+    """Play fresh episodes with the policy that a run saved.
+
+    Args:
+        run: the run's folder.
+        episodes: how many, one in each of as many environments.
+        sampled: draw actions from the policy instead of taking its mode.
+        seed: of the environments and of the drawn actions.
+
+    Returns:
+        `task`, `rule`, `num_episodes`, `mean_return`, `std_return`, and `ci_low`, `ci_high`: the
+        95 % t-interval of the mean (None for a single episode).
+
+    Raises:
+        UsageError: if the folder holds no readable policy, or `episodes` is below 1.
+    """
+    if episodes < 1:
+        raise UsageError(f"--episodes must be at least 1, not {episodes}")
+    policy = agents.load_policy(run)
+    task = find_task(policy.config.task)
+    generator = stream(seed, "evaluate actions") if sampled else None
+    episode_returns = evaluate(
+        task,
+        lambda obs: policy.act(obs, generator),
+        [seed],
+        0,
+        episodes=episodes,
+        stream="evaluate",
+    )[0]
+    mean, low, high = float(episode_returns.mean()), None, None
+    if episodes > 1:
+        half = stats.t.ppf(0.975, episodes - 1) * stats.sem(episode_returns)
+        low, high = mean - half, mean + half
+    return {
+        "task": task.name,
+        "rule": "sampled" if sampled else "deterministic",
+        "num_episodes": episodes,
+        "mean_return": mean,
+        "std_return": float(episode_returns.std(ddof=1)) if episodes > 1 else None,
+        "ci_low": low,
+        "ci_high": high,
+    }
+
+
+def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 50) -> None:
+    """Write the first episode of a run's policy as a video (extra `video`).
+
+    Args:
+        run: the run's folder.
+        video: the file to write; its ending decides the format, for example `.mp4` or `.gif`.
+        seed: of the environment.
+        frames_per_second: of the video.
+
+    Raises:
+        UsageError: without a readable policy, imageio, or a format it knows.
+    """
+    try:
+        import imageio.v3 as imageio
+    except ImportError:
+        raise UsageError("--video needs imageio: pip install 'encore-rl[video]'") from None
+    policy = agents.load_policy(run)
+    task = find_task(policy.config.task)
+    env = VectorEnv(task, environment_seeds([seed], 1, "evaluate", 0), render=True)
+    obs, frames, over = env.reset(), [], False
+    while not over:
+        frames.append(env.render()[0, 0])
+        step = env.step(policy.act(obs))
+        obs, over = step.obs, bool(step.episode_ends.all())
+    try:
+        imageio.imwrite(video, np.stack(frames), fps=frames_per_second)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--video: cannot write {video}: {error}") from None

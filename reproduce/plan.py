@@ -1,0 +1,319 @@
+"""What to run: the grid of tasks and seeds, where each run goes, and which are already finished."""
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import agents
+from suite.command_line import override
+from suite.files import write_json
+from suite.hardware import find_device, num_cores
+from suite.settings import Preset, UsageError, find_preset, nearest
+from suite.tasks import find_suite, find_task, tasks_in
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "results" / "published"
+BUDGETS = ("smoke", "laptop", "paper")
+NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
+"""Fields of a configuration that do not change what is learned per step and seed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One agent, one task, one source, one seed."""
+
+    task: str
+    seed: int
+    env_steps: int
+    directory: Path
+    """Where its record is, or will be."""
+    status: str
+    """`finished` and `diverged` runs are kept; everything else is (started again and) run."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs that one process trains together, and its command."""
+
+    runs: tuple[Run, ...]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A grid of runs with everything needed to run, gather and judge it."""
+
+    agent: str
+    suite: str
+    source: str
+    budget: str
+    env_steps: Mapping[str, int]
+    """Environment steps of each run, by task; the order of the tasks is the plan's."""
+    seeds: tuple[int, ...]
+    settings: Mapping[str, str]
+    """What `--set` changed."""
+    device: str
+    workers: int
+    directory: Path
+    """`<runs-dir>/<agent>-<suite>/<source>`: tables, figures, page, and a folder per task."""
+    published: bool
+    """Whether finished runs under `results/published` count."""
+    config: Any
+    """The agent's configuration, all but task, seeds and steps."""
+    preset: Preset[Any]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Task names, in the plan's order."""
+        return tuple(self.env_steps)
+
+    @property
+    def rule(self) -> str:
+        """Evaluation rule of every score: `deterministic`, `sampled` or `training`."""
+        return self.config.evaluation_rule
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """What differs from the judging reference, listed beside every verdict."""
+        changed = [f"{key} = {value}, set by --set" for key, value in self.settings.items()]
+        return (*self.preset.departures, *changed)
+
+    def runs(self) -> list[Run]:
+        """Return every run with its present status, tasks in order, seeds within.
+
+        Raises:
+            UsageError: if a finished run was made with other settings.
+        """
+        return [
+            self._run(task, seed, steps)
+            for task, steps in self.env_steps.items()
+            for seed in self.seeds
+        ]
+
+    def groups(self) -> list[Group]:
+        """Return the processes still to be run: per seed on a CPU, per task on a GPU."""
+        waiting = [run for run in self.runs() if run.status not in ("finished", "diverged")]
+        if self.device == "cpu":
+            bundles = [(run,) for run in waiting]
+        else:
+            by_task = {run.task: () for run in waiting}
+            bundles = [tuple(r for r in waiting if r.task == task) for task in by_task]
+        return [Group(bundle, self._command(bundle)) for bundle in bundles]
+
+    def command(self) -> str:
+        """Return the command that makes, or goes on with, this plan."""
+        words = ["python -m reproduce", self.agent, self.suite, "--tasks", *self.tasks]
+        words += ["--budget", self.budget, "--seeds", *map(str, self.seeds)]
+        steps = set(self.env_steps.values())
+        if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
+            words += ["--env-steps", str(steps.pop())]
+        words += ["--like", self.source] if self.source != "paper" else []
+        runs_dir = self.directory.parents[1]
+        words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
+        words += ["--no-published"] if not self.published else []
+        words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
+        return " ".join(words)
+
+    def save(self) -> None:
+        """Write `plan.json`, from which `report` works without being told the plan again."""
+        value = dataclasses.asdict(dataclasses.replace(self, config=None, preset=None))  # type: ignore[arg-type]
+        del value["config"], value["preset"], value["directory"]
+        write_json(self.directory / "plan.json", value)
+
+    def _run(self, task: str, seed: int, env_steps: int) -> Run:
+        here = self.directory / task / f"seed-{seed}"
+        places = [here]
+        if self.published:
+            places.append(PUBLISHED / f"{self.agent}-{self.suite}" / self.source / here.parent.name)
+            places[1] /= here.name
+        for place in places:
+            record = read_record(place)
+            if record is None or record["status"] not in ("finished", "diverged"):
+                continue
+            differs = self._differences(record)
+            if differs and place == here:
+                raise UsageError(
+                    f"{place} was run with other settings ({differs}): "
+                    "choose another --runs-dir, or delete it"
+                )
+            if not differs and record["config"]["env_steps"] >= env_steps:
+                return Run(task, seed, env_steps, place, record["status"])
+        record = read_record(here)
+        status = record["status"] if record else "planned"
+        return Run(task, seed, env_steps, here, "planned" if status == "finished" else status)
+
+    def _differences(self, record: Mapping[str, Any]) -> str:
+        """Return which settings of a recorded run are not this plan's; empty if none."""
+        ours = json.loads(json.dumps(dataclasses.asdict(self.config)))
+        theirs = record["config"]
+        return ", ".join(
+            f"{key} {theirs[key]} there, {value} here"
+            for key, value in ours.items()
+            if key not in NOT_SETTINGS and key in theirs and theirs[key] != value
+        )
+
+    def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
+        first = runs[0]
+        changed = [f"--{key.replace('_', '-')}={value}" for key, value in self.settings.items()]
+        return (
+            *(sys.executable, "-m", f"agents.{self.agent}"),
+            *("--suite", self.suite, "--like", self.source, "--task", first.task),
+            *("--seeds", *(str(run.seed) for run in runs)),
+            *("--env-steps", str(first.env_steps), "--device", self.device),
+            *("--out", str(first.directory.parent)),
+            *changed,
+        )
+
+
+def make_plan(
+    agent: str,
+    suite: str,
+    *,
+    source: str = "paper",
+    tasks: Sequence[str] | None = None,
+    budget: str = "laptop",
+    env_steps: int | None = None,
+    num_seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    runs_dir: Path = Path("runs"),
+    settings: Sequence[str] = (),
+    published: bool = True,
+) -> Plan:
+    """Return the plan that the command line asks for. Nothing is written.
+
+    Args:
+        agent: name of a file in `agents/`.
+        suite: name of a suite (`suite/tasks.py`).
+        source: published implementation whose settings are used.
+        tasks: tasks of the suite, or their other versions; default: the suite's.
+        budget: `smoke`, `laptop` or `paper`.
+        env_steps: environment steps of each run instead of the budget's.
+        num_seeds: seeds 1 to `num_seeds` instead of the budget's.
+        seeds: these seeds instead.
+        workers: processes side by side; default: one per core, or one per GPU.
+        device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        runs_dir: where runs go.
+        settings: `key=value` changes of the agent's configuration.
+        published: count finished runs under `results/published`.
+
+    Raises:
+        UsageError: for anything unknown or impossible, with the nearest valid value.
+    """
+    if agent not in agents.AGENTS:
+        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+    find_suite(suite)
+    allowed = tasks_in(suite)
+    for name in tasks or ():
+        if name not in allowed:
+            raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest(name, allowed)}")
+    if budget not in BUDGETS:
+        raise UsageError(f"--budget: unknown budget {budget!r}{nearest(budget, BUDGETS)}")
+    for seed in seeds or ():
+        if not 0 <= seed < 2**31:
+            raise UsageError(f"--seeds: {seed} is outside 0..2147483647")
+    if seeds is not None and len(set(seeds)) < len(seeds):
+        raise UsageError("--seeds: a seed is named twice")
+    changes = dict(_split(setting) for setting in settings)
+    check_writable(runs_dir)
+    module = importlib.import_module(f"agents.{agent}")
+    preset = find_preset(module.PRESETS, suite, source)
+    device = find_device(device).type if device == "auto" else str(find_device(device))
+    spent = preset.budgets[budget]
+    names = tuple(tasks or preset.tasks or find_suite(suite))
+    return Plan(
+        agent=agent,
+        suite=suite,
+        source=source,
+        budget=budget,
+        env_steps={name: env_steps or spent.steps(name) for name in names},
+        seeds=tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1)),
+        settings=changes,
+        device=device,
+        workers=workers or (num_cores() if device == "cpu" else 1),
+        directory=runs_dir / f"{agent}-{suite}" / source,
+        published=published,
+        config=_configure(preset.config, names[0], changes),
+        preset=preset,
+    )
+
+
+def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
+    """Return the plan that was last run in its place.
+
+    Raises:
+        UsageError: if nothing was run there.
+    """
+    path = runs_dir / f"{agent}-{suite}" / source / "plan.json"
+    try:
+        saved = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"nothing was run here: {path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+    plan = make_plan(
+        agent,
+        suite,
+        source=source,
+        tasks=list(saved["env_steps"]),
+        budget=saved["budget"],
+        seeds=saved["seeds"],
+        device="cpu",
+        runs_dir=runs_dir,
+        settings=[f"{key}={value}" for key, value in saved["settings"].items()],
+        published=saved["published"],
+    )
+    return dataclasses.replace(plan, env_steps=saved["env_steps"])
+
+
+def read_record(directory: Path) -> dict[str, Any] | None:
+    """Return a run's `run.json`; None if there is none or it is not one."""
+    try:
+        record = json.loads((directory / "run.json").read_text())
+    except (OSError, ValueError):
+        return None
+    expected = {"status", "config", "seed", "task"}
+    if not isinstance(record, dict) or not expected <= record.keys():
+        return None
+    return record if isinstance(record["config"], dict) else None
+
+
+def check_writable(directory: Path) -> None:
+    """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
+    existing = directory
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise UsageError(f"--runs-dir: cannot write to {existing}: {reason}") from None
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, equals, value = setting.partition("=")
+    if not (key and equals and value):
+        raise UsageError(f"--set: {setting!r} is not key=value")
+    return key.replace("-", "_"), value
+
+
+def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
+    """Return the preset's configuration with `--set` applied."""
+    for key in changes:
+        if key in NOT_SETTINGS:
+            raise UsageError(f"--set: {key} has a flag of its own (see --help)")
+        known = [field.name for field in dataclasses.fields(config)]
+        if key not in known:
+            raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
+    find_task(task)
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in changes.items()]
+    return override(config, [*flags, "--task", task])

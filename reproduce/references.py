@@ -1,0 +1,227 @@
+"""What others measured: sources, reference scores and reference curves.
+
+The data lie in `results/references`; `SOURCES.md` there says where they come from and what they
+can be compared with. A source's environment version is never mixed with another's, and a task
+without a comparable source has no reference. Files are read when they are first needed.
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[1] / "results" / "references"
+
+CURVE_COLUMNS = (
+    *("source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
+    *("num_runs", "rule", "role"),
+)
+
+Rule = Literal["deterministic", "sampled", "training", "unstated"]
+"""How returns were measured; `unstated` appears in sources that are drawn as context only."""
+
+How = Literal["single runs", "tabulated", "interpolated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A published implementation whose curves are held here."""
+
+    agent: str
+    """The agent its curves belong to."""
+    source: str
+    """Name of the source."""
+    judges: bool
+    """Whether verdicts may rest on it; otherwise it is drawn as context."""
+    rule: Rule
+    """Evaluation rule."""
+    evaluation_interval_steps: int | None
+    """Steps between two evaluations; None if they are irregular."""
+    num_runs: int
+    """Largest number of runs of any of its tasks."""
+    repository: str
+    """Owner and name on GitHub."""
+    commit: str
+    """Commit the numbers were read from."""
+    licence: str
+    """SPDX identifier of the repository's licence."""
+    path: str
+    """Files the numbers were read from, as a pattern inside the repository."""
+    settings: str
+    """What differs from the paper's settings, and how it was evaluated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceScore:
+    """Score of one source on one task at one step, over its runs."""
+
+    source: str
+    """Name of the source."""
+    env_id: str
+    """Environment as the source names it."""
+    env_steps: int
+    """Step of the score; a score covers the evaluations in (0.9 env_steps, env_steps]."""
+    mean: float
+    """Mean over runs, reward units."""
+    std: float
+    """Standard deviation over runs (n - 1 in the denominator); NaN without a spread."""
+    num_runs: int
+    """Number of runs."""
+    rule: Rule
+    """Evaluation rule."""
+    how: How
+    """Computed from every evaluation, read from a table, or between two rows of it."""
+
+
+def sources(agent: str) -> tuple[Source, ...]:
+    """Sources held for an agent: those that judge first, then by name; empty if there is none."""
+    return tuple(
+        sorted(_sources(agent).values(), key=lambda entry: (not entry.judges, entry.source))
+    )
+
+
+def reference_score(
+    agent: str, source: str, task: str, env_steps: int, rule: str
+) -> ReferenceScore | None:
+    """Score that a run of `task` at `env_steps` is to be compared with.
+
+    The score of a run at step t is the mean of its evaluations in (0.9 t, t]. Where t is an
+    evaluation of the source and its single runs hold every evaluation of that window, the score
+    is computed from them. Elsewhere (long curves were thinned) mean and standard deviation are
+    interpolated linearly between tabulated scores, and never extrapolated.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source that judges.
+        task: our task id.
+        env_steps: step of the score, positive.
+        rule: evaluation rule of the score to be compared.
+
+    Returns:
+        The score, or None if the source has nothing that compares: another task or version,
+        another rule, a step outside its range, or a source that does not judge.
+
+    Raises:
+        ValueError: if `env_steps` is not positive, or the agent has sources but not this one.
+    """
+    if env_steps < 1:
+        raise ValueError(f"env_steps must be positive, not {env_steps}")
+    known = _sources(agent)
+    if not known:
+        return None
+    if source not in known:
+        raise ValueError(f"{agent} has no source {source!r}; it has {', '.join(sorted(known))}")
+    entry = known[source]
+    if not entry.judges or entry.rule != rule:
+        return None
+    matches = _comparable(agent, task).query("source == @source and max_env_steps >= @env_steps")
+    if matches.empty:
+        return None
+    env_id = str(matches["env_id"].item())
+    measured = _from_single_runs(entry, env_id, env_steps) or _from_table(entry, env_id, env_steps)
+    if measured is None:
+        return None
+    mean, std, num_runs, how = measured
+    return ReferenceScore(
+        source=source,
+        env_id=env_id,
+        env_steps=env_steps,
+        mean=mean,
+        std=std,
+        num_runs=num_runs,
+        rule=entry.rule,
+        how=how,
+    )
+
+
+def reference_curves(agent: str, task: str, judge: str) -> pd.DataFrame:
+    """Every curve that may be drawn beside runs of a task.
+
+    Args:
+        agent: name of the agent.
+        task: our task id.
+        judge: name of the source that judges; all others are context.
+
+    Returns:
+        `CURVE_COLUMNS`, sorted by source and step; the role is `judge` or `context`, and low and
+        high are one standard deviation over runs from the mean. Empty if nothing compares.
+    """
+    curves = _table("*/curves.csv").query("agent == @agent")
+    curves = curves.merge(_comparable(agent, task), on=["agent", "source", "env_id"])
+    curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
+    known = _sources(agent)
+    curves["rule"] = [known[source].rule for source in curves["source"]]
+    curves["role"] = np.where(curves["source"] == judge, "judge", "context")
+    return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
+
+
+def _from_single_runs(
+    entry: Source, env_id: str, env_steps: int
+) -> tuple[float, float, int, How] | None:
+    """Window means of single runs, or None where an evaluation of the window is missing."""
+    interval = entry.evaluation_interval_steps
+    if interval is None or env_steps % interval:
+        return None
+    # Whole numbers decide what lies in (0.9 t, t], so that 0.9 t itself never does.
+    num_evaluations = env_steps // interval - 9 * env_steps // (10 * interval)
+    runs = _select(_table("*/curves_by_seed.csv"), entry, env_id)
+    window = runs.query("10 * env_steps > 9 * @env_steps and env_steps <= @env_steps")
+    evaluations = window.pivot(index="seed", columns="env_steps", values="mean_return").to_numpy()
+    if evaluations.shape[1] != num_evaluations or np.isnan(evaluations).any():
+        return None
+    scores = evaluations.mean(axis=1)  # [runs]
+    std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
+    return float(scores.mean()), std, scores.size, "single runs"
+
+
+def _from_table(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+    """Tabulated score, between two rows if need be, or None outside the table."""
+    rows = _select(_table("*/scores.csv"), entry, env_id).sort_values("env_steps")
+    steps = rows["env_steps"].to_numpy()
+    if steps.size == 0 or not steps[0] <= env_steps <= steps[-1]:
+        return None
+    nearest = rows.iloc[[(steps <= env_steps).sum() - 1, (steps < env_steps).sum()]]
+    mean = np.interp(env_steps, nearest["env_steps"], nearest["score_mean"])
+    std = np.interp(env_steps, nearest["env_steps"], nearest["score_std"])
+    how = "tabulated" if env_steps in steps else "interpolated"
+    return float(mean), float(std), int(nearest["num_runs"].min()), how
+
+
+def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
+    """Rows of one source and environment."""
+    return table.query("agent == @entry.agent and source == @entry.source and env_id == @env_id")
+
+
+def _comparable(agent: str, task: str) -> pd.DataFrame:
+    """Environments that compare with a task: agent, source, env_id and the last usable step."""
+    rows = _table("comparable.csv").query("agent == @agent and task == @task")
+    last_steps = rows["max_env_steps"].fillna(np.inf)
+    return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
+
+
+@functools.cache
+def _sources(agent: str) -> dict[str, Source]:
+    rows = _table("sources.csv").query("agent == @agent").to_dict("records")
+    return {
+        row["source"]: Source(
+            **{
+                **row,
+                "judges": row["judges"] == "yes",
+                "evaluation_interval_steps": (
+                    None
+                    if np.isnan(row["evaluation_interval_steps"])
+                    else int(row["evaluation_interval_steps"])
+                ),
+            }
+        )
+        for row in rows
+    }
+
+
+@functools.cache
+def _table(pattern: str) -> pd.DataFrame:
+    """All files that match a pattern below `ROOT`, as one table that nobody may change."""
+    return pd.concat([pd.read_csv(path) for path in sorted(ROOT.glob(pattern))], ignore_index=True)

@@ -1,0 +1,395 @@
+"""The page and the terminal table of a comparison, made only from the files in its directory.
+
+`write_page(directory)` writes `index.html`: one file that needs no script, no network and no other
+file to be read. `verdict_lines(directory)` is the same verdicts as a table for the terminal. Names
+in the files are treated as hostile: they are escaped on the page and stripped of control characters
+in the terminal, and figures are embedded as images, in which nothing can run.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+import pandas as pd
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+MISSING = "\N{EM DASH}"
+LARGEST_INLINE_SVG = 3_000_000
+"""Bytes above which the page shows the PNG of a figure instead, so that it still opens quickly."""
+
+FAILURES_SHOWN_OPEN = 3
+"""Log tails shown unfolded; the others are one click away."""
+
+COLUMNS = {
+    "curves": ("task", "seed", "env_steps", "mean_return", "rule"),
+    "reference_curves": (
+        *("task", "source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
+        *("num_runs", "rule", "role"),
+    ),
+    "scores": (
+        *("task", "seed", "env_steps", "score", "rule", "random_score", "reference_score"),
+        "normalised_score",
+    ),
+    "throughput": (
+        *("task", "seed", "device", "env_steps", "num_updates", "wall_seconds"),
+        *("env_steps_per_second", "updates_per_second", "environment_share", "acting_share"),
+        *("learning_share", "other_share"),
+    ),
+    "verdicts": (
+        *("task", "verdict", "env_steps", "rule", "num_seeds", "num_failed", "num_diverged"),
+        *("score_mean", "score_std", "reference_source", "reference_mean", "reference_std"),
+        *("reference_num_runs", "random_score", "margin", "difference", "ci_low", "ci_high"),
+        *("p_below", "p_below_holm", "smallest_detectable_shortfall", "seeds_to_settle", "ratio"),
+        "note",
+    ),
+    "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
+    "runs": (
+        *("task", "seed", "status", "error", "env_steps", "wall_seconds", "device", "cpu", "gpu"),
+        *("commit", "dirty", "command", "log_tail"),
+    ),
+}
+"""Columns of every tidy file, by its stem."""
+
+TEXT_COLUMNS = frozenset(
+    (
+        *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
+        *("note", "statistic", "status", "error", "cpu", "gpu", "commit"),
+        *("dirty", "command", "log_tail"),
+    )
+)
+
+VERDICTS = (
+    *("reproduced", "above", "below", "inconclusive", "shown only", "no reference"),
+    "not judged",
+)
+"""Every verdict, and `not judged` for a task that has none yet, in the order of the headline; the
+first two both say that the result was reproduced."""
+
+TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
+
+
+def read_table(directory: Path, name: str) -> pd.DataFrame:
+    """Read one tidy file of a comparison.
+
+    Args:
+        directory: Where the files of the comparison lie.
+        name: Stem of the file, a key of `COLUMNS`.
+
+    Returns:
+        The rows with every column of `COLUMNS[name]`; none if the file is missing. Only an empty
+        cell counts as missing, so a task may be called `NA`.
+    """
+    columns = list(COLUMNS[name])
+    path = directory / f"{name}.csv"
+    if not path.exists():
+        return pd.DataFrame(columns=pd.Index(columns))
+    text: Any = {name: str for name in columns if name in TEXT_COLUMNS}
+    table = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])
+    return table.reindex(columns=columns)
+
+
+def number(value: Any) -> str:
+    """A number for people: three significant digits, or all before the point, with separators."""
+    if pd.isna(value):
+        return MISSING
+    value = float(value)
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    if abs(value) >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | None = None) -> str:
+    """`mean ± spread (count)`, rounded to two significant digits of the spread.
+
+    Args:
+        mean: The mean, or a missing value.
+        spread: The standard deviation, or a missing value.
+        count: How many it is made of; left out if None.
+        source: Where it is from; left out if None.
+
+    Returns:
+        The text; a dash if the mean is missing.
+    """
+    if pd.isna(mean):
+        return MISSING
+    decimals = _decimals(spread)
+    text = number(mean)
+    if decimals is not None:
+        text = f"{float(mean):,.{decimals}f} ± {float(spread):,.{decimals}f}"
+    entries = ([] if count is None else [number(count)]) + ([source] if source else [])
+    return f"{text} ({', '.join(entries)})" if entries else text
+
+
+def with_interval(value: Any, low: Any, high: Any) -> str:
+    """`value [low, high]`, rounded to two significant digits of the interval's width."""
+    if pd.isna(value) or pd.isna(low) or pd.isna(high):
+        return number(value)
+    decimals = _decimals(float(high) - float(low))
+    if decimals is None:
+        return f"{number(value)} [{number(low)}, {number(high)}]"
+    first, second, third = (f"{float(part):,.{decimals}f}" for part in (value, low, high))
+    return f"{first} [{second}, {third}]"
+
+
+def duration(seconds: Any) -> str:
+    """Wall time in its natural unit."""
+    if pd.isna(seconds):
+        return MISSING
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def percentage(share: Any) -> str:
+    """A share of one as a percentage."""
+    return MISSING if pd.isna(share) else f"{100 * share:.0f} %"
+
+
+def explain(row: Mapping[str, Any]) -> str:
+    """A verdict in words: why it was given, and what would settle it where it is open.
+
+    Args:
+        row: A row of `verdicts.csv`, missing cells as None.
+
+    Returns:
+        One to three sentences.
+    """
+    verdict, margin = row["verdict"], number(row["margin"])
+    note = str(row["note"] or "").strip(" .")
+    if verdict == "inconclusive":
+        return f"These seeds cannot tell: {note or _what_would_decide(row)}."
+    if verdict == "shown only":
+        reason = note or "the reference cannot judge"
+        return (
+            f"Shown, not judged: {reason}. With a random policy at 0 and the reference at 1, ours "
+            f"is at {number(row['ratio'])}."
+        )
+    if verdict == "no reference":
+        reason = note or "nothing comparable is published"
+        steps = number(row["env_steps"])
+        return (
+            f"Not judged: {reason}. A published score at {steps} steps under the rule "
+            f"'{row['rule'] or MISSING}' would settle it."
+        )
+    shortfall = None if row["difference"] is None else -row["difference"]
+    sentences = {
+        "reproduced": "Not worse than the reference by more than the margin.",
+        "above": f"Settled: ahead by {number(row['difference'])}, more than the margin {margin}.",
+        "below": f"Settled: short by {number(shortfall)}, where {margin} is allowed. "
+        "The departures from the source are the first suspects.",
+    }
+    sentence = sentences.get(verdict, "Needs finished runs and a verdict.")
+    return f"{sentence} {note[0].upper()}{note[1:]}." if note else sentence
+
+
+def verdict_rows(directory: Path) -> list[dict[str, Any]]:
+    """Rows of `verdicts.csv`, and a row `not judged` for every other task that was planned."""
+    table = read_table(directory, "verdicts")
+    rows = _records(table)
+    planned = [*read_table(directory, "runs")["task"], *_read_report(directory)["env_steps"]]
+    for task in dict.fromkeys(planned):
+        if task not in set(table["task"]):
+            rows.append(
+                dict.fromkeys(COLUMNS["verdicts"]) | {"task": task, "verdict": "not judged"}
+            )
+    return rows
+
+
+def verdict_lines(comparison: Path | pd.DataFrame) -> Table:
+    """Verdicts as a table for the terminal.
+
+    Args:
+        comparison: Directory of a comparison, or the rows of its `verdicts.csv`.
+
+    Returns:
+        One row per task, and below it one line per task that is not `reproduced`, saying what
+        would settle it.
+    """
+    is_frame = isinstance(comparison, pd.DataFrame)
+    rows = (
+        _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
+        if is_frame
+        else verdict_rows(Path(comparison))
+    )
+    table = Table(box=box.SIMPLE_HEAD, caption_justify="left", pad_edge=False)
+    table.add_column("task", overflow="fold")
+    table.add_column("ours, mean ± std (seeds)", justify="right")
+    table.add_column("reference, mean ± std (runs, source)", justify="right")
+    table.add_column(Text("difference [interval], margin"), justify="right")
+    table.add_column("verdict")
+    caption = Text()
+    for row in rows:
+        reference = (row["reference_mean"], row["reference_std"], row["reference_num_runs"])
+        cells = (
+            row["task"],
+            mean_and_spread(row["score_mean"], row["score_std"], row["num_seeds"]) + _losses(row),
+            mean_and_spread(*reference, row["reference_source"]),
+            with_interval(row["difference"], row["ci_low"], row["ci_high"])
+            + ("" if row["margin"] is None else f", {number(row['margin'])}"),
+        )
+        style = TERMINAL_STYLES.get(row["verdict"], "yellow")
+        table.add_row(
+            *(Text(_printable(cell)) for cell in cells), Text(_printable(row["verdict"]), style)
+        )
+        if row["verdict"] != "reproduced":
+            caption.append("\n" if caption else "").append(_printable(row["task"]), style)
+            caption.append(_printable(f" {row['verdict']}. {explain(row)}"))
+    table.caption = caption if caption else None
+    return table
+
+
+def headline(report: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
+    """The result in one sentence: what ran, what judged it and how many tasks got each verdict."""
+    verdicts = [row["verdict"] for row in rows]
+    above, total = verdicts.count("above"), len(verdicts)
+    matched = verdicts.count("reproduced") + above
+    parts = [f"{matched or 'none'} of {total} task{'s' * (total != 1)} reproduced" if total else ""]
+    parts[0] += f" ({above} of them above the reference)" if above else ""
+    others = [name for name in dict.fromkeys([*VERDICTS[2:], *verdicts]) if name in verdicts]
+    parts += [f"{verdicts.count(name)} {name}" for name in others if name not in VERDICTS[:2]]
+    what = (
+        f"{report['agent'].upper()} on {report['suite']} with the settings of '{report['source']}'"
+    )
+    judge = (
+        f"judged by '{report['judged_by']}'" if report["judged_by"] else "judged by no reference"
+    )
+    return f"{what}, {judge}: {', '.join(parts) if total else 'no task yet'}."
+
+
+def write_page(directory: Path) -> Path:
+    """Write `index.html` from the tidy files, `report.json` and the figures in a directory.
+
+    Args:
+        directory: Where the files of the comparison lie; all but `report.json` are optional.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        FileNotFoundError: If the directory holds no `report.json`.
+    """
+    directory = Path(directory)
+    report, verdicts = _read_report(directory), verdict_rows(directory)
+    tables = {name: read_table(directory, name) for name in COLUMNS}
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "percentage": percentage,
+        "plain": _plain,
+    }
+    environment.globals |= {
+        "mean_and_spread": mean_and_spread,
+        "with_interval": with_interval,
+        "losses": _losses,
+        "explain": explain,
+    }
+    runs = _records(tables["runs"])
+    page = environment.get_template("index.html.j2").render(
+        report=report,
+        headline=headline(report, verdicts),
+        verdicts=verdicts,
+        failures=[run for run in runs if run["status"] in ("failed", "diverged")],
+        failures_shown_open=FAILURES_SHOWN_OPEN,
+        unfinished=[run for run in runs if run["status"] in ("running", "planned")],
+        runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
+        scores=_records(tables["scores"]),
+        throughput=_records(tables["throughput"]),
+        summary=_records(tables["summary"]),
+        figures={name: _embedded(directory, name) for name in ("curves", "scores", "throughput")},
+        files=[
+            *(f"{name}.csv" for name in COLUMNS if (directory / f"{name}.csv").exists()),
+            "report.json",
+        ],
+        figure_files=[
+            name
+            for name in ("curves.svg", "curves.png", "scores.png", "throughput.png")
+            if (directory / name).exists()
+        ],
+    )
+    path = directory / "index.html"
+    path.write_text(page, encoding="utf-8", newline="\n")
+    return path
+
+
+def _read_report(directory: Path) -> dict[str, Any]:
+    report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
+    text = dict.fromkeys(("agent", "suite", "source", "judged_by", "budget", "generated_at"), "")
+    tables = {name: {} for name in ("env_steps", "config", "versions", "hardware")}
+    title = f"{report.get('agent', '')} on {report.get('suite', '')}"
+    defaults = {**text, **tables, "seeds": [], "departures": [], "title": title, "command": ""}
+    return defaults | {name: value for name, value in report.items() if value is not None}
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries, in which every missing cell is None."""
+    rows = table.to_dict("records")
+    return [{str(key): None if pd.isna(row[key]) else row[key] for key in row} for row in rows]
+
+
+def _decimals(spread: Any) -> int | None:
+    """Decimals that show two significant digits of a spread; None if it has none to show."""
+    if pd.isna(spread) or not math.isfinite(spread):
+        return None
+    return 0 if spread == 0 else min(6, max(0, 1 - math.floor(math.log10(abs(spread)))))
+
+
+def _losses(row: Mapping[str, Any]) -> str:
+    """Runs that gave no score, so that a mean never hides them."""
+    counts = [(row["num_failed"], "failed"), (row["num_diverged"], "diverged")]
+    return "".join(f", {number(count)} {what}" for count, what in counts if count)
+
+
+def _what_would_decide(row: Mapping[str, Any]) -> str:
+    """What an inconclusive task needs, where its row has no note that says so."""
+    if row["seeds_to_settle"] is not None:
+        return f"{number(row['seeds_to_settle'])} seeds would settle it"
+    return f"the reference has only {number(row['reference_num_runs'])} runs"
+
+
+def _plain(value: Any) -> str:
+    """A setting, a fact or a cell as text; a missing one is a dash."""
+    if value is None:
+        return MISSING
+    if isinstance(value, Mapping | list | tuple | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def _printable(text: str) -> str:
+    """Text without control characters, which could move a terminal's cursor or hide a line."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def _run_folder(directory: Path, run: Mapping[str, Any]) -> str:
+    """Relative link to a run's folder, or "" if there is none to open."""
+    parts = (str(run["task"]), f"seed-{run['seed']}")
+    is_safe = all(part not in ("", ".", "..") and "/" not in part for part in parts)
+    exists = is_safe and directory.joinpath(*parts).is_dir()
+    return f"./{'/'.join(quote(part, safe='') for part in parts)}/" if exists else ""
+
+
+def _embedded(directory: Path, name: str) -> str:
+    """A figure as a data URI, the SVG where it is small enough, or "" if there is none."""
+    svg, png = directory / f"{name}.svg", directory / f"{name}.png"
+    if svg.exists() and (svg.stat().st_size <= LARGEST_INLINE_SVG or not png.exists()):
+        return f"data:image/svg+xml;base64,{base64.b64encode(svg.read_bytes()).decode()}"
+    if png.exists():
+        return f"data:image/png;base64,{base64.b64encode(png.read_bytes()).decode()}"
+    return ""

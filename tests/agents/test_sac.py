@@ -1,0 +1,625 @@
+"""Soft actor-critic: every equation against a slow re-derivation, then what training must do."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import agents
+from agents import sac
+from suite.recorder import Recorder
+from suite.settings import UsageError
+from suite.vector_env import Step
+
+CPU = torch.device("cpu")
+TINY = sac.Config(
+    task="Pendulum-v1",
+    env_steps=120,
+    hidden_sizes=(16, 16),
+    batch_size=8,
+    learning_starts=40,
+    evaluation_interval=60,
+    evaluation_episodes=2,
+    log_interval=40,
+)
+
+
+def recorder_for(config: sac.Config, directory: Path) -> Recorder:
+    return Recorder(directory, {"agent": "sac", "task": config.task}, config.seeds)
+
+
+def train(config: sac.Config, directory: Path) -> tuple[sac.Learner, Recorder]:
+    recorder = recorder_for(config, directory)
+    learner = sac.train(config, recorder)
+    recorder.finish()
+    return learner, recorder
+
+
+def random_batch(
+    generator: torch.Generator, seeds: int, size: int, obs: int, act: int
+) -> sac.Batch:
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    observations, actions = draw(seeds, size, obs), torch.tanh(draw(seeds, size, act))
+    return sac.Batch(
+        obs=observations,
+        obs_actions=torch.cat([observations, actions], -1),
+        rewards=draw(seeds, size),
+        terminations=(draw(seeds, size) > 0.8).float(),
+        next_obs=draw(seeds, size, obs),
+    )
+
+
+def parameters_of(learner: sac.Learner) -> list[Tensor]:
+    modules = (learner.actor, learner.critics, learner.target_critics)
+    return [p.detach().clone() for module in modules for p in module.parameters()]
+
+
+# Mathematics
+
+
+@pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -1.0), (-0.5, 0.7)])
+def test_the_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
+    """exp(log pi(a|s)) is a density on [-1, 1]: a wrong tanh correction would not integrate to 1."""
+    pre_tanh = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    noise = (pre_tanh - mean) / math.exp(log_std)
+    shape = (1, pre_tanh.numel(), 1)
+    actions, log_probs = sac.squash(
+        torch.full(shape, mean, dtype=torch.float64),
+        torch.full(shape, log_std, dtype=torch.float64),
+        noise.reshape(shape),
+    )
+    mass = torch.trapezoid(log_probs.exp().flatten(), actions.flatten())
+    assert mass.item() == pytest.approx(1.0, abs=2e-4)
+
+
+def test_the_log_density_is_finite_where_the_naive_form_underflows() -> None:
+    """At u = 30 the naive log(1 - tanh(u)^2) is -inf; the exact value is 2 (log 2 - 30)."""
+    means = torch.full((1, 1, 1), 30.0)
+    _, log_probs = sac.squash(means, torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))
+    expected = -0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 30)
+    assert log_probs.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_log_densities_of_action_dimensions_add_up() -> None:
+    """The policy is a product over action dimensions: its log-density is their sum."""
+    generator = torch.Generator().manual_seed(0)
+    means, log_stds, noise = (torch.randn(2, 3, 4, generator=generator) for _ in range(3))
+    _, joint = sac.squash(means, log_stds, noise)
+    single = [sac.squash(means[..., [i]], log_stds[..., [i]], noise[..., [i]])[1] for i in range(4)]
+    torch.testing.assert_close(joint, torch.stack(single).sum(0))
+
+
+def test_log_std_bounds_are_kept_in_both_ways() -> None:
+    """Cut off, the bound is met exactly; by tanh it is approached and the middle maps to 0."""
+    outputs = torch.tensor([-100.0, 100.0, 0.0, 0.0, -30.0, 30.0]).reshape(1, 1, 1, 6)
+    outputs[..., 3:] = torch.tensor([-30.0, 30.0, 0.0])
+    for bound, expected in (("clip", [-5.0, 2.0, 0.0]), ("tanh", [-5.0, 2.0, -1.5])):
+        config = replace(TINY, log_std_min=-5.0, log_std_max=2.0, log_std_bound=bound)  # type: ignore[arg-type]
+        _, log_stds = sac.gaussian(outputs, config)
+        torch.testing.assert_close(log_stds.flatten(), torch.tensor(expected))
+
+
+def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
+    """Eqs. (2), (3), (5), (9), (18), element by element; any sign error shows."""
+    rng = np.random.default_rng(0)
+    num_seeds, num_critics, size, gamma, target_entropy = 2, 3, 5, 0.9, -2.0
+    rewards, next_log_probs, log_probs = rng.normal(size=(3, num_seeds, size))
+    terminations = (rng.uniform(size=(num_seeds, size)) < 0.4).astype(float)
+    next_q, q_values = rng.normal(size=(2, num_seeds, num_critics, size))
+    log_alpha = rng.normal(size=num_seeds)
+
+    for entropy_in_target in (True, False):
+        targets = np.zeros((num_seeds, size))
+        critic_losses, actor_losses, alpha_losses = np.zeros((3, num_seeds))
+        for s in range(num_seeds):
+            alpha = math.exp(log_alpha[s])
+            for b in range(size):
+                value = min(next_q[s, k, b] for k in range(num_critics))
+                if entropy_in_target:
+                    value -= alpha * next_log_probs[s, b]
+                targets[s, b] = rewards[s, b] + (0 if terminations[s, b] else gamma * value)
+                for k in range(num_critics):
+                    critic_losses[s] += (q_values[s, k, b] - targets[s, b]) ** 2 / 2 / size
+                judged = min(q_values[s, k, b] for k in range(num_critics))
+                actor_losses[s] += (alpha * log_probs[s, b] - judged) / size
+                alpha_losses[s] += -alpha * (log_probs[s, b] + target_entropy) / size
+
+        tensors = [torch.from_numpy(a) for a in (rewards, terminations, next_q, next_log_probs)]
+        alphas = torch.from_numpy(log_alpha).exp()
+        ours = sac.q_targets(*tensors, alphas, gamma, entropy_in_target)
+        np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
+        loss = sac.critic_loss(torch.from_numpy(q_values), ours)
+        np.testing.assert_allclose(loss.numpy(), critic_losses, rtol=1e-12)
+        logs = torch.from_numpy(log_probs)
+        loss = sac.actor_loss(logs, torch.from_numpy(q_values), alphas)
+        np.testing.assert_allclose(loss.numpy(), actor_losses, rtol=1e-12)
+        loss = sac.alpha_loss(torch.from_numpy(log_alpha), logs, target_entropy)
+        np.testing.assert_allclose(loss.numpy(), alpha_losses, rtol=1e-12)
+
+
+def test_an_update_equals_plain_autograd_and_adam() -> None:
+    """One update equals critics, actor, temperature, targets written out with separate networks."""
+    config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
+    learner = sac.make_learner(config, 3, 2, CPU)
+    generator = torch.Generator().manual_seed(1)
+    batch = random_batch(generator, 1, 8, 3, 2)
+    noise = torch.randn(2, 1, 8, 2, generator=generator)
+
+    def network(stack: sac.StackedMLP, member: int) -> torch.nn.Sequential:
+        layers: list[torch.nn.Module] = []
+        for weight, bias in zip(stack.weights, stack.biases, strict=True):
+            linear = torch.nn.Linear(weight.shape[2], weight.shape[3])
+            linear.weight.data = weight[0, member].detach().T.clone()
+            linear.bias.data = bias[0, member].detach().clone()
+            layers += [linear, torch.nn.ReLU()]
+        return torch.nn.Sequential(*layers[:-1])
+
+    actor = network(learner.actor, 0)
+    critics = [network(learner.critics, k) for k in range(2)]
+    slow = [network(learner.target_critics, k) for k in range(2)]
+    log_alpha = torch.zeros(1, requires_grad=True)
+
+    def act(obs: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        means, log_stds = actor(obs).chunk(2, -1)
+        normal = torch.distributions.Normal(means, log_stds.clamp(-20, 2).exp())
+        pre_tanh = means + log_stds.clamp(-20, 2).exp() * draws
+        slope = torch.log(1 - torch.tanh(pre_tanh).square())
+        return torch.tanh(pre_tanh), (normal.log_prob(pre_tanh) - slope).sum(-1)
+
+    obs, obs_actions, next_obs = batch.obs[0], batch.obs_actions[0], batch.next_obs[0]
+    with torch.no_grad():
+        next_actions, next_log_probs = act(next_obs, noise[0, 0])
+        inputs = torch.cat([next_obs, next_actions], -1)
+        next_q = torch.minimum(slow[0](inputs), slow[1](inputs)).squeeze(-1)
+        targets = batch.rewards[0] + 0.9 * (1 - batch.terminations[0]) * (next_q - next_log_probs)
+    critic_parameters = [p for critic in critics for p in critic.parameters()]
+    optimiser = torch.optim.Adam(critic_parameters, lr=3e-4)
+    losses = [0.5 * (c(obs_actions).squeeze(-1) - targets).square().mean() for c in critics]
+    (losses[0] + losses[1]).backward()
+    optimiser.step()
+    actions, log_probs = act(obs, noise[1, 0])
+    inputs = torch.cat([obs, actions], -1)
+    judged = torch.minimum(critics[0](inputs), critics[1](inputs)).squeeze(-1)
+    optimiser = torch.optim.Adam(actor.parameters(), lr=3e-4)
+    (log_probs - judged).mean().backward()
+    optimiser.step()
+    optimiser = torch.optim.Adam([log_alpha], lr=3e-4)
+    (-log_alpha.exp() * (log_probs.detach().mean() - 2.0)).backward()
+    optimiser.step()
+
+    sac.update(learner, config, batch, noise, 0)
+    for k in range(2):
+        for ours, reference in zip(
+            _flat(learner.critics, k), critics[k].state_dict().values(), strict=True
+        ):
+            torch.testing.assert_close(ours, reference, atol=1e-6, rtol=1e-5)
+        fast, copied = _flat(learner.critics, k), _flat(learner.target_critics, k)
+        for online, target, before in zip(fast, copied, slow[k].state_dict().values(), strict=True):
+            torch.testing.assert_close(target, 0.1 * online + 0.9 * before)
+    for ours, reference in zip(_flat(learner.actor, 0), actor.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(learner.log_alpha, log_alpha)
+
+
+def _flat(stack: sac.StackedMLP, member: int) -> list[Tensor]:
+    """Return a member's weights and biases in the layout of `nn.Linear`'s state."""
+    pairs = zip(stack.weights, stack.biases, strict=True)
+    return [t.detach() for w, b in pairs for t in (w[0, member].T, b[0, member])]
+
+
+def test_the_actor_step_builds_no_critic_gradients() -> None:
+    """dQ/da needs no weight gradients; building them would waste a third of the actor's step."""
+    config = replace(TINY, seeds=(1, 2))
+    learner = sac.make_learner(config, 3, 1, CPU)
+    obs, noise = torch.randn(2, 8, 3), torch.randn(2, 8, 1)
+    before = [p.detach().clone() for p in learner.critics.parameters()]
+    sac._update_actor(learner, config, obs, noise)
+    assert all(p.grad is None for p in learner.critics.parameters())
+    assert all(torch.equal(p, q) for p, q in zip(learner.critics.parameters(), before, strict=True))
+
+
+def test_the_batched_form_equals_the_form_member_by_member() -> None:
+    """The GPU's and the CPU's way of applying stacked weights are the same function."""
+    config = replace(TINY, seeds=(1, 2, 3), num_critics=4)
+    critics = sac.make_learner(config, 5, 2, CPU).critics
+    inputs = torch.randn(3, 8, 7)
+    weights, biases = list(critics.weights), list(critics.biases)
+    torch.testing.assert_close(
+        sac.batched_forward(inputs, weights, biases), sac.membered_forward(inputs, weights, biases)
+    )
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.1])
+def test_the_action_gradient_is_clipped_per_component(clip: float) -> None:
+    """dQ/da enters the actor's gradient bounded by `clip`, whatever the batch size."""
+    config = replace(TINY, action_gradient_clip=clip, learn_alpha=False, initial_alpha=0.0)
+    learner = sac.make_learner(config, 3, 1, CPU)
+    with torch.no_grad():
+        for weight in learner.critics.weights:
+            weight.mul_(20)
+    last_bias = learner.actor.biases[-1]
+    obs, noise = torch.randn(1, 8, 3), torch.zeros(1, 8, 1)
+    sac._update_actor(learner, config, obs, noise)
+    # d loss / d mean = -mean over B of clipped dQ/da times d tanh/du, which is at most 1
+    assert last_bias.grad is not None
+    assert 0 < last_bias.grad[0, 0, 0].abs().item() <= clip
+
+
+# Initial weights and replay
+
+
+@pytest.mark.parametrize(("fan_in", "fan_out"), [(17, 256), (256, 6), (64, 64)])
+def test_orthogonal_weights_are_orthogonal(fan_in: int, fan_out: int) -> None:
+    """Rows or columns, whichever are fewer, are orthonormal up to the gain."""
+    generator = np.random.default_rng(0)
+    weight, bias = sac.initial_layer(generator, fan_in, fan_out, "orthogonal", math.sqrt(2))
+    gram = weight.T @ weight if fan_in >= fan_out else weight @ weight.T
+    np.testing.assert_allclose(gram, 2 * np.eye(min(fan_in, fan_out)), atol=1e-5)
+    assert not bias.any()
+
+
+def test_uniform_weights_keep_their_bounds() -> None:
+    """Glorot: sqrt(6 / (in + out)), no bias; torch: sqrt(1 / in), for the bias as well."""
+    generator = np.random.default_rng(0)
+    weight, bias = sac.initial_layer(generator, 100, 50, "glorot_uniform", 1.0)
+    assert 0.95 * 0.2 < np.abs(weight).max() <= 0.2
+    assert not bias.any()
+    weight, bias = sac.initial_layer(generator, 100, 50, "torch", 1.0)
+    assert 0.95 * 0.1 < np.abs(weight).max() <= 0.1
+    assert 0 < np.abs(bias).max() <= 0.1
+
+
+def test_replay_returns_what_was_stored_and_forgets_the_oldest() -> None:
+    """Rows come back whole, per seed, and a full ring holds exactly the newest transitions."""
+    replay = sac.Replay(2, 7, 2, 3, 1, CPU)  # capacity becomes 6
+    assert replay.capacity == 6
+    for t in range(5):
+        tag = np.array([[10 * t, 10 * t + 1], [10 * t + 100, 10 * t + 101]], dtype=np.float32)
+        wide = np.repeat(tag[..., None], 3, -1)
+        replay.add(wide, tag[..., None] / 1000, tag + 0.5, tag % 2 == 0, wide + 5)
+    assert replay.size == 6
+    batch = replay.batch(torch.arange(6).expand(2, 6))
+    assert sorted(batch.obs[0, :, 0].tolist()) == [20, 21, 30, 31, 40, 41]
+    assert sorted(batch.obs[1, :, 0].tolist()) == [120, 121, 130, 131, 140, 141]
+    torch.testing.assert_close(batch.rewards, batch.obs[..., 0] + 0.5)
+    torch.testing.assert_close(batch.next_obs, batch.obs + 5)
+    torch.testing.assert_close(batch.obs_actions[..., 3], batch.obs[..., 0] / 1000)
+    torch.testing.assert_close(batch.terminations, (batch.obs[..., 0] % 2 == 0).float())
+
+
+# Training on scripted environments
+
+
+class ScriptedEnv:
+    """Eight steps with reward 1 or `reward(actions)`; obs: the time; ends as `kind` says."""
+
+    action_shape = (1,)
+    action_low = np.array([-1.0])
+    action_high = np.array([1.0])
+    kind = "truncation"
+    reward = staticmethod(np.ones_like)
+
+    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
+        self.shape = env_seeds.shape
+        self.time = 0
+
+    def reset(self) -> np.ndarray:
+        return self._obs(0)
+
+    def step(self, actions: np.ndarray) -> Step:
+        assert actions.shape == (*self.shape, 1)
+        self.time += 1
+        ends = np.full(self.shape, self.time == 8)
+        next_obs = self._obs(self.time)
+        self.time %= 8
+        rewards = self.reward(actions[..., 0]).astype(np.float32)
+        never = np.zeros(self.shape, dtype=bool)
+        return Step(
+            obs=self._obs(self.time),
+            next_obs=next_obs,
+            rewards=rewards,
+            raw_rewards=rewards,
+            terminations=ends if self.kind == "termination" else never,
+            truncations=ends if self.kind == "truncation" else never,
+            valid=~never,
+            episode_ends=ends,
+            episode_returns=np.full(self.shape, 8.0),
+            episode_lengths=np.full(self.shape, 8),
+        )
+
+    def _obs(self, time: int) -> np.ndarray:
+        return np.full((*self.shape, 1), time / 8, dtype=np.float32)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
+    """Make SAC train on a fresh kind of ScriptedEnv."""
+
+    class Env(ScriptedEnv):
+        pass
+
+    monkeypatch.setattr(sac, "VectorEnv", Env)
+    monkeypatch.setattr(sac, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
+    return Env
+
+
+@pytest.mark.parametrize(("kind", "value"), [("truncation", 10.0), ("termination", 5.695)])
+def test_a_time_limit_bootstraps_and_a_termination_does_not(
+    kind: str, value: float, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Reward 1, gamma 0.9, no entropy: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where it ends."""
+    scripted.kind = kind
+    config = replace(
+        TINY,
+        env_steps=1_500,
+        learning_starts=100,
+        gamma=0.9,
+        initial_alpha=0.0,
+        learn_alpha=False,
+        critic_learning_rate=3e-3,
+        hidden_sizes=(32, 32),
+        batch_size=32,
+        tau=0.05,
+    )
+    learner, _ = train(config, tmp_path)
+    inputs = torch.tensor([[[0.0, 0.0]]])
+    q_values = learner.critics(inputs).flatten()
+    assert q_values.tolist() == pytest.approx([value, value], rel=0.05)
+
+
+def test_the_temperature_moves_the_entropy_to_its_target(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """A reward that wants no entropy at all is held at the target by the temperature alone."""
+    scripted.reward = staticmethod(lambda actions: -4 * (actions - 0.3) ** 2)
+    config = replace(
+        TINY,
+        env_steps=1_500,
+        learning_starts=100,
+        target_entropy_per_action=-0.5,
+        actor_learning_rate=3e-3,
+        critic_learning_rate=3e-3,
+        alpha_learning_rate=1e-2,
+        batch_size=32,
+        gamma=0.5,
+    )
+    _, recorder = train(config, tmp_path)
+    rows = np.genfromtxt(recorder.seed_directories[0] / "updates.csv", delimiter=",", names=True)
+    assert rows["entropy"][0] > 0  # it starts near that of the uniform policy, log 2
+    assert rows["entropy"][-15:].mean() == pytest.approx(-0.5, abs=0.15)
+
+
+def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """NaN in the rewards is found within one log interval and nothing is saved as a policy."""
+    scripted.reward = staticmethod(lambda actions: actions * math.nan)
+    _, recorder = train(replace(TINY, env_steps=400), tmp_path)
+    assert recorder.statuses == ["diverged"]
+    assert not (recorder.seed_directories[0] / "policy.safetensors").exists()
+    record = (recorder.seed_directories[0] / "run.json").read_text()
+    assert "non-finite reward at 40 env_steps" in record
+
+
+# Training on the real simulator
+
+
+def test_training_changes_every_network_and_records_everything(tmp_path: Path) -> None:
+    """Past the start of learning, actor, critics, targets and temperature have all moved."""
+    before = sac.make_learner(TINY, 3, 1, CPU)
+    learner, recorder = train(TINY, tmp_path)
+    for old, new in zip(parameters_of(before), parameters_of(learner), strict=True):
+        assert not torch.equal(old, new)
+    assert learner.log_alpha.item() != 0
+    folder = recorder.seed_directories[0]
+    evaluations = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
+    assert evaluations["env_steps"].tolist() == [60, 120]
+    updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
+    assert updates["num_updates"].tolist() == [40, 80]
+
+
+def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Episodes, evaluations, updates and weights do not depend on anything but the command."""
+    config = replace(TINY, env_steps=450, seeds=(1, 2))
+    _, one = train(config, tmp_path / "one")
+    _, two = train(config, tmp_path / "two")
+    for first, second in zip(one.seed_directories, two.seed_directories, strict=True):
+        names = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors")
+        for name in names:
+            assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+HOPPER = replace(TINY, task="Hopper-v4", env_steps=300, learning_starts=100, hidden_sizes=(32, 32))
+
+
+def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
+    """Past several terminations and 200 updates: the same draws, weights equal to 1e-5."""
+    together, recorder = train(replace(HOPPER, seeds=(1, 2, 3)), tmp_path / "together")
+    for i, seed in enumerate((1, 2, 3)):
+        alone, solo = train(replace(HOPPER, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for ours, theirs in zip(parameters_of(together), parameters_of(alone), strict=True):
+            torch.testing.assert_close(ours[[i]], theirs, atol=1e-5, rtol=0)
+        batched = (recorder.seed_directories[i] / "episodes.csv").read_text().splitlines()
+        single = (solo.seed_directories[0] / "episodes.csv").read_text().splitlines()
+        assert len(batched) > 5
+        lengths = [[row.split(",")[2] for row in rows] for rows in (batched, single)]
+        assert lengths[0] == lengths[1]
+
+
+def test_a_diverging_seed_leaves_the_other_bits_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 2 is poisoned at the start: seeds 1 and 3 keep their bits, seed 2 is `diverged`."""
+    config = replace(HOPPER, seeds=(1, 2, 3))
+    healthy, _ = train(config, tmp_path / "healthy")
+    make_learner = sac.make_learner
+
+    def poisoned(*args: Any) -> sac.Learner:
+        learner = make_learner(*args)
+        with torch.no_grad():
+            learner.critics.weights[0][1].fill_(math.nan)
+        return learner
+
+    monkeypatch.setattr(sac, "make_learner", poisoned)
+    sick, recorder = train(config, tmp_path / "sick")
+    assert recorder.statuses == ["finished", "diverged", "finished"]
+    for ours, theirs in zip(parameters_of(healthy), parameters_of(sick), strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[2], theirs[2])
+
+
+def test_updates_keep_pace_with_transitions(tmp_path: Path) -> None:
+    """Update ratio 1 with four environments: as many updates as transitions after the warm-up."""
+    config = replace(TINY, num_envs=4, env_steps=120, learning_starts=40)
+    for ratio, expected in ((1.0, 80), (0.5, 40), (2.0, 160)):
+        _, recorder = train(replace(config, update_ratio=ratio), tmp_path / str(ratio))
+        updates = np.genfromtxt(
+            recorder.seed_directories[0] / "updates.csv", delimiter=",", names=True
+        )
+        assert updates["num_updates"][-1] == expected
+
+
+def test_a_warm_up_that_does_not_count_is_on_no_axis(tmp_path: Path) -> None:
+    """With `count_warm_up` off, 120 recorded steps follow 40 unrecorded ones: 120 updates."""
+    _, recorder = train(replace(TINY, count_warm_up=False), tmp_path)
+    folder = recorder.seed_directories[0]
+    updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
+    assert updates["env_steps"].tolist() == [40, 80, 120]
+    assert updates["num_updates"][-1] == 120
+
+
+SETTINGS: dict[str, Any] = {
+    "initial_alpha": 0.3,
+    "learn_alpha": False,
+    "max_log_alpha": -0.5,
+    "target_entropy_per_action": -3.0,
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 3e-3,
+    "alpha_learning_rate": 3e-3,
+    "hidden_sizes": (8, 8, 8),
+    "num_critics": 3,
+    "initialisation": "orthogonal",
+    "log_std_max": -1.0,
+    "log_std_bound": "tanh",
+    "batch_size": 16,
+    "learning_starts": 60,
+    "tau": 0.5,
+    "target_period": 2,
+    "policy_period": 2,
+    "entropy_in_target": False,
+    "action_gradient_clip": 1e-4,
+    "reward_scale": 5.0,
+    "gamma": 0.5,
+    "replay_capacity": 50,
+    "update_ratio": 2.0,
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_that_sources_vary_does_something(name: str, tmp_path: Path) -> None:
+    """No setting is decoration: changing it alone changes what is learned."""
+    plain, _ = train(TINY, tmp_path / "plain")
+    changed, recorder = train(replace(TINY, **{name: SETTINGS[name]}), tmp_path / "changed")
+    assert recorder.statuses == ["finished"]
+    old, new = parameters_of(plain), parameters_of(changed)
+    shapes_differ = [p.shape for p in old] != [p.shape for p in new]
+    same = not shapes_differ and all(torch.equal(p, q) for p, q in zip(old, new, strict=True))
+    assert not (same and torch.equal(plain.log_alpha, changed.log_alpha))
+
+
+def test_a_policy_period_compensates_only_if_asked(tmp_path: Path) -> None:
+    """Period 2: the actor takes as many steps as the critics with compensation, half without."""
+    counts = []
+    for compensate in (True, False):
+        config = replace(TINY, policy_period=2, compensate_policy_period=compensate)
+        learner, _ = train(config, tmp_path / str(compensate))
+        state = next(iter(learner.actor_optimiser.state.values()))
+        counts.append(int(state["step"]))
+    assert counts == [80, 40]
+
+
+def test_the_log_temperature_never_exceeds_its_bound(tmp_path: Path) -> None:
+    """A bound below the start binds at once."""
+    learner, _ = train(replace(TINY, max_log_alpha=-1.0), tmp_path)
+    assert learner.log_alpha.item() <= -1.0
+
+
+def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
+    """Three lines load it: mode, bounds of the space, and sampling agree with what was trained."""
+    learner, recorder = train(TINY, tmp_path)
+    policy = agents.load_policy(recorder.seed_directories[0])
+    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    means, log_stds = sac.gaussian(learner.actor(torch.from_numpy(obs)[None]), TINY)
+    mode = torch.tanh(means)[0].detach().numpy()
+    np.testing.assert_allclose(policy(obs), 2 * mode, rtol=1e-5, atol=1e-6)
+    assert policy(obs[0]).shape == (1,)
+    draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(200)])
+    spread = torch.tanh(means + log_stds.exp() * torch.randn(5000, 4, 1)).std(0)
+    np.testing.assert_allclose(draws.std(0), spread.detach().numpy(), rtol=0.25)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("gamma", 1.5), ("gamma", -0.1), ("tau", 0.0), ("batch_size", 0), ("env_steps", -5)],
+        *[("seeds", ()), ("seeds", (1, 1)), ("seeds", (2**31,)), ("seeds", (-1,))],
+        *[("hidden_sizes", ()), ("hidden_sizes", (0,)), ("initial_alpha", 0.0)],
+        *[("learning_starts", -1), ("log_std_min", 3.0), ("action_gradient_clip", 0.0)],
+        *[("task", "CartPole-v1"), ("task", "Hoper-v4"), ("reward_scale", 0.0)],
+        *[("replay_capacity", 0), ("actor_learning_rate", 0.0), ("update_ratio", 0.0)],
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
+    """The message names the offending value."""
+    with pytest.raises(UsageError) as error:
+        replace(TINY, **{field: value})
+    shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    assert str(shown) in str(error.value)
+
+
+def test_presets_differ_from_the_paper_where_their_source_does() -> None:
+    """Each source's departures from the paper's settings, and nothing else."""
+    paper = sac.PRESETS["mujoco", "paper"].config
+
+    def changed(suite: str, source: str) -> set[str]:
+        ours = sac.PRESETS[suite, source].config
+        return {name for name in vars(paper) if getattr(ours, name) != getattr(paper, name)}
+
+    assert changed("mujoco", "jaxrl") == {
+        *("initialisation", "orthogonal_gain", "target_entropy_per_action")
+    }
+    assert changed("mujoco", "tianshou_v3") == {
+        *("actor_learning_rate", "critic_learning_rate", "initial_alpha", "learn_alpha"),
+        "initialisation",
+    }
+    assert {"hidden_sizes", "batch_size", "target_period"} <= changed("dmc", "pytorch_sac")
+    assert changed("mujoco-small", "paper") == set()
+
+
+def test_budgets_change_steps_and_seeds_only() -> None:
+    """Every preset has the three budgets, in growing order."""
+    for preset in sac.PRESETS.values():
+        steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
+        assert steps == sorted(steps)
+    paper = sac.PRESETS["mujoco", "paper"].budgets["paper"]
+    assert (paper.steps("Hopper-v4"), paper.steps("Humanoid-v4")) == (1_000_000, 10_000_000)
+
+
+@pytest.mark.gpu
+def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
+    """The same draws on another device: weights agree to rounding after 40 updates."""
+    config = replace(TINY, seeds=(1, 2), env_steps=80)
+    cpu, _ = train(config, tmp_path / "cpu")
+    gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
+    for ours, theirs in zip(parameters_of(gpu), parameters_of(cpu), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, atol=1e-4, rtol=1e-3)
