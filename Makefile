@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 PIP := install --quiet --disable-pip-version-check
 # torch goes first: its CPU build must be there before another package asks for torch.
-TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+TORCH := $(shell grep '^torch==' constraints.txt)
 
 .PHONY: reproduce venv test test-slow check format lint types train bench peers clean
 
@@ -25,7 +25,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 ## The test suite; `make test-slow` adds the long forms.
 test: venv
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not training"
 
 test-slow: venv
 	$(BIN)/python -m pytest -m "slow"
@@ -45,7 +45,7 @@ types: venv
 
 ## Train every agent 2,000 steps past its learning start.
 train: venv
-	$(BIN)/python -m tests.short_trainings
+	$(BIN)/python -m pytest -m training
 
 ## Benchmarks; results go to .benchmarks/.
 bench: venv

@@ -7,6 +7,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,13 +18,14 @@ from suite.command_line import Parser, run_main
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
-VERBS = ("report", "evaluate", "compare", "list")
+VERBS = ("report", "evaluate", "compare", "list", "tensorboard")
 EPILOG = """\
 other commands:
   report AGENT SUITE           gather, check and draw again what was run
   evaluate RUN --episodes N    score the policy that a run saved
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   list                         agents, suites, tasks, sources, published results
+  tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
 """
 
 
@@ -40,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
         "evaluate": evaluate,
         "compare": compare,
         "list": list_all,
+        "tensorboard": tensorboard,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
 
@@ -48,15 +51,16 @@ def run(argv: Sequence[str]) -> int:
     """Plan, run, gather, check, draw."""
     parser = _parser("", "regenerate a paper's curves and judge them", epilog=EPILOG)
     _add_grid(parser)
-    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all of the suite")
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    parser.add_argument("--tasks", **several, metavar="TASK", help="default: all of the suite")
     parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
     parser.add_argument("--env-steps", type=int, metavar="N", help="instead of the budget's")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
-    seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED")
+    seeds.add_argument("--seeds", type=int, **several, metavar="SEED")
     parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings")
+    parser.add_argument("--set", **several, default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument(
         "--no-published",
         action="store_true",
@@ -170,6 +174,19 @@ def list_all(argv: Sequence[str]) -> int:
     return 0
 
 
+def tensorboard(argv: Sequence[str]) -> int:
+    """Mirror recorded runs into TensorBoard."""
+    parser = _parser("tensorboard ", "mirror recorded runs into TensorBoard")
+    parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
+    parser.add_argument("logdir", type=Path, help="where the event files go")
+    options = parser.parse(argv)
+    from reproduce.tracking import mirror
+
+    num_runs = mirror(options.runs, options.logdir)
+    print(f"{num_runs} runs mirrored; look at them with: tensorboard --logdir {options.logdir}")
+    return 0
+
+
 def _run_plan(plan: Plan, console: Console) -> int:
     from reproduce.launch import launch
     from reproduce.view import View
@@ -204,12 +221,15 @@ def _report(plan: Plan, console: Console) -> int:
 
 def _plan_table(plan: Plan) -> Table:
     groups = plan.groups()
+    caption = (
+        f"{len(groups)} processes, {plan.workers} side by side on {plan.device}, into "
+        f"{plan.directory}. The time it takes is measured on the first updates."
+        if groups
+        else f"Every run is finished; tables, figures and page go to {plan.directory}."
+    )
     table = Table(
         title=f"{plan.agent} on {plan.suite}, settings of {plan.source}, budget {plan.budget}",
-        caption=(
-            f"{len(groups)} processes, {plan.workers} side by side on {plan.device}, into "
-            f"{plan.directory}. The time it takes is measured on the first updates."
-        ),
+        caption=caption,
         caption_justify="left",
     )
     for name in ("task", "env steps", "seeds", "already finished", "to run"):

@@ -30,10 +30,12 @@ def evaluate_run(
         95 % t-interval of the mean (None for a single episode).
 
     Raises:
-        UsageError: if the folder holds no readable policy, or `episodes` is below 1.
+        UsageError: if the folder holds no readable policy, `episodes` is below 1 or `seed` below 0.
     """
     if episodes < 1:
         raise UsageError(f"--episodes must be at least 1, not {episodes}")
+    if seed < 0:
+        raise UsageError(f"--seed must be at least 0, not {seed}")
     policy = agents.load_policy(run)
     task = find_task(policy.config.task)
     generator = stream(seed, "evaluate actions") if sampled else None

@@ -1,13 +1,16 @@
 """Where it runs: a pool of agent processes on this machine, watched through their files."""
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from reproduce.plan import ROOT, Group, Plan, Run, read_record
@@ -16,6 +19,8 @@ from suite.files import write_json
 POLL_SECONDS = 0.5
 LOG_LINES = 12
 """Lines of a failed run's log that are kept in its record."""
+LAST_BYTES = 2**16
+"""Of a CSV file, searched for its last row: an evaluation of thousands of episodes fits."""
 
 
 @dataclass
@@ -43,23 +48,26 @@ class Progress:
 class Board:
     """The state of every run of a plan, for the live view."""
 
-    workers: int
+    side_by_side: int
+    """Runs that train at the same time: processes, times the seeds of each."""
     rows: list[Progress]
     started: float = field(default_factory=time.monotonic)
 
     @property
     def seconds_left(self) -> float | None:
         """Estimate for the whole plan; None until one run has learned for one log interval."""
+        open_rows = [row for row in self.rows if row.state in ("waiting", "running")]
+        if not open_rows:
+            return 0.0
         speeds = [row.env_steps_per_second for row in self.rows if row.env_steps_per_second]
         if not speeds:
             return None
         typical = sum(speeds) / len(speeds)
-        open_rows = [row for row in self.rows if row.state in ("waiting", "running")]
         per_run = [
             (row.run.env_steps - row.env_steps) / (row.env_steps_per_second or typical)
             for row in open_rows
         ]
-        return max([sum(per_run) / self.workers, *per_run]) if per_run else 0.0
+        return max([sum(per_run) / self.side_by_side, *per_run])
 
     def count(self, state: str) -> int:
         """Return how many runs are in `state`."""
@@ -78,7 +86,7 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     """Run every group of `plan` that is not finished; return how each run ended.
 
     A group that fails is recorded as failed, with its log's last lines, and leaves the others
-    alone. On Ctrl-C every process is stopped before the exception goes on.
+    alone. On Ctrl-C (or SIGTERM, SIGHUP) every process is stopped before the exception goes on.
 
     Args:
         plan: what to run; finished runs in it are left as they are.
@@ -87,9 +95,19 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     Raises:
         KeyboardInterrupt: after the processes are stopped.
     """
-    board = Board(plan.workers, [_progress(run) for run in plan.runs()])
-    row_of = {(row.run.task, row.run.seed): row for row in board.rows}
     waiting = plan.groups()
+    side_by_side = plan.workers * max((len(group.runs) for group in waiting), default=1)
+    board = Board(side_by_side, [_progress(run) for run in plan.runs()])
+    with _signals_interrupt():
+        _run_all(waiting, board, plan, watch)
+    watch(board)
+    return board
+
+
+def _run_all(
+    waiting: list[Group], board: Board, plan: Plan, watch: Callable[[Board], None]
+) -> None:
+    row_of = {(row.run.task, row.run.seed): row for row in board.rows}
     processes: list[_Process] = []
     try:
         while waiting or processes:
@@ -99,16 +117,35 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
                 processes.append(_start(group, rows, plan))
             time.sleep(POLL_SECONDS)
             for process in list(processes):
+                ended = process.popen.poll() is not None  # asked before its last rows are read
                 for row in process.rows:
                     _read_progress(row)
-                if process.popen.poll() is not None:
+                if ended:
                     _end(process)
                     processes.remove(process)
             watch(board)
     finally:
         _stop(processes)
-    watch(board)
-    return board
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop the launcher as Ctrl-C does: no process is left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    changed: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` ignores, and stays so
+                signal.signal(number, interrupt)
+                changed.append(number)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _progress(run: Run) -> Progress:
@@ -120,7 +157,7 @@ def _start(group: Group, rows: list[Progress], plan: Plan) -> _Process:
     for run in group.runs:
         _keep_shorter_run(run.directory)
         run.directory.mkdir(parents=True, exist_ok=True)
-    seeds = "-".join(str(run.seed) for run in group.runs)
+    seeds = "-".join(str(run.seed) for run in group.runs)[:100]
     log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -142,7 +179,12 @@ def _keep_shorter_run(directory: Path) -> None:
     """Move a finished run that is shorter than planned aside: longer runs start from nothing."""
     record = read_record(directory)
     if record and record["status"] in ("finished", "diverged"):
-        directory.rename(directory.with_name(f"{directory.name}.{record['config']['env_steps']}"))
+        aside = directory.with_name(f"{directory.name}.{record['config']['env_steps']}")
+        copies = 1
+        while aside.exists():
+            copies += 1
+            aside = aside.with_name(f"{directory.name}.{record['config']['env_steps']}.{copies}")
+        directory.rename(aside)
 
 
 def _read_progress(row: Progress) -> None:
@@ -166,7 +208,7 @@ def last_row(path: Path) -> dict[str, str] | None:
         with path.open("rb") as file:
             header = file.readline().decode().strip().split(",")
             start = file.tell()
-            file.seek(max(start, file.seek(0, os.SEEK_END) - 4096))
+            file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = file.read().decode(errors="replace").split("\n")[:-1]
     except OSError:
         return None
@@ -185,7 +227,7 @@ def _end(process: _Process) -> None:
         directory = row.run.directory
         record = read_record(directory)
         if record and record["status"] in ("finished", "diverged"):
-            row.state, row.error = record["status"], record["error"] or ""
+            row.state, row.error = record["status"], record.get("error") or ""
             continue
         row.state = "failed"
         reason = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit {status}"

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,11 @@ PUBLISHED = ROOT / "results" / "published"
 BUDGETS = ("smoke", "laptop", "paper")
 NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
 """Fields of a configuration that do not change what is learned per step and seed."""
+PLAN_KEYS = (
+    *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
+    *("workers", "published"),
+)
+"""What `plan.json` says."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class Plan:
 
     def command(self) -> str:
         """Return the command that makes, or goes on with, this plan."""
-        words = ["python -m reproduce", self.agent, self.suite, "--tasks", *self.tasks]
+        words = ["python", "-m", "reproduce", self.agent, self.suite, "--tasks", *self.tasks]
         words += ["--budget", self.budget, "--seeds", *map(str, self.seeds)]
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
@@ -118,14 +124,14 @@ class Plan:
         runs_dir = self.directory.parents[1]
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
+        words += ["--device", self.device] if self.device != find_device("auto").type else []
+        words += ["--workers", str(self.workers)] if self.workers != _workers(self.device) else []
         words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
-        return " ".join(words)
+        return shlex.join(words)
 
     def save(self) -> None:
         """Write `plan.json`, from which `report` works without being told the plan again."""
-        value = dataclasses.asdict(dataclasses.replace(self, config=None, preset=None))  # type: ignore[arg-type]
-        del value["config"], value["preset"], value["directory"]
-        write_json(self.directory / "plan.json", value)
+        write_json(self.directory / "plan.json", {key: getattr(self, key) for key in PLAN_KEYS})
 
     def _run(self, task: str, seed: int, env_steps: int) -> Run:
         here = self.directory / task / f"seed-{seed}"
@@ -161,14 +167,13 @@ class Plan:
 
     def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
         first = runs[0]
-        changed = [f"--{key.replace('_', '-')}={value}" for key, value in self.settings.items()]
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
             *("--suite", self.suite, "--like", self.source, "--task", first.task),
             *("--seeds", *(str(run.seed) for run in runs)),
             *("--env-steps", str(first.env_steps), "--device", self.device),
             *("--out", str(first.directory.parent)),
-            *changed,
+            *_flags(self.config, self.settings),
         )
 
 
@@ -208,9 +213,7 @@ def make_plan(
     Raises:
         UsageError: for anything unknown or impossible, with the nearest valid value.
     """
-    if agent not in agents.AGENTS:
-        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
-    find_suite(suite)
+    _check_agent(agent)
     allowed = tasks_in(suite)
     for name in tasks or ():
         if name not in allowed:
@@ -223,12 +226,17 @@ def make_plan(
     if seeds is not None and len(set(seeds)) < len(seeds):
         raise UsageError("--seeds: a seed is named twice")
     changes = dict(_split(setting) for setting in settings)
+    if len(changes) < len(settings):
+        raise UsageError("--set: a setting is named twice")
     check_writable(runs_dir)
     module = importlib.import_module(f"agents.{agent}")
     preset = find_preset(module.PRESETS, suite, source)
     device = find_device(device).type if device == "auto" else str(find_device(device))
     spent = preset.budgets[budget]
     names = tuple(tasks or preset.tasks or find_suite(suite))
+    config = _configure(preset.config, names[0], changes)
+    for name in names[1:]:
+        dataclasses.replace(config, task=name)  # refuses what the agent cannot do
     return Plan(
         agent=agent,
         suite=suite,
@@ -238,10 +246,10 @@ def make_plan(
         seeds=tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1)),
         settings=changes,
         device=device,
-        workers=workers or (num_cores() if device == "cpu" else 1),
+        workers=workers or _workers(device),
         directory=runs_dir / f"{agent}-{suite}" / source,
         published=published,
-        config=_configure(preset.config, names[0], changes),
+        config=config,
         preset=preset,
     )
 
@@ -250,15 +258,20 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place.
 
     Raises:
-        UsageError: if nothing was run there.
+        UsageError: if nothing was run there, or a name is unknown.
     """
+    _check_agent(agent)
+    find_suite(suite)
     path = runs_dir / f"{agent}-{suite}" / source / "plan.json"
     try:
         saved = json.loads(path.read_text())
     except FileNotFoundError:
+        find_preset(importlib.import_module(f"agents.{agent}").PRESETS, suite, source)
         raise UsageError(f"nothing was run here: {path} does not exist") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
+    if not isinstance(saved, dict) or any(key not in saved for key in PLAN_KEYS):
+        raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
     plan = make_plan(
         agent,
         suite,
@@ -271,7 +284,9 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
         settings=[f"{key}={value}" for key, value in saved["settings"].items()],
         published=saved["published"],
     )
-    return dataclasses.replace(plan, env_steps=saved["env_steps"])
+    return dataclasses.replace(
+        plan, env_steps=saved["env_steps"], device=saved["device"], workers=saved["workers"]
+    )
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
@@ -283,20 +298,31 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     expected = {"status", "config", "seed", "task"}
     if not isinstance(record, dict) or not expected <= record.keys():
         return None
-    return record if isinstance(record["config"], dict) else None
+    config = record["config"]
+    return record if isinstance(config, dict) and "env_steps" in config else None
 
 
 def check_writable(directory: Path) -> None:
     """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
     existing = directory
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
     try:
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise UsageError(f"--runs-dir: cannot write to {existing}: {reason}") from None
+
+
+def _check_agent(agent: str) -> None:
+    if agent not in agents.AGENTS:
+        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+
+
+def _workers(device: str) -> int:
+    """Return how many processes run side by side where `--workers` does not say."""
+    return num_cores() if device == "cpu" else 1
 
 
 def _split(setting: str) -> tuple[str, str]:
@@ -315,5 +341,22 @@ def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
         if key not in known:
             raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
     find_task(task)
-    flags = [f"--{key.replace('_', '-')}={value}" for key, value in changes.items()]
-    return override(config, [*flags, "--task", task])
+    return override(config, [*_flags(config, changes), "--task", task])
+
+
+def _flags(config: Any, changes: Mapping[str, str]) -> list[str]:
+    """Return `--set` as flags of the agent: `true` or `false` for a switch, commas in a list."""
+    flags: list[str] = []
+    for key, value in changes.items():
+        flag, present = key.replace("_", "-"), getattr(config, key)
+        if isinstance(present, bool):
+            if value.lower() not in ("true", "false"):
+                raise UsageError(f"--set: {key} is true or false, not {value!r}")
+            flags.append(f"--{flag}" if value.lower() == "true" else f"--no-{flag}")
+        elif isinstance(present, tuple) and "," in value:
+            if any(part.startswith("--") for part in value.split(",")):
+                raise UsageError(f"--set: {key} cannot be {value!r}")
+            flags += [f"--{flag}", *value.split(",")]
+        else:
+            flags.append(f"--{flag}={value}")
+    return flags

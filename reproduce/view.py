@@ -58,13 +58,15 @@ class View:
             name = (row.run.task, row.run.seed)
             if row.state in ("failed", "diverged", "finished") and name not in self._reported:
                 self._reported.add(name)
-                style = STYLES[row.state]
-                self._console.print(_event(row), style=style, markup=False, highlight=False)
+                self._say(_event(row), STYLES[row.state])
         if self._live:
             self._live.update(_table(board), refresh=True)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._console.print(_line(board), markup=False, highlight=False)
+            self._say(_line(board))
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _event(row: Progress) -> str:

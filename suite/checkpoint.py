@@ -45,8 +45,10 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UsageError(
             f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION})"
         ) from None
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         raise UsageError(f"unreadable policy in {directory}: {error}") from None
+    except KeyError as error:  # safetensors knows more number types than torch
+        raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
     if not isinstance(description, dict) or "agent" not in description:
         raise UsageError(f"unreadable policy in {directory}: {DESCRIPTION} names no agent")
     return weights, description

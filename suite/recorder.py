@@ -33,6 +33,15 @@ TIMING_COLUMNS = (
     "env_steps_per_second",
     *(f"{section}_share" for section in SECTIONS),
 )
+FILES = (
+    "episodes.csv",
+    "evaluations.csv",
+    "updates.csv",
+    "timing.csv",
+    "policy.safetensors",
+    "policy.json",
+)
+"""What a run writes beside `run.json`."""
 Status = Literal["running", "finished", "diverged", "failed"]
 
 
@@ -52,6 +61,39 @@ class Stopwatch:
         now = time.perf_counter()
         self.seconds[section] += now - self._last
         self._last = now
+
+
+class Means:
+    """Running means of an agent's diagnostics, torch tensors `[S]` by name.
+
+    They stay on their device until a log interval reads them: the one transfer from a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Take in one update's diagnostics."""
+        for name, value in metrics.items():
+            if self._counts.get(name, 0):
+                self._sums[name] += value
+            else:
+                self._sums[name] = value.clone()
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Return the means since the last call, `[S]` each, and begin anew."""
+        means = {
+            name: (total / self._counts[name]).cpu().numpy() for name, total in self._sums.items()
+        }
+        self._sums, self._counts = {}, {}
+        return means
+
+
+def passed(interval: int, env_steps: int, num_envs: int) -> bool:
+    """Whether the latest vector step reached or passed a positive multiple of `interval`."""
+    return env_steps > 0 and env_steps // interval > (env_steps - num_envs) // interval
 
 
 class Recorder:
@@ -75,6 +117,8 @@ class Recorder:
         self.statuses: list[Status] = ["running"] * len(seeds)
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
         self._runs: list[dict[str, Any]] = []
+        for folder in self.seed_directories:
+            _refuse_finished(folder)
         for seed, folder in zip(seeds, self.seed_directories, strict=True):
             self._runs.append(
                 {
@@ -91,8 +135,7 @@ class Recorder:
                     "machine": hardware.machine(),
                 }
             )
-            self._open(folder)
-        self._write_runs()
+            _open(folder, self._runs[-1])
 
     @classmethod
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
@@ -186,20 +229,6 @@ class Recorder:
             self._end(i, "finished", None)
         return 2 if "diverged" in self.statuses else 0
 
-    def _open(self, folder: Path) -> None:
-        """Make an empty folder for a run; what an unfinished run left there is removed."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            record = folder / "run.json"
-            if record.exists() and '"status": "finished"' in record.read_text():
-                raise UsageError(
-                    f"{folder} holds a finished run: choose another --out, or delete it"
-                )
-            for name in ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"):
-                (folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
-
     def _append(
         self, i: int, name: str, columns: Sequence[str], row: Sequence[int | float | np.generic]
     ) -> None:
@@ -222,6 +251,7 @@ class Recorder:
             self._append(i, "timing.csv", TIMING_COLUMNS, rounded)
         self._interval_start, self._interval_env_steps = now, env_steps
         self._seconds_before = dict(seconds)
+        self.clock.start()  # time not yet charged lies in the interval that ends here
 
     def _end(self, i: int, status: Status, error: str | None) -> None:
         self.statuses[i] = status
@@ -231,9 +261,27 @@ class Recorder:
         self._runs[i].update(status=status, error=error, ended_at=_now(), wall_seconds=wall_seconds)
         write_json(self.seed_directories[i] / "run.json", self._runs[i])
 
-    def _write_runs(self) -> None:
-        for folder, run in zip(self.seed_directories, self._runs, strict=True):
-            write_json(folder / "run.json", run)
+
+def _refuse_finished(folder: Path) -> None:
+    try:
+        record = (folder / "run.json").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UsageError(f"cannot read {folder / 'run.json'}: {error.strerror}") from None
+    if b'"status": "finished"' in record:
+        raise UsageError(f"{folder} holds a finished run: choose another --out, or delete it")
+
+
+def _open(folder: Path, run: Mapping[str, Any]) -> None:
+    """Begin a run in its folder; what an unfinished run left there is removed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+        write_json(folder / "run.json", run)
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
 
 
 def command_line() -> str:

@@ -12,6 +12,12 @@ class UsageError(ValueError):
     """Bad input: one line that names the fix. Command lines print it and exit with status 2."""
 
 
+def require(condition: bool, rule: str, value: object) -> None:
+    """Raise a `UsageError` that states the rule and the offending value unless it is kept."""
+    if not condition:
+        raise UsageError(f"{rule}, not {value}")
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return "; did you mean X?" or, where nothing is near, "; choose from X, Y, ..."."""
     options = sorted(choices)

@@ -1,6 +1,7 @@
 """Soft actor-critic: every equation against a slow re-derivation, then what training must do."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def parameters_of(learner: sac.Learner) -> list[Tensor]:
 
 @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -1.0), (-0.5, 0.7)])
 def test_the_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
-    """exp(log pi(a|s)) is a density on [-1, 1]: a wrong tanh correction would not integrate to 1."""
+    """exp(log pi(a|s)) is a density on [-1, 1]: with a wrong tanh correction it is none."""
     pre_tanh = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
     noise = (pre_tanh - mean) / math.exp(log_std)
     shape = (1, pre_tanh.numel(), 1)
@@ -131,9 +132,16 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
                 actor_losses[s] += (alpha * log_probs[s, b] - judged) / size
                 alpha_losses[s] += -alpha * (log_probs[s, b] + target_entropy) / size
 
-        tensors = [torch.from_numpy(a) for a in (rewards, terminations, next_q, next_log_probs)]
         alphas = torch.from_numpy(log_alpha).exp()
-        ours = sac.q_targets(*tensors, alphas, gamma, entropy_in_target)
+        ours = sac.q_targets(
+            torch.from_numpy(rewards),
+            torch.from_numpy(terminations),
+            torch.from_numpy(next_q),
+            torch.from_numpy(next_log_probs),
+            alphas,
+            gamma,
+            entropy_in_target,
+        )
         np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
         loss = sac.critic_loss(torch.from_numpy(q_values), ours)
         np.testing.assert_allclose(loss.numpy(), critic_losses, rtol=1e-12)
@@ -304,7 +312,7 @@ class ScriptedEnv:
     action_low = np.array([-1.0])
     action_high = np.array([1.0])
     kind = "truncation"
-    reward = staticmethod(np.ones_like)
+    reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
 
     def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
         self.shape = env_seeds.shape
@@ -522,11 +530,17 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> sac.Learner:
+    return train(TINY, tmp_path_factory.mktemp("plain"))[0]
+
+
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_that_sources_vary_does_something(name: str, tmp_path: Path) -> None:
+def test_every_setting_that_sources_vary_does_something(
+    name: str, plain: sac.Learner, tmp_path: Path
+) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    plain, _ = train(TINY, tmp_path / "plain")
-    changed, recorder = train(replace(TINY, **{name: SETTINGS[name]}), tmp_path / "changed")
+    changed, recorder = train(replace(TINY, **{name: SETTINGS[name]}), tmp_path)
     assert recorder.statuses == ["finished"]
     old, new = parameters_of(plain), parameters_of(changed)
     shapes_differ = [p.shape for p in old] != [p.shape for p in new]
