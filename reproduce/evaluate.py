@@ -13,6 +13,9 @@ from suite.settings import UsageError
 from suite.tasks import find_task
 from suite.vector_env import VectorEnv
 
+FORMATS = (".mp4", ".gif")
+"""Of a film."""
+
 
 def evaluate_run(
     run: Path, *, episodes: int, sampled: bool = False, seed: int = 0
@@ -67,13 +70,15 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
 
     Args:
         run: the run's folder.
-        video: the file to write; its ending decides the format, for example `.mp4` or `.gif`.
+        video: the file to write, `.mp4` or `.gif`.
         seed: of the environment.
         frames_per_second: of the video.
 
     Raises:
-        UsageError: without a readable policy, imageio, or a format it knows.
+        UsageError: without a readable policy or imageio, for another format, or an unwritable file.
     """
+    if video.suffix not in FORMATS:
+        raise UsageError(f"--video: {video} must end in {' or '.join(FORMATS)}")
     try:
         import imageio.v3 as imageio
     except ImportError:
@@ -86,7 +91,10 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
         frames.append(env.render()[0, 0])
         step = env.step(policy.act(obs))
         obs, over = step.obs, bool(step.episode_ends.all())
+    rate: dict[str, Any] = {"fps": frames_per_second}
+    if video.suffix == ".gif":
+        rate = {"duration": 1000 / frames_per_second}  # milliseconds
     try:
-        imageio.imwrite(video, np.stack(frames), fps=frames_per_second)
+        imageio.imwrite(video, np.stack(frames), **rate)
     except (OSError, ValueError) as error:
         raise UsageError(f"--video: cannot write {video}: {error}") from None

@@ -56,14 +56,30 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
 
-def override(config: ConfigT, flags: Sequence[str], *, prog: str = "") -> ConfigT:
+def override(
+    config: ConfigT,
+    flags: Sequence[str],
+    *,
+    prog: str = "",
+    beside: Mapping[str, str] | None = None,
+) -> ConfigT:
     """Return `config` with command-line flags such as `--gamma 0.9` applied.
+
+    Args:
+        config: what the flags change.
+        flags: the command line.
+        prog: the program's name, for `--help`.
+        beside: flags that the caller has read already, with their help.
 
     Raises:
         UsageError: for an unknown flag (with the nearest known one) or a value that does not fit.
         SystemExit: with status 0 after `--help`.
     """
+    beside = beside or {}
     known = {f.name.replace("_", "-") for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    known |= {name.removeprefix("--") for name in beside}
+    also = "\n".join(f"{name}: {text}" for name, text in beside.items())
+    description = f"{type(config).__doc__}\n\n{also}" if beside else None
     for flag in flags:
         if flag.startswith("--") and flag != "--help":
             name = flag[2:].split("=")[0].replace("_", "-").removeprefix("no-")
@@ -73,7 +89,13 @@ def override(config: ConfigT, flags: Sequence[str], *, prog: str = "") -> Config
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(type(config), args=list(flags), default=config, prog=prog or None)
+            return tyro.cli(
+                type(config),
+                args=list(flags),
+                default=config,
+                prog=prog or None,
+                description=description,
+            )
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -91,6 +113,14 @@ def _first_sentence(boxed: str) -> str:
             break
         message.append(line)
     return " ".join(message).removeprefix("Error parsing Config: ") or "unreadable settings"
+
+
+RUN_FLAGS = {
+    "--out": "folder that the runs go into, one `seed-<k>` each (default: runs/alone/<task>)",
+    "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
+    "--like": "published source whose preset gives the defaults (default: paper)",
+}
+"""What an agent's command takes beside its configuration."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +163,6 @@ def read_command_line(
     find_task(task)
     suite = options.suite or next((s for s in suites if task in tasks_in(s)), next(iter(suites)))
     preset = find_preset(presets, suite, options.like)
-    config = override(preset.config, [*flags, "--task", task], prog=prog)
+    config = override(preset.config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS)
     out = options.out or Path("runs") / "alone" / task
     return config, RunOptions(suite=suite, source=options.like, out=out)

@@ -1,0 +1,87 @@
+"""Synthetic runs: what an agent would have recorded, without training one."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reproduce import plan as planning
+from reproduce.plan import Plan
+from suite.recorder import Recorder
+
+RecordRun = Callable[..., Path]
+Tree = Callable[[Path], dict[str, bytes]]
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty `results/published` of the test's own."""
+    folder = tmp_path / "published"
+    monkeypatch.setattr(planning, "PUBLISHED", folder)
+    return folder
+
+
+@pytest.fixture
+def record_run() -> RecordRun:
+    """A function that writes a run's folder as its agent would."""
+    return _record_run
+
+
+@pytest.fixture
+def tree() -> Tree:
+    """A function that returns every file below a folder with its bytes."""
+    return lambda folder: {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _record_run(
+    plan: Plan,
+    task: str,
+    seed: int,
+    scores: Mapping[int, float] | None = None,
+    *,
+    status: str = "finished",
+    env_steps: int | None = None,
+    directory: Path | None = None,
+    **settings: Any,
+) -> Path:
+    """Write a run and return its folder.
+
+    Args:
+        plan: where the run belongs and what its configuration is.
+        task: the run's task.
+        seed: the run's seed.
+        scores: the mean return of its evaluation by step; default: 0 at the last.
+        status: how it ended; `running` was killed, `failed` crashed and was recorded as such.
+        env_steps: of its configuration; default: the plan's.
+        directory: instead of the plan's.
+        settings: what its configuration has otherwise than the plan's.
+    """
+    planned = plan.env_steps.get(task, 1000)
+    changes = {"task": task, "seeds": (seed,), "env_steps": env_steps or planned, **settings}
+    config = dataclasses.asdict(dataclasses.replace(plan.config, **changes))
+    run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
+    command = f"python -m agents.{plan.agent} --task {task} --seeds {seed}"
+    recorder = Recorder(
+        (directory or plan.directory) / task, {**run, "config": config, "command": command}, [seed]
+    )
+    for num_updates, (step, score) in enumerate((scores or {config["env_steps"]: 0.0}).items()):
+        recorder.evaluation(step, np.array([[score - 1.0, score + 1.0]]))
+        recorder.log(step, num_updates, {}, {})
+    if status == "diverged":
+        recorder.log(config["env_steps"], 9, {"critic_loss": np.array([np.nan])}, {})
+    if status == "finished":
+        recorder.finish()
+    folder = recorder.seed_directories[0]
+    if status == "failed":
+        record = json.loads((folder / "run.json").read_text())
+        record |= {"status": "failed", "error": "exit 1: no memory", "log_tail": ["no memory"]}
+        (folder / "run.json").write_text(json.dumps(record))
+    return folder

@@ -1,0 +1,256 @@
+"""From recorded runs to the verdict: known runs give known answers, and nothing bad is hidden."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from reproduce import __main__ as command_line
+from reproduce import collect, pipeline, plot
+from reproduce.pipeline import exit_status, make_report
+from reproduce.plan import Plan, make_plan
+from reproduce.references import ReferenceScore, reference_score
+from reproduce.report import COLUMNS
+from suite.tasks import find_task
+
+pytestmark = pytest.mark.usefixtures("published")
+
+HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
+RecordRun = Callable[..., Path]
+Tree = Callable[[Path], dict[str, bytes]]
+
+WRITTEN = (
+    *(f"{name}.csv" for name in COLUMNS),
+    *("report.json", "index.html", "curves.svg", "curves.png", "scores.png", "throughput.png"),
+)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures, which have tests of their own and take most of the time."""
+    for name in ("draw_curves", "draw_scores", "draw_throughput"):
+        monkeypatch.setattr(plot, name, lambda *arguments: None)
+
+
+def mujoco(runs_dir: Path, tasks: list[str], seeds: list[int] | None = None) -> Plan:
+    """Runs of a million steps, three seeds unless told otherwise."""
+    return make_plan(
+        "sac",
+        "mujoco",
+        tasks=tasks,
+        seeds=seeds or [1, 2, 3],
+        env_steps=STEPS,
+        device="cpu",
+        runs_dir=runs_dir,
+    )
+
+
+def reference_of(plan: Plan, task: str) -> ReferenceScore:
+    """The reference that judges a task, which must exist."""
+    found = reference_score(plan.agent, plan.preset.judged_by, task, STEPS, plan.rule)
+    assert found is not None
+    return found
+
+
+def around(score: float, seed: int) -> dict[int, float]:
+    """Evaluations that give seeds 1, 2, 3 the scores - 50, + 0, + 50; only the last two count."""
+    last = score + 50.0 * (seed - 2)
+    return {500_000: 0.0, 900_000: -1e6, 950_000: last - 20.0, STEPS: last + 20.0}
+
+
+def records(plan: Plan, name: str) -> list[dict[str, Any]]:
+    """Rows of one of the written tables."""
+    return pd.read_csv(plan.directory / f"{name}.csv").to_dict("records")  # type: ignore[return-value]
+
+
+def statuses(plan: Plan) -> pd.Series:
+    """The status of every run."""
+    return collect.collect_runs(plan).status
+
+
+def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
+    tmp_path: Path, record_run: RecordRun, tree: Tree
+) -> None:
+    """Three seeds around the reference's mean: reproduced; a task without reference: said so."""
+    plan = mujoco(tmp_path, [HOPPER, ANT])
+    reference = reference_of(plan, HOPPER)
+    for seed in plan.seeds:
+        record_run(plan, HOPPER, seed, around(reference.mean, seed))
+        record_run(plan, ANT, seed, around(4000.0, seed))
+    verdicts = make_report(plan)
+    assert verdicts.task.tolist() == [HOPPER, ANT]
+    assert verdicts.verdict.tolist() == ["reproduced", "no reference"]
+    assert exit_status(verdicts, statuses(plan)) == 0
+    hopper = verdicts.iloc[0]
+    random_score = find_task(HOPPER).random_score
+    assert hopper.score_mean == pytest.approx(reference.mean)
+    assert hopper.score_std == pytest.approx(50.0)
+    assert hopper.margin == pytest.approx(0.1 * (reference.mean - random_score))
+    assert (hopper.reference_source, hopper.num_seeds) == (plan.preset.judged_by, 3)
+    assert verdicts.iloc[1].score_mean == pytest.approx(4000.0)
+
+    written = tree(plan.directory)
+    assert set(WRITTEN) <= set(written)
+    assert all(written[name] for name in WRITTEN)
+    for name, columns in COLUMNS.items():
+        header = written[f"{name}.csv"].decode().partition("\n")[0]
+        assert sorted(header.split(",")) == sorted(columns), name
+    scores = records(plan, "scores")
+    assert [row["score"] for row in scores if row["task"] == ANT] == [3950.0, 4000.0, 4050.0]
+    expected = 1.0 + 50.0 / (reference.mean - random_score)
+    assert scores[2]["normalised_score"] == pytest.approx(expected)
+    assert len(records(plan, "curves")) == 2 * 3 * 4
+    assert len(records(plan, "runs")) == 6
+    drawn = pd.DataFrame(records(plan, "reference_curves"))
+    assert set(drawn.query("role == 'judge'").task) == {HOPPER}
+    facts = json.loads(written["report.json"])
+    assert facts["command"] == plan.command()
+    assert facts["departures"] == list(plan.departures)
+    assert facts["env_steps"] == {HOPPER: STEPS, ANT: STEPS}
+    page = written["index.html"].decode()
+    assert "1 of 2 tasks reproduced" in page
+
+    make_report(plan)
+    again = tree(plan.directory)
+    tables = [name for name in written if name.endswith(".csv")]
+    assert [name for name in tables if again[name] != written[name]] == []
+    assert set(again) == set(written)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("shift", "verdict", "status"),
+    [(-0.25, "below", 1), (0.25, "above", 0), (-0.1, "inconclusive", 0)],
+)
+def test_a_shifted_curve_is_noticed(
+    shift: float, verdict: str, status: int, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A quarter of the way to a random policy is far below; exactly the margin decides nothing."""
+    plan = mujoco(tmp_path, [HOPPER])
+    reference = reference_of(plan, HOPPER)
+    gap = reference.mean - find_task(HOPPER).random_score
+    for seed in plan.seeds:
+        record_run(plan, HOPPER, seed, around(reference.mean + shift * gap, seed))
+    verdicts = make_report(plan)
+    assert verdicts.verdict.tolist() == [verdict]
+    assert verdicts.difference[0] == pytest.approx(shift * gap)
+    assert exit_status(verdicts, statuses(plan)) == status
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_failed_and_diverged_runs_are_seen_everywhere(
+    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Good scores of the other seeds hide neither: tables, page, terminal, and status 2."""
+    plan = mujoco(tmp_path, [HOPPER], seeds=[1, 2, 3, 4, 5])
+    mean = reference_of(plan, HOPPER).mean
+    for seed in (1, 2, 3):
+        record_run(plan, HOPPER, seed, around(mean, seed))
+    record_run(plan, HOPPER, 4, around(mean, 2), status="failed")
+    record_run(plan, HOPPER, 5, around(mean, 2), status="diverged")
+    verdicts = make_report(plan)
+    (row,) = records(plan, "verdicts")
+    assert (row["num_seeds"], row["num_failed"], row["num_diverged"]) == (3, 1, 1)
+    assert "1 of 5 runs failed; 1 of 5 runs diverged" in row["note"]
+    assert [run["status"] for run in records(plan, "runs")] == [
+        *("finished", "finished", "finished", "failed", "diverged"),
+    ]
+    page = (plan.directory / "index.html").read_text()
+    for words in ("no memory", "non-finite critic_loss", "diverged", "failed"):
+        assert words in page
+    assert verdicts.verdict.tolist() == ["reproduced"]
+    assert exit_status(verdicts, statuses(plan)) == 2
+
+    plan.save()
+    capsys.readouterr()
+    assert command_line.main(["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert f"{HOPPER} seed 4 failed exit 1: no memory\nno memory\n" in said
+    assert f"{HOPPER} seed 5 diverged non-finite critic_loss" in said
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("status", ["running", "planned"])
+def test_a_run_that_is_missing_is_status_two(
+    status: str, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A report on an unfinished grid shows what there is and does not call it done."""
+    plan = mujoco(tmp_path, [HOPPER])
+    mean = reference_of(plan, HOPPER).mean
+    for seed in (1, 2):
+        record_run(plan, HOPPER, seed, around(mean, seed))
+    if status == "running":
+        record_run(plan, HOPPER, 3, around(mean, 3), status=status)
+    verdicts = make_report(plan)
+    assert verdicts.verdict.tolist() == ["inconclusive"]
+    assert verdicts.num_seeds.tolist() == [2]
+    assert statuses(plan).tolist() == ["finished", "finished", status]
+    assert exit_status(verdicts, statuses(plan)) == 2
+
+
+def test_a_report_on_nothing_has_every_file(tmp_path: Path, tree: Tree) -> None:
+    """Before the first row is recorded a report works and says that runs are missing."""
+    plan = mujoco(tmp_path, [HOPPER, ANT])
+    verdicts = make_report(plan)
+    assert verdicts.verdict.tolist() == ["inconclusive", "no reference"]
+    assert exit_status(verdicts, statuses(plan)) == 2
+    figures = {name for name in WRITTEN if name.endswith((".svg", ".png"))}
+    assert set(WRITTEN) - figures <= set(tree(plan.directory))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_report_reads_files_only(tmp_path: Path, record_run: RecordRun, tree: Tree) -> None:
+    """It changes nothing that a run recorded, and works where the runs' folder was moved to."""
+    plan = mujoco(tmp_path / "here", [HOPPER])
+    for seed in plan.seeds:
+        record_run(plan, HOPPER, seed, around(3000.0, seed))
+    recorded = tree(plan.directory / HOPPER)
+    make_report(plan)
+    assert tree(plan.directory / HOPPER) == recorded
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = mujoco(tmp_path / "there", [HOPPER])
+    before = (moved.directory / "verdicts.csv").read_bytes()
+    make_report(moved)
+    assert (moved.directory / "verdicts.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "runs", "expected"),
+    [
+        (["reproduced", "above"], ["finished"] * 6, 0),
+        (["inconclusive", "no reference", "shown only"], ["finished"] * 6, 0),
+        (["reproduced", "below"], ["finished"] * 6, 1),
+        (["reproduced"], ["finished", "failed"], 2),
+        (["reproduced"], ["finished", "diverged"], 2),
+        (["reproduced"], ["finished", "running"], 2),
+        (["reproduced"], ["finished", "planned"], 2),
+        (["below"], ["finished", "failed"], 2),
+    ],
+)
+def test_the_exit_status_is_the_worst_that_happened(
+    verdicts: list[str], runs: list[str], expected: int
+) -> None:
+    """0 nothing is below, 1 something is, 2 a run is missing, which goes before 1."""
+    assert exit_status(pd.DataFrame({"verdict": verdicts}), pd.Series(runs)) == expected
+
+
+def test_a_task_without_a_reference_has_scores_and_no_normalised_ones() -> None:
+    """No reference gives NaN, never a division by something else."""
+    scores = pd.DataFrame({"task": [HOPPER, ANT], "seed": [1, 1], "score": [60.0, 5.0]})
+    reference = ReferenceScore(
+        source="s",
+        env_id=HOPPER,
+        env_steps=1,
+        mean=110.0,
+        std=1.0,
+        num_runs=3,
+        rule="deterministic",
+        how="tabulated",
+    )
+    table = pipeline._normalise(scores, {HOPPER: reference, ANT: None}, {HOPPER: 10.0, ANT: -1.0})
+    assert table.normalised_score.tolist()[0] == 0.5
+    assert table[["reference_score", "normalised_score"]].iloc[1].isna().all()
+    assert table.random_score.tolist() == [10.0, -1.0]

@@ -1,0 +1,167 @@
+"""Policies on disk: what was saved is what is loaded, and nothing else is ever loaded."""
+
+import json
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from suite.checkpoint import read_policy, save_policy
+from suite.settings import UsageError
+
+DESCRIPTION = {"agent": "sac", "task": "Hopper-v4", "hidden_sizes": [8, 8], "scale": 0.1 + 0.2}
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "layers.0.weight": torch.randn(3, 5, generator=generator),
+        "layers.0.bias": torch.tensor([0.0, -0.0, float("inf")]),
+        "half": torch.randn(4, generator=generator).to(torch.bfloat16),
+        "count": torch.tensor(2**40),
+    }
+
+
+def saved(directory: Path) -> Path:
+    save_policy(directory, weights(), DESCRIPTION)
+    return directory
+
+
+def test_a_policy_round_trips_bit_for_bit(tmp_path: Path) -> None:
+    """A loaded policy acts as the trained one did: same names, types, shapes and bits."""
+    loaded, description = read_policy(saved(tmp_path))
+    assert description == DESCRIPTION
+    assert loaded.keys() == weights().keys()
+    for name, tensor in weights().items():
+        assert loaded[name].dtype == tensor.dtype
+        assert loaded[name].shape == tensor.shape
+        ours, theirs = tensor.flatten(), loaded[name].flatten()
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+def test_views_and_parameters_are_saved_as_their_values(tmp_path: Path) -> None:
+    """One seed's weights are a slice of a larger, trainable tensor: it alone is written."""
+    whole = torch.nn.Parameter(torch.arange(24.0).reshape(2, 3, 4))
+    save_policy(tmp_path, {"slice": whole[1].T, "other": whole[1]}, DESCRIPTION)
+    loaded, _ = read_policy(tmp_path)
+    assert torch.equal(loaded["slice"], torch.arange(12.0, 24.0).reshape(3, 4).T)
+    assert not loaded["slice"].requires_grad
+    assert (tmp_path / "policy.safetensors").stat().st_size < 1_000
+
+
+def test_a_failed_save_keeps_the_earlier_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at the end of a long run must not destroy what was there."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    saved(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            save_policy(tmp_path, {"x": torch.zeros(1)}, DESCRIPTION)
+    assert read_policy(tmp_path)[0].keys() == weights().keys()
+
+
+def test_no_policy_is_a_usage_error(tmp_path: Path) -> None:
+    """`evaluate` of a run that never finished says so in one line."""
+    with pytest.raises(UsageError, match="holds no trained policy"):
+        read_policy(tmp_path)
+    saved(tmp_path)
+    (tmp_path / "policy.json").unlink()
+    with pytest.raises(UsageError, match="holds no trained policy"):
+        read_policy(tmp_path)
+
+
+class Bomb:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("form", ["pickle", "torch"])
+def test_a_pickle_in_disguise_is_refused_and_not_run(form: str, tmp_path: Path) -> None:
+    """A downloaded run directory must not be able to run code."""
+    saved(tmp_path)
+    target, path = tmp_path / "executed", tmp_path / "policy.safetensors"
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(Bomb(target)))
+    else:
+        torch.save({"x": Bomb(target)}, path)
+    with pytest.raises(UsageError, match="unreadable policy"):
+        read_policy(tmp_path)
+    assert not target.exists()
+    pickle.loads(pickle.dumps(Bomb(target)))
+    assert target.exists()  # the bomb was live
+
+
+def test_a_truncated_file_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+    """Half a policy is none: no prefix of the file may load."""
+    path = saved(tmp_path) / "policy.safetensors"
+    content = path.read_bytes()
+    for length in (*range(0, 20), *range(20, len(content), 17), len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(UsageError, match="unreadable policy"):
+            read_policy(tmp_path)
+
+
+def header(entries: dict[str, object], data: bytes = b"") -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<Q", 2**62) + b"{}",
+        header({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, b"abcd"),
+        header({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}}, b"abcd"),
+        header({"x": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}, b"a"),
+        header({"x": {"dtype": "object", "shape": [1], "data_offsets": [0, 1]}}, b"a"),
+        header({"x": 7}),
+    ],
+    ids=[
+        "huge header",
+        "beyond the end",
+        "huge shape",
+        "type unknown to torch",
+        "object",
+        "number",
+    ],
+)
+def test_a_forged_header_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Offsets, shapes and types are the file's claims, and are not believed."""
+    (saved(tmp_path) / "policy.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match="unreadable policy"):
+        read_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"7", b'"agent"', b'{"task": "Hopper-v4"}', b"\xff\xfe", b"[" * 100_000],
+    ids=["empty", "torn", "list", "number", "string", "no agent", "no text", "too deep"],
+)
+def test_a_wrong_description_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Every bad description is one line of usage error, never a traceback."""
+    (saved(tmp_path) / "policy.json").write_bytes(content)
+    with pytest.raises(UsageError, match="unreadable policy") as refusal:
+        read_policy(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Anything else the disk says is reported the same way."""
+    path = saved(tmp_path) / "policy.safetensors"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match="unreadable policy"):
+        read_policy(tmp_path)

@@ -1,0 +1,83 @@
+"""Scores: the first episode of fresh environments, whatever happened before."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from suite.evaluation import evaluate
+from suite.randomness import environment_seeds
+from suite.tasks import find_task
+from suite.vector_env import VectorEnv
+
+CARTPOLE = find_task("CartPole-v1")
+
+
+def lean(obs: np.ndarray) -> np.ndarray:
+    """Balance CartPole badly, by what is seen alone."""
+    return ((obs[..., 2] > 0) ^ (np.sin(1e4 * obs[..., 1]) > 0.0)).astype(np.int64)
+
+
+def first_episode(env_seed: int, act: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Return the score of one environment played alone until it ends for the first time."""
+    env = VectorEnv(CARTPOLE, np.array([[env_seed]]))
+    obs, score = env.reset(), 0.0
+    while True:
+        step = env.step(act(obs))
+        score += float(step.raw_rewards.item())
+        if step.episode_ends.item():
+            return score
+        obs = step.obs
+
+
+def test_the_score_is_the_first_episode_of_each_environment() -> None:
+    """Not its second, which short first episodes would add, nor a sum beyond its end."""
+    scores = evaluate(CARTPOLE, lean, [3, 4], 1000, episodes=5)
+    env_seeds = environment_seeds([3, 4], 5, "evaluation", 1000)
+    assert scores.shape == (2, 5)
+    assert scores.max() > 2 * scores.min()  # the short ones went on while the long ones ended
+    assert scores.tolist() == [[first_episode(int(s), lean) for s in row] for row in env_seeds]
+
+
+def test_an_evaluation_does_not_depend_on_earlier_ones() -> None:
+    """A run that is evaluated more often must not score differently for it."""
+    alone = evaluate(CARTPOLE, lean, [1], 2000, episodes=4)
+    evaluate(CARTPOLE, lean, [1], 1000, episodes=4)
+    np.testing.assert_array_equal(evaluate(CARTPOLE, lean, [1], 2000, episodes=4), alone)
+
+
+@pytest.mark.parametrize(
+    ("seed", "env_steps", "stream"),
+    [(2, 1000, "evaluation"), (1, 2000, "evaluation"), (1, 1000, "x")],
+)
+def test_every_evaluation_has_environments_of_its_own(
+    seed: int, env_steps: int, stream: str
+) -> None:
+    """The same ten starts at every evaluation would make a whole curve err in one direction."""
+
+    def starts(seed: int, env_steps: int, stream: str) -> np.ndarray:
+        seen: list[np.ndarray] = []
+
+        def act(obs: np.ndarray) -> np.ndarray:
+            seen.append(obs.copy())
+            return lean(obs)
+
+        evaluate(CARTPOLE, act, [seed], env_steps, episodes=3, stream=stream)
+        return seen[0]
+
+    ours, other = starts(1, 1000, "evaluation"), starts(seed, env_steps, stream)
+    assert not np.isin(ours, other).any()
+
+
+def test_a_seed_scores_the_same_alone_and_in_a_group() -> None:
+    """A neighbour whose episodes are longer keeps the evaluation going, and changes nothing."""
+    group = evaluate(CARTPOLE, lean, [5, 6, 7], 500, episodes=3)
+    for i, seed in enumerate((5, 6, 7)):
+        np.testing.assert_array_equal(
+            evaluate(CARTPOLE, lean, [seed], 500, episodes=3)[0], group[i]
+        )
+
+
+def test_ten_episodes_unless_told_otherwise() -> None:
+    """The evaluation rule of the references."""
+    assert evaluate(CARTPOLE, lean, [1], 0).shape == (1, 10)

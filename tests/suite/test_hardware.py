@@ -1,0 +1,143 @@
+"""The facts of a run: device, processor, versions, and the revision of the code."""
+
+import os
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from suite import hardware
+from suite.hardware import find_device
+from suite.settings import UsageError
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "expected"),
+    [
+        ("cpu", 0, "cpu"),
+        ("cpu", 2, "cpu"),
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda"),
+        ("cuda", 1, "cuda"),
+        ("cuda:1", 2, "cuda:1"),
+    ],
+)
+def test_a_device_is_found_by_name(
+    name: str, num_gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` is a GPU where there is one; every other name means what it says."""
+    with_gpus(monkeypatch, num_gpus)
+    assert find_device(name) == torch.device(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "message"),
+    [
+        ("cuda", 0, r"^--device cuda: torch finds 0 GPUs here; use --device cpu$"),
+        ("cuda:2", 2, r"^--device cuda:2: torch finds 2 GPUs here; use --device cpu$"),
+        ("gpu", 1, r"^unknown device 'gpu'"),
+        ("cuda:", 1, r"^unknown device 'cuda:'; did you mean cuda"),
+        ("cuda:-1", 1, r"^unknown device 'cuda:-1'; did you mean cuda"),
+        ("cuda:0 ", 1, r"^unknown device 'cuda:0 '; did you mean cuda"),
+        ("cpux", 1, r"^unknown device 'cpux'; did you mean cpu\?$"),
+        ("", 1, r"^unknown device ''; choose from auto, cpu, cuda, cuda:0$"),
+    ],
+)
+def test_a_device_that_is_not_there_is_a_usage_error(
+    name: str, num_gpus: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run asked for on a GPU must not quietly take days on a CPU, nor end in a traceback."""
+    with_gpus(monkeypatch, num_gpus)
+    with pytest.raises(UsageError, match=message):
+        find_device(name)
+
+
+def test_the_machine_is_described() -> None:
+    """Speeds are compared within a machine only, so a record that names none is worth nothing."""
+    machine = hardware.machine()
+    assert set(machine) == {"cpu", "cores", "memory_gib", "platform", "gpu", "gpu_driver"}
+    assert machine["cpu"]
+    assert 1 <= machine["cores"] <= (os.cpu_count() or 1)
+    assert machine["memory_gib"] is None or machine["memory_gib"] > 0.1
+
+
+def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container with 2 of 64 cores, 64 workers would crawl."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 6}, raising=False)
+    assert hardware.num_cores() == 3
+
+
+def test_versions_are_those_of_the_installed_packages() -> None:
+    """What results depend on, as it is installed here."""
+    versions = hardware.versions()
+    for package in ("torch", "envpool", "numpy", "safetensors"):
+        assert versions[package] == metadata.version(package)
+    assert versions["python"].startswith("3.")
+
+
+def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is written all the same."""
+    monkeypatch.setattr(hardware, "PACKAGES", ("numpy", "no-such-package-here"))
+    assert set(hardware.versions()) == {"python", "numpy"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a git checkout whose `suite/hardware.py` is the module under test."""
+    for name in list(os.environ):
+        if name.startswith("GIT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setattr(hardware, "__file__", str(tmp_path / "suite" / "hardware.py"))
+    for name in ("suite", "docs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "hardware.py").write_text("code\n")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_revision_is_the_commit_and_whether_code_differs_from_it(checkout: Path) -> None:
+    """A curve belongs to a commit only if the code was that commit's; notes do not count."""
+    revision = hardware.revision.__wrapped__
+    assert revision() == {"commit": None, "dirty": None}
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert len(commit) == 40
+    assert revision() == {"commit": commit, "dirty": False}
+    (checkout / "docs" / "hardware.py").write_text("notes\n")
+    assert revision() == {"commit": commit, "dirty": False}
+    (checkout / "suite" / "hardware.py").write_text("other code\n")
+    assert revision() == {"commit": commit, "dirty": True}
+
+
+def test_a_new_file_of_code_counts_as_a_difference(checkout: Path) -> None:
+    """An agent that was never committed cannot be found again."""
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    (checkout / "agents").mkdir()
+    (checkout / "agents" / "new.py").write_text("code\n")
+    assert hardware.revision.__wrapped__()["dirty"] is True
+
+
+def test_without_git_the_revision_is_unknown(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without git a run is recorded all the same."""
+    monkeypatch.setenv("PATH", str(checkout))
+    assert hardware.revision.__wrapped__() == {"commit": None, "dirty": None}

@@ -1,0 +1,103 @@
+"""Random-policy scores: stored numbers can be measured again, and measuring keeps the others."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from suite import random_policy
+from suite.random_policy import COLUMNS, main, measure, write_scores
+from suite.settings import UsageError
+from suite.tasks import RANDOM_SCORES, TASKS, Task, find_task, random_scores
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Reacher-v4", "InvertedPendulum-v4"])
+def test_a_stored_score_is_measured_again(name: str) -> None:
+    """The committed number is what the documented command gives, deviation included."""
+    (stored,) = [row for row in rows(RANDOM_SCORES) if row["task"] == name]
+    episodes, seed = int(stored["num_episodes"]), int(stored["seed"])
+    returns = measure(find_task(name), episodes=episodes, seed=seed)
+    assert returns.shape == (episodes,)
+    assert returns.mean() == pytest.approx(float(stored["mean_return"]), rel=1e-4)
+    assert returns.std(ddof=1) == pytest.approx(float(stored["std_return"]), rel=1e-4)
+
+
+def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
+    """Each row names a task in its protocol, once, from a hundred episodes but for long games."""
+    stored = rows(RANDOM_SCORES)
+    keys = [(row["task"], row["protocol"]) for row in stored]
+    assert keys == sorted(set(keys))
+    for row in stored:
+        atari = TASKS[row["task"]].family == "atari"
+        assert row["protocol"] in (("noframeskip", "sticky") if atari else ("",))
+        assert int(row["num_episodes"]) >= (2 if atari else 100)
+        assert float(row["mean_return"]) == random_scores()[row["task"], row["protocol"]]
+
+
+def test_measuring_one_task_keeps_the_rows_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are replaced by task and protocol, and stay sorted, so that a diff shows the change."""
+    path = tmp_path / "random_scores.csv"
+    monkeypatch.setattr(random_policy, "RANDOM_SCORES", path)
+    write_scores([find_task("Pendulum-v1")], episodes=2, seed=0)
+    (pendulum,) = rows(path)
+    write_scores([find_task("CartPole-v1"), find_task("Reacher-v4")], episodes=2, seed=3)
+    assert [row["task"] for row in rows(path)] == ["CartPole-v1", "Pendulum-v1", "Reacher-v4"]
+    assert rows(path)[1] == pendulum
+    write_scores([find_task("Pendulum-v1")], episodes=3, seed=0)
+    replaced = rows(path)[1]
+    assert len(rows(path)) == 3
+    assert replaced["num_episodes"] == "3"
+    assert tuple(replaced) == COLUMNS
+    assert b"\r" not in path.read_bytes()
+
+
+def test_the_command_measures_both_protocols_of_a_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their scores differ, and either may be asked for."""
+    seen: list[tuple[Sequence[Task], int, int]] = []
+
+    def write(tasks: Sequence[Task], *, episodes: int, seed: int) -> None:
+        seen.append((tasks, episodes, seed))
+
+    monkeypatch.setattr(random_policy, "write_scores", write)
+    assert main(["--tasks", "Pong-v5", "Hopper-v4", "--episodes", "5", "--seed", "2"]) == 0
+    ((tasks, episodes, seed),) = seen
+    assert [(task.name, task.protocol) for task in tasks] == [
+        ("Pong-v5", "noframeskip"),
+        ("Pong-v5", "sticky"),
+        ("Hopper-v4", ""),
+    ]
+    assert (episodes, seed) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--episodes", "1"], "--episodes must be at least 2, not 1"),
+        (["--tasks", "Hoper-v4"], "did you mean Hopper-v4"),
+        (["--task", "Hopper-v4"], "unknown option --task; did you mean --tasks"),
+    ],
+)
+def test_bad_usage_measures_nothing(
+    argv: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One episode has no standard deviation; a misspelt task has no score."""
+    monkeypatch.setattr(random_policy, "write_scores", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(UsageError, match=message):
+        main(argv)
+
+
+def test_the_suite_without_policies_does_not_import_torch() -> None:
+    """Bad usage is answered at once: torch alone takes longer to import than a person waits."""
+    modules = "suite.random_policy, suite.recorder, suite.hardware, suite.files"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
