@@ -48,14 +48,18 @@ from suite.vector_env import VectorEnv
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Every setting of a run. The defaults are the paper's (arXiv:1812.05905, Appendix D)."""
+    """Every setting of a run.
+
+    The defaults are the paper's hyper-parameters (arXiv:1812.05905, Appendix D). What it leaves
+    open (warm-up, log-std bounds, initial weights, evaluation) is as in nnabla_rl's reproduction.
+    """
 
     task: str = "HalfCheetah-v4"
     """envpool id of a task with continuous actions."""
     seeds: tuple[int, ...] = (1,)
     """Seeds trained side by side in this process; each equals its solo run up to rounding."""
     env_steps: int = 1_000_000
-    """Environment steps of each seed (agent decisions, warm-up included)."""
+    """Environment steps of each seed (agent decisions); the warm-up counts if `count_warm_up`."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
     num_threads: int = 1
@@ -140,6 +144,12 @@ class Config:
             raise UsageError(f"seeds must be distinct, and at least one: {self.seeds}")
         for seed in self.seeds:
             require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
+        for name, value in vars(self).items():
+            require(
+                not isinstance(value, float) or math.isfinite(value),
+                f"{name} must be finite",
+                value,
+            )
         for name in (
             *("env_steps", "num_threads", "num_envs", "num_critics", "batch_size"),
             *("replay_capacity", "policy_period", "target_period", "evaluation_interval"),
@@ -162,11 +172,14 @@ class Config:
         alpha, positive = self.initial_alpha, self.learn_alpha
         require(alpha > 0 or not positive, "initial_alpha must be above 0 to be learned", alpha)
         require(alpha >= 0, "initial_alpha must not be negative", alpha)
-        require(
-            self.replay_capacity >= self.num_envs,
-            "replay_capacity must hold at least num_envs transitions",
-            self.replay_capacity,
-        )
+        num_envs = self.num_envs
+        capacity = self.replay_capacity
+        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
+        for name in ("env_steps", "learning_starts", "evaluation_interval"):
+            steps = getattr(self, name)
+            require(
+                steps % num_envs == 0, f"{name} must be a multiple of num_envs {num_envs}", steps
+            )
 
 
 def _presets() -> dict[tuple[str, str], Preset[Config]]:
@@ -235,7 +248,9 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
     )
     pytorch_sac = Preset(
         config=Config(
-            hidden_sizes=(1024, 1024),  # config/agent/sac.yaml, all of this preset
+            # config/agent/sac.yaml; warm-up: config/train.yaml; weights: utils.weight_init;
+            # evaluation interval: the grid of its data
+            hidden_sizes=(1024, 1024),
             batch_size=1024,
             actor_learning_rate=1e-4,
             critic_learning_rate=1e-4,
@@ -256,7 +271,10 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
             "paper": Budget(env_steps=10_000_000, num_seeds=3),
         },
         judged_by="pytorch_sac",
-        departures=("simulator: envpool's dm_control tasks; the source ran dm_control itself",),
+        departures=(
+            "simulator: envpool's dm_control tasks; the source ran dm_control itself",
+            "replay: the newest 1,000,000 transitions; the source keeps all of its run",
+        ),
     )
     classic = {
         "smoke": Budget(env_steps=5_000, num_seeds=3),
@@ -270,12 +288,12 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
     for suite in ("mujoco", "mujoco-9"):
         presets[suite, "jaxrl"] = jaxrl
         presets[suite, "simbav2_baselines"] = simbav2
-    presets["dmc", "paper"] = replace(paper, departures=())
+    presets["dmc", "paper"] = replace(paper, judged_by=None, departures=())
     presets["dmc", "pytorch_sac"] = pytorch_sac
     presets["classic", "paper"] = Preset(
         config=Config(learning_starts=1_000, evaluation_interval=1_000),
         budgets=classic,
-        judged_by="nnabla_rl",
+        judged_by=None,
         tasks=("Pendulum-v1", "MountainCarContinuous-v0"),
     )
     return presets
@@ -579,6 +597,8 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         )
     actor, online, slow = stack(actors, device), stack(critics, device), stack(critics, device)
     initial = -math.inf if config.initial_alpha == 0 else math.log(config.initial_alpha)
+    if config.max_log_alpha is not None:
+        initial = min(initial, config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
     return Learner(
         actor=actor,
@@ -731,7 +751,8 @@ class Policy:
             obs: one observation or any batch of them.
             generator: draws from the policy; None: its mode.
         """
-        rows = np.asarray(obs, dtype=np.float32).reshape(1, -1, obs.shape[-1])
+        obs = np.asarray(obs, dtype=np.float32)
+        rows = obs.reshape(1, -1, obs.shape[-1])
         actions = act(self._actor, rows, self.config, [generator] if generator else None)
         return actions.reshape(*obs.shape[:-1], -1)
 
@@ -804,8 +825,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     means, clock = Means(), recorder.clock
     reward_sums = np.zeros(len(config.seeds))
-    num_updates, updates_due = 0, 0.0
-    env_steps = -uncounted
+    num_updates, env_steps = 0, -uncounted
     clock.start()
     while env_steps < config.env_steps and recorder.active:
         if env_steps + uncounted < config.learning_starts:
@@ -825,15 +845,13 @@ def train(config: Config, recorder: Recorder) -> Learner:
             recorder.episodes(env_steps, step)
         clock.lap("environment")
 
-        if env_steps + uncounted > config.learning_starts:
-            updates_due += config.update_ratio * config.num_envs
-        for _ in range(int(updates_due)):
+        learned_from = env_steps + uncounted - config.learning_starts
+        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
             batch = replay.batch(torch.from_numpy(np.stack(indices)).to(device))
             noise = torch.from_numpy(_normal(noise_streams, noise_shape)).to(device)
             means.add(update(learner, config, batch, noise.transpose(0, 1), num_updates))
             num_updates += 1
-        updates_due -= int(updates_due)
         clock.lap("learning")
 
         last = env_steps >= config.env_steps
@@ -844,7 +862,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
             metrics = means.read()
             if metrics:
                 metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            recorder.log(env_steps, num_updates, metrics, checks={"reward": reward_sums})
+            checks = {
+                "reward": reward_sums,
+                "alpha": learner.log_alpha.detach().exp().cpu().numpy(),
+            }
+            recorder.log(env_steps, num_updates, metrics, checks)
     save(config, learner, (env.action_low, env.action_high), recorder)
     return learner
 

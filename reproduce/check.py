@@ -57,7 +57,7 @@ class Welch(NamedTuple):
     degrees_of_freedom: Numbers
     """Welch-Satterthwaite."""
     ci_low: Numbers
-    """Lower end of the interval of the difference, `CONFIDENCE` wide."""
+    """Lower end of the interval of the difference."""
     ci_high: Numbers
     """Upper end of that interval."""
 
@@ -111,6 +111,7 @@ def welch(
     reference_mean: Numbers,
     reference_std: Numbers,
     reference_num_runs: int,
+    confidence: float = CONFIDENCE,
 ) -> Welch:
     """Compares two means without assuming equal spreads (Welch 1947).
 
@@ -124,6 +125,7 @@ def welch(
         reference_mean: mean of the reference's runs.
         reference_std: standard deviation of the reference's runs.
         reference_num_runs: number of the reference's runs, at least 2.
+        confidence: of the two-sided interval.
 
     Returns:
         Difference, standard error, degrees of freedom and interval.
@@ -138,7 +140,7 @@ def welch(
     )
     difference = score_mean - reference_mean
     standard_error = np.sqrt(ours + theirs)
-    half_width = standard_error * special.stdtrit(degrees_of_freedom, (1.0 + CONFIDENCE) / 2.0)
+    half_width = standard_error * special.stdtrit(degrees_of_freedom, (1.0 + confidence) / 2.0)
     return Welch(
         difference,
         standard_error,
@@ -389,7 +391,7 @@ def verdict_table(
         references: by task; a task that is missing has no reference.
         random_scores: scores of a random policy by task; may lack tasks.
         runs_by_status: columns task, seed, status; one row per planned run, with the status
-            finished, failed, diverged or running.
+            finished, failed, diverged, running or planned.
 
     Returns:
         One row per task that any argument names, planned tasks first, with `TABLE_COLUMNS`.
@@ -414,7 +416,7 @@ def verdict_table(
         )
         notes = [
             f"{(statuses == status).sum()} of {len(statuses)} runs {status}"
-            for status in ("failed", "diverged", "running")
+            for status in ("failed", "diverged", "running", "planned")
             if (statuses == status).any()
         ]
         rows.append(

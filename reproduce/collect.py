@@ -51,7 +51,7 @@ def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
 
 
 def throughput(directory: Path) -> dict[str, float] | None:
-    """Return a run's speed after warm-up: from the first row with updates to the last.
+    """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
 
     Keys: `env_steps`, `num_updates`, `wall_seconds`, `env_steps_per_second`, `updates_per_second`,
     and the shares of wall time. None where too little was recorded.
@@ -93,13 +93,13 @@ def collect_curves(plan: Plan) -> pd.DataFrame:
 
 
 def collect_scores(plan: Plan) -> pd.DataFrame:
-    """Return task, seed, env_steps, score, rule of every finished run."""
+    """Return task, seed, env_steps, score, rule of every finished run that has a score."""
     rows = [
         (run.task, run.seed, run.env_steps, score(run.directory, plan.rule, run.env_steps))
         for run in plan.runs()
         if run.status == "finished"
     ]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"])
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"]).dropna()
     return table.astype({"seed": int, "env_steps": int, "score": float}).assign(rule=plan.rule)
 
 
@@ -118,8 +118,18 @@ def collect_throughput(plan: Plan) -> pd.DataFrame:
 
 
 def collect_runs(plan: Plan) -> pd.DataFrame:
-    """Return `runs.csv`: one row per planned run, whatever became of it."""
+    """Return `runs.csv`: one row per planned run, whatever became of it.
+
+    A finished run without an evaluation in the window of its score counts as failed, and says so.
+    """
     rows = [_describe(run) for run in plan.runs()]
+    for run, row in zip(plan.runs(), rows, strict=True):
+        if run.status == "finished" and np.isnan(score(run.directory, plan.rule, run.env_steps)):
+            window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
+            row |= {
+                "status": "failed",
+                "error": f"finished without a {plan.rule} score in {window}",
+            }
     return pd.DataFrame(rows)
 
 
@@ -159,7 +169,7 @@ def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:
     if table.empty:
         return float("nan")
     inside = (table.env_steps > 0.9 * env_steps) & (table.env_steps <= env_steps)
-    return float(table.loc[inside, column].mean())
+    return float(table.loc[inside, column].mean(skipna=False)) if inside.any() else float("nan")
 
 
 def _source_of(rule: str) -> tuple[str, str]:

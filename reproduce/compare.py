@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from reproduce.check import welch
 from reproduce.collect import score, throughput
 from reproduce.plan import read_record
 from suite.settings import UsageError
@@ -59,23 +59,21 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...
     theirs = np.array([score(run, rule, env_steps) for run in runs_b])
     low = high = float("nan")
     if len(ours) > 1 and len(theirs) > 1:
-        low, high = _welch(ours, theirs)
+        test = welch(
+            theirs.mean(),
+            theirs.std(ddof=1),
+            len(theirs),
+            ours.mean(),
+            ours.std(ddof=1),
+            len(ours),
+            confidence=0.95,
+        )
+        low, high = float(test.ci_low), float(test.ci_high)
     speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
     return (
         *(task, env_steps, rule, len(ours), len(theirs), ours.mean(), theirs.mean()),
         *(theirs.mean() - ours.mean(), low, high, speeds[1] / speeds[0]),
     )
-
-
-def _welch(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Return Welch's 95 % interval of theirs - ours; without any spread, the difference itself."""
-    sizes = np.array([len(ours), len(theirs)])
-    parts = np.array([ours.var(ddof=1), theirs.var(ddof=1)]) / sizes  # squared standard errors
-    difference, half = theirs.mean() - ours.mean(), 0.0
-    if parts.sum() > 0:
-        degrees_of_freedom = parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum()
-        half = np.sqrt(parts.sum()) * stats.t.ppf(0.975, degrees_of_freedom)
-    return float(difference - half), float(difference + half)
 
 
 def _median_speed(runs: list[Path]) -> float:

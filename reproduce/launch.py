@@ -157,6 +157,8 @@ def _start(group: Group, rows: list[Progress], plan: Plan) -> _Process:
     for run in group.runs:
         _keep_shorter_run(run.directory)
         run.directory.mkdir(parents=True, exist_ok=True)
+        for stale in run.directory.glob("*.csv"):
+            stale.unlink()
     seeds = "-".join(str(run.seed) for run in group.runs)[:100]
     log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -228,14 +230,23 @@ def _end(process: _Process) -> None:
         record = read_record(directory)
         if record and record["status"] in ("finished", "diverged"):
             row.state, row.error = record["status"], record.get("error") or ""
+            if row.state == "diverged":
+                write_json(directory / "run.json", {**record, "log_tail": lines[-LOG_LINES:]})
             continue
         row.state = "failed"
-        reason = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit {status}"
+        reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
         last = lines[-1].strip() if lines else "no output"
         row.error = f"{reason}: {last}"
         failed: dict[str, Any] = dict(record) if record else _bare_record(row.run, process.group)
         failed |= {"status": "failed", "error": row.error, "log_tail": lines[-LOG_LINES:]}
         write_json(directory / "run.json", failed)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _bare_record(run: Run, group: Group) -> dict[str, Any]:

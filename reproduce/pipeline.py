@@ -10,7 +10,7 @@ from reproduce import check, collect, plot, references, report
 from reproduce.plan import Plan
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
-from suite.tasks import find_task
+from suite.tasks import find_task, random_scores
 
 
 def make_report(plan: Plan) -> pd.DataFrame:
@@ -25,18 +25,19 @@ def make_report(plan: Plan) -> pd.DataFrame:
     directory = plan.directory
     directory.mkdir(parents=True, exist_ok=True)
     runs = collect.collect_runs(plan)
-    scores = collect.collect_scores(plan).dropna(subset="score")
+    scores = collect.collect_scores(plan)
     curves = collect.collect_curves(plan)
     speed = collect.collect_throughput(plan)
-    random_scores = {task: find_task(task).random_score for task in plan.tasks}
+    measured = {task: random_scores().get((task, find_task(task).protocol)) for task in plan.tasks}
+    zeros = {task: score for task, score in measured.items() if score is not None}
     judging = {
         task: references.reference_score(
             plan.agent, plan.preset.judged_by, task, plan.env_steps[task], plan.rule
         )
         for task in plan.tasks
     }
-    verdicts = check.verdict_table(scores, judging, random_scores, runs[["task", "seed", "status"]])
-    summary = check.suite_summary(scores, judging, random_scores)
+    verdicts = check.verdict_table(scores, judging, zeros, runs[["task", "seed", "status"]])
+    summary = check.suite_summary(scores, judging, zeros)
     drawn = pd.concat(
         [
             references.reference_curves(plan.agent, task, plan.preset.judged_by).assign(task=task)
@@ -46,7 +47,7 @@ def make_report(plan: Plan) -> pd.DataFrame:
     tables = {
         "curves": curves,
         "reference_curves": drawn,
-        "scores": _normalise(scores, judging, random_scores),
+        "scores": _normalise(scores, judging, zeros),
         "throughput": speed,
         "verdicts": verdicts,
         "summary": summary,
@@ -78,12 +79,12 @@ def exit_status(verdicts: pd.DataFrame, runs: pd.Series) -> int:
 def _normalise(
     scores: pd.DataFrame,
     judging: dict[str, references.ReferenceScore | None],
-    random_scores: dict[str, float],
+    zeros: dict[str, float],
 ) -> pd.DataFrame:
     """Add random-policy, reference and normalised scores to the table of scores."""
     means = {task: score.mean for task, score in judging.items() if score}
     table = scores.assign(
-        random_score=scores.task.map(random_scores).astype(float),
+        random_score=scores.task.map(zeros).astype(float),
         reference_score=scores.task.map(means).astype(float),
     )
     gap = table.reference_score - table.random_score

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -115,7 +116,7 @@ class Plan:
 
     def command(self) -> str:
         """Return the command that makes, or goes on with, this plan."""
-        words = ["python", "-m", "reproduce", self.agent, self.suite, "--tasks", *self.tasks]
+        words = [_python(), "-m", "reproduce", self.agent, self.suite, "--tasks", *self.tasks]
         words += ["--budget", self.budget, "--seeds", *map(str, self.seeds)]
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
@@ -204,7 +205,7 @@ def make_plan(
         env_steps: environment steps of each run instead of the budget's.
         num_seeds: seeds 1 to `num_seeds` instead of the budget's.
         seeds: these seeds instead.
-        workers: processes side by side; default: one per core, or one per GPU.
+        workers: processes side by side; default: one per core, or one on a GPU.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
         runs_dir: where runs go.
         settings: `key=value` changes of the agent's configuration.
@@ -234,15 +235,16 @@ def make_plan(
     device = find_device(device).type if device == "auto" else str(find_device(device))
     spent = preset.budgets[budget]
     names = tuple(tasks or preset.tasks or find_suite(suite))
+    steps = {name: env_steps or spent.steps(name) for name in names}
     config = _configure(preset.config, names[0], changes)
-    for name in names[1:]:
-        dataclasses.replace(config, task=name)  # refuses what the agent cannot do
+    for name, count in steps.items():
+        dataclasses.replace(config, task=name, env_steps=count)  # refuses what it cannot do
     return Plan(
         agent=agent,
         suite=suite,
         source=source,
         budget=budget,
-        env_steps={name: env_steps or spent.steps(name) for name in names},
+        env_steps=steps,
         seeds=tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1)),
         settings=changes,
         device=device,
@@ -320,6 +322,15 @@ def _check_agent(agent: str) -> None:
         raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
 
 
+def _python() -> str:
+    """Return how this Python is called: `python` where that finds it, else its relative path."""
+    here = Path(sys.executable)
+    found = shutil.which("python")
+    if (found and Path(found) == here) or not here.is_relative_to(Path.cwd()):
+        return "python"
+    return str(here.relative_to(Path.cwd()))
+
+
 def _workers(device: str) -> int:
     """Return how many processes run side by side where `--workers` does not say."""
     return num_cores() if device == "cpu" else 1
@@ -336,7 +347,8 @@ def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
     """Return the preset's configuration with `--set` applied."""
     for key in changes:
         if key in NOT_SETTINGS:
-            raise UsageError(f"--set: {key} has a flag of its own (see --help)")
+            own = "is 1 in every process" if key == "num_threads" else "has a flag of its own"
+            raise UsageError(f"--set: {key} {own} (see --help)")
         known = [field.name for field in dataclasses.fields(config)]
         if key not in known:
             raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")

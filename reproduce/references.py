@@ -84,7 +84,7 @@ def sources(agent: str) -> tuple[Source, ...]:
 
 
 def reference_score(
-    agent: str, source: str, task: str, env_steps: int, rule: str
+    agent: str, source: str | None, task: str, env_steps: int, rule: str
 ) -> ReferenceScore | None:
     """Score that a run of `task` at `env_steps` is to be compared with.
 
@@ -95,7 +95,7 @@ def reference_score(
 
     Args:
         agent: name of the agent.
-        source: name of the source that judges.
+        source: name of the source that judges; None: none does.
         task: our task id.
         env_steps: step of the score, positive.
         rule: evaluation rule of the score to be compared.
@@ -110,7 +110,7 @@ def reference_score(
     if env_steps < 1:
         raise ValueError(f"env_steps must be positive, not {env_steps}")
     known = _sources(agent)
-    if not known:
+    if source is None or not known:
         return None
     if source not in known:
         raise ValueError(f"{agent} has no source {source!r}; it has {', '.join(sorted(known))}")
@@ -137,7 +137,7 @@ def reference_score(
     )
 
 
-def reference_curves(agent: str, task: str, judge: str) -> pd.DataFrame:
+def reference_curves(agent: str, task: str, judge: str | None) -> pd.DataFrame:
     """Every curve that may be drawn beside runs of a task.
 
     Args:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,16 @@ from suite.tasks import find_task, tasks_in
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
     """Call `main` with this process's arguments and return its exit status.
 
-    A `UsageError` becomes one line on standard error and status 2; Ctrl-C becomes status 130.
+    A `UsageError` becomes one line on standard error and status 2; any other error its traceback
+    and status 2 (1 would say that a score is below its reference); Ctrl-C becomes status 130.
     """
     try:
         return main(sys.argv[1:])
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Exception:
+        traceback.print_exc()
         return 2
     except KeyboardInterrupt:
         return 130
@@ -105,13 +110,15 @@ def override(
 
 
 def _first_sentence(boxed: str) -> str:
-    """Return the message of an error box as one line."""
-    lines = [line.strip("│ ") for line in boxed.splitlines()]
-    message = []
-    for line in lines[1:]:
-        if re.fullmatch(r"[─╰╯╭╮ ]*", line):
+    """Return the message of tyro's error box, drawn in Unicode or in ASCII, as one line."""
+    lines = [line.strip("│| ") for line in boxed.splitlines()[1:]]
+    message: list[str] = []
+    for line in lines:
+        border = re.fullmatch(r"[-+─╰╯╭╮ ]*", line)
+        if border and message:
             break
-        message.append(line)
+        if not border:
+            message.append(line)
     return " ".join(message).removeprefix("Error parsing Config: ") or "unreadable settings"
 
 

@@ -75,6 +75,9 @@ def revision() -> dict[str, Any]:
     """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes."""
     root = Path(__file__).resolve().parents[1]
     try:
+        _git(
+            root, "ls-files", "--error-unmatch", str(Path(__file__).resolve())
+        )  # ours, not a host's
         commit = _git(root, "rev-parse", "HEAD")
         changed = _git(root, "status", "--porcelain", "--", "suite", "agents", "reproduce")
     except (OSError, subprocess.CalledProcessError):

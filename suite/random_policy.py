@@ -71,6 +71,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.episodes < 2:
         raise UsageError(f"--episodes must be at least 2, not {options.episodes}")
+    if options.seed < 0:
+        raise UsageError(f"--seed must be at least 0, not {options.seed}")
     tasks = []
     for name in options.tasks:
         task = find_task(name)

@@ -8,6 +8,7 @@ interval; `finished` is written last, by rename.
 
 import dataclasses
 import datetime
+import json
 import shlex
 import sys
 import time
@@ -116,6 +117,7 @@ class Recorder:
         self.seed_directories = [directory / f"seed-{seed}" for seed in seeds]
         self.statuses: list[Status] = ["running"] * len(seeds)
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
+        self._columns: list[dict[str, tuple[str, ...]]] = [{} for _ in seeds]
         self._runs: list[dict[str, Any]] = []
         for folder in self.seed_directories:
             _refuse_finished(folder)
@@ -166,15 +168,21 @@ class Recorder:
         if not step.episode_ends.any():
             return
         for i, env in np.argwhere(step.episode_ends).tolist():
-            row = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
-            self._append(i, "episodes.csv", EPISODE_COLUMNS, row)
+            cells = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
+            self._append(i, "episodes.csv", dict(zip(EPISODE_COLUMNS, cells, strict=True)))
 
     def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
-        """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`."""
-        singles = tuple(f"return_{k}" for k in range(episode_returns.shape[1]))
-        columns = ("env_steps", "mean_return", *singles)
-        for i, returns in enumerate(episode_returns):
-            self._append(i, "evaluations.csv", columns, (env_steps, returns.mean(), *returns))
+        """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`.
+
+        A seed with a return that is not finite is `diverged` from here on; the others go on.
+        """
+        for i in self.active:
+            returns = episode_returns[i]
+            singles = {f"return_{k}": value for k, value in enumerate(returns)}
+            row = {"env_steps": env_steps, "mean_return": returns.mean(), **singles}
+            self._append(i, "evaluations.csv", row)
+            if not np.isfinite(returns).all():
+                self._end(i, "diverged", f"non-finite evaluation at {env_steps} env_steps")
             name = self.seed_directories[i].name
             print(f"{name} env_steps {env_steps} mean_return {returns.mean():.4g}", flush=True)
 
@@ -192,9 +200,8 @@ class Recorder:
         for i in self.active:
             values = {name: float(column[i]) for name, column in metrics.items()}
             if metrics:
-                columns = ("env_steps", "num_updates", *values)
-                row = (env_steps, num_updates, *values.values())
-                self._append(i, "updates.csv", columns, row)
+                row = {"env_steps": env_steps, "num_updates": num_updates, **values}
+                self._append(i, "updates.csv", row)
             values |= {name: float(column[i]) for name, column in checks.items()}
             bad = [name for name, value in values.items() if not np.isfinite(value)]
             if bad:
@@ -229,14 +236,17 @@ class Recorder:
             self._end(i, "finished", None)
         return 2 if "diverged" in self.statuses else 0
 
-    def _append(
-        self, i: int, name: str, columns: Sequence[str], row: Sequence[int | float | np.generic]
-    ) -> None:
+    def _append(self, i: int, name: str, row: Mapping[str, int | float | np.generic]) -> None:
+        """Buffer a row under the columns of the file's first row; what it lacks stays empty."""
         if self.statuses[i] != "running":
             return
         if name not in self._rows[i]:
-            self._rows[i][name] = [",".join(columns) + "\n"]
-        cells = (repr(cell.item() if isinstance(cell, np.generic) else cell) for cell in row)
+            self._columns[i][name] = tuple(row)
+            self._rows[i][name] = [",".join(row) + "\n"]
+        columns = self._columns[i][name]
+        if not row.keys() <= set(columns):
+            raise ValueError(f"{name} has no column for {sorted(row.keys() - set(columns))}")
+        cells = (_text(row[column]) if column in row else "" for column in columns)
         self._rows[i][name].append(",".join(cells) + "\n")
 
     def _append_timing(self, env_steps: int, num_updates: int) -> None:
@@ -248,7 +258,7 @@ class Recorder:
         row = (env_steps, num_updates, now - self._started, speed, *shares)
         rounded = [cell if isinstance(cell, int) else round(cell, 4) for cell in row]
         for i in self.active:
-            self._append(i, "timing.csv", TIMING_COLUMNS, rounded)
+            self._append(i, "timing.csv", dict(zip(TIMING_COLUMNS, rounded, strict=True)))
         self._interval_start, self._interval_env_steps = now, env_steps
         self._seconds_before = dict(seconds)
         self.clock.start()  # time not yet charged lies in the interval that ends here
@@ -269,8 +279,15 @@ def _refuse_finished(folder: Path) -> None:
         return
     except OSError as error:
         raise UsageError(f"cannot read {folder / 'run.json'}: {error.strerror}") from None
-    if b'"status": "finished"' in record:
+    if _is_finished(record):
         raise UsageError(f"{folder} holds a finished run: choose another --out, or delete it")
+
+
+def _is_finished(record: bytes) -> bool:
+    try:
+        return json.loads(record)["status"] == "finished"
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _open(folder: Path, run: Mapping[str, Any]) -> None:
@@ -289,6 +306,11 @@ def command_line() -> str:
     module = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"python -m {module.name}" if module else f"python {sys.argv[0]}"
     return " ".join([program.removesuffix(".__main__"), *map(shlex.quote, sys.argv[1:])])
+
+
+def _text(cell: int | float | np.generic) -> str:
+    """Return a number as text that reads back as the same number."""
+    return repr(cell.item() if isinstance(cell, np.generic) else cell)
 
 
 def _now() -> str:

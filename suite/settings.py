@@ -33,7 +33,7 @@ class Budget:
     """How much a grid spends: steps of each run and number of seeds, nothing else."""
 
     env_steps: int
-    """Environment steps of each run (agent decisions, warm-up included)."""
+    """Environment steps of each run (agent decisions)."""
     num_seeds: int
     """Runs per task; seeds 1 to `num_seeds`."""
     env_steps_of: Mapping[str, int] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class Preset(Generic[ConfigT]):
     """Every hyper-parameter; task, seeds and steps are filled in by the plan."""
     budgets: Mapping[str, Budget]
     """`smoke` (minutes on two CPU cores), `laptop` (an evening) or `paper` (as the source)."""
-    judged_by: str
-    """The stored reference whose curves decide the verdict."""
+    judged_by: str | None
+    """The stored reference whose curves decide the verdict; None: nothing compares."""
     tasks: tuple[str, ...] = ()
     """The suite's tasks that the agent can do; empty: all of them."""
     departures: tuple[str, ...] = ()

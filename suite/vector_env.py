@@ -118,7 +118,7 @@ class VectorEnv:
         self._all_valid = np.ones(self._shape, dtype=bool)
         self._all_valid.flags.writeable = False
         self._valid = self._all_valid
-        self._started = False
+        self._started = self._pending = False
         first = self._flatten(self._pool.reset()[0])
         self._first_obs = first.reshape(*self._shape, *first.shape[1:])
         self.obs_shape: tuple[int, ...] = first.shape[1:]
@@ -149,24 +149,38 @@ class VectorEnv:
         return self.recv()
 
     def send(self, actions: np.ndarray) -> None:
-        """Start a step; the simulator's threads work until `recv`. See `step`."""
+        """Start a step; the simulator's threads work until `recv`. See `step`.
+
+        A NaN in an action is the simulator's to answer: its reward becomes NaN, nothing else.
+        """
         if not self._started:
             raise RuntimeError("call reset() before the first step")
+        if self._pending:
+            raise RuntimeError("send() was called twice without a recv() between")
         if actions.shape != self._actions_shape:
             raise ValueError(f"actions must be {self._actions_shape}, not {actions.shape}")
         if self.action_shape:
             clipped = np.clip(actions, -1.0, 1.0)
             scaled = clipped * self._half_range + self._centre
             self._pool.send(scaled.reshape(self._no_action.shape))
+            self._pending = True
             return
         if actions.dtype.kind not in "iu":
             raise ValueError(f"actions must be integers, not {actions.dtype}")
         if actions.min() < 0 or actions.max() >= self.num_actions:
             raise ValueError(f"actions outside 0..{self.num_actions - 1}: {actions}")
         self._pool.send(actions.reshape(-1).astype(np.int32))
+        self._pending = True
 
     def recv(self) -> Step:
-        """Wait for the step begun by `send` and return what it caused."""
+        """Wait for the step begun by `send` and return what it caused.
+
+        Raises:
+            RuntimeError: without a `send` before it.
+        """
+        if not self._pending:
+            raise RuntimeError("recv() needs a send() before it")
+        self._pending = False
         pool_obs, raw_rewards, terminations, truncations, info = self._pool.recv()
         shape = self._shape
         next_obs = self._flatten(pool_obs)

@@ -37,7 +37,7 @@ def test_adapter_without_its_simulator(
 ) -> None:
     """What `VectorEnv.step` adds to envpool: the pool is replaced by a recorded answer."""
     env, actions = _half_cheetah(num_envs)
-    env.send(actions)
+    env._pool.send(np.zeros((num_envs, 6)))
     monkeypatch.setattr(env, "_pool", _Recorded(env._pool.recv()))
     benchmark(env.step, actions)
 

@@ -208,7 +208,7 @@ def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
         (("--like", "jaxlr"), r"^unknown source 'jaxlr' for mujoco; did you mean jaxrl\?$"),
         (("--suite", "mujoc"), r"^this agent has no suite 'mujoc'; did you mean mujoco\?$"),
         (("--gama", "0.9"), r"^unknown setting --gama; did you mean --gamma\?$"),
-        (("--lik", "jaxrl"), r"^unknown setting --lik; did you mean --like\?$"),
+        (("--likes", "jaxrl"), r"^unknown setting --likes; did you mean --like\?$"),
         (("--gamma", "7"), "not 7"),
     ],
 )
@@ -267,7 +267,11 @@ def test_an_interrupt_is_status_130() -> None:
     assert run_main(raising(KeyboardInterrupt())) == 130
 
 
-def test_an_error_of_the_program_is_not_taken_for_bad_usage() -> None:
-    """A ValueError from a bug keeps its traceback."""
-    with pytest.raises(ValueError, match="bug"):
-        run_main(raising(ValueError("bug")))
+def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Status 1 would say that a score is below its reference; a bug is status 2, and is shown."""
+    assert run_main(raising(ValueError("a bug"))) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert error.endswith("ValueError: a bug\n")

@@ -83,6 +83,7 @@ def test_the_command_measures_both_protocols_of_a_game(monkeypatch: pytest.Monke
     ("argv", "message"),
     [
         (["--episodes", "1"], "--episodes must be at least 2, not 1"),
+        (["--seed", "-1"], "--seed must be at least 0, not -1"),
         (["--tasks", "Hoper-v4"], "did you mean Hopper-v4"),
         (["--task", "Hopper-v4"], "unknown option --task; did you mean --tasks"),
     ],

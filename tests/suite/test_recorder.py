@@ -118,9 +118,29 @@ def test_numbers_are_read_back_exactly(number: float, tmp_path: Path) -> None:
 def test_single_precision_numbers_are_read_back_exactly(tmp_path: Path) -> None:
     """A float32 is written as the number that it is, not as the text `np.float32(0.1)`."""
     run = record(tmp_path, [1])
+    run.evaluation(1, np.array([[0.1]], dtype=np.float32))
     run.log(1, 1, {"loss": np.array([0.1], dtype=np.float32)}, {})
-    cell = lines(tmp_path, 1, "updates.csv")[1].split(",")[2]
-    assert np.float32(float(cell)) == np.float32(0.1)
+    for name in ("evaluations.csv", "updates.csv"):
+        cell = lines(tmp_path, 1, name)[1].split(",")[-1]
+        assert np.float32(float(cell)) == np.float32(0.1)
+
+
+def test_a_row_without_some_metric_has_a_blank_there(tmp_path: Path) -> None:
+    """An interval without an actor update has no actor loss: no column moves into its place."""
+    run = record(tmp_path, [1])
+    run.log(1, 1, {"critic_loss": np.array([1.0]), "actor_loss": np.array([2.0])}, {})
+    run.log(2, 2, {"critic_loss": np.array([3.0])}, {})
+    run.log(3, 3, {"actor_loss": np.array([5.0]), "critic_loss": np.array([4.0])}, {})
+    head = "env_steps,num_updates,critic_loss,actor_loss"
+    assert lines(tmp_path, 1, "updates.csv") == [head, "1,1,1.0,2.0", "2,2,3.0,", "3,3,4.0,5.0"]
+
+
+def test_a_metric_without_a_column_is_refused(tmp_path: Path) -> None:
+    """Under the first row's header it would pass for another quantity, or be lost."""
+    run = record(tmp_path, [1])
+    run.log(1, 1, {"critic_loss": np.array([1.0])}, {})
+    with pytest.raises(ValueError, match=r"no column for .*actor_loss"):
+        run.log(2, 2, {"critic_loss": np.array([1.0]), "actor_loss": np.array([2.0])}, {})
 
 
 def test_nothing_is_written_between_two_logs(tmp_path: Path) -> None:
@@ -202,18 +222,33 @@ def test_a_check_diverges_like_a_metric_but_is_no_column(tmp_path: Path) -> None
     assert run_json(tmp_path, 2)["error"] == "non-finite reward at 100 env_steps"
 
 
+def test_an_evaluation_that_is_no_number_diverges(tmp_path: Path) -> None:
+    """The row stays as evidence; the neighbour's evaluation is recorded in the same call."""
+    run = record(tmp_path)
+    run.evaluation(100, np.array([[np.nan, 1.0], [2.0, 3.0]]))
+    run.evaluation(200, np.array([[1.0, 1.0], [2.0, 3.0]]))
+    assert run.statuses == ["diverged", "running"]
+    assert run.finish() == 2
+    assert lines(tmp_path, 1, "evaluations.csv")[1:] == ["100,nan,nan,1.0"]
+    assert lines(tmp_path, 2, "evaluations.csv")[1:] == ["100,2.5,2.0,3.0", "200,2.5,2.0,3.0"]
+    assert run_json(tmp_path, 1)["error"] == "non-finite evaluation at 100 env_steps"
+
+
 # run.json
 
 
-def test_a_run_says_what_it_is_and_where_it_runs(tmp_path: Path) -> None:
+def test_a_run_says_what_it_is_and_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the first moment: a run that was killed can still be told from another."""
+    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": True})
     record(tmp_path)
     ours = run_json(tmp_path, 2)
     assert {key: ours[key] for key in RUN} == RUN
     assert (ours["schema_version"], ours["seed"], ours["status"]) == (1, 2, "running")
     assert ours["versions"] == hardware.versions()
     assert ours["machine"] == hardware.machine()
-    assert {key: ours[key] for key in ("commit", "dirty")} == hardware.revision()
+    assert (ours["commit"], ours["dirty"]) == ("c0ffee", True)
     assert ours["started_at"].endswith("+00:00")
     assert (ours["ended_at"], ours["wall_seconds"], ours["error"]) == (None, None, None)
 
@@ -342,10 +377,15 @@ def test_what_an_unfinished_run_left_is_removed(tmp_path: Path) -> None:
     assert lines(tmp_path, 1, "episodes.csv")[1:] == ["20,2.0,4"]
 
 
-def test_a_record_of_a_run_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b'\xff\xfe{"status', b"", b"[" * 100_000, b"[1]", b"{}", b'{"a": {"status": "finished"}}'],
+    ids=["no text", "empty", "too deep", "list", "no status", "another status"],
+)
+def test_a_record_of_a_run_that_cannot_be_read_is_replaced(content: bytes, tmp_path: Path) -> None:
     """A torn or foreign `run.json` holds no finished run."""
     (tmp_path / "seed-1").mkdir()
-    (tmp_path / "seed-1" / "run.json").write_bytes(b'\xff\xfe{"status')
+    (tmp_path / "seed-1" / "run.json").write_bytes(content)
     record(tmp_path, [1])
     assert run_json(tmp_path, 1)["status"] == "running"
 

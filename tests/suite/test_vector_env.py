@@ -243,6 +243,16 @@ def test_a_recorded_step_does_not_change_later(reset: Reset) -> None:
         np.testing.assert_array_equal(one, two)
 
 
+def test_the_flags_of_a_step_cannot_be_spoilt_for_the_next() -> None:
+    """`valid` is one shared array while nothing ends: writing into it is an error, not a bug."""
+    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    env.reset()
+    step = env.step(np.array([[0, 1]]))
+    with pytest.raises(ValueError, match="read-only"):
+        step.valid[0, 0] = False
+    assert env.step(np.array([[1, 0]])).valid.all()
+
+
 def test_types_and_shapes_are_as_stated() -> None:
     """float32 observations and rewards, bool flags, float64 scores: agents convert nothing."""
     env = VectorEnv(HOPPER, environment_seeds([1, 2], 3, "test"))
@@ -480,6 +490,31 @@ def test_a_step_before_reset_and_a_second_reset_are_refused() -> None:
     env.reset()
     with pytest.raises(RuntimeError, match="once"):
         env.reset()
+
+
+def test_steps_cannot_be_sent_or_received_twice() -> None:
+    """A second step in flight would be taken for the first; a second receipt waits for ever."""
+    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    env.reset()
+    with pytest.raises(RuntimeError, match="send"):
+        env.recv()
+    env.send(np.array([[0, 1]]))
+    with pytest.raises(RuntimeError, match="twice"):
+        env.send(np.array([[0, 1]]))
+    assert env.recv().episode_lengths.tolist() == [[1, 1]]
+    with pytest.raises(RuntimeError, match="send"):
+        env.recv()
+    assert env.step(np.array([[0, 1]])).episode_lengths.tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize("task", [CARTPOLE, HOPPER], ids=["discrete", "continuous"])
+def test_a_refused_step_leaves_nothing_in_flight(task: Task) -> None:
+    """Whoever catches the refusal may send the right actions next."""
+    env = VectorEnv(task, environment_seeds([1], 2, "test"))
+    env.reset()
+    with pytest.raises(ValueError, match="actions must be"):
+        env.send(np.zeros((5, 5)))
+    assert env.step(random_actions(env)(np.empty(0))).episode_lengths.tolist() == [[1, 1]]
 
 
 # Dictionaries and pictures

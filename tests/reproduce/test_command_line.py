@@ -1,0 +1,382 @@
+"""The command line as its users meet it: right, wrong, interrupted and hostile."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from reproduce import __main__ as command_line
+from reproduce import launch as launching
+from reproduce.launch import Board
+from reproduce.plan import ROOT, Plan
+from reproduce.report import COLUMNS
+from suite.command_line import run_main
+
+pytestmark = pytest.mark.usefixtures("published")
+
+TASK = "Pendulum-v1"
+RecordRun = Callable[..., Path]
+Tree = Callable[[Path], dict[str, bytes]]
+Say = Callable[..., tuple[int, str, str]]
+
+TINY = (
+    *("sac", "classic", "--tasks", TASK, "--env-steps", "300", "--seeds", "1", "2"),
+    *("--device", "cpu", "--set", "learning_starts=200", "batch_size=8", "hidden_sizes=8,4"),
+    *("evaluation_episodes=1", "evaluation_interval=100", "log_interval=20"),
+)
+"""Two trainings of 100 updates."""
+
+NO_TORCH = [
+    ("", "name an agent and a suite, for example: python -m reproduce sac mujoco"),
+    ("sca classic", "unknown agent 'sca'; did you mean sac?"),
+    ("reprot sac classic", "unknown agent 'reprot'; did you mean report?"),
+    ("../../x classic", "unknown agent '../../x'; choose from"),
+    ("$(x) classic", "unknown agent '$(x)'; choose from"),
+    ("sac", "the following arguments are required: suite"),
+    ("sac clasic", "unknown suite 'clasic'; did you mean classic?"),
+    ("sac ../../x", "unknown suite '../../x'; choose from"),
+    ("sac $(x)", "unknown suite '$(x)'; choose from"),
+    ("sac classic more", "unexpected argument 'more'"),
+    ("sac classic --tasks", "argument --tasks: expected at least one argument"),
+    ("sac classic --tasks Pendulum-v0", "--tasks: no task 'Pendulum-v0' in classic; did you mean"),
+    ("sac mujoco --tasks Hoper-v4", "no task 'Hoper-v4' in mujoco; did you mean Hopper-v4?"),
+    ("sac mujoco --tasks Hopper-v4 Pong-v5", "--tasks: no task 'Pong-v5' in mujoco"),
+    (
+        "sac classic --tasks ../../x",
+        "--tasks: no task '../../x' in classic; choose from Acrobot-v1",
+    ),
+    ("sac classic --tasks $(x)", "--tasks: no task '$(x)' in classic; choose from Acrobot-v1"),
+    ("sac classic --budget lapop", "--budget: unknown budget 'lapop'; did you mean laptop?"),
+    ("sac classic --budget ../../x", "--budget: unknown budget '../../x'; choose from laptop"),
+    ("sac classic --env_steps 3", "unknown option --env_steps; did you mean --env-steps?"),
+    ("sac classic --env-step 3", "unknown option --env-step; did you mean --env-steps?"),
+    ("sac classic --sed 3", "unknown option --sed; did you mean --seeds?"),
+    ("sac classic --$(x)", "unknown option --$(x); choose from --budget"),
+    ("sac classic --env-steps", "argument --env-steps: expected one argument"),
+    ("sac classic --env-steps 1e6", "argument --env-steps: invalid int value: '1e6'"),
+    ("sac classic --env-steps 0", "--env-steps must be at least 1, not 0"),
+    ("sac classic --env-steps -5", "--env-steps must be at least 1, not -5"),
+    ("sac classic --num-seeds 0", "--num-seeds must be at least 1, not 0"),
+    ("sac classic --num-seeds x", "argument --num-seeds: invalid int value: 'x'"),
+    ("sac classic --workers 0", "--workers must be at least 1, not 0"),
+    ("sac classic --workers -1", "--workers must be at least 1, not -1"),
+    ("sac classic --seeds", "argument --seeds: expected at least one argument"),
+    ("sac classic --seeds one", "argument --seeds: invalid int value: 'one'"),
+    ("sac classic --seeds -1", "--seeds: -1 is outside 0..2147483647"),
+    ("sac classic --seeds 2147483648", "--seeds: 2147483648 is outside 0..2147483647"),
+    ("sac classic --seeds 1 2 1", "--seeds: a seed is named twice"),
+    ("sac classic --seeds 1 --seeds 1", "--seeds: a seed is named twice"),
+    ("sac classic --seeds 1 --num-seeds 3", "argument --num-seeds: not allowed with argument"),
+    ("sac classic --set gamma", "--set: 'gamma' is not key=value"),
+    ("sac classic --set gamma=", "--set: 'gamma=' is not key=value"),
+    ("sac classic --set =0.9", "--set: '=0.9' is not key=value"),
+    ("sac classic --set gamma=0.9 gamma=0.8", "--set: a setting is named twice"),
+    ("sac classic --set gamma=0.9 --set gamma=0.8", "--set: a setting is named twice"),
+    ("sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
+    ("sac classic --runs-dir FILE/below", "--runs-dir: cannot write to FILE: Not a directory"),
+    (f"sac classic --runs-dir {'x' * 300}", "--runs-dir: cannot write to xxx"),
+    ("report", "the following arguments are required: agent, suite"),
+    ("report sac", "the following arguments are required: suite"),
+    ("report sca classic", "unknown agent 'sca'; did you mean sac?"),
+    ("report ../../x classic", "unknown agent '../../x'; choose from"),
+    ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
+    (
+        "report sac classic --tasks Pendulum-v1",
+        "unknown option --tasks; choose from --help, --like",
+    ),
+    ("report sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
+    ("evaluate", "the following arguments are required: run"),
+    ("evaluate . --sampld", "unknown option --sampld; did you mean --sampled?"),
+    ("evaluate . --episodes many", "argument --episodes: invalid int value: 'many'"),
+    ("compare .", "the following arguments are required: runs_b"),
+    ("list everything", "unexpected argument 'everything'"),
+]
+"""Lines whose mistake is seen without torch, and what the answer begins with or contains."""
+
+WITH_TORCH = [
+    ("sac atari", "this agent has no suite 'atari'; choose from classic"),
+    ("sac classic --like papr", "unknown source 'papr' for classic; did you mean paper?"),
+    ("sac classic --like ../../x", "unknown source '../../x' for classic; choose from paper"),
+    ("sac classic --like $(x)", "unknown source '$(x)' for classic; choose from paper"),
+    ("sac classic --tasks CartPole-v1", "CartPole-v1 has discrete ones"),
+    ("sac classic --tasks Pendulum-v1 CartPole-v1", "CartPole-v1 has discrete ones"),
+    ("sac classic --device gpu", "unknown device 'gpu'; did you mean cpu?"),
+    ("sac classic --device cuda:-1", "unknown device 'cuda:-1'; did you mean cuda:0?"),
+    ("sac classic --device $(x)", "unknown device '$(x)'; choose from auto, cpu"),
+    ("sac classic --device cuda:99", "--device cuda:99: torch finds"),
+    ("sac classic --set gama=0.9", "--set: unknown setting 'gama'; did you mean gamma?"),
+    ("sac classic --set ../../x=1", "--set: unknown setting '../../x'; choose from"),
+    ("sac classic --set help=1", "--set: unknown setting 'help'; choose from"),
+    ("sac classic --set seeds=3", "--set: seeds has a flag of its own"),
+    ("sac classic --set gamma=high", "could not convert string to float: 'high'"),
+    ("sac classic --set gamma=$(x)", "could not convert string to float: '$(x)'"),
+    ("sac classic --set gamma=--help", "could not convert string to float: '--help'"),
+    ("sac classic --set gamma=2", "gamma must be in [0, 1], not 2.0"),
+    ("sac classic --set gamma=nan", "gamma must be finite, not nan"),
+    ("sac classic --set batch_size=1.5", "'1.5'"),
+    ("sac classic --set batch_size=0", "batch_size must be at least 1, not 0"),
+    ("sac classic --set initialisation=othogonal", "invalid choice 'othogonal'"),
+    ("sac classic --set learn_alpha=maybe", "--set: learn_alpha is true or false, not 'maybe'"),
+    ("sac classic --set hidden_sizes=64,wide", "--hidden-sizes"),
+    ("sac classic --set hidden_sizes=64,--help", "--set: hidden_sizes cannot be '64,--help'"),
+    ("sac classic --set hidden_sizes=,", "--hidden-sizes"),
+    ("report sac classic", "nothing was run here: runs/sac-classic/paper/plan.json does not exist"),
+    ("report sac classic --like papr", "unknown source 'papr' for classic; did you mean paper?"),
+    ("evaluate nowhere", "nowhere holds no trained policy"),
+    ("evaluate ../../x", "../../x holds no trained policy"),
+    ("evaluate $(x)", "$(x) holds no trained policy"),
+    ("evaluate nowhere --episodes 0", "--episodes must be at least 1, not 0"),
+    ("evaluate nowhere --seed -1", "--seed must be at least 0, not -1"),
+    ("compare nowhere ../../x", "nowhere is not a folder of runs"),
+    ("compare . .", ". holds no finished runs"),
+]
+"""Lines whose mistake only an agent, or torch, can tell."""
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
+    """A function that gives a command line and returns status, output and errors."""
+
+    def give(words: Sequence[str]) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["reproduce", *words])
+        capsys.readouterr()
+        status = run_main(command_line.main)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return give
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def check_refusal(line: str, answer: str, desk: Path, say: Say) -> None:
+    """One line on standard error that contains the answer, status 2, and nothing written."""
+    (desk.parent / "FILE").write_text("not a folder")
+    words = [word.replace("FILE", "../FILE") for word in line.split()]
+    with pytest.MonkeyPatch.context() as patch:  # a line that is accepted starts no training
+        patch.setattr(command_line, "_run_plan", lambda plan, console: 0)
+        status, out, err = say(words)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert answer.replace("FILE", "../FILE") in err
+    assert list(desk.iterdir()) == []
+
+
+@pytest.mark.parametrize(("line", "answer"), NO_TORCH, ids=[line[:60] for line, _ in NO_TORCH])
+def test_a_mistake_is_one_line_that_names_the_fix(
+    line: str, answer: str, desk: Path, say: Say
+) -> None:
+    """Status 2, one line on standard error with the nearest valid value, nothing written."""
+    check_refusal(line, answer, desk, say)
+
+
+@pytest.mark.parametrize(("line", "answer"), WITH_TORCH, ids=[line[:60] for line, _ in WITH_TORCH])
+def test_a_mistake_only_an_agent_sees_is_one_line_too(
+    line: str, answer: str, desk: Path, say: Say
+) -> None:
+    """The same for values that only the agent's configuration can refuse."""
+    check_refusal(line, answer, desk, say)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_a_mistake(desk: Path, say: Say) -> None:
+    """Asking for one is answered before anything is written, with what works here."""
+    check_refusal("sac classic --device cuda", "finds 0 GPUs here; use --device cpu", desk, say)
+
+
+def in_a_shell(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python as a user would, from another folder."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("line", "answer"), [NO_TORCH[1], WITH_TORCH[11]])
+def test_a_mistake_in_a_shell_is_one_line(line: str, answer: str, desk: Path) -> None:
+    """No traceback, no usage page, no import's warning: one line, status 2."""
+    ended = in_a_shell(["-m", "reproduce", *line.split()], desk)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert answer in ended.stderr
+
+
+def test_a_mistake_is_answered_before_torch_is_imported(desk: Path) -> None:
+    """Whatever names alone can tell takes a moment, not the seconds that torch needs."""
+    script = """
+import sys
+from suite.command_line import run_main
+from reproduce.__main__ import main
+for line in sys.stdin.read().split("\\n"):
+    sys.argv[1:] = line.split()
+    assert run_main(main) == 2, line
+    assert "torch" not in sys.modules, line
+"""
+    lines = [line for line, _ in NO_TORCH if "FILE" not in line]
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=desk,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("\n") == ended.stderr.count("error: ") == len(lines)
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(desk: Path, say: Say) -> None:
+    """Tasks, steps, seeds and what is to be run, without a file or a folder."""
+    status, out, err = say([*TINY, "--dry-run"])
+    assert (status, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if TASK in line]
+    assert [cell.strip() for cell in line.strip("│ ").split("│")] == [TASK, "300", "1 2", "", "1 2"]
+    assert "2 processes" in out
+    assert list(desk.iterdir()) == []
+
+
+def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
+    """No seed, task or setting is dropped in silence."""
+    words = ["sac", "classic", "--seeds", "3", "--seeds", "5", "--tasks", TASK, "--tasks"]
+    words += ["MountainCarContinuous-v0", "--set", "gamma=0.9", "--set", "tau=0.1", "--device=cpu"]
+    plans: list[Plan] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_line, "_run_plan", lambda plan, console: plans.append(plan) or 0)
+        assert say(words)[0] == 0
+    (plan,) = plans
+    assert plan.seeds == (3, 5)
+    assert plan.tasks == (TASK, "MountainCarContinuous-v0")
+    assert (plan.config.gamma, plan.config.tau) == (0.9, 0.1)
+    assert list(desk.iterdir()) == []
+
+
+def test_the_help_names_every_command(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 0, and all verbs and flags in it."""
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    for word in (*command_line.VERBS, "--dry-run", "--runs-dir", "--set", "--like"):
+        assert word in said
+
+
+def test_the_list_shows_what_can_be_named(
+    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents with suites and sources, suites with tasks, and results that were published."""
+    results = desk / "published" / "sac-mujoco" / "paper"
+    results.mkdir(parents=True)
+    (results / "verdicts.csv").write_text("task,verdict\n")
+    monkeypatch.setattr(command_line, "PUBLISHED", desk / "published")
+    status, out, err = say(["list"])
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert "agent sac" in lines
+    assert any(line.startswith("  mujoco: paper, ") and "jaxrl" in line for line in lines)
+    assert any(line.startswith("suite classic (5 tasks): CartPole-v1 ") for line in lines)
+    assert f"published sac-mujoco/paper: {results / 'index.html'}" in lines
+
+
+def test_ctrl_c_says_how_to_go_on(
+    desk: Path, say: Say, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 130, no orphan, and a command that goes on where the runs stopped."""
+    sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
+    monkeypatch.setattr(Plan, "_command", lambda self, runs: command)
+    monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
+    launch = launching.launch
+
+    def launch_and_interrupt(plan: Plan, watch: Callable[[Board], None]) -> Board:
+        def watch_and_interrupt(board: Board) -> None:
+            watch(board)
+            if (desk / "pid").exists() and (desk / "pid").read_text():
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return launch(plan, watch_and_interrupt)
+
+    monkeypatch.setattr(launching, "launch", launch_and_interrupt)
+    words = [*TINY, "--workers", "1", "--runs-dir", "my runs"]
+    status, out, err = say(words)
+    assert (status, err) == (130, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((desk / "pid").read_text()), 0)
+    *_, stopped, again = out.splitlines()
+    assert stopped == "Stopped. Finished runs are kept; go on with:"
+    assert "'my runs'" in again
+    assert "python -m reproduce sac classic" in again
+    assert again.endswith("log_interval=20")
+    assert (desk / "my runs" / "sac-classic" / "paper" / "plan.json").exists()
+
+
+def test_a_real_grid_from_command_to_page_and_again(
+    desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainings: status 0 and every file; once more, and `report`: no run, the same tables."""
+    status, out, err = say(TINY)
+    place = desk / "runs" / "sac-classic" / "paper"
+    assert (status, err) == (0, ""), (place / TASK / "seeds-1.log").read_text()
+    for seed in (1, 2):
+        assert f"{TASK} seed {seed} finished, last return -" in out
+    assert "no reference" in out
+    assert "learning_starts = 200, set by --set" in out
+    first = tree(place)
+    recorded = {name for name in first if name.startswith(TASK)}
+    assert recorded == {
+        *(f"{TASK}/seeds-{seed}.log" for seed in (1, 2)),
+        *(
+            f"{TASK}/seed-{seed}/{name}"
+            for seed in (1, 2)
+            for name in (
+                *("run.json", "episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"),
+                *("policy.safetensors", "policy.json"),
+            )
+        ),
+    }
+    tables = {f"{name}.csv" for name in COLUMNS}
+    figures = {"curves.svg", "curves.png", "scores.png", "throughput.png"}
+    expected = tables | {"plan.json", "report.json", "index.html"}
+    assert expected <= set(first) - recorded <= expected | figures
+    verdicts = pd.read_csv(place / "verdicts.csv")
+    assert verdicts.verdict.tolist() == ["no reference"]
+    assert verdicts.num_seeds.tolist() == [2]
+    scores = pd.read_csv(place / "scores.csv").score
+    evaluations = pd.read_csv(place / TASK / "seed-1" / "evaluations.csv")
+    assert evaluations.env_steps.tolist() == [100, 200, 300]
+    assert scores[0] == evaluations.mean_return.iloc[-1]
+    assert pd.read_csv(place / "throughput.csv").num_updates.tolist() == [100, 100]
+
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(launching.subprocess, "Popen", never)
+    for words in (TINY, ["report", "sac", "classic"]):
+        status, out, err = say(words)
+        assert (status, err) == (0, "")
+        again = tree(place)
+        same = recorded | tables | {"plan.json"}
+        assert [name for name in same if again[name] != first[name]] == []
+        assert set(again) == set(first)
