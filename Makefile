@@ -45,9 +45,10 @@ types: venv
 train: venv
 	$(BIN)/python -m pytest -m training
 
-## Benchmarks; results go to .benchmarks/.
+## Benchmarks, without the type checks of the tests; results go to .benchmarks/.
 bench: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-autosave
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o addopts=--import-mode=importlib \
+		tests/benchmarks --benchmark-only --benchmark-autosave
 
 ## An environment of its own for the libraries we compare with; they pin older packages.
 peers: $(PEERS)/.installed
