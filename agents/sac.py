@@ -186,6 +186,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         config=Config(),
         budgets=mujoco,
         judged_by="nnabla_rl",
+        seeds_together=True,
         departures=(
             simulator,
             "initial temperature: 1; the source draws the log temperature from N(0, 1)",
@@ -202,6 +203,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets=million,
         judged_by="jaxrl",
+        seeds_together=True,
         departures=(simulator,),
     )
     tianshou = Preset(
@@ -214,6 +216,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets=million,
         judged_by="tianshou_v3",
+        seeds_together=True,
         departures=(simulator,),
     )
     simbav2 = Preset(
@@ -228,6 +231,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets={**mujoco, "paper": Budget(env_steps=5_000_000, num_seeds=10)},
         judged_by="simbav2_baselines",
+        seeds_together=True,
         departures=(
             "the source does not state its settings: these are inferred from its evaluation grid",
             "initial weights: torch's default; the source's are unknown",
@@ -256,6 +260,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
             "paper": Budget(env_steps=10_000_000, num_seeds=3),
         },
         judged_by="pytorch_sac",
+        seeds_together=True,
         departures=("simulator: envpool's dm_control tasks; the source ran dm_control itself",),
     )
     classic = {
@@ -276,6 +281,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         config=Config(learning_starts=1_000, evaluation_interval=1_000),
         budgets=classic,
         judged_by="nnabla_rl",
+        seeds_together=True,
         tasks=("Pendulum-v1", "MountainCarContinuous-v0"),
     )
     return presets

@@ -28,19 +28,21 @@ def make_report(plan: Plan) -> pd.DataFrame:
     scores = collect.collect_scores(plan).dropna(subset="score")
     curves = collect.collect_curves(plan)
     speed = collect.collect_throughput(plan)
-    random_scores = {task: find_task(task).random_score for task in plan.tasks}
+    tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
+    random_scores = {name: task.random_score for name, task in tasks.items()}
+    judge = plan.preset.judged_by
     judging = {
-        task: references.reference_score(
-            plan.agent, plan.preset.judged_by, task, plan.env_steps[task], plan.rule
+        name: references.reference_score(
+            plan.agent, judge, name, plan.env_steps[name], plan.rule, task.protocol
         )
-        for task in plan.tasks
+        for name, task in tasks.items()
     }
     verdicts = check.verdict_table(scores, judging, random_scores, runs[["task", "seed", "status"]])
     summary = check.suite_summary(scores, judging, random_scores)
     drawn = pd.concat(
         [
-            references.reference_curves(plan.agent, task, plan.preset.judged_by).assign(task=task)
-            for task in plan.tasks
+            references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
+            for name, task in tasks.items()
         ]
     )
     tables = {
@@ -100,6 +102,7 @@ def _describe(plan: Plan) -> dict[str, Any]:
         "suite": plan.suite,
         "source": plan.source,
         "judged_by": plan.preset.judged_by,
+        "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
         "env_steps": dict(plan.env_steps),
         "seeds": list(plan.seeds),
