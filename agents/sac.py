@@ -199,6 +199,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         config=Config(),
         budgets=mujoco,
         judged_by="nnabla_rl",
+        seeds_together=True,
         departures=(
             simulator,
             "initial temperature: 1; the source draws the log temperature from N(0, 1)",
@@ -215,6 +216,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets=million,
         judged_by="jaxrl",
+        seeds_together=True,
         departures=(simulator,),
     )
     tianshou = Preset(
@@ -227,6 +229,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets=million,
         judged_by="tianshou_v3",
+        seeds_together=True,
         departures=(simulator,),
     )
     simbav2 = Preset(
@@ -241,6 +244,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets={**mujoco, "paper": Budget(env_steps=5_000_000, num_seeds=10)},
         judged_by="simbav2_baselines",
+        seeds_together=True,
         departures=(
             "the source does not state its settings: these are inferred from its evaluation grid",
             "initial weights: torch's default; the source's are unknown",
@@ -275,6 +279,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
             "simulator: envpool's dm_control tasks; the source ran dm_control itself",
             "replay: the newest 1,000,000 transitions; the source keeps all of its run",
         ),
+        seeds_together=True,
     )
     classic = {
         "smoke": Budget(env_steps=5_000, num_seeds=3),
@@ -294,6 +299,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         config=Config(learning_starts=1_000, evaluation_interval=1_000),
         budgets=classic,
         judged_by=None,
+        seeds_together=True,
         tasks=("Pendulum-v1", "MountainCarContinuous-v0"),
     )
     return presets

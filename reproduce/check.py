@@ -439,38 +439,57 @@ def suite_summary(
     scores: pd.DataFrame,
     references: Mapping[str, ReferenceScore | None],
     random_scores: Mapping[str, float],
+    human_scores: Mapping[str, tuple[float, float]] | None = None,
     *,
     seed: int = 0,
     num_resamples: int = 10_000,
 ) -> pd.DataFrame:
-    """Aggregates reference-normalised scores, (score - random) / (reference - random), of a suite.
+    """Aggregates the scores of a suite, each normalised by its task.
 
-    A task counts if it has scores, a reference and a random policy that scores below it.
+    Reference-normalised: (score - random) / (reference - random). A task counts if it has scores,
+    a reference and a random policy that scores below it. Human-normalised, for Atari: (score -
+    random) / (human - random) with the published numbers, not with ours; a reference is not needed.
 
     Args:
         scores: as in `verdict_table`.
         references: as in `verdict_table`.
         random_scores: as in `verdict_table`.
+        human_scores: published (random, human) scores by task, see `references.human_scores`;
+            without any, the human-normalised rows are left out.
         seed: of the bootstrap, which resamples seeds within each task.
         num_resamples: of the bootstrap.
 
     Returns:
-        One row per statistic (iqm, median, mean, optimality_gap) with its 95 % interval, the
-        number of tasks and the number of runs over all tasks; NaN if no task counts.
+        One row per statistic (iqm, median, mean, optimality_gap of reference-normalised scores;
+        human_normalised_median, human_normalised_iqm) with its 95 % interval, the number of tasks
+        and the number of runs over all tasks; NaN if no task counts.
+
+    Raises:
+        ValueError: if a human score is not above the random one.
     """
-    normalised = []
-    for task in scores["task"].unique():
-        reference = references.get(task)
-        random_score = random_scores.get(task, float("nan"))
-        if reference is not None and reference.mean > random_score:
-            task_scores = scores.query("task == @task")["score"].to_numpy(np.float64)
-            normalised.append((task_scores - random_score) / (reference.mean - random_score))
-    aggregates = {
-        "iqm": statistics.iqm,
-        "median": statistics.median_score,
-        "mean": statistics.mean_score,
-        "optimality_gap": statistics.optimality_gap,
+    scales = {
+        task: (random_scores.get(task, float("nan")), reference.mean)
+        for task, reference in references.items()
+        if reference is not None and reference.mean > random_scores.get(task, float("nan"))
     }
+    human_scales = human_scores or {}
+    for task, (random_score, human_score) in human_scales.items():
+        if not human_score > random_score:
+            raise ValueError(
+                f"{task}: human score must be above random {random_score}, not {human_score}"
+            )
+    by_reference, by_human = _normalise(scores, scales), _normalise(scores, human_scales)
+    aggregates: list[tuple[str, list[np.ndarray], statistics.Statistic]] = [
+        ("iqm", by_reference, statistics.iqm),
+        ("median", by_reference, statistics.median_score),
+        ("mean", by_reference, statistics.mean_score),
+        ("optimality_gap", by_reference, statistics.optimality_gap),
+    ]
+    if human_scales:
+        aggregates += [
+            ("human_normalised_median", by_human, statistics.median_score),
+            ("human_normalised_iqm", by_human, statistics.iqm),
+        ]
     none = statistics.Interval(float("nan"), float("nan"), float("nan"))
     rows = [
         {
@@ -485,9 +504,21 @@ def suite_summary(
             "num_tasks": len(normalised),
             "num_seeds": sum(task_scores.size for task_scores in normalised),
         }
-        for name, statistic in aggregates.items()
+        for name, normalised, statistic in aggregates
     ]
     return pd.DataFrame(rows)
+
+
+def _normalise(
+    scores: pd.DataFrame, scales: Mapping[str, tuple[float, float]]
+) -> list[Float[np.ndarray, " seeds"]]:
+    """Scores of each task that has a scale, with the scale's ends at 0 and 1."""
+    return [
+        (scores.query("task == @task")["score"].to_numpy(np.float64) - zero) / (one - zero)
+        for task in scores["task"].unique()
+        if task in scales
+        for zero, one in [scales[task]]
+    ]
 
 
 def _step_and_rule(

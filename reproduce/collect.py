@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.plan import Plan, Run, read_record
+from suite.tasks import find_task
 
 CURVE_POINTS = 100
 """Points of a curve of training episodes; evaluations have their own."""
@@ -104,15 +105,21 @@ def collect_scores(plan: Plan) -> pd.DataFrame:
 
 
 def collect_throughput(plan: Plan) -> pd.DataFrame:
-    """Return `throughput.csv`: speed and shares of time per run, warm-up excluded."""
+    """Return `throughput.csv`: speed and shares of time per run, warm-up excluded.
+
+    `env_steps` are decisions; `env_frames_per_second` counts the simulator's frames, which are
+    frame skip times as many.
+    """
     rows = []
     for run in plan.runs():
         speed = throughput(run.directory)
         if speed:
+            frame_skip = find_task(run.task, plan.protocol).frame_skip
+            speed["env_frames_per_second"] = frame_skip * speed["env_steps_per_second"]
             rows.append({"task": run.task, "seed": run.seed, "device": _device(run), **speed})
     columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
     columns += ["env_steps_per_second", "updates_per_second", "environment_share"]
-    columns += ["acting_share", "learning_share", "other_share"]
+    columns += ["acting_share", "learning_share", "other_share", "env_frames_per_second"]
     table = pd.DataFrame(rows, columns=columns)
     return table.astype({"seed": int, "env_steps": int, "num_updates": int})
 

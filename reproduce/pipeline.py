@@ -28,20 +28,22 @@ def make_report(plan: Plan) -> pd.DataFrame:
     scores = collect.collect_scores(plan)
     curves = collect.collect_curves(plan)
     speed = collect.collect_throughput(plan)
-    measured = {task: random_scores().get((task, find_task(task).protocol)) for task in plan.tasks}
-    zeros = {task: score for task, score in measured.items() if score is not None}
+    tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
+    measured = {name: random_scores().get((name, task.protocol)) for name, task in tasks.items()}
+    zeros = {name: score for name, score in measured.items() if score is not None}
+    judge = plan.preset.judged_by
     judging = {
-        task: references.reference_score(
-            plan.agent, plan.preset.judged_by, task, plan.env_steps[task], plan.rule
+        name: references.reference_score(
+            plan.agent, judge, name, plan.env_steps[name], plan.rule, task.protocol
         )
-        for task in plan.tasks
+        for name, task in tasks.items()
     }
     verdicts = check.verdict_table(scores, judging, zeros, runs[["task", "seed", "status"]])
     summary = check.suite_summary(scores, judging, zeros)
     drawn = pd.concat(
         [
-            references.reference_curves(plan.agent, task, plan.preset.judged_by).assign(task=task)
-            for task in plan.tasks
+            references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
+            for name, task in tasks.items()
         ]
     )
     tables = {
@@ -101,6 +103,7 @@ def _describe(plan: Plan) -> dict[str, Any]:
         "suite": plan.suite,
         "source": plan.source,
         "judged_by": plan.preset.judged_by,
+        "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
         "env_steps": dict(plan.env_steps),
         "seeds": list(plan.seeds),

@@ -18,7 +18,7 @@ from suite.command_line import override
 from suite.files import write_json
 from suite.hardware import find_device, num_cores
 from suite.settings import Preset, UsageError, find_preset, nearest
-from suite.tasks import find_suite, find_task, tasks_in
+from suite.tasks import Protocol, find_suite, find_task, tasks_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "results" / "published"
@@ -87,6 +87,11 @@ class Plan:
         return self.config.evaluation_rule
 
     @property
+    def protocol(self) -> Protocol:
+        """How Atari games are presented; tasks of other families ignore it."""
+        return getattr(self.config, "protocol", None) or self.preset.protocol or "noframeskip"
+
+    @property
     def departures(self) -> tuple[str, ...]:
         """What differs from the judging reference, listed beside every verdict."""
         changed = [f"{key} = {value}, set by --set" for key, value in self.settings.items()]
@@ -105,9 +110,12 @@ class Plan:
         ]
 
     def groups(self) -> list[Group]:
-        """Return the processes still to be run: per seed on a CPU, per task on a GPU."""
+        """Return the processes still to be run: one per seed.
+
+        On a GPU the seeds of a task share one process if the agent trains several at once.
+        """
         waiting = [run for run in self.runs() if run.status not in ("finished", "diverged")]
-        if self.device == "cpu":
+        if self.device == "cpu" or not self.preset.seeds_together:
             bundles = [(run,) for run in waiting]
         else:
             by_task = {run.task: () for run in waiting}

@@ -1,14 +1,16 @@
 """What others measured: sources, reference scores and reference curves.
 
 The data lie in `results/references`; `SOURCES.md` there says where they come from and what they
-can be compared with. A source's environment version is never mixed with another's, and a task
-without a comparable source has no reference. Files are read when they are first needed.
+can be compared with. A source's environment version or Atari protocol is never mixed with
+another's, and a task without a comparable source has no reference. Files are read when they are
+first needed.
 """
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,19 @@ CURVE_COLUMNS = (
 Rule = Literal["deterministic", "sampled", "training", "unstated"]
 """How returns were measured; `unstated` appears in sources that are drawn as context only."""
 
-How = Literal["single runs", "tabulated", "interpolated"]
+How = Literal["single runs", "tabulated", "interpolated", "drawn curve"]
+
+PROTOCOLS = ("", "noframeskip", "sticky")
+"""How an Atari game is presented (see `suite/tasks.py`); empty for every other task."""
+
+
+class HumanScores(NamedTuple):
+    """The two ends of the human-normalised scale of an Atari game, unclipped returns."""
+
+    random: float
+    """Published score of uniformly random play."""
+    human: float
+    """Published score of a human player."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +81,14 @@ class ReferenceScore:
     mean: float
     """Mean over runs, reward units."""
     std: float
-    """Standard deviation over runs (n - 1 in the denominator); NaN without a spread."""
+    """Standard deviation over runs (n - 1 in the denominator); NaN if none was published."""
     num_runs: int
     """Number of runs."""
     rule: Rule
     """Evaluation rule."""
     how: How
-    """Computed from every evaluation, read from a table, or between two rows of it."""
+    """Computed from every evaluation, read from a table, between two rows of it, or read off the
+    mean curve as it was drawn, which has no spread unless its band is one over runs."""
 
 
 def sources(agent: str) -> tuple[Source, ...]:
@@ -84,14 +99,17 @@ def sources(agent: str) -> tuple[Source, ...]:
 
 
 def reference_score(
-    agent: str, source: str | None, task: str, env_steps: int, rule: str
+    agent: str, source: str | None, task: str, env_steps: int, rule: str, protocol: str = ""
 ) -> ReferenceScore | None:
     """Score that a run of `task` at `env_steps` is to be compared with.
 
     The score of a run at step t is the mean of its evaluations in (0.9 t, t]. Where t is an
     evaluation of the source and its single runs hold every evaluation of that window, the score
     is computed from them. Elsewhere (long curves were thinned) mean and standard deviation are
-    interpolated linearly between tabulated scores, and never extrapolated.
+    interpolated linearly between tabulated scores. By rule `training`, where neither single runs
+    nor tabulated scores reach, the score is the drawn mean curve interpolated at t: such curves are
+    already means over recent episodes. Its standard deviation is NaN unless the drawn band is one
+    standard deviation over runs. Nothing is extrapolated.
 
     Args:
         agent: name of the agent.
@@ -99,16 +117,19 @@ def reference_score(
         task: our task id.
         env_steps: step of the score, positive.
         rule: evaluation rule of the score to be compared.
+        protocol: how the Atari game is presented; empty for all other tasks.
 
     Returns:
         The score, or None if the source has nothing that compares: another task or version,
-        another rule, a step outside its range, or a source that does not judge.
+        another protocol or rule, a step outside its range, or a source that does not judge.
 
     Raises:
-        ValueError: if `env_steps` is not positive, or the agent has sources but not this one.
+        ValueError: if `env_steps` is not positive, the protocol is unknown, or the agent has
+            sources but not this one.
     """
     if env_steps < 1:
         raise ValueError(f"env_steps must be positive, not {env_steps}")
+    comparable = _comparable(agent, task, protocol)
     known = _sources(agent)
     if source is None or not known:
         return None
@@ -117,11 +138,15 @@ def reference_score(
     entry = known[source]
     if not entry.judges or entry.rule != rule:
         return None
-    matches = _comparable(agent, task).query("source == @source and max_env_steps >= @env_steps")
+    matches = comparable.query("source == @source and max_env_steps >= @env_steps")
     if matches.empty:
         return None
     env_id = str(matches["env_id"].item())
-    measured = _from_single_runs(entry, env_id, env_steps) or _from_table(entry, env_id, env_steps)
+    measured = (
+        _from_single_runs(entry, env_id, env_steps)
+        or _from_table(entry, env_id, env_steps)
+        or _from_curve(entry, env_id, env_steps)
+    )
     if measured is None:
         return None
     mean, std, num_runs, how = measured
@@ -137,25 +162,49 @@ def reference_score(
     )
 
 
-def reference_curves(agent: str, task: str, judge: str | None) -> pd.DataFrame:
+def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "") -> pd.DataFrame:
     """Every curve that may be drawn beside runs of a task.
 
     Args:
         agent: name of the agent.
         task: our task id.
         judge: name of the source that judges; all others are context.
+        protocol: how the Atari game is presented; empty for all other tasks.
 
     Returns:
         `CURVE_COLUMNS`, sorted by source and step; the role is `judge` or `context`, and low and
-        high are one standard deviation over runs from the mean. Empty if nothing compares.
+        high are one standard deviation over runs from the mean, NaN if the source gives none.
+        Empty if nothing compares.
+
+    Raises:
+        ValueError: if the protocol is unknown.
     """
     curves = _table("*/curves.csv").query("agent == @agent")
-    curves = curves.merge(_comparable(agent, task), on=["agent", "source", "env_id"])
+    curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
     curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
     known = _sources(agent)
     curves["rule"] = [known[source].rule for source in curves["source"]]
     curves["role"] = np.where(curves["source"] == judge, "judge", "context")
     return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
+
+
+def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
+    """Published random and human scores of the Atari games among `tasks`; others are left out.
+
+    Human-normalised score = (score - random) / (human - random). The numbers are those of the
+    no-op-start literature; they are used for both protocols, as that literature does.
+
+    Args:
+        tasks: our task ids.
+
+    Returns:
+        Random and human score by task, in the order of `tasks`.
+    """
+    known = {
+        row["task"]: HumanScores(float(row["random"]), float(row["human"]))
+        for row in _table("atari/human_random.csv").to_dict("records")
+    }
+    return {task: known[task] for task in tasks if task in known}
 
 
 def _from_single_runs(
@@ -179,15 +228,33 @@ def _from_single_runs(
 
 def _from_table(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
     """Tabulated score, between two rows if need be, or None outside the table."""
-    rows = _select(_table("*/scores.csv"), entry, env_id).sort_values("env_steps")
+    rows = _select(_table("*/scores.csv"), entry, env_id)
+    between = _between(rows, env_steps)
+    tabulated = (rows["env_steps"] == env_steps).any()
+    return between and (*between, "tabulated" if tabulated else "interpolated")
+
+
+def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+    """Score read off the drawn mean curve of training episodes, or None outside it."""
+    if entry.rule != "training":
+        return None
+    rows = _select(_table("*/curves.csv"), entry, env_id)
+    half_band = (rows["return_high"] - rows["return_low"]) / 2.0
+    rows = rows.assign(score_mean=rows["return_mean"], score_std=half_band)
+    between = _between(rows, env_steps)
+    return between and (*between, "drawn curve")
+
+
+def _between(rows: pd.DataFrame, env_steps: int) -> tuple[float, float, int] | None:
+    """Mean, standard deviation and number of runs at a step of a table, None outside it."""
+    rows = rows.sort_values("env_steps")
     steps = rows["env_steps"].to_numpy()
     if steps.size == 0 or not steps[0] <= env_steps <= steps[-1]:
         return None
     nearest = rows.iloc[[(steps <= env_steps).sum() - 1, (steps < env_steps).sum()]]
     mean = np.interp(env_steps, nearest["env_steps"], nearest["score_mean"])
     std = np.interp(env_steps, nearest["env_steps"], nearest["score_std"])
-    how = "tabulated" if env_steps in steps else "interpolated"
-    return float(mean), float(std), int(nearest["num_runs"].min()), how
+    return float(mean), float(std), int(nearest["num_runs"].min())
 
 
 def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
@@ -195,9 +262,12 @@ def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
     return table.query("agent == @entry.agent and source == @entry.source and env_id == @env_id")
 
 
-def _comparable(agent: str, task: str) -> pd.DataFrame:
+def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     """Environments that compare with a task: agent, source, env_id and the last usable step."""
-    rows = _table("comparable.csv").query("agent == @agent and task == @task")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
+    rows = _table("comparable.csv").fillna({"protocol": ""})
+    rows = rows.query("agent == @agent and task == @task and protocol == @protocol")
     last_steps = rows["max_env_steps"].fillna(np.inf)
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
 

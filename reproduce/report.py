@@ -40,7 +40,7 @@ COLUMNS = {
     "throughput": (
         *("task", "seed", "device", "env_steps", "num_updates", "wall_seconds"),
         *("env_steps_per_second", "updates_per_second", "environment_share", "acting_share"),
-        *("learning_share", "other_share"),
+        *("learning_share", "other_share", "env_frames_per_second"),
     ),
     "verdicts": (
         *("task", "verdict", "env_steps", "rule", "num_seeds", "num_failed", "num_diverged"),

@@ -34,6 +34,7 @@ TIMING_COLUMNS = (
     "env_steps_per_second",
     *(f"{section}_share" for section in SECTIONS),
 )
+"""Followed by `<section>_share` for every section that an agent adds to the clock."""
 FILES = (
     "episodes.csv",
     "evaluations.csv",
@@ -47,7 +48,10 @@ Status = Literal["running", "finished", "diverged", "failed"]
 
 
 class Stopwatch:
-    """Splits wall time into sections: each lap is charged to the section that just ended."""
+    """Splits wall time into sections: each lap is charged to the section that just ended.
+
+    An agent may add sections to `seconds` before it starts, and seconds of another thread.
+    """
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
@@ -253,12 +257,15 @@ class Recorder:
         now = time.perf_counter()
         elapsed = max(now - self._interval_start, 1e-9)
         seconds = self.clock.seconds
-        shares = [(seconds[name] - self._seconds_before[name]) / elapsed for name in SECTIONS]
+        before = self._seconds_before
+        shares = [(spent - before.get(name, 0.0)) / elapsed for name, spent in seconds.items()]
         speed = (env_steps - self._interval_env_steps) / elapsed
         row = (env_steps, num_updates, now - self._started, speed, *shares)
+        added = (f"{name}_share" for name in list(seconds)[len(SECTIONS) :])
+        columns = (*TIMING_COLUMNS, *added)
         rounded = [cell if isinstance(cell, int) else round(cell, 4) for cell in row]
         for i in self.active:
-            self._append(i, "timing.csv", dict(zip(TIMING_COLUMNS, rounded, strict=True)))
+            self._append(i, "timing.csv", dict(zip(columns, rounded, strict=True)))
         self._interval_start, self._interval_env_steps = now, env_steps
         self._seconds_before = dict(seconds)
         self.clock.start()  # time not yet charged lies in the interval that ends here

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 ConfigT = TypeVar("ConfigT")
 
@@ -58,6 +58,20 @@ class Preset(Generic[ConfigT]):
     """The suite's tasks that the agent can do; empty: all of them."""
     departures: tuple[str, ...] = ()
     """What differs between our run and that reference and could not be matched."""
+    protocol: Literal["", "noframeskip", "sticky"] = ""
+    """How the source presents an Atari game; the agent's `Config.protocol` says the same."""
+    seeds_together: bool = False
+    """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
+
+    def __post_init__(self) -> None:
+        """Refuse a configuration whose protocol is not the preset's.
+
+        Raises:
+            ValueError: naming both protocols.
+        """
+        trained = getattr(self.config, "protocol", self.protocol)
+        rule = f"the configuration's protocol must be the preset's {self.protocol!r}"
+        require(self.protocol in ("", trained), rule, trained)
 
 
 def find_preset(

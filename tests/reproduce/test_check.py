@@ -424,6 +424,48 @@ def test_suite_summary_of_nothing_is_nan() -> None:
     assert set(summary["num_tasks"]) == {0}
 
 
+def test_suite_summary_adds_human_normalised_scores() -> None:
+    """0.5 and 1.5 on one game, 4 on the other, which has no reference; other tasks do not count."""
+    scores = pd.concat(
+        [score_rows("A", [15.0, 25.0]), score_rows("B", [0.0, 0.0]), score_rows("Other", [1e9])]
+    )
+    references = {"A": reference(20.0, 1.0, 3), "Other": reference(1e9, 1.0, 3)}
+    published = {"A": (10.0, 20.0), "B": (-40.0, -30.0), "Unplayed": (0.0, 1.0)}
+    plain = suite_summary(scores, references, {"A": 0.0, "Other": 0.0})
+    summary = suite_summary(scores, references, {"A": 0.0, "Other": 0.0}, published)
+    pd.testing.assert_frame_equal(summary.iloc[:4], plain)
+    human = summary.iloc[4:].set_index("statistic")
+    assert human["estimate"].to_dict() == pytest.approx(
+        {"human_normalised_median": 2.5, "human_normalised_iqm": (1.5 + 4.0) / 2.0}
+    )
+    assert set(human["num_tasks"]) == {2}
+    assert set(human["num_seeds"]) == {4}
+    median = human.loc["human_normalised_median"]
+    assert (median["ci_low"], median["ci_high"]) == pytest.approx((2.25, 2.75))
+
+
+def test_human_normalised_rows_without_scores_are_nan_and_scales_must_rise() -> None:
+    """Games that nobody has played yet have no number; a scale upside down is an error."""
+    summary = suite_summary(score_rows("A", [1.0]), {}, {}, {"B": (0.0, 1.0)})
+    human = summary[summary["statistic"].str.startswith("human_normalised_")]
+    assert len(human) == 2
+    assert np.isnan(human[["estimate", "ci_low", "ci_high"]].to_numpy()).all()
+    assert len(suite_summary(score_rows("A", [1.0]), {}, {}, {})) == 4
+    with pytest.raises(ValueError, match=r"B: human score must be above random 1\.0, not 1\.0"):
+        suite_summary(score_rows("A", [1.0]), {}, {}, {"B": (1.0, 1.0)})
+
+
+def test_a_drawn_curve_without_a_spread_is_shown_only() -> None:
+    """OpenAI Baselines on Pong at 10M: six runs, but no deviation to test with."""
+    published = reference_score(
+        "a2c", "openai_baselines_7bfbcf1", "Pong-v5", 10_000_000, "training", "noframeskip"
+    )
+    verdict = judge(np.array([18.0, 19.0, 20.0]), published, -20.3)
+    assert (verdict.verdict, verdict.reference_num_runs) == ("shown only", 6)
+    assert verdict.note == "the reference states no spread"
+    assert verdict.ratio == pytest.approx(39.3 / (18.5 + 20.3), abs=0.005)
+
+
 def test_simulated_verdicts_are_those_of_judge() -> None:
     """The error rates are rates of the rule that judges, not of a copy of it."""
     shortfall, num_repetitions = 0.1, 300

@@ -267,8 +267,8 @@ def test_a_score_far_outside_is_marked_at_the_edge(tmp_path: Path, figures: list
 
 def test_throughput_shows_every_device_and_share(tmp_path: Path, figures: list[Figure]) -> None:
     """Runs on two devices are two rows; a share that was not measured draws nothing."""
-    row = (1, "cpu", 100, 90, 1.0, 100.0, 90.0, 0.1, 0.2, 0.6, 0.1)
-    gpu = (2, "cuda", 100, 90, 1.0, 700.0, 90.0, NAN, NAN, NAN, NAN)
+    row = (1, "cpu", 100, 90, 1.0, 100.0, 90.0, 0.1, 0.2, 0.6, 0.1, 500.0)
+    gpu = (2, "cuda", 100, 90, 1.0, 700.0, 90.0, NAN, NAN, NAN, NAN, NAN)
     columns = list(COLUMNS["throughput"])
     throughput = pd.DataFrame([("A", *row), ("A", *gpu)], columns=columns)
     path = plot.draw_throughput(throughput, tmp_path)

@@ -8,14 +8,28 @@ import pandas as pd
 import pytest
 
 from reproduce import references
-from reproduce.references import ROOT, reference_curves, reference_score, sources
+from reproduce.references import (
+    ROOT,
+    human_scores,
+    reference_curves,
+    reference_score,
+    sources,
+)
+from suite.tasks import ATARI_GAMES, TASKS
 
+AGENTS = ("sac", "a2c", "impala", "acer")
 JUDGES = ("jaxrl", "nnabla_rl", "pytorch_sac", "simbav2_baselines", "tianshou_v3")
+KEYS = ["agent", "source", "env_id"]
 
 
-def table(name: str) -> pd.DataFrame:
-    """A file of the reference data as it is on disk."""
-    return pd.read_csv(ROOT / name)
+def table(pattern: str) -> pd.DataFrame:
+    """Files of the reference data as they are on disk."""
+    return pd.concat([pd.read_csv(path) for path in ROOT.glob(pattern)], ignore_index=True)
+
+
+def names(rows: pd.DataFrame) -> set[tuple[str, ...]]:
+    """Agent, source and environment of rows."""
+    return set(rows[KEYS].itertuples(index=False, name=None))
 
 
 @pytest.fixture
@@ -25,12 +39,15 @@ def two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "agent,source,judges,rule,evaluation_interval_steps,num_runs,repository,commit,licence,"
         "path,settings\n"
         "new,someone,yes,sampled,10,2,a/b,c,MIT,p,s\n"
-        "old,elsewhere,no,training,,2,a/b,c,MIT,p,s\n",
+        "old,elsewhere,no,training,,2,a/b,c,MIT,p,s\n"
+        "new,drawn,yes,training,,2,a/b,c,MIT,p,s\n"
+        "new,evaluated,yes,sampled,10,2,a/b,c,MIT,p,s\n",
         encoding="utf-8",
     )
     (tmp_path / "comparable.csv").write_text(
-        "agent,source,env_id,task,max_env_steps,why\n"
-        "new,someone,E,T-v0,,same\nold,elsewhere,E,T-v0,,same\nold,someone,F,T-v0,,same\n",
+        "agent,source,env_id,task,protocol,max_env_steps,why\n"
+        "new,someone,E,T-v0,,,same\nold,elsewhere,E,T-v0,,,same\nold,someone,F,T-v0,,,same\n"
+        "new,drawn,E,T-v0,sticky,,same\nnew,evaluated,E,T-v0,sticky,,same\n",
         encoding="utf-8",
     )
     runs = [(1, 90, 7), (1, 100, 1), (2, 90, 7), (2, 100, 3), (1, 190, 5), (1, 200, 5), (2, 200, 5)]
@@ -46,6 +63,12 @@ def two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             f"{key},100,9,9,2\n{key},200,8,4,2\n",
             encoding="utf-8",
         )
+    (tmp_path / "two" / "curves.csv").write_text(
+        "agent,source,env_id,env_steps,return_mean,return_low,return_high,num_runs\n"
+        "new,drawn,E,100,10,8,12,2\nnew,drawn,E,200,20,14,26,2\nnew,drawn,E,300,30,,,2\n"
+        "new,evaluated,E,100,10,8,12,2\nnew,evaluated,E,200,20,14,26,2\n",
+        encoding="utf-8",
+    )
     monkeypatch.setattr(references, "ROOT", tmp_path)
     references._table.cache_clear()
     references._sources.cache_clear()
@@ -88,20 +111,23 @@ def test_score_is_the_mean_over_runs_of_the_mean_over_the_window() -> None:
 
 def test_single_runs_and_table_agree_wherever_both_exist() -> None:
     """Where no evaluation was left out, the score computed here is the tabulated one."""
-    compared = 0
+    compared = dict.fromkeys(AGENTS, 0)
+    rules = {(agent, entry.source): entry.rule for agent in AGENTS for entry in sources(agent)}
     by_env = {
-        (row["source"], row["env_id"]): row["task"]
+        (row["agent"], row["source"], row["env_id"]): row["task"]
         for row in table("comparable.csv").to_dict("records")
     }
     for row in table("mujoco/scores.csv").to_dict("records"):
-        task = by_env[row["source"], row["env_id"]]
-        score = reference_score("sac", row["source"], task, row["env_steps"], "deterministic")
+        agent, source, env_id = (row[key] for key in KEYS)
+        task, rule = by_env[agent, source, env_id], rules[agent, source]
+        score = reference_score(agent, source, task, row["env_steps"], rule)
         if score is not None and score.how == "single runs":
-            compared += 1
+            compared[agent] += 1
             assert score.mean == pytest.approx(row["score_mean"], abs=0.011)
             assert score.std == pytest.approx(row["score_std"], abs=0.011, nan_ok=True)
             assert score.num_runs == row["num_runs"]
-    assert compared > 150
+    assert compared["sac"] > 150
+    assert compared["a2c"] == 7 * 2  # 300,000 and 3,000,000 are evaluations of all seven tasks
 
 
 def test_a_thinned_window_falls_back_to_the_table() -> None:
@@ -238,11 +264,13 @@ def test_sources_that_judge_come_first() -> None:
     assert inferred.evaluation_interval_steps == 16_666
 
 
-def test_every_source_states_where_it_comes_from() -> None:
-    """Repository, full commit, licence and path, and a rule that the product knows."""
-    for entry in sources("sac"):
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_source_states_where_it_comes_from(agent) -> None:
+    """Repository, commit, licence and path, and a rule that the product knows."""
+    assert sources(agent)
+    for entry in sources(agent):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", entry.repository)
-        assert re.fullmatch(r"[0-9a-f]{40}", entry.commit)
+        assert re.fullmatch(r"[0-9a-f]{12}|[0-9a-f]{40}", entry.commit)
         assert entry.licence in {"MIT", "Apache-2.0"}
         assert entry.path
         assert entry.settings
@@ -251,37 +279,47 @@ def test_every_source_states_where_it_comes_from() -> None:
 
 
 def test_files_hold_exactly_what_compares() -> None:
-    """Each comparable environment has curves, a judge's also runs and scores, and no other has."""
-    keys = ["agent", "source", "env_id"]
-    wanted = set(table("comparable.csv")[keys].itertuples(index=False, name=None))
-    judged = {key for key in wanted if key[1] in JUDGES}
-    files = {"curves": wanted, "curves_by_seed": judged, "scores": judged}
-    for name, expected in files.items():
-        rows = table(f"mujoco/{name}.csv")
-        assert set(rows[keys].itertuples(index=False, name=None)) == expected
+    """Each comparable environment has a curve or a score, and no other is in any file.
+
+    On MuJoCo each has a curve, and a judge's also single runs and scores.
+    """
+    comparable = table("comparable.csv")
+    judges = {(agent, entry.source) for agent in AGENTS for entry in sources(agent) if entry.judges}
+    curves, scores = names(table("*/curves.csv")), names(table("*/scores.csv"))
+    assert curves | scores == names(comparable)
+    assert {key[:2] for key in scores} <= judges
+    mujoco = names(table("mujoco/curves.csv"))
+    judged = {key for key in mujoco if key[:2] in judges}
+    assert names(table("mujoco/curves_by_seed.csv")) == judged
+    assert names(table("mujoco/scores.csv")) == judged
+    for path in (*ROOT.glob("*/curves*.csv"), *ROOT.glob("*/scores.csv")):
+        rows = pd.read_csv(path)
         seed = ["seed"] if "seed" in rows else []
-        assert not rows.duplicated([*keys, *seed, "env_steps"]).any()
-    assert {key[1] for key in wanted} == {entry.source for entry in sources("sac")}
-    assert not table("comparable.csv").duplicated(["agent", "source", "task"]).any()
+        assert not rows.duplicated([*KEYS, *seed, "env_steps"]).any()
+    named = {(agent, entry.source) for agent in AGENTS for entry in sources(agent)}
+    assert {key[:2] for key in names(comparable)} == named
+    assert not comparable.duplicated(["agent", "source", "task"]).any()
     assert sum(path.stat().st_size for path in ROOT.rglob("*.*")) < 10_000_000
 
 
 def test_mean_curves_are_the_means_of_the_single_runs() -> None:
     """Mean, spread and number of runs of each drawn point follow from the single runs."""
-    keys = ["source", "env_id", "env_steps"]
+    keys = [*KEYS, "env_steps"]
     runs = table("mujoco/curves_by_seed.csv").groupby(keys)["mean_return"]
     merged = table("mujoco/curves.csv").query("source in @JUDGES").set_index(keys)
     merged = merged.join(runs.agg(["mean", "std", "count"]), how="outer", validate="1:1")
+    assert set(merged.index.get_level_values("agent")) == {"sac", "a2c"}
     np.testing.assert_allclose(merged["return_mean"], merged["mean"], atol=0.011)
     half_band = (merged["return_high"] - merged["return_low"]) / 2.0
     np.testing.assert_allclose(half_band, merged["std"], atol=0.021)
     np.testing.assert_array_equal(merged["num_runs"], merged["count"])
 
 
-def test_tasks_are_ids_of_the_simulator() -> None:
-    """A misspelt task would silently have no reference."""
-    envpool = pytest.importorskip("envpool")
-    assert set(table("comparable.csv")["task"]) <= set(envpool.list_all_envs())
+def test_tasks_and_protocols_are_known() -> None:
+    """A misspelt task would silently have no reference; only Atari games have a protocol."""
+    for row in table("comparable.csv").fillna({"protocol": ""}).to_dict("records"):
+        atari = TASKS[row["task"]].family == "atari"
+        assert row["protocol"] in (("noframeskip", "sticky") if atari else ("",))
 
 
 @pytest.mark.usefixtures("two_folders")
@@ -290,7 +328,7 @@ def test_another_folder_and_agent_need_no_change_of_code() -> None:
     exact = reference_score("new", "someone", "T-v0", 100, "sampled")
     assert exact is not None
     assert (exact.mean, exact.std, exact.how) == (2.0, pytest.approx(2**0.5), "single runs")
-    assert [entry.source for entry in sources("new")] == ["someone"]
+    assert [entry.source for entry in sources("new")] == ["drawn", "evaluated", "someone"]
     assert [entry.evaluation_interval_steps for entry in sources("old")] == [None]
 
 
@@ -306,3 +344,168 @@ def test_a_window_that_one_run_misses_is_not_averaged() -> None:
 def test_a_context_source_never_judges() -> None:
     """It has a score at this step and by this rule, but only curves to draw."""
     assert reference_score("old", "elsewhere", "T-v0", 100, "training") is None
+
+
+@pytest.mark.usefixtures("two_folders")
+@pytest.mark.parametrize(
+    ("env_steps", "mean", "std"),
+    [(100, 10.0, 2.0), (125, 12.5, 3.0), (200, 20.0, 6.0), (250, 25.0, None), (300, 30.0, None)],
+)
+def test_without_runs_or_table_the_drawn_curve_counts(env_steps, mean, std) -> None:
+    """By rule `training`, between its points; half the band is the spread if there is a band."""
+    score = reference_score("new", "drawn", "T-v0", env_steps, "training", "sticky")
+    assert score is not None
+    assert (score.mean, score.num_runs, score.how) == (mean, 2, "drawn curve")
+    assert score.std == pytest.approx(float("nan") if std is None else std, nan_ok=True)
+
+
+@pytest.mark.usefixtures("two_folders")
+def test_a_drawn_curve_is_neither_extrapolated_nor_used_by_another_rule() -> None:
+    """Outside its points there is nothing; evaluations have windows that a curve cannot fill."""
+    for env_steps in (99, 301):
+        assert reference_score("new", "drawn", "T-v0", env_steps, "training", "sticky") is None
+    assert reference_score("new", "evaluated", "T-v0", 100, "sampled", "sticky") is None
+
+
+@pytest.mark.parametrize(
+    ("agent", "task", "means"),
+    [
+        ("a2c", "Pong-v5", (-20.1, -12.4, 14.2, 18.5)),
+        ("a2c", "Breakout-v5", (2.9, 33.5, 112, 275)),
+        ("a2c", "Enduro-v5", (0, 0, 0, 0)),
+        ("a2c", "SpaceInvaders-v5", (210, 323, 591, 688)),
+        ("acer", "Breakout-v5", (3.0, 30.4, 359, 442)),
+        ("acer", "Qbert-v5", (511, 3530, 14216, 16683)),
+    ],
+)
+def test_baselines_curves_at_steps_read_independently(agent, task, means) -> None:
+    """Values read off the same page by others; the band is no deviation, so there is none."""
+    for env_steps, mean in zip((1_000_000, 2_500_000, 5_000_000, 10_000_000), means, strict=True):
+        score = reference_score(
+            agent, "openai_baselines_7bfbcf1", task, env_steps, "training", "noframeskip"
+        )
+        assert score is not None
+        assert score.mean == pytest.approx(mean, rel=0.005, abs=0.06)
+        assert np.isnan(score.std)
+        assert (score.num_runs, score.how) == (6, "drawn curve")
+
+
+def test_protocols_never_mix() -> None:
+    """Neither score nor curve of one protocol appears under another, nor without one."""
+    arguments = ("impala", "cleanba_impala_1gpu_10cpu", "Pong-v5", 50_000_000, "training")
+    assert reference_score(*arguments, "sticky") is not None
+    assert reference_score(*arguments, "noframeskip") is None
+    assert reference_score(*arguments) is None
+    arguments = ("impala", "rllib_2018", "Qbert-v5", 10_000_000, "training")
+    assert reference_score(*arguments, "noframeskip") is not None
+    assert reference_score(*arguments, "sticky") is None
+    drawn = {
+        protocol: set(reference_curves("a2c", "Qbert-v5", "rllib_2018", protocol)["source"])
+        for protocol in ("noframeskip", "sticky", "")
+    }
+    assert drawn["sticky"] == {"slm_lab_v5_fig"}
+    assert drawn["noframeskip"] == {
+        *("nnabla_rl", "openai_baselines_7bfbcf1", "openai_baselines_ea68f3b"),
+        *("rllib_2018", "sb3_rl_trained_agents"),
+    }
+    assert drawn[""] == set()
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    """A misspelt protocol would silently have no reference."""
+    with pytest.raises(ValueError, match=r"protocol must be one of .* not 'stickey'"):
+        reference_score("a2c", "rllib_2018", "Qbert-v5", 1, "training", "stickey")
+    with pytest.raises(ValueError, match="not 'stickey'"):
+        reference_curves("a2c", "Qbert-v5", "rllib_2018", "stickey")
+
+
+def test_cleanba_has_a_spread_at_its_end_and_a_figure_before() -> None:
+    """Alien: the table's deviation with n - 1; nothing between figure and table."""
+    score = {
+        env_steps: reference_score(
+            "impala", "cleanba_impala_1gpu_10cpu", "Alien-v5", env_steps, "training", "sticky"
+        )
+        for env_steps in (1_000_000, 10_000_000, 49_900_000, 50_000_000, 50_000_001)
+    }
+    final, early = score[50_000_000], score[10_000_000]
+    assert final is not None
+    assert early is not None
+    assert (final.mean, final.how, final.num_runs) == (5592.46, "tabulated", 3)
+    assert final.std == pytest.approx(2052.31 * (3 / 2) ** 0.5, rel=1e-5)
+    assert early.how == "drawn curve"
+    assert np.isnan(early.std)
+    assert score[1_000_000] is score[49_900_000] is score[50_000_001] is None
+
+
+def test_the_spread_of_three_runs_follows_from_minimum_and_maximum() -> None:
+    """Pong at 1M (-18.606, -17.393, -16.537), and the final deviations that the source states."""
+    score = reference_score("a2c", "nnabla_rl", "Pong-v5", 1_000_000, "sampled", "noframeskip")
+    assert score is not None
+    assert score.mean == -17.512
+    assert score.std == pytest.approx(np.std([-18.606, -17.393, -16.537], ddof=1), rel=1e-5)
+    assert score.how == "tabulated"
+    last = table("atari/curves.csv").query("source == 'nnabla_rl' and env_steps == 50_000_000")
+    half_bands = dict(
+        zip(last["env_id"], (last["return_high"] - last["return_low"]) / 2.0, strict=True)
+    )
+    stated = {"Asterix": 3363.86, "Breakout": 12.6217, "Qbert": 736.83, "Seaquest": 15.23}
+    assert {env_id: half_bands[env_id] for env_id in stated} == pytest.approx(stated, rel=0.01)
+
+
+def test_a_long_window_averages_means_and_spreads() -> None:
+    """Breakout at 5M: the evaluations at 4.75M and 5M, and not the one at 4.5M."""
+    rows = table("atari/curves.csv").query("source == 'nnabla_rl' and env_id == 'Breakout'")
+    window = rows[rows["env_steps"].isin([4_750_000, 5_000_000])]
+    score = reference_score("a2c", "nnabla_rl", "Breakout-v5", 5_000_000, "sampled", "noframeskip")
+    assert score is not None
+    assert score.mean == pytest.approx(window["return_mean"].mean(), rel=1e-5)
+    half_bands = (window["return_high"] - window["return_low"]) / 2.0
+    assert score.std == pytest.approx(half_bands.mean(), rel=1e-4)
+
+
+def test_the_learning_rate_of_rllib_ends_its_use() -> None:
+    """From 20M steps on its runs are trained with a learning rate of 0."""
+    for env_steps, exists in ((20_000_000, True), (20_000_001, False)):
+        score = reference_score(
+            "impala", "rllib_2020_tf", "Breakout-v5", env_steps, "training", "noframeskip"
+        )
+        assert (score is not None) == exists
+        assert score is None or score.std > 0.0
+
+
+def test_a2c_on_mujoco_compares_with_sampled_evaluations_of_ten_runs() -> None:
+    """HalfCheetah at 1M, known independently: 1838 and 1116; Ant-v3 differs from v4."""
+    score = reference_score("a2c", "tianshou_v3", "HalfCheetah-v4", 1_000_000, "sampled")
+    assert score is not None
+    assert (score.mean, score.std) == pytest.approx((1838, 1116), abs=0.5)
+    assert (score.num_runs, score.how) == (10, "tabulated")
+    assert reference_score("a2c", "tianshou_v3", "Ant-v4", 1_000_000, "sampled") is None
+
+
+@pytest.mark.parametrize(
+    ("task", "env_steps"), [("CartPole-v1", 500_000), ("Pendulum-v1", 1_000_000)]
+)
+def test_classic_control_has_one_run_to_show(task, env_steps) -> None:
+    """Up to the last step of the run; a single run has no spread."""
+    score = reference_score("a2c", "sb3_rl_trained_agents", task, env_steps, "training")
+    assert score is not None
+    assert score.num_runs == 1
+    assert np.isnan(score.std)
+
+
+def test_human_scores_are_the_published_ones() -> None:
+    """All 57 games, nothing else; Cleanba's median is then the 166 % known independently."""
+    tasks = [f"{game}-v5" for game in ATARI_GAMES]
+    known = human_scores([*tasks, "HalfCheetah-v4"])
+    assert list(known) == tasks
+    assert known["Breakout-v5"] == (1.7, 30.5)
+    assert known["Pong-v5"] == (-20.7, 14.6)
+    assert all(human > random for random, human in known.values())
+    rows = table("atari/scores.csv").query("source == 'cleanba_impala_1gpu_10cpu'")
+    normalised = [
+        (mean - known[f"{game}-v5"].random)
+        / (known[f"{game}-v5"].human - known[f"{game}-v5"].random)
+        for game, mean in zip(rows["env_id"], rows["score_mean"], strict=True)
+    ]
+    assert len(normalised) == 57
+    assert np.median(normalised) == pytest.approx(1.66, abs=0.005)
