@@ -39,7 +39,7 @@ lint: venv
 	$(BIN)/typos
 
 types: venv
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 ## Train every agent 2,000 steps past its learning start.
 train: venv

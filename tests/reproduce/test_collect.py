@@ -171,6 +171,26 @@ def test_only_finished_runs_give_scores(tmp_path: Path, record_run: RecordRun) -
     assert curves.groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
 
 
+def test_a_finished_run_without_a_score_counts_as_failed(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A longer run evaluated at other steps has no score here: it says so, and none is lost."""
+    plan = pendulum(tmp_path, [1, 2])
+    record_run(plan, TASK, 1, {950: 4.0, 1000: 6.0})
+    record_run(plan, TASK, 2, {900: 5.0, 1100: 7.0, 2000: 9.0}, env_steps=2000)
+    assert collect.collect_scores(plan)[["seed", "score"]].to_numpy().tolist() == [[1.0, 5.0]]
+    table = collect.collect_runs(plan)
+    assert table.status.tolist() == ["finished", "failed"]
+    assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
+
+
+def test_an_evaluation_that_is_no_number_is_not_skipped(tmp_path: Path) -> None:
+    """The mean of a window with a missing return is missing, not the mean of the rest."""
+    rows = "950,,9\n1000,6.0,9\n"
+    (tmp_path / "evaluations.csv").write_text("env_steps,mean_return,return_0\n" + rows)
+    assert math.isnan(collect.score(tmp_path, "deterministic", 1000))
+
+
 def test_a_longer_run_is_scored_at_the_plans_step(tmp_path: Path, record_run: RecordRun) -> None:
     """What it learned later says nothing about the step that is judged."""
     plan = pendulum(tmp_path, [1])

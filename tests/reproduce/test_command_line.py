@@ -114,6 +114,7 @@ WITH_TORCH = [
     ("sac classic --set ../../x=1", "--set: unknown setting '../../x'; choose from"),
     ("sac classic --set help=1", "--set: unknown setting 'help'; choose from"),
     ("sac classic --set seeds=3", "--set: seeds has a flag of its own"),
+    ("sac classic --set num_threads=3", "--set: num_threads is 1 in every process"),
     ("sac classic --set gamma=high", "could not convert string to float: 'high'"),
     ("sac classic --set gamma=$(x)", "could not convert string to float: '$(x)'"),
     ("sac classic --set gamma=--help", "could not convert string to float: '--help'"),
@@ -330,6 +331,19 @@ def test_ctrl_c_says_how_to_go_on(
     assert "python -m reproduce sac classic" in again
     assert again.endswith("log_interval=20")
     assert (desk / "my runs" / "sac-classic" / "paper" / "plan.json").exists()
+
+
+def test_a_bug_is_status_two(say: Say, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status 1 means that a score is below its reference, never that the harness broke."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(command_line, "make_plan", fail)
+    status, out, err = say(TINY)
+    assert (status, out) == (2, "")
+    assert err.startswith("Traceback")
+    assert err.endswith("ZeroDivisionError: a bug\n")
 
 
 def test_a_real_grid_from_command_to_page_and_again(

@@ -68,6 +68,13 @@ def ignore(board: Board) -> None:
     """Watch nothing."""
 
 
+def pids_of(plan: Plan, count: int, board: Board) -> list[int]:
+    """Process ids of the sleeping runs once there are `count`, else none; gives up in the end."""
+    assert time.monotonic() < board.started + 60, "the sleeping runs have not begun"
+    said = [file.read_text() for file in plan.directory.glob("*/*/pid")]
+    return [int(pid) for pid in said] if len(said) == count and all(said) else []
+
+
 def ends(board: Board) -> dict[int, tuple[str, str]]:
     """State and error of every run by seed."""
     return {row.run.seed: (row.state, row.error) for row in board.rows}
@@ -118,6 +125,7 @@ def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL: no output"),
         ("print('at work', flush=True); os.abort()", "killed by SIGABRT: at work"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", "killed by signal 37: no output"),
         ("pass", "exit 0: no output"),
         ("end(folders[0], 'running')", "exit 0: no output"),
         ("print('bad usage'); sys.exit(2)", "exit 2: bad usage"),
@@ -150,14 +158,18 @@ def test_what_a_run_recorded_before_it_died_is_kept(tmp_path: Path, stand_in: St
 
 def test_the_seeds_of_one_process_end_each_on_their_own(tmp_path: Path, stand_in: StandIn) -> None:
     """On a GPU one process may finish a seed, see one diverge and die with the third unfinished."""
-    script = "end(folders[0], 'finished'); end(folders[1], 'diverged', 'nan'); sys.exit(2)"
-    stand_in({1: script})
+    script = "end(folders[0], 'finished'); end(folders[1], 'diverged', 'nan')"
+    stand_in({1: script + "; print('not a number'); sys.exit(2)"})
     plan = dataclasses.replace(pendulum(tmp_path, [1, 2, 3]), device="cuda")
     assert ends(launch(plan, ignore)) == {
         1: ("finished", ""),
         2: ("diverged", "nan"),
-        3: ("failed", "exit 2: no output"),
+        3: ("failed", "exit 2: not a number"),
     }
+    assert [record_of(plan, seed).get("log_tail") for seed in (1, 2, 3)] == [
+        *(None, ["not a number"], ["not a number"]),
+    ]
+    assert record_of(plan, 2)["status"] == "diverged"
     assert (plan.directory / TASK / "seeds-1-2-3.log").exists()
 
 
@@ -217,6 +229,18 @@ def test_a_failed_run_is_run_again_and_its_failure_forgotten(
     assert [run.status for run in plan.runs()] == ["finished"]
 
 
+def test_what_a_killed_run_left_is_no_progress_of_the_next(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Steps and returns of the run before are not shown until, and unless, there are new ones."""
+    plan = pendulum(tmp_path, [1])
+    folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
+    stand_in({1: CRASH})
+    (row,) = launch(plan, ignore).rows
+    assert (row.state, row.env_steps, row.last_return) == ("failed", 0, None)
+    assert list(folder.glob("*.csv")) == []
+
+
 def test_a_shorter_run_is_kept_aside_however_often(
     tmp_path: Path, stand_in: StandIn, record_run: RecordRun
 ) -> None:
@@ -248,9 +272,8 @@ def test_a_signal_stops_every_process_and_goes_on(
 
     def interrupt(board: Board) -> None:
         assert signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN)
-        files = list(plan.directory.glob("*/*/pid"))
-        if len(files) == 2 and all(file.read_text() for file in files):
-            pids[:] = [int(file.read_text()) for file in files]
+        pids[:] = pids_of(plan, 2, board)
+        if pids:
             assert all(is_alive(pid) for pid in pids)
             os.kill(os.getpid(), number)
             time.sleep(5)
@@ -274,15 +297,16 @@ def test_a_process_that_ignores_the_request_to_stop_is_killed(
     )
     stand_in({1: "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP})
     plan = pendulum(tmp_path, [1])
-    file = plan.directory / TASK / "seed-1" / "pid"
+    pids: list[int] = []
 
     def interrupt(board: Board) -> None:
-        if file.exists() and file.read_text():
+        pids[:] = pids_of(plan, 1, board)
+        if pids:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         launch(plan, interrupt)
-    assert not is_alive(int(file.read_text()))
+    assert not is_alive(pids[0])
 
 
 def test_an_error_of_the_watcher_leaves_no_process_behind(
@@ -291,15 +315,16 @@ def test_an_error_of_the_watcher_leaves_no_process_behind(
     """Whatever ends the launcher ends what it started."""
     stand_in({1: SLEEP})
     plan = pendulum(tmp_path, [1])
-    file = plan.directory / TASK / "seed-1" / "pid"
+    pids: list[int] = []
 
     def fail(board: Board) -> None:
-        if file.exists() and file.read_text():
+        pids[:] = pids_of(plan, 1, board)
+        if pids:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         launch(plan, fail)
-    assert not is_alive(int(file.read_text()))
+    assert not is_alive(pids[0])
 
 
 def test_a_process_finds_this_checkout_and_uses_one_thread(

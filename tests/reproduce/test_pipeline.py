@@ -202,6 +202,23 @@ def test_a_report_on_nothing_has_every_file(tmp_path: Path, tree: Tree) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_task_without_a_measured_random_policy_is_shown_only(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours of training end in a report, if not in a verdict, where no margin can be declared."""
+    plan = mujoco(tmp_path, [HOPPER])
+    mean = reference_of(plan, HOPPER).mean
+    for seed in plan.seeds:
+        record_run(plan, HOPPER, seed, around(mean, seed))
+    monkeypatch.setattr(pipeline, "random_scores", dict)
+    verdicts = make_report(plan)
+    assert verdicts.verdict.tolist() == ["shown only"]
+    assert "random policy is unknown" in verdicts.note[0]
+    assert pd.DataFrame(records(plan, "scores")).normalised_score.isna().all()
+    assert exit_status(verdicts, statuses(plan)) == 0
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_reads_files_only(tmp_path: Path, record_run: RecordRun, tree: Tree) -> None:
     """It changes nothing that a run recorded, and works where the runs' folder was moved to."""
     plan = mujoco(tmp_path / "here", [HOPPER])
