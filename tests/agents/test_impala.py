@@ -1,4 +1,5 @@
-# pyright: reportArgumentType=false, reportCallIssue=false (wrong arguments on purpose)
+# Wrong arguments are passed on purpose.
+# pyright: reportArgumentType=false, reportCallIssue=false
 """IMPALA: V-trace against slow re-derivations, then what acting beside learning must keep."""
 
 import ast
