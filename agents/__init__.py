@@ -26,4 +26,4 @@ def load_policy(run: str | Path) -> Any:
         raise UsageError(
             f"{run} was trained by {description['agent']!r}, which is not an agent here"
         )
-    return importlib.import_module(f"agents.{description['agent']}").Policy(weights, description)
+    return importlib.import_module(f"agents.{description['agent']}").load(weights, description)

@@ -36,15 +36,24 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from suite.checkpoint import save_policy
-from suite.command_line import read_command_line, run_main
+from suite.checkpoint import Policy, save_policy
+from suite.command_line import run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
 from suite.randomness import environment_seeds, stream
-from suite.recorder import Means, Recorder, passed
-from suite.settings import Budget, Preset, UsageError, require
+from suite.recorder import Means, Recorder, passed, train_each_seed
+from suite.settings import (
+    Budget,
+    Preset,
+    UsageError,
+    above,
+    at_least,
+    check_run,
+    require,
+    within,
+)
 from suite.tasks import find_task
-from suite.vector_env import VectorEnv
+from suite.vector_env import Spaces, VectorEnv
 
 CONVOLUTIONS = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
@@ -138,35 +147,19 @@ class Config:
             ValueError: naming the field and the offending value.
         """
         task = find_task(self.task, self.protocol)
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UsageError(f"seeds must be distinct, and at least one: {self.seeds}")
-        for seed in self.seeds:
-            require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
-        for name in (
-            *("env_steps", "num_threads", "num_envs", "rollout_length", "evaluation_interval"),
-            *("evaluation_episodes", "log_interval"),
-        ):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
+        check_run(self)
         rows = self.num_envs * self.rollout_length
         rule = f"env_steps must hold one rollout of num_envs * rollout_length = {rows}"
+        at_least(self, 1, "rollout_length")
         require(self.env_steps >= rows, rule, self.env_steps)
-        for name in ("gamma", "gae_lambda"):
-            require(0 <= getattr(self, name) <= 1, f"{name} must be in [0, 1]", getattr(self, name))
+        within(self, 0, 1, "gae_lambda")
         require(0 < self.learning_rate < 1, "learning_rate must be in (0, 1)", self.learning_rate)
         decay = self.rmsprop_decay
         require(0 <= decay < 1, "rmsprop_decay must be in [0, 1)", decay)
-        for name in ("hidden_gain", "policy_head_gain", "value_head_gain", "rmsprop_epsilon"):
-            require(getattr(self, name) > 0, f"{name} must be above 0", getattr(self, name))
-        for name in ("observation_clip", "reward_clip"):
-            require(getattr(self, name) > 0, f"{name} must be above 0", getattr(self, name))
-        for name in ("value_coef", "entropy_coef", "learning_rate_decay_steps"):
-            require(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
-        log_std = self.initial_log_std
-        require(-20 <= log_std <= 2, "initial_log_std must be in [-20, 2]", log_std)
-        widths = self.hidden_sizes
-        require(min(widths, default=0) >= 1, "hidden_sizes must be widths of 1 or more", widths)
-        clip = self.max_gradient_norm
-        require(clip is None or clip > 0, "max_gradient_norm must be above 0", clip)
+        above(self, 0, "hidden_gain", "policy_head_gain", "value_head_gain", "rmsprop_epsilon")
+        above(self, 0, "observation_clip", "reward_clip", "max_gradient_norm")
+        at_least(self, 0, "value_coef", "entropy_coef", "learning_rate_decay_steps")
+        within(self, -20, 2, "initial_log_std")
         if self.normalise_observations and task.family == "atari":
             raise UsageError(f"normalise_observations is not for frames: {self.task}")
 
@@ -291,32 +284,6 @@ def orthogonal(
     columns, triangle = np.linalg.qr(tall)
     columns *= np.sign(np.diag(triangle))  # uniform over orthogonal matrices (Mezzadri 2007)
     return (gain * (columns if fan_in >= fan_out else columns.T)).astype(np.float32)
-
-
-class Spaces(NamedTuple):
-    """What the network must know of an environment."""
-
-    obs_shape: tuple[int, ...]
-    """Of one observation; three axes are frames `[C, H, W]`."""
-    num_outputs: int
-    """Number of discrete actions, or dimensions of a continuous one."""
-    low: tuple[float, ...] | None = None
-    """Least continuous action, in the task's units; None: actions are discrete."""
-    high: tuple[float, ...] | None = None
-    """Greatest continuous action."""
-
-    @property
-    def continuous(self) -> bool:
-        """Whether actions are continuous."""
-        return self.low is not None
-
-
-def spaces_of(env: Any) -> Spaces:
-    """Return the spaces of a `VectorEnv`."""
-    if not env.action_shape:
-        return Spaces(env.obs_shape, env.num_actions)
-    low, high = tuple(env.action_low.tolist()), tuple(env.action_high.tolist())
-    return Spaces(env.obs_shape, env.action_shape[0], low, high)
 
 
 class Trunk(nn.Module):
@@ -843,52 +810,29 @@ ACTING = ("convolutions", "hidden_sizes", "activation", "shared_trunk", "observa
 """Settings that rebuilding a policy needs, beside task and protocol."""
 
 
-class Policy:
-    """A trained policy: call it with observations, get actions.
+def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
+    """Rebuild a policy from what `save` wrote."""
+    settings = {name: description[name] for name in ("task", "protocol", *ACTING)}
+    config = Config(**{**settings, "hidden_sizes": tuple(description["hidden_sizes"])})
+    spaces, weights, moments = Spaces.from_json(description), dict(weights), None
+    if "obs_mean" in weights:
+        moments = RunningMoments(spaces.obs_shape)
+        moments.mean = weights.pop("obs_mean").numpy()
+        moments.variance = weights.pop("obs_variance").numpy()
+    network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
+    network.load_state_dict(weights)
 
-    Args:
-        weights: what `save` wrote, by name.
-        description: what `save` wrote beside them.
-    """
+    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        return choose_actions(
+            network, prepare(obs, moments, config, torch.device("cpu")), generator
+        )
 
-    def __init__(self, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-        settings = {name: description[name] for name in ("task", "protocol", *ACTING)}
-        settings["hidden_sizes"] = tuple(settings["hidden_sizes"])
-        self.config = Config(**settings)
-        bounds = (tuple(b) if b else None for b in (description["low"], description["high"]))
-        self._spaces = Spaces(tuple(description["obs_shape"]), description["num_outputs"], *bounds)
-        self._moments: RunningMoments | None = None
-        weights = dict(weights)
-        if "obs_mean" in weights:
-            self._moments = RunningMoments(self._spaces.obs_shape)
-            self._moments.mean = weights.pop("obs_mean").numpy()
-            self._moments.variance = weights.pop("obs_variance").numpy()
-        generator = np.random.default_rng(0)  # every weight drawn is replaced
-        self._network = ActorCritic(self.config, self._spaces, generator)
-        self._network.load_state_dict(weights)
-
-    def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions as `VectorEnv.step` takes them: numbers, or `[..., A]` in [-1, 1].
-
-        Args:
-            obs: one observation or any batch of them.
-            generator: draws from the policy; None: its mode.
-        """
-        shape = self._spaces.obs_shape
-        inputs = prepare(obs.reshape(-1, *shape), self._moments, self.config, torch.device("cpu"))
-        actions = _act(self._network, inputs, generator)
-        return actions.reshape((*obs.shape[: obs.ndim - len(shape)], *actions.shape[1:]))
-
-    def __call__(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions in the units of the task's action space; see `act`."""
-        actions = self.act(obs, generator)
-        if not self._spaces.continuous:
-            return actions
-        low, high = np.array([self._spaces.low, self._spaces.high], dtype=np.float32)
-        return low + (actions + 1) / 2 * (high - low)
+    return Policy(find_task(config.task, config.protocol), spaces, decide)
 
 
-def _act(network: ActorCritic, inputs: Tensor, generator: np.random.Generator | None) -> np.ndarray:
+def choose_actions(
+    network: ActorCritic, inputs: Tensor, generator: np.random.Generator | None
+) -> np.ndarray:
     """Return actions for prepared observations, drawn or the mode; continuous in [-1, 1]."""
     noise = None
     if generator is not None:
@@ -921,12 +865,12 @@ def score(config: Config, learner: Learner, env_steps: int, device: torch.device
     if config.evaluation_rule == "sampled":
         generator = stream(seed, "evaluation actions", env_steps)
 
-    def choose(obs: np.ndarray) -> np.ndarray:
+    def decide(obs: np.ndarray) -> np.ndarray:
         inputs = prepare(obs[0], learner.obs_moments, config, device)
-        return _act(learner.network, inputs, generator)[None]
+        return choose_actions(learner.network, inputs, generator)[None]
 
     task = find_task(config.task, config.protocol)
-    return evaluate(task, choose, [seed], env_steps, episodes=config.evaluation_episodes)
+    return evaluate(task, decide, [seed], env_steps, episodes=config.evaluation_episodes)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -946,7 +890,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         environment_seeds([seed], config.num_envs, "environments"),
         num_threads=config.num_threads,
     )
-    spaces = spaces_of(env)
+    spaces = env.spaces
     learner = make_learner(config, spaces, device)
     network, obs_moments = learner.network, learner.obs_moments
     rollout, action_stream = Rollout(config, spaces, device), stream(seed, "action noise")
@@ -1014,15 +958,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train as the command line says, one seed after another; 2 if one of them diverged."""
-    config, options = read_command_line(PRESETS, argv, prog="python -m agents.a2c")
-    status = 0
-    for seed in config.seeds:
-        alone = replace(config, seeds=(seed,))
-        recorder = Recorder.for_command("a2c", alone, options)
-        train(alone, recorder)
-        status = max(status, recorder.finish())
-    return status
+    """Train as the command line says; the exit status is 2 if a seed diverged."""
+    return train_each_seed("a2c", train, PRESETS, argv)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -45,15 +45,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from suite.checkpoint import save_policy
-from suite.command_line import read_command_line, run_main
+from suite.checkpoint import Policy, save_policy
+from suite.command_line import run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
 from suite.randomness import environment_seeds, stream
-from suite.recorder import Recorder, passed
-from suite.settings import Budget, Preset, UsageError, require
+from suite.recorder import Recorder, passed, train_each_seed
+from suite.settings import Budget, Preset, above, at_least, check_run, require, within
 from suite.tasks import find_task
-from suite.vector_env import Step, VectorEnv
+from suite.vector_env import Spaces, Step, VectorEnv
 
 CONVOLUTIONS = {
     "shallow": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),  # three layers, as DQN's
@@ -156,37 +156,22 @@ class Config:
             ValueError: naming the field and the offending value.
         """
         find_task(self.task, self.protocol)
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UsageError(f"seeds must be distinct, and at least one: {self.seeds}")
-        for seed in self.seeds:
-            require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
-        for name in (
-            *("env_steps", "num_threads", "num_envs", "unroll_length", "num_minibatches"),
-            *("evaluation_interval", "evaluation_episodes", "log_interval"),
-        ):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
+        check_run(self)
+        at_least(self, 1, "unroll_length", "num_minibatches")
         rule = f"env_steps must hold one unroll of num_envs * unroll_length = {self.unroll_rows}"
         require(self.env_steps >= self.unroll_rows, rule, self.env_steps)
         share, rest = divmod(self.num_envs, self.num_minibatches)
         rule = f"num_minibatches must divide num_envs = {self.num_envs}"
         require(share >= 1 and rest == 0, rule, self.num_minibatches)
-        for name in ("gamma", "trace_lambda"):
-            require(0 <= getattr(self, name) <= 1, f"{name} must be in [0, 1]", getattr(self, name))
+        within(self, 0, 1, "trace_lambda")
         require(0 < self.learning_rate < 1, "learning_rate must be in (0, 1)", self.learning_rate)
         decay = self.rmsprop_decay
         require(0 <= decay < 1, "rmsprop_decay must be in [0, 1)", decay)
-        for name in ("hidden_gain", "policy_head_gain", "value_head_gain", "rmsprop_epsilon"):
-            require(getattr(self, name) > 0, f"{name} must be above 0", getattr(self, name))
-        for name in ("policy_lag", "value_coef", "entropy_coef", "learning_rate_decay_steps"):
-            require(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
-        thresholds = ("clip_rho_threshold", "clip_c_threshold", "clip_pg_rho_threshold")
-        for name in (*thresholds, "max_gradient_norm"):
-            bound = getattr(self, name)
-            require(bound is None or bound > 0, f"{name} must be above 0", bound)
-        log_std = self.initial_log_std
-        require(-20 <= log_std <= 2, "initial_log_std must be in [-20, 2]", log_std)
-        widths = self.hidden_sizes
-        require(min(widths, default=0) >= 1, "hidden_sizes must be widths of 1 or more", widths)
+        above(self, 0, "hidden_gain", "policy_head_gain", "value_head_gain", "rmsprop_epsilon")
+        above(self, 0, "clip_rho_threshold", "clip_c_threshold", "clip_pg_rho_threshold")
+        above(self, 0, "max_gradient_norm")
+        at_least(self, 0, "policy_lag", "value_coef", "entropy_coef", "learning_rate_decay_steps")
+        within(self, -20, 2, "initial_log_std")
 
     @property
     def unroll_rows(self) -> int:
@@ -596,34 +581,6 @@ def initial_weight(
         return weight
     # channels last: faster on a CPU, and the order of the rows of `fan_in` does not matter
     return weight.T.reshape(*shape).contiguous(memory_format=torch.channels_last)
-
-
-# Same in: a2c.py
-class Spaces(NamedTuple):
-    """What the network must know of an environment."""
-
-    obs_shape: tuple[int, ...]
-    """Of one observation; three axes are frames `[C, H, W]`."""
-    num_outputs: int
-    """Number of discrete actions, or dimensions of a continuous one."""
-    low: tuple[float, ...] | None = None
-    """Least continuous action, in the task's units; None: actions are discrete."""
-    high: tuple[float, ...] | None = None
-    """Greatest continuous action."""
-
-    @property
-    def continuous(self) -> bool:
-        """Whether actions are continuous."""
-        return self.low is not None
-
-
-# Same in: a2c.py
-def spaces_of(env: Any) -> Spaces:
-    """Return the spaces of a `VectorEnv`."""
-    if not env.action_shape:
-        return Spaces(env.obs_shape, env.num_actions)
-    low, high = tuple(env.action_low.tolist()), tuple(env.action_high.tolist())
-    return Spaces(env.obs_shape, env.action_shape[0], low, high)
 
 
 class Trunk(nn.Module):
@@ -1108,48 +1065,24 @@ ACTING = ("convolutions", "hidden_sizes", "activation")
 """Settings that rebuilding a policy needs, beside task and protocol."""
 
 
-class Policy:
-    """A trained policy: call it with observations, get actions.
+def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
+    """Rebuild a policy from what `save` wrote."""
+    settings = {name: description[name] for name in ("task", "protocol", *ACTING)}
+    config = Config(**{**settings, "hidden_sizes": tuple(description["hidden_sizes"])})
+    spaces = Spaces.from_json(description)
+    network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
+    network.load_state_dict(dict(weights))
 
-    Args:
-        weights: what `save` wrote, by name.
-        description: what `save` wrote beside them.
-    """
+    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        return choose_actions(network, prepare(obs, torch.device("cpu")), generator)
 
-    def __init__(self, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-        settings = {name: description[name] for name in ("task", "protocol", *ACTING)}
-        settings["hidden_sizes"] = tuple(settings["hidden_sizes"])
-        self.config = Config(**settings)
-        bounds = (tuple(b) if b else None for b in (description["low"], description["high"]))
-        self._spaces = Spaces(tuple(description["obs_shape"]), description["num_outputs"], *bounds)
-        generator = np.random.default_rng(0)  # every weight drawn is replaced
-        self._network = ActorCritic(self.config, self._spaces, generator)
-        self._network.load_state_dict(weights)
-
-    def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions as `VectorEnv.step` takes them: numbers, or `[..., A]` in [-1, 1].
-
-        Args:
-            obs: one observation or any batch of them.
-            generator: draws from the policy; None: its mode.
-        """
-        shape = self._spaces.obs_shape
-        inputs = prepare(obs.reshape(-1, *shape), torch.device("cpu"))
-        actions = act(self._network, inputs, generator)
-        return actions.reshape((*obs.shape[: obs.ndim - len(shape)], *actions.shape[1:]))
-
-    # Same in: a2c.py
-    def __call__(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions in the units of the task's action space; see `act`."""
-        actions = self.act(obs, generator)
-        if not self._spaces.continuous:
-            return actions
-        low, high = np.array([self._spaces.low, self._spaces.high], dtype=np.float32)
-        return low + (actions + 1) / 2 * (high - low)
+    return Policy(find_task(config.task, config.protocol), spaces, decide)
 
 
 @torch.no_grad()
-def act(network: ActorCritic, inputs: Tensor, generator: np.random.Generator | None) -> np.ndarray:
+def choose_actions(
+    network: ActorCritic, inputs: Tensor, generator: np.random.Generator | None
+) -> np.ndarray:
     """Return actions for prepared observations, drawn or the mode; continuous in [-1, 1]."""
     noise = None
     if generator is not None:
@@ -1179,11 +1112,11 @@ def score(config: Config, learner: Learner, env_steps: int, device: torch.device
     if config.evaluation_rule == "sampled":
         generator = stream(seed, "evaluation actions", env_steps)
 
-    def choose_actions(obs: np.ndarray) -> np.ndarray:
-        return act(learner.network, prepare(obs[0], device), generator)[None]
+    def decide(obs: np.ndarray) -> np.ndarray:
+        return choose_actions(learner.network, prepare(obs[0], device), generator)[None]
 
     task = find_task(config.task, config.protocol)
-    return evaluate(task, choose_actions, [seed], env_steps, episodes=config.evaluation_episodes)
+    return evaluate(task, decide, [seed], env_steps, episodes=config.evaluation_episodes)
 
 
 def learn(
@@ -1219,7 +1152,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         environment_seeds([seed], config.num_envs, "environments"),
         num_threads=config.num_threads,
     )
-    spaces = spaces_of(env)
+    spaces = env.spaces
     learner = make_learner(config, spaces, device)
     unrolls = [Unroll(config, spaces, device) for _ in range(2 if config.policy_lag else 1)]
     actor = Actor(
@@ -1283,17 +1216,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-# Same in: a2c.py, but for the agent's name
 def main(argv: Sequence[str]) -> int:
-    """Train as the command line says, one seed after another; 2 if one of them diverged."""
-    config, options = read_command_line(PRESETS, argv, prog="python -m agents.impala")
-    status = 0
-    for seed in config.seeds:
-        alone = replace(config, seeds=(seed,))
-        recorder = Recorder.for_command("impala", alone, options)
-        train(alone, recorder)
-        status = max(status, recorder.finish())
-    return status
+    """Train as the command line says; the exit status is 2 if a seed diverged."""
+    return train_each_seed("impala", train, PRESETS, argv)
 
 
 if __name__ == "__main__":

@@ -35,15 +35,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.checkpoint import save_policy
+from suite.checkpoint import Policy, save_policy
 from suite.command_line import read_command_line, run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed
-from suite.settings import Budget, Preset, UsageError, require
+from suite.settings import Budget, Preset, UsageError, above, at_least, check_run, require
 from suite.tasks import SUITES, find_task
-from suite.vector_env import VectorEnv
+from suite.vector_env import Spaces, VectorEnv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,38 +140,18 @@ class Config:
         task = find_task(self.task)
         if task.actions != "continuous":
             raise UsageError(f"sac needs continuous actions; {self.task} has {task.actions} ones")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UsageError(f"seeds must be distinct, and at least one: {self.seeds}")
-        for seed in self.seeds:
-            require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
-        for name, value in vars(self).items():
-            require(
-                not isinstance(value, float) or math.isfinite(value),
-                f"{name} must be finite",
-                value,
-            )
-        for name in (
-            *("env_steps", "num_threads", "num_envs", "num_critics", "batch_size"),
-            *("replay_capacity", "policy_period", "target_period", "evaluation_interval"),
-            *("evaluation_episodes", "log_interval"),
-        ):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
+        check_run(self)
+        at_least(self, 1, "num_critics", "batch_size", "policy_period", "target_period")
         for name in ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"):
             require(0 < getattr(self, name) < 1, f"{name} must be in (0, 1)", getattr(self, name))
-        require(0 <= self.gamma <= 1, "gamma must be in [0, 1]", self.gamma)
         require(0 < self.tau <= 1, "tau must be in (0, 1]", self.tau)
-        for name in ("update_ratio", "reward_scale", "orthogonal_gain", "actor_head_gain"):
-            require(getattr(self, name) > 0, f"{name} must be above 0", getattr(self, name))
-        require(self.learning_starts >= 0, "learning_starts must be >= 0", self.learning_starts)
-        widths = self.hidden_sizes
-        require(min(widths, default=0) >= 1, "hidden_sizes must be widths of 1 or more", widths)
+        above(self, 0, "update_ratio", "reward_scale", "orthogonal_gain", "actor_head_gain")
+        above(self, 0, "action_gradient_clip")
+        at_least(self, 0, "learning_starts", "initial_alpha")
         lowest, highest = self.log_std_min, self.log_std_max
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
-        clip = self.action_gradient_clip
-        require(clip is None or clip > 0, "action_gradient_clip must be above 0", clip)
-        alpha, positive = self.initial_alpha, self.learn_alpha
-        require(alpha > 0 or not positive, "initial_alpha must be above 0 to be learned", alpha)
-        require(alpha >= 0, "initial_alpha must not be negative", alpha)
+        alpha, learned = self.initial_alpha, self.learn_alpha
+        require(alpha > 0 or not learned, "initial_alpha must be above 0 to be learned", alpha)
         num_envs = self.num_envs
         capacity = self.replay_capacity
         require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
@@ -731,40 +711,23 @@ def _normal(streams: Sequence[np.random.Generator], shape: Sequence[int]) -> np.
     return np.stack([s.standard_normal(tuple(shape), dtype=np.float32) for s in streams])
 
 
-class Policy:
-    """A trained actor: call it with observations, get actions.
+def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
+    """Rebuild the policy of one seed from what `save` wrote."""
+    bounds = ("log_std_min", "log_std_max", "log_std_bound")
+    config = Config(task=description["task"], **{name: description[name] for name in bounds})
+    num_layers = len(weights) // 2
+    actor = StackedMLP(
+        [weights[f"weight_{i}"][None, None] for i in range(num_layers)],
+        [weights[f"bias_{i}"][None, None] for i in range(num_layers)],
+    )
+    low, high = tuple(description["action_low"]), tuple(description["action_high"])
+    spaces = Spaces((len(weights["weight_0"]),), len(low), low, high)
 
-    Args:
-        weights: what `save` wrote, by name.
-        description: what `save` wrote beside them.
-    """
+    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        rows = np.asarray(obs, dtype=np.float32)[None]
+        return act(actor, rows, config, [generator] if generator else None)[0]
 
-    def __init__(self, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-        num_layers = len(weights) // 2
-        bounds = ("log_std_min", "log_std_max", "log_std_bound")
-        self.config = Config(task=description["task"], **{k: description[k] for k in bounds})
-        self.low = np.array(description["action_low"], dtype=np.float32)
-        self.high = np.array(description["action_high"], dtype=np.float32)
-        self._actor = StackedMLP(
-            [weights[f"weight_{i}"][None, None] for i in range(num_layers)],
-            [weights[f"bias_{i}"][None, None] for i in range(num_layers)],
-        )
-
-    def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions in [-1, 1], `[..., A]`, for observations `[..., O]`.
-
-        Args:
-            obs: one observation or any batch of them.
-            generator: draws from the policy; None: its mode.
-        """
-        obs = np.asarray(obs, dtype=np.float32)
-        rows = obs.reshape(1, -1, obs.shape[-1])
-        actions = act(self._actor, rows, self.config, [generator] if generator else None)
-        return actions.reshape(*obs.shape[:-1], -1)
-
-    def __call__(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions in the units of the task's action space; see `act`."""
-        return self.low + (self.act(obs, generator) + 1) / 2 * (self.high - self.low)
+    return Policy(find_task(config.task), spaces, decide)
 
 
 def save(

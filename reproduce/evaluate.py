@@ -10,7 +10,6 @@ import agents
 from suite.evaluation import evaluate
 from suite.randomness import environment_seeds, stream
 from suite.settings import UsageError
-from suite.tasks import Task, find_task
 from suite.vector_env import VectorEnv
 
 FORMATS = (".mp4", ".gif")
@@ -40,7 +39,7 @@ def evaluate_run(
     if seed < 0:
         raise UsageError(f"--seed must be at least 0, not {seed}")
     policy = agents.load_policy(run)
-    task = _task_of(policy)
+    task = policy.task
     generator = stream(seed, "evaluate actions") if sampled else None
     episode_returns = evaluate(
         task,
@@ -84,7 +83,7 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
     except ImportError:
         raise UsageError("--video needs imageio: pip install 'encore-rl[video]'") from None
     policy = agents.load_policy(run)
-    task = _task_of(policy)
+    task = policy.task
     env = VectorEnv(task, environment_seeds([seed], 1, "evaluate", 0), render=True)
     obs, frames, over = env.reset(), [], False
     while not over:
@@ -98,8 +97,3 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
         imageio.imwrite(video, np.stack(frames), **rate)
     except (OSError, ValueError) as error:
         raise UsageError(f"--video: cannot write {video}: {error}") from None
-
-
-def _task_of(policy: Any) -> Task:
-    """Return the task that a policy was trained on, in the protocol it was trained with."""
-    return find_task(policy.config.task, getattr(policy.config, "protocol", "noframeskip"))

@@ -1,17 +1,57 @@
 """Policies on disk: weights in safetensors, all else that acting needs in JSON beside them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 from torch import Tensor
 
 from suite.files import write_atomically, write_json
 from suite.settings import UsageError
+from suite.tasks import Task
+from suite.vector_env import Spaces
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+
+
+Decide = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
+"""From observations `[B, *obs]` to actions as `VectorEnv.step` takes them: drawn, or the mode."""
+
+
+class Policy:
+    """A trained policy: call it with observations, get actions.
+
+    Args:
+        task: what it was trained on.
+        spaces: of that task.
+        decide: the agent's own rule.
+    """
+
+    def __init__(self, task: Task, spaces: Spaces, decide: Decide) -> None:
+        self.task = task
+        self._spaces, self._decide = spaces, decide
+
+    def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+        """Return actions as `VectorEnv.step` takes them: numbers, or `[..., A]` in [-1, 1].
+
+        Args:
+            obs: one observation or any batch of them.
+            generator: draws from the policy; None: its mode.
+        """
+        obs, shape = np.asarray(obs), self._spaces.obs_shape
+        actions = self._decide(obs.reshape(-1, *shape), generator)
+        return actions.reshape((*obs.shape[: obs.ndim - len(shape)], *actions.shape[1:]))
+
+    def __call__(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+        """Return actions in the units of the task's action space; see `act`."""
+        actions = self.act(obs, generator)
+        if not self._spaces.continuous:
+            return actions
+        low, high = np.array([self._spaces.low, self._spaces.high], dtype=np.float32)
+        return low + (actions + 1) / 2 * (high - low)
 
 
 def save_policy(

@@ -12,16 +12,16 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from suite import hardware
-from suite.command_line import RunOptions
+from suite.command_line import RunOptions, read_command_line
 from suite.files import write_json
-from suite.settings import UsageError
+from suite.settings import Preset, UsageError
 from suite.vector_env import Step
 
 SCHEMA_VERSION = 1
@@ -277,6 +277,33 @@ class Recorder:
         wall_seconds = round(time.perf_counter() - self._started, 3)
         self._runs[i].update(status=status, error=error, ended_at=_now(), wall_seconds=wall_seconds)
         write_json(self.seed_directories[i] / "run.json", self._runs[i])
+
+
+def train_each_seed(
+    agent: str,
+    train: Callable[[Any, Recorder], object],
+    presets: Mapping[tuple[str, str], Preset[Any]],
+    argv: Sequence[str],
+) -> int:
+    """Train as an agent's own command line says, one seed after another.
+
+    Args:
+        agent: the agent's name.
+        train: trains the only seed of its configuration.
+        presets: the agent's `PRESETS`.
+        argv: the arguments after the program's name.
+
+    Returns:
+        the exit status: 0, or 2 if a seed diverged.
+    """
+    config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
+    status = 0
+    for seed in config.seeds:
+        alone = dataclasses.replace(config, seeds=(seed,))
+        recorder = Recorder.for_command(agent, alone, options)
+        train(alone, recorder)
+        status = max(status, recorder.finish())
+    return status
 
 
 def _refuse_finished(folder: Path) -> None:

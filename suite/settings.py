@@ -1,9 +1,10 @@
 """How an agent's settings are stated: presets and budgets, and the error for bad ones."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 ConfigT = TypeVar("ConfigT")
 
@@ -16,6 +17,47 @@ def require(condition: bool, rule: str, value: object) -> None:
     """Raise a `UsageError` that states the rule and the offending value unless it is kept."""
     if not condition:
         raise UsageError(f"{rule}, not {value}")
+
+
+def at_least(config: object, bound: int, *names: str) -> None:
+    """Refuse a configuration in which a named field is below `bound`; see `require`."""
+    for name in names:
+        require(getattr(config, name) >= bound, f"{name} must be >= {bound}", getattr(config, name))
+
+
+def above(config: object, bound: int, *names: str) -> None:
+    """Refuse a configuration in which a named field is neither None nor above `bound`."""
+    for name in names:
+        value = getattr(config, name)
+        require(value is None or value > bound, f"{name} must be above {bound}", value)
+
+
+def within(config: object, low: int, high: int, *names: str) -> None:
+    """Refuse a configuration in which a named field lies outside [low, high]."""
+    for name in names:
+        value = getattr(config, name)
+        require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+
+
+def check_run(config: Any) -> None:
+    """Refuse values that no agent can run with, in the fields that all agents share.
+
+    Raises:
+        UsageError: naming the field and the offending value.
+    """
+    distinct = len(config.seeds) == len(set(config.seeds)) > 0
+    require(distinct, "seeds must be distinct, and at least one", config.seeds)
+    for seed in config.seeds:
+        require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
+    for name, value in vars(config).items():
+        require(
+            not isinstance(value, float) or math.isfinite(value), f"{name} must be finite", value
+        )
+    at_least(config, 1, "env_steps", "num_threads", "num_envs")
+    at_least(config, 1, "evaluation_interval", "evaluation_episodes", "log_interval")
+    within(config, 0, 1, "gamma")
+    widths = config.hidden_sizes
+    require(min(widths, default=0) >= 1, "hidden_sizes must be widths of 1 or more", widths)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ a termination while the game goes on; dm_control observations are dictionaries.
 """
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import envpool
@@ -38,6 +39,30 @@ class Step(NamedTuple):
     """Sum of `raw_rewards` since the episode began, float64; a score where `episode_ends`."""
     episode_lengths: np.ndarray
     """Decisions since the episode began, int64."""
+
+
+class Spaces(NamedTuple):
+    """What a network must know of an environment."""
+
+    obs_shape: tuple[int, ...]
+    """Of one observation; three axes are frames `[C, H, W]`."""
+    num_outputs: int
+    """Number of discrete actions, or dimensions of a continuous one."""
+    low: tuple[float, ...] | None = None
+    """Least continuous action, in the task's units; None: actions are discrete."""
+    high: tuple[float, ...] | None = None
+    """Greatest continuous action."""
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are continuous."""
+        return self.low is not None
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Spaces":
+        """Return the spaces whose fields (`_asdict()`) went through JSON, among others."""
+        low, high = (tuple(fields[name]) if fields[name] else None for name in ("low", "high"))
+        return cls(tuple(fields["obs_shape"]), fields["num_outputs"], low, high)
 
 
 class VectorEnv:
@@ -123,6 +148,14 @@ class VectorEnv:
         self._first_obs = first.reshape(*self._shape, *first.shape[1:])
         self.obs_shape: tuple[int, ...] = first.shape[1:]
         self.obs_dtype: np.dtype[Any] = first.dtype
+
+    @property
+    def spaces(self) -> Spaces:
+        """Shapes and bounds of observations and actions."""
+        if not self.action_shape:
+            return Spaces(self.obs_shape, self.num_actions)
+        low, high = tuple(self.action_low.tolist()), tuple(self.action_high.tolist())
+        return Spaces(self.obs_shape, self.action_shape[0], low, high)
 
     def reset(self) -> np.ndarray:
         """Return the first observations, `[S, N, *obs]`. Environments reset themselves later on.

@@ -20,7 +20,7 @@ from reproduce.pipeline import make_report
 from reproduce.plan import make_plan
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError
-from suite.vector_env import Step
+from suite.vector_env import Spaces, Step
 
 CPU = torch.device("cpu")
 TINY = a2c.Config(
@@ -47,11 +47,11 @@ def table(recorder: Recorder, name: str) -> pd.DataFrame:
     return pd.read_csv(recorder.seed_directories[0] / name)
 
 
-CONTROL, SWINGING = a2c.Spaces((4,), 3), a2c.Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
+CONTROL, SWINGING = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
 """Spaces with three discrete actions, and with two continuous dimensions."""
 
 
-def make_learner(config: a2c.Config, spaces: a2c.Spaces) -> a2c.Learner:
+def make_learner(config: a2c.Config, spaces: Spaces) -> a2c.Learner:
     return a2c.make_learner(config, spaces, CPU)
 
 
@@ -181,7 +181,7 @@ def test_log_probabilities_and_entropies_equal_torch_distributions() -> None:
 @pytest.mark.parametrize("shared_trunk", [True, False])
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 def test_gradients_equal_finite_differences_with_targets_held(
-    spaces: a2c.Spaces, shared_trunk: bool
+    spaces: Spaces, shared_trunk: bool
 ) -> None:
     """Along random directions in the space of all weights, in float64."""
     config = replace(TINY, shared_trunk=shared_trunk, policy_head_gain=1.0, entropy_coef=0.1)
@@ -271,7 +271,7 @@ def test_frames_go_through_the_published_layers(convolutions: Any, shared_trunk:
     config = replace(
         TINY, convolutions=convolutions, shared_trunk=shared_trunk, rmsprop_form="torch"
     )
-    learner = make_learner(config, a2c.Spaces((4, 84, 84), 6))
+    learner = make_learner(config, Spaces((4, 84, 84), 6))
     frames = torch.rand(2, 4, 84, 84, generator=torch.Generator().manual_seed(0))
     strides = {"nature": (4, 2, 1), "a3c": (4, 2)}[convolutions]
     trunk = learner.network.actor
@@ -383,7 +383,7 @@ def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
 
 
 def filled_rollout(
-    config: a2c.Config, spaces: a2c.Spaces, rng: np.random.Generator
+    config: a2c.Config, spaces: Spaces, rng: np.random.Generator
 ) -> tuple[a2c.Rollout, Any]:
     rollout = a2c.Rollout(config, spaces, CPU)
     steps, num_envs = rollout.rewards.shape
@@ -403,7 +403,7 @@ def filled_rollout(
 
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 @pytest.mark.parametrize("reward_normalisation", ["none", "value_targets"])
-def test_ignored_rows_change_nothing(spaces: a2c.Spaces, reward_normalisation: Any) -> None:
+def test_ignored_rows_change_nothing(spaces: Spaces, reward_normalisation: Any) -> None:
     """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
     config = replace(
         TINY, rollout_length=8, gae_lambda=0.9, reward_normalisation=reward_normalisation
@@ -440,9 +440,7 @@ def test_statistics_of_rewards_skip_ignored_rows() -> None:
 class ScriptedEnv:
     """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
 
-    action_shape = ()
-    num_actions = 2
-    obs_shape = (1,)
+    spaces = Spaces((1,), 2)
     kind = "truncation"
     reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
 
@@ -544,7 +542,7 @@ def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
 def test_training_records_everything(tmp_path: Path) -> None:
     learner, recorder = train(TINY, tmp_path)
     with torch.no_grad():
-        before = make_learner(TINY, a2c.Spaces((4,), 2)).network
+        before = make_learner(TINY, Spaces((4,), 2)).network
         for old, new in zip(before.parameters(), learner.network.parameters(), strict=True):
             assert not torch.equal(old, new)
     updates = table(recorder, "updates.csv")
@@ -687,7 +685,7 @@ def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
         learner, recorder = train(config, tmp_path / protocol)
         assert learner.network.num_outputs == num_actions
         policy = agents.load_policy(recorder.seed_directories[0])
-        assert policy.config.protocol == protocol
+        assert policy.task.protocol == protocol
         frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
         prepared = torch.from_numpy(frames / 255).float()
         torch.testing.assert_close(

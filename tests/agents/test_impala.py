@@ -2,10 +2,7 @@
 # pyright: reportArgumentType=false, reportCallIssue=false
 """IMPALA: V-trace against slow re-derivations, then what acting beside learning must keep."""
 
-import ast
-import inspect
 import math
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,7 +21,7 @@ import agents
 from agents import a2c, impala
 from suite.recorder import Recorder
 from suite.settings import UsageError
-from suite.vector_env import Step
+from suite.vector_env import Spaces, Step
 
 CPU = torch.device("cpu")
 TINY = impala.Config(
@@ -43,7 +40,7 @@ TINY = impala.Config(
     log_interval=100,
 )
 SWING = replace(TINY, task="Pendulum-v1", env_steps=1_000)
-CONTROL, SWINGING = impala.Spaces((4,), 3), impala.Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
+CONTROL, SWINGING = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
 """Spaces with three discrete actions, and with two continuous dimensions."""
 
 
@@ -369,7 +366,7 @@ def test_each_term_of_the_loss_pulls_its_own_way() -> None:
 
 
 def random_unroll(
-    config: impala.Config, spaces: impala.Spaces, seed: int = 0
+    config: impala.Config, spaces: Spaces, seed: int = 0
 ) -> tuple[impala.Unroll, tuple[Any, ...]]:
     rng, unroll = np.random.default_rng(seed), impala.Unroll(config, spaces, CPU)
     steps, num_envs = unroll.rewards.shape
@@ -389,7 +386,7 @@ def random_unroll(
 
 
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
-def test_gradients_equal_finite_differences_with_targets_held(spaces: impala.Spaces) -> None:
+def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) -> None:
     """The update's own gradient, along random directions in the space of all weights, float64."""
     config = replace(TINY, unroll_length=6, entropy_coef=0.1, loss_reduction="mean")
     learner = impala.make_learner(config, spaces, CPU)
@@ -465,13 +462,13 @@ def test_on_policy_an_update_is_that_of_a2c() -> None:
         initialisation="orthogonal",
     )
     learner = impala.make_learner(config, CONTROL, CPU)
-    theirs = a2c.make_learner(theirs_config, a2c.Spaces(*CONTROL), CPU)
+    theirs = a2c.make_learner(theirs_config, Spaces(*CONTROL), CPU)
     assert torch.equal(learner.optimiser.parameters, theirs.optimiser.parameters)
     unroll, _ = random_unroll(config, CONTROL)
     with torch.no_grad():
         outputs, _ = learner.network(unroll.obs[:-1].flatten(0, 1))
         unroll.outputs[:] = outputs.unflatten(0, (8, 4))  # on policy
-    rollout = a2c.Rollout(theirs_config, a2c.Spaces(*CONTROL), CPU)
+    rollout = a2c.Rollout(theirs_config, Spaces(*CONTROL), CPU)
     for name in ("obs", "actions", "rewards", "terminations", "truncations", "valid"):
         getattr(rollout, name)[:] = getattr(unroll, name)
     impala.update(learner, config, unroll.transitions(), 1e-2)
@@ -483,7 +480,7 @@ def test_on_policy_an_update_is_that_of_a2c() -> None:
 
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 @pytest.mark.parametrize("loss_reduction", ["sum", "mean"])
-def test_ignored_rows_change_nothing(spaces: impala.Spaces, loss_reduction: Any) -> None:
+def test_ignored_rows_change_nothing(spaces: Spaces, loss_reduction: Any) -> None:
     """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
     config = replace(TINY, unroll_length=8, loss_reduction=loss_reduction)
     outcomes = []
@@ -589,7 +586,7 @@ def test_adam_equals_torch() -> None:
 
 def frames_network(convolutions: Any) -> tuple[impala.Trunk, Tensor, list[Tensor]]:
     config = replace(TINY, convolutions=convolutions)
-    learner = impala.make_learner(config, impala.Spaces((4, 84, 84), 6), CPU)
+    learner = impala.make_learner(config, Spaces((4, 84, 84), 6), CPU)
     frames = torch.rand(2, 4, 84, 84, generator=torch.Generator().manual_seed(0))
     trunk = learner.network.actor
     return trunk, frames, [p.detach().contiguous() for p in trunk.parameters()]
@@ -699,32 +696,6 @@ def test_drawn_actions_have_the_policys_probabilities() -> None:
     torch.testing.assert_close(actions.mean(0), outputs[0, :2], atol=0.02, rtol=0)
 
 
-REPEATED = (
-    *("categorical", "gaussian", "orthogonal", "Spaces", "spaces_of", "draw_noise", "RMSprop"),
-    *("_joined", "main", "put_obs", "__call__"),
-)
-
-
-@pytest.mark.parametrize("name", REPEATED)
-def test_what_is_repeated_from_a2c_is_the_same(name: str) -> None:
-    """Deliberate repeats cannot drift apart: equal syntax trees, comments and names aside."""
-    ours, theirs = (_definitions(module)[name] for module in (impala, a2c))
-    assert ast.dump(ours).replace("impala", "a2c") == ast.dump(theirs)
-
-
-def test_every_repeat_that_says_so_is_compared() -> None:
-    lines = inspect.getsource(impala).splitlines()
-    marked = [lines[i + 1] for i, line in enumerate(lines) if "# Same in: a2c.py" in line]
-    names = [re.match(r" *(?:def|class) (\w+)", line) for line in marked]
-    assert sorted(match[1] for match in names if match) == sorted(REPEATED)
-
-
-def _definitions(module: Any) -> dict[str, ast.AST]:
-    """Return every function, class and method of a module by name."""
-    tree = ast.parse(inspect.getsource(module))
-    return {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-
-
 # Acting beside learning
 
 
@@ -762,7 +733,7 @@ def test_the_lag_is_exactly_what_is_asked(
     count = len(trace.lags)
     assert count > 20
     assert trace.lags == [min(k, policy_lag) for k in range(count)]
-    network = impala.make_network(TINY, impala.Spaces((4,), 2), CPU)
+    network = impala.make_network(TINY, Spaces((4,), 2), CPU)
     for k in range(count):
         matches = []
         for version in (k - policy_lag, k - policy_lag + 1):
@@ -893,9 +864,7 @@ def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
 class ScriptedEnv:
     """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
 
-    action_shape = ()
-    num_actions = 2
-    obs_shape = (1,)
+    spaces = Spaces((1,), 2)
     kind = "truncation"
     reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
 
@@ -1022,7 +991,7 @@ def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
 
 def test_training_records_everything(tmp_path: Path) -> None:
     learner, recorder = train(TINY, tmp_path)
-    before = impala.make_network(TINY, impala.Spaces((4,), 2), CPU)
+    before = impala.make_network(TINY, Spaces((4,), 2), CPU)
     for old, new in zip(before.parameters(), learner.network.parameters(), strict=True):
         assert not torch.equal(old, new)
     updates = table(recorder, "updates.csv")
@@ -1143,7 +1112,7 @@ def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
         learner, recorder = train(config, tmp_path / f"{protocol}-{convolutions}")
         assert learner.network.num_outputs == num_actions
         policy = agents.load_policy(recorder.seed_directories[0])
-        assert policy.config.protocol == protocol
+        assert policy.task.protocol == protocol
         frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
         prepared = torch.from_numpy(frames / 255).float()
         outputs, _ = learner.network(prepared)

@@ -59,7 +59,7 @@ def test_sac_acting(benchmark: Any, batch: int) -> None:
         weights |= {f"weight_{i}": weight[0, 0].detach(), f"bias_{i}": bias[0, 0].detach()}
     config = {k: getattr(sac.Config(), k) for k in ("log_std_min", "log_std_max", "log_std_bound")}
     bounds = {"action_low": [-1.0] * 6, "action_high": [1.0] * 6}
-    policy = sac.Policy(weights, {"task": "HalfCheetah-v4", **config, **bounds})
+    policy = sac.load(weights, {"task": "HalfCheetah-v4", **config, **bounds})
     benchmark(policy.act, np.zeros((batch, 17), dtype=np.float32))
 
 
