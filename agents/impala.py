@@ -45,6 +45,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
@@ -628,9 +629,9 @@ class Trunk(nn.Module):
         """Return all heads' outputs for a batch of prepared observations."""
         hidden = (obs if self._convolve is None else self._convolve(obs)).flatten(1)
         for weight, bias in self._layers[:-1]:
-            hidden = self._activation(torch.addmm(bias, hidden, weight))
+            hidden = self._activation(affine(bias, hidden, weight))
         weight, bias = self._layers[-1]
-        return torch.addmm(bias, hidden, weight)
+        return affine(bias, hidden, weight)
 
     def _add_kernel(
         self, config: Config, shape: Sequence[int], generator: np.random.Generator

@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import read_command_line, run_main
 from suite.evaluation import evaluate
@@ -330,7 +331,7 @@ def membered_forward(
         members = zip(
             bias.flatten(0, 1).unbind(0), hidden, weight.flatten(0, 1).unbind(0), strict=True
         )
-        hidden = [torch.addmm(b, h, w) for b, h, w in members]
+        hidden = [affine(b, h, w) for b, h, w in members]
         if layer < last:
             hidden = [h.relu_() for h in hidden]
     return torch.stack(hidden).unflatten(0, (num_seeds, num_members))

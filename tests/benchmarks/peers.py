@@ -1,97 +1,215 @@
-"""Speed of our SAC beside stable-baselines3's, interleaved in one run.
+"""Speed of our agents beside other libraries', interleaved in one run.
 
-    make peers && .venv/bin/python -m tests.benchmarks.peers
+    make peers && .venv/bin/python -m tests.benchmarks.peers sac a2c-pong --pairs 5
 
-Both train HalfCheetah with the paper's networks (256 x 256, batch 256, one update per step) on one
-CPU thread, whole training loop, warm-up excluded. Pairs alternate, so a machine that changes speed
-changes both; the ratio of each pair is what counts. Peers run in an environment of their own.
+Whole training loops of equal networks and batches, warm-up excluded. The contestants of a
+comparison take turns, so a machine that changes speed changes all of them; the ratios of each
+turn are what counts. Peers run in an environment of their own.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from reproduce.collect import throughput
 from suite.command_line import Parser, run_main
-from suite.settings import UsageError
+from suite.settings import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
-WARM_UP = 500
+
 STABLE_BASELINES3 = """
 import sys, time
-import gymnasium, torch
-from stable_baselines3 import SAC
+import ale_py, gymnasium, torch
+from stable_baselines3 import A2C, SAC
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
 
-warm_up, updates = int(sys.argv[1]), int(sys.argv[2])
-torch.set_num_threads(1)
+name, threads, warm_up, steps = sys.argv[1], *map(int, sys.argv[2:])
+gymnasium.register_envs(ale_py)  # in worker processes too
 
 class Clock(BaseCallback):
     def _on_step(self):
-        if self.num_timesteps in (warm_up + 100, warm_up + 100 + updates):
+        if self.num_timesteps in (warm_up, warm_up + steps):
             times.append(time.perf_counter())
         return True
 
-times = []
-env = gymnasium.make("HalfCheetah-v5")
-model = SAC("MlpPolicy", env, learning_starts=warm_up, device="cpu", seed=1)
-model.learn(warm_up + updates + 101, callback=Clock())
-print(updates / (times[1] - times[0]))
+if __name__ == "__main__":
+    torch.set_num_threads(threads)
+    times = []
+    if name == "sac":
+        env = make_vec_env("HalfCheetah-v5")
+        model = SAC("MlpPolicy", env, learning_starts=warm_up - 100, device="cpu", seed=1)
+    elif name == "a2c-cartpole":
+        env = make_vec_env("CartPole-v1", 16)
+        model = A2C("MlpPolicy", env, device="cpu", seed=1)
+    else:
+        processes = {"vec_env_cls": SubprocVecEnv} if name == "a2c-pong-processes" else {}
+        env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 16, seed=1, **processes), 4)
+        model = A2C("CnnPolicy", env, device="cpu", seed=1)
+    model.learn(warm_up + steps + 80, callback=Clock())
+    print(steps / (times[1] - times[0]))
+    env.close()
+"""
+SIMULATOR = """
+import sys, time
+import numpy as np
+from suite.randomness import environment_seeds
+from suite.tasks import find_task
+from suite.vector_env import VectorEnv
+
+task, num_envs, threads, steps = sys.argv[1], *map(int, sys.argv[2:])
+env = VectorEnv(find_task(task), environment_seeds([1], num_envs, "x"), num_threads=threads)
+env.reset()
+rng = np.random.default_rng(0)
+actions = rng.integers(0, env.num_actions, (64, 1, num_envs))
+for k in range(64):
+    env.step(actions[k])
+started = time.perf_counter()
+for k in range(steps // num_envs):
+    env.step(actions[k % 64])
+print(steps // num_envs * num_envs / (time.perf_counter() - started))
 """
 
 
-def ours(num_updates: int) -> float:
-    """Return our environment steps (and updates) per second after the warm-up."""
+@dataclass(frozen=True)
+class Comparison:
+    """Programs that do the same work; each returns environment steps per second."""
+
+    steps: int
+    """Measured environment steps of each run."""
+    contestants: dict[str, Callable[[int], float]]
+    """By name; the first is compared with each of the others."""
+
+
+def ours(agent: str, flags: str, warm_up: int, steps: int) -> float:
+    """Return the speed of one of our agents, from its own record."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "agents.sac", "--task=HalfCheetah-v4", "--device=cpu"]
-        command += [f"--env-steps={WARM_UP + 100 + num_updates}", f"--learning-starts={WARM_UP}"]
-        command += ["--evaluation-interval=1000000", "--evaluation-episodes=1"]
-        command += ["--log-interval=100", f"--out={folder}"]
-        _run(command)
+        command = [sys.executable, "-m", f"agents.{agent}", "--device=cpu", f"--out={folder}"]
+        command += [f"--env-steps={warm_up + steps}", f"--log-interval={warm_up}", *flags.split()]
+        _run(command, threads=1)
         speed = throughput(Path(folder) / "seed-1")
     assert speed is not None
     return speed["env_steps_per_second"]
 
 
-def stable_baselines3(num_updates: int) -> float:
-    """Return stable-baselines3's environment steps per second after the warm-up."""
+def stable_baselines3(name: str, threads: int, warm_up: int, steps: int) -> float:
+    """Return the speed of stable-baselines3, by its own settings' defaults."""
     python = ROOT / ".venv-peers" / "bin" / "python"
     if not python.exists():
         raise UsageError("the peers' environment is missing: run `make peers` first")
-    output = _run([str(python), "-c", STABLE_BASELINES3, str(WARM_UP), str(num_updates)])
-    return float(output.split()[-1])
+    arguments = [name, *map(str, (threads, warm_up, steps))]
+    with tempfile.TemporaryDirectory() as folder:  # its worker processes import a file
+        script = Path(folder) / "peer.py"
+        script.write_text(STABLE_BASELINES3)
+        return float(_run([str(python), str(script), *arguments], threads).split()[-1])
 
 
-def _run(command: list[str]) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment
-    ).stdout
+def simulator(task: str, num_envs: int, threads: int, steps: int) -> float:
+    """Return the speed of envpool behind the adapter, under random actions."""
+    arguments = [task, *map(str, (num_envs, threads, steps))]
+    return float(_run([sys.executable, "-c", SIMULATOR, *arguments], threads=1))
+
+
+def _run(command: list[str], threads: int) -> str:
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    run = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **limits}
+    )
+    if run.returncode:
+        raise UsageError(f"{' '.join(command)[:80]} failed: {run.stderr.strip()[-300:]}")
+    return run.stdout
+
+
+_PONG = "--suite=atari-7 --task=Pong-v5 --num-envs=16"
+_SHALLOW = f"{_PONG} --num-minibatches=1 --unroll-length=20"
+COMPARISONS = {
+    "sac": Comparison(
+        steps=1_500,
+        contestants={
+            "encore": partial(
+                ours,
+                "sac",
+                "--task=HalfCheetah-v4 --learning-starts=500 --evaluation-interval=1000000 "
+                "--evaluation-episodes=1",
+                600,
+            ),
+            "stable-baselines3": partial(stable_baselines3, "sac", 1, 600),
+        },
+    ),
+    "a2c-cartpole": Comparison(
+        steps=160_000,
+        contestants={
+            "encore": partial(
+                ours,
+                "a2c",
+                "--task=CartPole-v1 --num-threads=2 --no-normalise-observations "
+                "--reward-normalisation=none",
+                16_000,
+            ),
+            "encore, one thread, normalised": partial(ours, "a2c", "--task=CartPole-v1", 16_000),
+            "stable-baselines3": partial(stable_baselines3, "a2c-cartpole", 1, 1_600),
+        },
+    ),
+    "a2c-pong": Comparison(
+        steps=16_000,
+        contestants={
+            "encore": partial(ours, "a2c", f"{_PONG} --num-threads=2", 1_600),
+            "stable-baselines3": partial(stable_baselines3, "a2c-pong", 2, 1_600),
+            "stable-baselines3, 16 processes": partial(
+                stable_baselines3, "a2c-pong-processes", 1, 1_600
+            ),
+            "simulator alone": partial(simulator, "Pong-v5", 16, 2),
+        },
+    ),
+    "impala-pong": Comparison(
+        steps=16_000,
+        contestants={
+            "encore impala": partial(ours, "impala", f"{_SHALLOW} --num-threads=2", 1_600),
+            "encore impala, one thread each": partial(ours, "impala", _SHALLOW, 1_600),
+            "encore a2c": partial(ours, "a2c", f"{_PONG} --num-threads=2", 1_600),
+        },
+    ),
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure pairs, print each and the summary."""
+    """Measure turns of every comparison asked for; print each and the summary."""
     parser = Parser(prog="python -m tests.benchmarks.peers", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=1500, help="measured updates per run")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMPARISONS))
+    parser.add_argument("--pairs", type=int, default=5, help="turns of every contestant")
+    parser.add_argument("--steps", type=int, help="measured environment steps of each run")
     options = parser.parse(argv)
-    ratios = []
-    for pair in range(options.pairs):
-        speeds = ours(options.updates), stable_baselines3(options.updates)
-        ratios.append(speeds[0] / speeds[1])
-        print(
-            f"pair {pair + 1}: encore {speeds[0]:.1f}, stable-baselines3 {speeds[1]:.1f} steps/s, "
-            f"ratio {ratios[-1]:.2f}",
-            flush=True,
-        )
-    low, median, high = np.quantile(ratios, [0, 0.5, 1])
-    print(f"ratio: median {median:.2f}, {low:.2f} to {high:.2f} over {len(ratios)} pairs")
+    for name in options.names:
+        if name not in COMPARISONS:
+            raise UsageError(f"no comparison {name!r}{nearest(name, COMPARISONS)}")
+    for name in options.names or COMPARISONS:
+        comparison = COMPARISONS[name]
+        table = []
+        for turn in range(options.pairs):
+            steps = options.steps or comparison.steps
+            speeds = [measure(steps) for measure in comparison.contestants.values()]
+            table.append(speeds)
+            print(f"{name}, turn {turn + 1}: {' '.join(f'{s:,.0f}' for s in speeds)}", flush=True)
+        _summarise(name, list(comparison.contestants), np.array(table))
     return 0
+
+
+def _summarise(name: str, contestants: Sequence[str], speeds: np.ndarray) -> None:
+    """Print the median speed of each contestant, and the first's ratio to it."""
+    for k, contestant in enumerate(contestants):
+        line = f"{name}: {contestant}: {np.median(speeds[:, k]):,.0f} steps/s"
+        if k:
+            low, median, high = np.quantile(speeds[:, 0] / speeds[:, k], [0, 0.5, 1])
+            line += f"; {contestants[0]} is {median:.2f} times that ({low:.2f} to {high:.2f})"
+        print(line)
 
 
 if __name__ == "__main__":

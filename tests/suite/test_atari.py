@@ -19,8 +19,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import ale_py
 import numpy as np
 import pytest
+from ale_py.roms import get_rom_path
+from ale_py.vector_env import AtariVectorEnv
 
 from suite import vector_env
 from suite.tasks import Protocol, find_task
@@ -205,8 +208,7 @@ def aligned(name: str, protocol: Protocol, num_envs: int = 2, **options: Any) ->
 
 def ale_vector(rom: str, env: VectorEnv, repeat_action_probability: float) -> Any:
     """Return ale-py's vector environment with points unclipped and lost lives that end nothing."""
-    module = pytest.importorskip("ale_py.vector_env")
-    other = module.AtariVectorEnv(
+    other = AtariVectorEnv(
         rom,
         env.num_envs,
         num_threads=1,
@@ -284,8 +286,8 @@ def test_lives_games_and_scores_are_those_of_the_bare_emulator(
     A decision is four emulator frames, fewer where the game ends. After a lost life the ignored row
     presses FIRE for one frame (and would wait up to 29 more frames with the default `noop_max`).
     """
-    ale_py = pytest.importorskip("ale_py")
-    rom_path = pytest.importorskip("ale_py.roms").get_rom_path(rom)
+    rom_path = get_rom_path(rom)
+    assert rom_path is not None
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", 0.0)

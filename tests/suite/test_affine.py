@@ -1,0 +1,60 @@
+"""Affine layers by oneDNN: torch's results, whichever way they take."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from suite import affine as module
+from suite.affine import affine
+
+SIZES = [(256, 256, 256), (80, 3136, 64), (256, 256, 1), (5, 7, 3), (4096, 1024, 1)]
+"""Rows, inputs and outputs on both sides of the size from which oneDNN computes."""
+
+
+def layer(rows: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((outputs,), (rows, inputs), (inputs, outputs), (rows, outputs))
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    return drawn[0], drawn[1], drawn[2], drawn[3]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_results_and_gradients_are_those_of_float64(size: tuple[int, int, int]) -> None:
+    """The forward pass and all three gradients, to the rounding of float32."""
+    *arguments, upstream = layer(*size)
+    ours = [a.requires_grad_() for a in arguments]
+    theirs = [a.detach().double().requires_grad_() for a in arguments]
+    output, expected = affine(ours[0], ours[1], ours[2]), torch.addmm(*theirs)
+    gradients = torch.autograd.grad(output, ours, upstream)
+    expected_gradients = torch.autograd.grad(expected, theirs, upstream.double())
+    for ours_, theirs_ in zip((output, *gradients), (expected, *expected_gradients), strict=True):
+        torch.testing.assert_close(ours_.double(), theirs_, rtol=1e-4, atol=1e-3)
+        assert ours_.is_contiguous()
+
+
+def test_large_layers_take_the_way_of_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only sizes that gain from it, and only where torch has it."""
+    calls = []
+    linear = module._linear
+    assert linear is not None
+    monkeypatch.setattr(module, "_linear", lambda *a: calls.append(1) or linear(*a))
+    for size, count in (((64, 256, 256), 1), ((16, 64, 64), 0)):
+        calls.clear()
+        affine(*layer(*size)[:3])
+        assert len(calls) == count
+    monkeypatch.setattr(module, "_linear", None)
+    affine(*layer(64, 256, 256)[:3])
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    """A layer whose weights are constants passes a gradient to its inputs alone."""
+    bias, inputs, weight, upstream = layer(64, 256, 256)
+    inputs.requires_grad_()
+    (gradient,) = torch.autograd.grad(affine(bias, inputs, weight), [inputs], upstream)
+    torch.testing.assert_close(gradient, upstream @ weight.T, rtol=1e-4, atol=1e-3)
+
+
+def test_other_number_types_are_torchs() -> None:
+    """float64, as tests of gradients use it, keeps its precision."""
+    bias, inputs, weight, _ = (tensor.double() for tensor in layer(64, 256, 256))
+    assert torch.equal(affine(bias, inputs, weight), torch.addmm(bias, inputs, weight))
