@@ -122,6 +122,8 @@ class Config:
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     convolutions: Literal["shallow", "deep", "rllib"] = "shallow"
     """Layers for uint8 frames: the paper's shallow or deep (residual) network, or RLlib's."""
+    frame_divisor: float = 255.0
+    """Frames are divided by it before the first layer; 1 leaves them as bytes, 0 to 255."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers for observations that are no frames."""
     activation: Literal["tanh", "relu"] = "tanh"
@@ -170,7 +172,7 @@ class Config:
         require(0 <= decay < 1, "rmsprop_decay must be in [0, 1)", decay)
         above(self, 0, "hidden_gain", "policy_head_gain", "value_head_gain", "rmsprop_epsilon")
         above(self, 0, "clip_rho_threshold", "clip_c_threshold", "clip_pg_rho_threshold")
-        above(self, 0, "max_gradient_norm")
+        above(self, 0, "max_gradient_norm", "frame_divisor")
         at_least(self, 0, "policy_lag", "value_coef", "entropy_coef", "learning_rate_decay_steps")
         within(self, -20, 2, "initial_log_std")
 
@@ -232,6 +234,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         # ray-project/rl-experiments, atari-impala/atari-impala.yaml: 32 workers x 5 environments,
         # fragments of 50 steps, batches of 500, 5e-4 linear to 0 at 20M steps; RLlib's defaults of
         # 2018: Adam, clip 40, value 0.5 x half squared error, entropy 0.01, sums, V-trace clips 1.
+        # Its preprocessing leaves frames as bytes (rllib/env/atari_wrappers.py).
         config=Config(
             num_envs=160,
             unroll_length=50,
@@ -240,6 +243,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
             learning_rate=5e-4,
             learning_rate_decay_steps=20_000_000,
             convolutions="rllib",
+            frame_divisor=1.0,
             initialisation="glorot_uniform",
             time_limit_is_terminal=True,
         ),
@@ -833,6 +837,7 @@ class Unroll:
     def __init__(self, config: Config, spaces: Spaces, device: torch.device) -> None:
         steps, num_envs = config.unroll_length, config.num_envs
         self._config, self._device = config, device
+        self._frame_factor = 1 / config.frame_divisor
         self.obs = torch.empty(steps + 1, num_envs, *spaces.obs_shape, device=device)
         if len(spaces.obs_shape) == 3:  # channels-last memory, as the kernels have it
             channels, height, width = spaces.obs_shape
@@ -852,12 +857,11 @@ class Unroll:
         self.seconds: dict[str, float] = {}
         """How long the actor waited, acted and stepped the simulator."""
 
-    # Same in: a2c.py
     def put_obs(self, t: int, obs: np.ndarray) -> Tensor:
         """Store observations `[N, *obs]` at `t` and return them as the network reads them."""
         row = self.obs[t]
         if obs.dtype == np.uint8:  # converted once, on the device
-            torch.mul(torch.from_numpy(obs).to(self._device), 1 / 255, out=row)
+            torch.mul(torch.from_numpy(obs).to(self._device), self._frame_factor, out=row)
         else:
             row.copy_(torch.from_numpy(obs))
         return row
@@ -1054,15 +1058,15 @@ def collect(actor: Actor, unroll: Unroll) -> None:
     actor.finished_at = time.perf_counter()
 
 
-def prepare(obs: np.ndarray, device: torch.device) -> Tensor:
+def prepare(obs: np.ndarray, config: Config, device: torch.device) -> Tensor:
     """Return observations `[B, *obs]` as the network reads them."""
     if obs.dtype == np.uint8:
-        frames = torch.from_numpy(obs).to(device) * (1 / 255)
+        frames = torch.from_numpy(obs).to(device) * (1 / config.frame_divisor)
         return frames.contiguous(memory_format=torch.channels_last)
     return torch.from_numpy(np.asarray(obs, dtype=np.float32)).to(device)
 
 
-ACTING = ("convolutions", "hidden_sizes", "activation")
+ACTING = ("convolutions", "frame_divisor", "hidden_sizes", "activation")
 """Settings that rebuilding a policy needs, beside task and protocol."""
 
 
@@ -1075,7 +1079,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     network.load_state_dict(dict(weights))
 
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        return choose_actions(network, prepare(obs, torch.device("cpu")), generator)
+        return choose_actions(network, prepare(obs, config, torch.device("cpu")), generator)
 
     return Policy(find_task(config.task, config.protocol), spaces, decide)
 
@@ -1114,7 +1118,7 @@ def score(config: Config, learner: Learner, env_steps: int, device: torch.device
         generator = stream(seed, "evaluation actions", env_steps)
 
     def decide(obs: np.ndarray) -> np.ndarray:
-        return choose_actions(learner.network, prepare(obs[0], device), generator)[None]
+        return choose_actions(learner.network, prepare(obs[0], config, device), generator)[None]
 
     task = find_task(config.task, config.protocol)
     return evaluate(task, decide, [seed], env_steps, episodes=config.evaluation_episodes)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 _FEWEST_PRODUCTS = 2**22
 """Below as many multiplications, oneDNN's longer way in costs more than it gains."""
@@ -22,7 +21,7 @@ _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 def affine(
     bias: Float[Tensor, " O"], inputs: Float[Tensor, "B I"], weight: Float[Tensor, "I O"]
 ) -> Float[Tensor, "B O"]:
-    """Return `bias + inputs @ weight`, as `torch.addmm` does, once differentiable."""
+    """Return `bias + inputs @ weight`, as `torch.addmm` does."""
     large = inputs.shape[0] * weight.numel() >= _FEWEST_PRODUCTS
     if not large or _linear is None or inputs.is_cuda or inputs.dtype != torch.float32:
         return torch.addmm(bias, inputs, weight)
@@ -38,8 +37,7 @@ class _Affine(torch.autograd.Function):
         return _product(inputs, weight, bias)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         (gradient,), (inputs, weight) = grad_outputs, ctx.saved_tensors
         of_bias, of_inputs, of_weight = ctx.needs_input_grad
         return (

@@ -1101,20 +1101,24 @@ def test_a_threshold_may_be_none(name: str, plain: impala.Learner, tmp_path: Pat
 
 
 def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
-    """`sticky` has all 18 actions, `noframeskip` Pong's six; frames train and a policy loads."""
+    """`sticky` has all 18 actions, `noframeskip` Pong's six; frames train and a policy loads.
+
+    Training and acting divide frames by the same number.
+    """
     small = replace(TINY, task="Pong-v5", num_envs=2, env_steps=20, evaluation_rule="training")
-    for protocol, num_actions, convolutions in (
-        ("noframeskip", 6, "shallow"),
-        ("sticky", 18, "deep"),
-        ("noframeskip", 6, "rllib"),
+    for protocol, num_actions, convolutions, divisor in (
+        ("noframeskip", 6, "shallow", 255.0),
+        ("sticky", 18, "deep", 255.0),
+        ("noframeskip", 6, "rllib", 1.0),
     ):
         config = replace(small, protocol=protocol, convolutions=convolutions, num_minibatches=2)
+        config = replace(config, frame_divisor=divisor)
         learner, recorder = train(config, tmp_path / f"{protocol}-{convolutions}")
         assert learner.network.num_outputs == num_actions
         policy = agents.load_policy(recorder.seed_directories[0])
         assert policy.task.protocol == protocol
         frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
-        prepared = torch.from_numpy(frames / 255).float()
+        prepared = torch.from_numpy(frames / divisor).float()
         outputs, _ = learner.network(prepared)
         assert policy.act(frames).tolist() == outputs.argmax(-1).tolist()
 
@@ -1180,7 +1184,8 @@ def test_presets_differ_from_the_paper_where_their_source_does() -> None:
     }
     assert changed("rllib_2018") == {
         *("num_envs", "unroll_length", "num_minibatches", "optimiser", "learning_rate"),
-        *("learning_rate_decay_steps", "convolutions", "initialisation", "time_limit_is_terminal"),
+        *("learning_rate_decay_steps", "convolutions", "frame_divisor", "initialisation"),
+        "time_limit_is_terminal",
     }
     protocols = {
         source: impala.PRESETS["atari-7", source].protocol
