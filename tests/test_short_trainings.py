@@ -1,4 +1,4 @@
-"""Each agent, through its own command, 2,000 steps past its learning start (`make train`)."""
+"""Each agent, through its own command, far enough to see that it learns (`make train`)."""
 
 import json
 import subprocess
@@ -7,25 +7,33 @@ from pathlib import Path
 
 import pytest
 
+from agents import AGENTS
 from reproduce.collect import read_table
 from suite.tasks import find_task
 
 TRAININGS = {
-    "sac": ("InvertedPendulum-v4", 2_500, ("--learning-starts=500",)),
+    "sac": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
+    "a2c": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
+    "impala": ("CartPole-v1", 120_000, 20_000, ("--evaluation-rule=sampled",)),
 }
-"""Task, environment steps and flags by agent."""
+"""Task, environment steps, evaluation interval and flags by agent."""
 
 
 @pytest.mark.training
 @pytest.mark.parametrize("agent", TRAININGS)
-def test_an_agent_learns_within_two_thousand_updates(agent: str, tmp_path: Path) -> None:
-    """The default network, past its warm-up, scores far above a random policy and is recorded."""
-    task, env_steps, flags = TRAININGS[agent]
+def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Path) -> None:
+    """The preset's own settings, through the agent's command, recorded to the end."""
+    task, env_steps, interval, flags = TRAININGS[agent]
     command = [sys.executable, "-m", f"agents.{agent}", "--task", task, "--device=cpu", *flags]
-    command += [f"--env-steps={env_steps}", "--evaluation-interval=500", f"--out={tmp_path}"]
-    subprocess.run(command, check=True, timeout=300)
+    command += [f"--env-steps={env_steps}", f"--evaluation-interval={interval}"]
+    subprocess.run([*command, f"--out={tmp_path}"], check=True, timeout=300)
     folder = tmp_path / "seed-1"
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
-    assert read_table(folder / "updates.csv").num_updates.iloc[-1] == 2_000
+    assert len(read_table(folder / "updates.csv"))
     best = read_table(folder / "evaluations.csv").mean_return.max()
     assert best > 5 * find_task(task).random_score
+
+
+def test_every_agent_is_trained() -> None:
+    """An agent without an entry above would never be trained here."""
+    assert set(TRAININGS) == set(AGENTS)
