@@ -183,7 +183,15 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         budgets={
             "smoke": Budget(env_steps=100_000, num_seeds=3),
             "laptop": Budget(env_steps=500_000, num_seeds=5),
-            "paper": Budget(env_steps=1_000_000, num_seeds=5),
+            "paper": Budget(
+                env_steps=1_000_000,
+                num_seeds=5,
+                env_steps_of={
+                    "CartPole-v1": 500_000,
+                    "Acrobot-v1": 500_000,
+                    "MountainCarContinuous-v0": 100_000,
+                },
+            ),
         },
         judged_by="sb3_rl_trained_agents",
         departures=(
