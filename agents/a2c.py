@@ -78,7 +78,8 @@ class Config:
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
     num_threads: int = 1
-    """CPU threads of torch and of the simulator."""
+    """CPU threads of torch and of the simulator. With several, set OMP_WAIT_POLICY=PASSIVE in the
+    environment: torch's threads otherwise spin while the simulator's work."""
     num_envs: int = 16
     """Environments, N (the paper: 16 workers)."""
     rollout_length: int = 5
@@ -514,6 +515,7 @@ class RMSprop:
         self._tensors = list(module.parameters())
         self.parameters = _joined([tensor.detach() for tensor in self._tensors])
         self.square_averages = torch.full_like(self.parameters, float(self._inside))
+        self._divisor = torch.empty_like(self.parameters)
         parts = self.parameters.split([tensor.numel() for tensor in self._tensors])
         for tensor, part in zip(self._tensors, parts, strict=True):
             if tensor.dim() == 4:  # in the order of channels-last memory, as `_joined` puts it
@@ -527,18 +529,18 @@ class RMSprop:
         return _joined(torch.autograd.grad(loss, self._tensors))
 
     def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> Float[Tensor, ""]:
-        """Clip the gradient, make one step along it, and return its norm before clipping."""
+        """Clip the gradient in place, make one step along it, and return its norm before."""
         config, averages = self._config, self.square_averages
         norm = torch.linalg.vector_norm(gradient)
         if config.max_gradient_norm is not None:
-            gradient = gradient * (config.max_gradient_norm / norm).clamp_(max=1.0)
+            gradient.mul_((config.max_gradient_norm / norm).clamp_(max=1.0))
         averages.mul_(config.rmsprop_decay)
         averages.addcmul_(gradient, gradient, value=1 - config.rmsprop_decay)
         if self._inside:
-            divisor = (averages + config.rmsprop_epsilon).sqrt_()
+            torch.add(averages, config.rmsprop_epsilon, out=self._divisor).sqrt_()
         else:
-            divisor = averages.sqrt().add_(config.rmsprop_epsilon)
-        self.parameters.addcdiv_(gradient, divisor, value=-learning_rate)
+            torch.sqrt(averages, out=self._divisor).add_(config.rmsprop_epsilon)
+        self.parameters.addcdiv_(gradient, self._divisor, value=-learning_rate)
         return norm
 
 

@@ -120,6 +120,7 @@ def simulator(task: str, num_envs: int, threads: int, steps: int) -> float:
 
 def _run(command: list[str], threads: int) -> str:
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    limits["OMP_WAIT_POLICY"] = "PASSIVE"  # for all contestants: waiting threads do not spin
     run = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **limits}
     )
