@@ -151,11 +151,10 @@ COMPARISONS = {
             "encore": partial(
                 ours,
                 "a2c",
-                "--task=CartPole-v1 --num-threads=2 --no-normalise-observations "
-                "--reward-normalisation=none",
+                "--task=CartPole-v1 --no-normalise-observations --reward-normalisation=none",
                 16_000,
             ),
-            "encore, one thread, normalised": partial(ours, "a2c", "--task=CartPole-v1", 16_000),
+            "encore, normalised": partial(ours, "a2c", "--task=CartPole-v1", 16_000),
             "stable-baselines3": partial(stable_baselines3, "a2c-cartpole", 1, 1_600),
         },
     ),
@@ -173,8 +172,7 @@ COMPARISONS = {
     "impala-pong": Comparison(
         steps=16_000,
         contestants={
-            "encore impala": partial(ours, "impala", f"{_SHALLOW} --num-threads=2", 1_600),
-            "encore impala, one thread each": partial(ours, "impala", _SHALLOW, 1_600),
+            "encore impala": partial(ours, "impala", _SHALLOW, 1_600),
             "encore a2c": partial(ours, "a2c", f"{_PONG} --num-threads=2", 1_600),
         },
     ),
