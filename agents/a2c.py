@@ -183,7 +183,11 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets={
             "smoke": Budget(env_steps=100_000, num_seeds=3),
-            "laptop": Budget(env_steps=500_000, num_seeds=5),
+            "laptop": Budget(
+                env_steps=500_000,
+                num_seeds=5,
+                env_steps_of={"MountainCarContinuous-v0": 100_000},
+            ),
             "paper": Budget(
                 env_steps=1_000_000,
                 num_seeds=5,
@@ -248,6 +252,8 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         departures=(
             "environments: 16; the source's runs used as many as their machine had cores, unstated",
             "simulator: envpool's Atari, 27,000 decisions a game; the source's limit was 100,000",
+            "after a lost life envpool presses FIRE and waits up to 29 frames; the source takes "
+            "one step",
         ),
     )
     nnabla = replace(
@@ -264,11 +270,13 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         budgets={**baselines.budgets, "paper": Budget(env_steps=50_000_000, num_seeds=3)},
         judged_by="nnabla_rl",
+        tasks=("Breakout-v5", "Pong-v5", "Qbert-v5", "Seaquest-v5"),
         departures=(
             "one optimiser for all weights; the source steps and clips policy and value one by one",
             "initial weights: orthogonal; the source draws normal columns of equal norm",
             "evaluation: ten whole games; the source plays 125,000 steps",
-            "simulator: envpool's Atari presses FIRE after a reset; the source does not",
+            "simulator: envpool's Atari presses FIRE after a reset or a lost life; the source does "
+            "not",
         ),
     )
     presets: dict[tuple[str, str], Preset[Config]] = {("classic", "paper"): classic}
@@ -276,7 +284,8 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         presets[suite, "paper"] = presets[suite, "tianshou_v3"] = mujoco
     for suite in ("atari-7", "atari"):
         presets[suite, "paper"] = baselines
-        presets[suite, "nnabla_rl"] = nnabla
+    presets["atari-7", "nnabla_rl"] = nnabla
+    presets["atari", "nnabla_rl"] = replace(nnabla, tasks=("Asterix-v5", *nnabla.tasks))
     return presets
 
 
@@ -682,7 +691,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 
 METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm")
-MOMENTS = ("return", "squared_return", "residual", "squared_residual")
+MOMENTS = ("target", "residual", "squared_target", "squared_residual")
 
 
 def evaluate_actions(
@@ -760,10 +769,10 @@ def update(
     gradient = learner.optimiser.gradient(parts.total(config))
     norm = learner.optimiser.step(gradient, learning_rate)
     with torch.no_grad():
-        residuals = returns - values
-        moments = torch.stack([returns, returns.square(), residuals]) * batch.weights
+        rows = torch.stack([returns, returns - values]).double()
+        moments = torch.cat([rows, rows.square()]) * batch.weights
         diagnostics = torch.stack([parts.policy, parts.value, parts.entropy, norm])
-        return torch.cat([diagnostics, moments.sum((1, 2)), parts.value.view(1)])
+        return torch.cat([diagnostics.double(), moments.sum((1, 2))])
 
 
 def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
@@ -772,7 +781,7 @@ def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str,
         return {}
     values = dict(zip((*METRICS, *MOMENTS), means["update"].tolist(), strict=True))
     unexplained = values["squared_residual"] - values["residual"] ** 2
-    variance = values["squared_return"] - values["return"] ** 2
+    variance = values["squared_target"] - values["target"] ** 2
     columns = {name: values[name] for name in METRICS}
     columns["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
     columns["learning_rate"] = learning_rate
@@ -797,7 +806,7 @@ def act(network: ActorCritic, obs: Float[Tensor, "B ..."], noise: Tensor | None 
 def draw_noise(
     generator: np.random.Generator, network: ActorCritic, shape: Sequence[int]
 ) -> Float[Tensor, "..."]:
-    """Return what `act` needs to draw actions, of shape `[..., A]`, on the network's device."""
+    """Return what drawing actions needs, of shape `[..., A]`, on the network's device."""
     if network.log_stds is None:
         noise = torch.from_numpy(generator.gumbel(size=tuple(shape)).astype(np.float32))
     else:

@@ -186,6 +186,10 @@ class Config:
 def _presets() -> dict[tuple[str, str], Preset[Config]]:
     """Return every source's settings by (suite, source); `results/references/SOURCES.md` cites."""
     simulator = "simulator: envpool's Atari, 27,000 decisions a game; the source's limit is unknown"
+    lives = (
+        "after a lost life envpool presses FIRE and waits up to 29 frames; the source's "
+        "wrappers take one step"
+    )
     paper = Preset(
         # arXiv:1802.01561, Table G.1, as SOURCES.md has it: unroll 20, batch of 32 trajectories,
         # RMSprop with epsilon 0.01 and no momentum, 6e-4 to 0 over 200 million frames, entropy
@@ -200,12 +204,15 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         },
         judged_by="rllib_2018",
         protocol="noframeskip",
+        cores_per_run=2,
         departures=(
             "settings: the paper's; the judging source has Adam, batches of 500 with unrolls of 50 "
             "and a network of its own (--like rllib_2018 has them)",
+            "tasks and steps: the judging source has four games and learns for 20,000,000 steps",
             "environments: 32, one batch of trajectories; the paper does not state its actors",
             "policy lag: one unroll; the paper's actors run freely",
             simulator,
+            lives,
         ),
     )
     cleanba = Preset(
@@ -225,10 +232,11 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         budgets=paper.budgets,
         judged_by="cleanba_impala_1gpu_10cpu",
         protocol="sticky",
+        cores_per_run=2,
         departures=(
             "rewards stand with the action that caused them; the source stores each with the "
             "action after it, and masks the first action of an episode instead of the ignored one",
-            "policy lag: one unroll (4 updates) exactly; the source's varies with timing",
+            "policy lag: one unroll (4 updates) from the first unroll on",
         ),
     )
     rllib = Preset(
@@ -251,11 +259,13 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         budgets={**paper.budgets, "paper": Budget(env_steps=20_000_000, num_seeds=1)},
         judged_by="rllib_2018",
         protocol="noframeskip",
+        cores_per_run=2,
         tasks=("BeamRider-v5", "Breakout-v5", "Qbert-v5", "SpaceInvaders-v5"),
         departures=(
             "policy lag: one unroll (16 updates) exactly; the source's workers run freely",
             "initial weights of the value head: Glorot; the source normalises its columns",
             simulator,
+            lives,
         ),
     )
     classic = Preset(
@@ -283,6 +293,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
             "paper": Budget(env_steps=500_000, num_seeds=5),
         },
         judged_by=None,
+        cores_per_run=2,
         departures=("no source: settings chosen here, on CartPole-v1",),
     )
     presets: dict[tuple[str, str], Preset[Config]] = {}
@@ -743,7 +754,7 @@ def choose(outputs: Float[Tensor, "B A"], log_stds: Tensor | None, noise: Tensor
 def draw_noise(
     generator: np.random.Generator, network: ActorCritic, shape: Sequence[int]
 ) -> Float[Tensor, "..."]:
-    """Return what `act` needs to draw actions, of shape `[..., A]`, on the network's device."""
+    """Return what drawing actions needs, of shape `[..., A]`, on the network's device."""
     if network.log_stds is None:
         noise = torch.from_numpy(generator.gumbel(size=tuple(shape)).astype(np.float32))
     else:
@@ -810,14 +821,14 @@ class Adam(RMSprop):
         """Clip the gradient, make one step along it, and return its norm before clipping."""
         norm = torch.linalg.vector_norm(gradient)
         if self._config.max_gradient_norm is not None:
-            gradient = gradient * (self._config.max_gradient_norm / norm).clamp_(max=1.0)
+            gradient.mul_((self._config.max_gradient_norm / norm).clamp_(max=1.0))
         self._num_steps += 1
         self._averages.lerp_(gradient, 0.1)
         self.square_averages.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         unbiased = math.sqrt(1 - 0.999**self._num_steps)
-        divisor = self.square_averages.sqrt().div_(unbiased).add_(1e-8)
+        torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(1e-8)
         step_size = learning_rate / (1 - 0.9**self._num_steps)
-        self.parameters.addcdiv_(self._averages, divisor, value=-step_size)
+        self.parameters.addcdiv_(self._averages, self._divisor, value=-step_size)
         return norm
 
 
@@ -919,8 +930,11 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     return Learner(network, (Adam if config.optimiser == "adam" else RMSprop)(network, config))
 
 
-METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm", "rho", "max_rho", "clipped")
-MOMENTS = ("target", "squared_target", "residual", "squared_residual", "num_rows")
+METRICS = (
+    *("policy_loss", "value_loss", "entropy", "gradient_norm"),
+    *("mean_rho", "max_rho", "clipped_share"),
+)
+MOMENTS = ("target", "residual", "squared_target", "squared_residual", "num_rows")
 
 
 def update(
@@ -963,13 +977,12 @@ def update(
         rhos = log_rhos.exp() * valid
         bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
         residuals = returns.vs - values[:-1]
-        rows = torch.stack(
-            [entropies, rhos, (rhos > bound).float(), returns.vs, returns.vs.square()]
-        )
-        rows = torch.cat([rows, torch.stack([residuals, residuals.square()])]) * valid
-        entropy, rho, clipped, *moments = (rows.sum((1, 2)) / num_rows).unbind(0)
-        metrics = [parts.policy, parts.value, entropy, norm, rho, rhos.max(), clipped]
-        return torch.stack([*metrics, *moments, valid.sum()])
+        clipped = rhos > bound * (1 + 1e-4)  # more than rounding clips
+        rows = torch.stack([entropies, rhos, clipped.float(), returns.vs, residuals]).double()
+        rows = torch.cat([rows, rows[-2:].square()]) * valid
+        entropy, mean_rho, clipped_share, *moments = (rows.sum((1, 2)) / num_rows).unbind(0)
+        metrics = [parts.policy, parts.value, entropy, norm, mean_rho, rhos.max(), clipped_share]
+        return torch.stack([number.double() for number in (*metrics, *moments, valid.sum())])
 
 
 def flatten(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:
@@ -981,9 +994,7 @@ def flatten(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:
 
 def describe(updates: Sequence[Tensor], learning_rate: float, lag: int) -> dict[str, np.ndarray]:
     """Return the columns of `updates.csv`, `[1]` each, from the updates of a log interval."""
-    if not updates:
-        return {}
-    table = torch.stack(list(updates)).cpu().double().numpy()  # [U, M], the one transfer
+    table = torch.stack(list(updates)).cpu().numpy()  # [U, M], the one transfer
     columns = dict(zip((*METRICS, *MOMENTS), table.T, strict=True))
     means = {name: columns[name].mean() for name in METRICS}
     means["max_rho"] = columns["max_rho"].max()

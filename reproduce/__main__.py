@@ -109,14 +109,21 @@ def evaluate(argv: Sequence[str]) -> int:
     parser = _parser("evaluate ", "score the policy that a run saved")
     parser.add_argument("run", type=Path, help="a run's folder: .../<task>/seed-<k>")
     parser.add_argument("--episodes", type=int, default=10, metavar="N")
-    parser.add_argument("--sampled", action="store_true", help="draw actions; default: the mode")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--sampled", action="store_true", help="draw actions from the policy")
+    actions.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="take its mode (default: as the run was scored)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the environments")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
     from reproduce.evaluate import evaluate_run, film_run
 
+    sampled = options.sampled if options.sampled or options.deterministic else None
     result = evaluate_run(
-        options.run, episodes=options.episodes, sampled=options.sampled, seed=options.seed
+        options.run, episodes=options.episodes, sampled=sampled, seed=options.seed
     )
     interval = ""
     if result["ci_low"] is not None:

@@ -51,11 +51,17 @@ def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
 
 
+SHARES = ("environment_share", "acting_share", "learning_share")
+IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
+"""Recorded where one thread acts while another learns."""
+
+
 def throughput(directory: Path) -> dict[str, float] | None:
     """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
 
     Keys: `env_steps`, `num_updates`, `wall_seconds`, `env_steps_per_second`, `updates_per_second`,
-    and the shares of wall time. None where too little was recorded.
+    and the shares of wall time: `other_share` is what the named ones leave, idle time included, and
+    all of them add up to the number of threads. None where too little was recorded.
     """
     table = read_table(directory / "timing.csv")
     if table.empty:
@@ -68,8 +74,11 @@ def throughput(directory: Path) -> dict[str, float] | None:
     weights = learning.wall_seconds.diff().iloc[1:]
     shares = {
         column: float((learning[column].iloc[1:] * weights).sum() / seconds)
-        for column in ("environment_share", "acting_share", "learning_share")
+        for column in (*SHARES, *IDLE_SHARES)
+        if column in learning
     }
+    num_threads = 2 if IDLE_SHARES[0] in shares else 1  # one that acts beside one that learns
+    busy = sum(shares[column] for column in SHARES)
     return {
         "env_steps": last.env_steps,
         "num_updates": last.num_updates,
@@ -77,7 +86,7 @@ def throughput(directory: Path) -> dict[str, float] | None:
         "env_steps_per_second": (last.env_steps - first.env_steps) / seconds,
         "updates_per_second": (last.num_updates - first.num_updates) / seconds,
         **shares,
-        "other_share": max(0.0, 1 - sum(shares.values())),
+        "other_share": max(0.0, num_threads - busy),
     }
 
 
@@ -120,6 +129,7 @@ def collect_throughput(plan: Plan) -> pd.DataFrame:
     columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
     columns += ["env_steps_per_second", "updates_per_second", "environment_share"]
     columns += ["acting_share", "learning_share", "other_share", "env_frames_per_second"]
+    columns += [column for column in IDLE_SHARES if any(column in row for row in rows)]
     table = pd.DataFrame(rows, columns=columns)
     return table.astype({"seed": int, "env_steps": int, "num_updates": int})
 

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 import agents
+from reproduce.plan import read_record
 from suite.evaluation import evaluate
 from suite.randomness import environment_seeds, stream
 from suite.settings import UsageError
@@ -17,14 +18,14 @@ FORMATS = (".mp4", ".gif")
 
 
 def evaluate_run(
-    run: Path, *, episodes: int, sampled: bool = False, seed: int = 0
+    run: Path, *, episodes: int, sampled: bool | None = None, seed: int = 0
 ) -> dict[str, Any]:
     """Play fresh episodes with the policy that a run saved.
 
     Args:
         run: the run's folder.
         episodes: how many, one in each of as many environments.
-        sampled: draw actions from the policy instead of taking its mode.
+        sampled: draw actions from the policy, or take its mode; None: as the run itself was scored.
         seed: of the environments and of the drawn actions.
 
     Returns:
@@ -40,6 +41,10 @@ def evaluate_run(
         raise UsageError(f"--seed must be at least 0, not {seed}")
     policy = agents.load_policy(run)
     task = policy.task
+    if sampled is None:
+        record = read_record(run)
+        rule = record["config"].get("evaluation_rule") if record else None
+        sampled = rule in ("sampled", "training")
     generator = stream(seed, "evaluate actions") if sampled else None
     episode_returns = evaluate(
         task,

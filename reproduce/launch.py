@@ -161,7 +161,9 @@ def _start(group: Group, rows: list[Progress], plan: Plan) -> _Process:
             stale.unlink()
     seeds = "-".join(str(run.seed) for run in group.runs)[:100]
     log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    threads: dict[str, str] = dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+    )
     threads["OMP_WAIT_POLICY"] = "PASSIVE"  # where a run has several, they leave the cores alone
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

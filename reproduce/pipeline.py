@@ -39,7 +39,7 @@ def make_report(plan: Plan) -> pd.DataFrame:
         for name, task in tasks.items()
     }
     verdicts = check.verdict_table(scores, judging, zeros, runs[["task", "seed", "status"]])
-    summary = check.suite_summary(scores, judging, zeros)
+    summary = check.suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
     drawn = pd.concat(
         [
             references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)

@@ -134,7 +134,8 @@ class Plan:
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
         words += ["--device", self.device] if self.device != find_device("auto").type else []
-        words += ["--workers", str(self.workers)] if self.workers != _workers(self.device) else []
+        if self.workers != _workers(self.device, self.preset.cores_per_run):
+            words += ["--workers", str(self.workers)]
         words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
         return shlex.join(words)
 
@@ -256,7 +257,7 @@ def make_plan(
         seeds=tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1)),
         settings=changes,
         device=device,
-        workers=workers or _workers(device),
+        workers=workers or _workers(device, preset.cores_per_run),
         directory=runs_dir / f"{agent}-{suite}" / source,
         published=published,
         config=config,
@@ -339,9 +340,9 @@ def _python() -> str:
     return str(here.relative_to(Path.cwd()))
 
 
-def _workers(device: str) -> int:
+def _workers(device: str, cores_per_run: int) -> int:
     """Return how many processes run side by side where `--workers` does not say."""
-    return num_cores() if device == "cpu" else 1
+    return max(1, num_cores() // cores_per_run) if device == "cpu" else 1
 
 
 def _split(setting: str) -> tuple[str, str]:

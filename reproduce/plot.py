@@ -217,9 +217,11 @@ def draw_throughput(throughput: pd.DataFrame, directory: Path) -> Path:
         speed.xaxis.set_major_formatter(FuncFormatter(_compact))
         speed.set_title("environment steps per second, dots: seeds, line: median", loc="left")
         speed.grid(axis="x", color=GRID, lw=0.8)
-        shares.set_xlim(0.0, 1.0)
+        most = throughput[[f"{name}_share" for name in SHARE_COLOURS]].sum(axis=1).max()
+        shares.set_xlim(0.0, max(1.0, most) if np.isfinite(most) else 1.0)
         shares.xaxis.set_major_formatter(PercentFormatter(1.0))
-        shares.set_title("share of wall time, mean over seeds", loc="left")
+        threads = ", summed over threads" if shares.get_xlim()[1] > 1.01 else ""
+        shares.set_title(f"share of wall time{threads}, mean over seeds", loc="left")
         for panel in (speed, shares):
             _tidy(panel)
         patches = [Patch(color=SHARE_COLOURS[name], label=name) for name in SHARE_COLOURS]

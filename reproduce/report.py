@@ -125,6 +125,8 @@ def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | Non
     text = number(mean)
     if decimals is not None:
         text = f"{float(mean):,.{decimals}f} ± {float(spread):,.{decimals}f}"
+    elif spread == 0:
+        text = f"{text} ± 0"
     entries = ([] if count is None else [number(count)]) + ([source] if source else [])
     return f"{text} ({', '.join(entries)})" if entries else text
 
@@ -345,9 +347,9 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _decimals(spread: Any) -> int | None:
     """Decimals that show two significant digits of a spread; None if it has none to show."""
-    if pd.isna(spread) or not math.isfinite(spread):
+    if pd.isna(spread) or not math.isfinite(spread) or spread == 0:
         return None
-    return 0 if spread == 0 else min(6, max(0, 1 - math.floor(math.log10(abs(spread)))))
+    return min(6, max(0, 1 - math.floor(math.log10(abs(spread)))))
 
 
 def _losses(row: Mapping[str, Any]) -> str:

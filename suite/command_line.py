@@ -122,6 +122,18 @@ def _first_sentence(boxed: str) -> str:
     return " ".join(message).removeprefix("Error parsing Config: ") or "unreadable settings"
 
 
+def _suite_of(task: str, suites: Sequence[str]) -> str:
+    """Return the first suite that has the task, else the first with tasks of its family."""
+    family = find_task(task).family
+    for suite in suites:
+        if task in tasks_in(suite):
+            return suite
+    for suite in suites:
+        if any(find_task(other).family == family for other in tasks_in(suite)):
+            return suite
+    raise UsageError(f"no settings for {task} here: choose a suite's with --suite {suites[0]}")
+
+
 RUN_FLAGS = {
     "--out": "folder that the runs go into, one `seed-<k>` each (default: runs/alone/<task>)",
     "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
@@ -168,8 +180,11 @@ def read_command_line(
     default_config = next(iter(presets.values())).config
     task = options.task or str(getattr(default_config, "task", ""))
     find_task(task)
-    suite = options.suite or next((s for s in suites if task in tasks_in(s)), next(iter(suites)))
+    suite = options.suite or _suite_of(task, list(suites))
     preset = find_preset(presets, suite, options.like)
+    fitting = [other for other in suites if task in tasks_in(other)]
+    if fitting and suite not in fitting:
+        raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
     config = override(preset.config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS)
     out = options.out or Path("runs") / "alone" / task
     return config, RunOptions(suite=suite, source=options.like, out=out)

@@ -297,6 +297,8 @@ def train_each_seed(
         the exit status: 0, or 2 if a seed diverged.
     """
     config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
+    for seed in config.seeds:
+        _refuse_finished(options.out / f"seed-{seed}")
     status = 0
     for seed in config.seeds:
         alone = dataclasses.replace(config, seeds=(seed,))

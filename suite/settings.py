@@ -22,7 +22,11 @@ def require(condition: bool, rule: str, value: object) -> None:
 def at_least(config: object, bound: int, *names: str) -> None:
     """Refuse a configuration in which a named field is below `bound`; see `require`."""
     for name in names:
-        require(getattr(config, name) >= bound, f"{name} must be >= {bound}", getattr(config, name))
+        require(
+            getattr(config, name) >= bound,
+            f"{name} must be at least {bound}",
+            getattr(config, name),
+        )
 
 
 def above(config: object, bound: int, *names: str) -> None:
@@ -102,6 +106,8 @@ class Preset(Generic[ConfigT]):
     """What differs between our run and that reference and could not be matched."""
     protocol: Literal["", "noframeskip", "sticky"] = ""
     """How the source presents an Atari game; the agent's `Config.protocol` says the same."""
+    cores_per_run: int = 1
+    """CPU cores that one run keeps busy; the harness then starts so many fewer side by side."""
     seeds_together: bool = False
     """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
 

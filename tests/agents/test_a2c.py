@@ -569,7 +569,7 @@ def test_explained_variance_is_that_of_the_interval() -> None:
     rng = np.random.default_rng(0)
     returns = rng.normal(2, 3, size=1000)
     residuals = 0.5 * rng.normal(size=1000) + 0.1
-    moments = [returns.mean(), (returns**2).mean(), residuals.mean(), (residuals**2).mean()]
+    moments = [returns.mean(), residuals.mean(), (returns**2).mean(), (residuals**2).mean()]
     columns = a2c.describe({"update": np.array([0.0, 0.0, 0.0, 0.0, *moments])}, 1e-3)
     expected = 1 - residuals.var() / returns.var()
     assert columns["explained_variance"][0] == pytest.approx(expected)
@@ -842,6 +842,36 @@ def test_training_episodes_are_scored_from_plan_to_report(tmp_path: Path) -> Non
     assert speed.env_frames_per_second.tolist() == speed.env_steps_per_second.tolist()
     assert make_report(plan).task.tolist() == ["CartPole-v1"]
     assert "env_frames_per_second" in pd.read_csv(plan.directory / "throughput.csv")
+
+
+def test_an_atari_report_has_human_normalised_scores(tmp_path: Path) -> None:
+    """Median and IQM beside the reference-normalised rows; NaN as long as nothing has finished."""
+    plan = make_plan(
+        "a2c", "atari-7", tasks=["Pong-v5"], num_seeds=1, device="cpu", runs_dir=tmp_path
+    )
+    make_report(replace(plan, published=False))
+    summary = pd.read_csv(plan.directory / "summary.csv")
+    assert {"human_normalised_median", "human_normalised_iqm"} <= set(summary.statistic)
+
+
+def test_finished_seeds_are_refused_before_any_is_trained(tmp_path: Path) -> None:
+    """Seed 2 has finished: the command for seeds 1 and 2 stops before it trains seed 1."""
+    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=500", "--num-envs=4"]
+    assert a2c.main([*flags, "--seeds", "2", f"--out={tmp_path}"]) == 0
+    with pytest.raises(UsageError, match="seed-2"):
+        a2c.main([*flags, "--seeds", "1", "2", f"--out={tmp_path}"])
+    assert not (tmp_path / "seed-1").exists()
+
+
+@pytest.mark.gpu
+def test_a_gpu_learns_what_the_cpu_learns_from_frames(tmp_path: Path) -> None:
+    """Convolutions in float32 on both devices: weights agree to rounding after five updates."""
+    config = replace(TINY, task="Pong-v5", num_envs=2, env_steps=50, evaluation_rule="training")
+    ours, _ = train(config, tmp_path / "cpu")
+    theirs, _ = train(replace(config, device="cuda"), tmp_path / "cuda")
+    torch.testing.assert_close(
+        ours.optimiser.parameters, theirs.optimiser.parameters.cpu(), atol=1e-3, rtol=1e-3
+    )
 
 
 @pytest.mark.gpu

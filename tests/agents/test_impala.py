@@ -19,6 +19,7 @@ from torch import Tensor
 
 import agents
 from agents import a2c, impala
+from reproduce.plan import make_plan
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.vector_env import Spaces, Step
@@ -525,9 +526,9 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
     residuals = vs - values[:-1].numpy()[valid]
     row = impala.update(learner, config, batch, 1e-2)
     columns = {name: column.item() for name, column in impala.describe([row], 0.1, 3).items()}
-    assert columns["rho"] == pytest.approx(rhos.mean(), rel=1e-5)
+    assert columns["mean_rho"] == pytest.approx(rhos.mean(), rel=1e-5)
     assert columns["max_rho"] == pytest.approx(rhos.max(), rel=1e-5)
-    assert 0 < columns["clipped"] == pytest.approx((rhos > 0.9).mean(), rel=1e-5)
+    assert 0 < columns["clipped_share"] == pytest.approx((rhos > 0.9).mean(), rel=1e-5)
     assert columns["entropy"] == pytest.approx(policy.entropy().numpy()[valid].mean(), rel=1e-5)
     explained = 1 - residuals.var() / vs.var()
     assert columns["explained_variance"] == pytest.approx(explained, rel=1e-3)
@@ -1203,6 +1204,19 @@ def test_budgets_change_steps_and_seeds_only() -> None:
     for preset in impala.PRESETS.values():
         steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
         assert steps == sorted(steps)
+
+
+def test_a_grid_leaves_both_cores_to_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread acts while another learns: half as many processes as cores, at least one."""
+    for cores, workers in ((8, 4), (1, 1)):
+        monkeypatch.setattr("reproduce.plan.num_cores", lambda cores=cores: cores)
+        plan = make_plan(
+            "impala", "classic", tasks=["CartPole-v1"], device="cpu", runs_dir=tmp_path
+        )
+        assert plan.workers == workers
+        assert "--workers" not in plan.command()
 
 
 @pytest.mark.gpu

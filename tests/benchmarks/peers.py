@@ -37,13 +37,14 @@ gymnasium.register_envs(ale_py)  # in worker processes too
 
 class Clock(BaseCallback):
     def _on_step(self):
-        if self.num_timesteps in (warm_up, warm_up + steps):
+        if self.num_timesteps >= (warm_up, warm_up + steps)[min(len(times), 1)] and len(times) < 2:
             times.append(time.perf_counter())
+            counts.append(self.num_timesteps)
         return True
 
 if __name__ == "__main__":
     torch.set_num_threads(threads)
-    times = []
+    times, counts = [], []
     if name == "sac":
         env = make_vec_env("HalfCheetah-v5")
         model = SAC("MlpPolicy", env, learning_starts=warm_up - 100, device="cpu", seed=1)
@@ -55,7 +56,7 @@ if __name__ == "__main__":
         env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 16, seed=1, **processes), 4)
         model = A2C("CnnPolicy", env, device="cpu", seed=1)
     model.learn(warm_up + steps + 80, callback=Clock())
-    print(steps / (times[1] - times[0]))
+    print((counts[1] - counts[0]) / (times[1] - times[0]))
     env.close()
 """
 SIMULATOR = """
@@ -119,7 +120,7 @@ def simulator(task: str, num_envs: int, threads: int, steps: int) -> float:
 
 
 def _run(command: list[str], threads: int) -> str:
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    limits: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     limits["OMP_WAIT_POLICY"] = "PASSIVE"  # for all contestants: waiting threads do not spin
     run = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **limits}

@@ -146,6 +146,22 @@ def test_speed_excludes_the_warm_up(tmp_path: Path) -> None:
     )
 
 
+def test_shares_of_two_threads_add_up_to_two(tmp_path: Path) -> None:
+    """One acts while another learns: what neither does is idle, and none of it is lost."""
+    (tmp_path / "timing.csv").write_text(
+        "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share,"
+        "evaluation_share,learner_idle_share,actor_idle_share\n"
+        "100,10,1.0,0.7,0.2,0.6,0.0,0.4,0.1\n"
+        "200,20,2.0,0.7,0.2,0.6,0.0,0.4,0.1\n"
+    )
+    speed = collect.throughput(tmp_path)
+    assert speed is not None
+    shares = {name: value for name, value in speed.items() if name.endswith("_share")}
+    assert shares["learner_idle_share"] == pytest.approx(0.4)
+    assert shares["actor_idle_share"] == pytest.approx(0.1)
+    assert shares["other_share"] == pytest.approx(2 - 0.7 - 0.2 - 0.6)
+
+
 @pytest.mark.parametrize("num_rows", [0, 1, 2])
 def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) -> None:
     """One row after the warm-up has no duration."""

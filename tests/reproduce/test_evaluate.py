@@ -59,6 +59,23 @@ def test_actions_may_be_drawn_from_the_policy(run: Path) -> None:
     assert drawn["mean_return"] != evaluate_run(run, episodes=4)["mean_return"]
 
 
+@pytest.mark.parametrize(
+    ("scored", "rule"),
+    [("training", "sampled"), ("sampled", "sampled"), ("deterministic", "deterministic")],
+)
+def test_actions_are_by_default_those_of_the_runs_own_score(
+    run: Path, scored: str, rule: str, tmp_path: Path, scripted: None
+) -> None:
+    """A policy that was scored by drawn actions is not judged by its mode unless asked."""
+    folder = tmp_path / "seed-3"
+    shutil.copytree(run, folder)
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["evaluation_rule"] = scored
+    (folder / "run.json").write_text(json.dumps(record))
+    assert evaluate_run(folder, episodes=2)["rule"] == rule
+    assert evaluate_run(folder, episodes=2, sampled=False)["rule"] == "deterministic"
+
+
 def test_the_episodes_are_the_policys_own(run: Path) -> None:
     """The score is that of the saved weights: a policy that is changed scores otherwise."""
     first = evaluate_run(run, episodes=2)

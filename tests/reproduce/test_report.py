@@ -295,4 +295,6 @@ def test_a_spread_decides_the_digits() -> None:
     assert report.mean_and_spread(12.345, None, 1) == "12.3 (1)"
     assert report.mean_and_spread(None, None, 0) == report.MISSING
     assert report.with_interval(0.98, 0.93, 1.02) == "0.980 [0.930, 1.020]"
+    assert report.with_interval(0.579, 0.579, 0.579).startswith("0.579 ")
+    assert report.mean_and_spread(0.579, 0.0, 3) == "0.579 ± 0 (3)"
     assert report.with_interval(-123.4, None, None) == "-123"

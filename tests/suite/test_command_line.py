@@ -210,6 +210,8 @@ def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
         (("--gama", "0.9"), r"^unknown setting --gama; did you mean --gamma\?$"),
         (("--likes", "jaxrl"), r"^unknown setting --likes; did you mean --like\?$"),
         (("--gamma", "7"), "not 7"),
+        (("--suite", "dmc", "--task", "Hopper-v4"), r"^--suite dmc has no Hopper-v4; .*mujoco"),
+        (("--task", "Pong-v5"), r"^no settings for Pong-v5 here: choose .* --suite mujoco$"),
     ],
 )
 def test_a_bad_command_line_is_one_line(argv: tuple[str, ...], message: str) -> None:
