@@ -1,14 +1,56 @@
 """ACER: every equation against a slow re-derivation, then what training must do."""
 
+import dataclasses
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from agents import acer
+import agents
+from agents import a2c, acer
+from suite.randomness import environment_seeds
+from suite.recorder import Recorder
+from suite.settings import UsageError
+from suite.tasks import find_task
+from suite.vector_env import Spaces, Step, VectorEnv
+
+CPU = torch.device("cpu")
+TINY = acer.Config(
+    task="CartPole-v1",
+    device="cpu",
+    env_steps=400,
+    num_envs=4,
+    unroll_length=5,
+    replay_start=20,
+    hidden_sizes=(16, 16),
+    evaluation_interval=200,
+    evaluation_episodes=2,
+    log_interval=100,
+)
+CONTROL = Spaces((4,), 3)
+"""Spaces with three discrete actions."""
+
+
+def train(config: acer.Config, directory: Path) -> tuple[acer.Learner, Recorder]:
+    recorder = Recorder(directory, {"agent": "acer", "task": config.task}, config.seeds)
+    learner = acer.train(config, recorder)
+    recorder.finish()
+    return learner, recorder
+
+
+def table(recorder: Recorder, name: str) -> pd.DataFrame:
+    return pd.read_csv(recorder.seed_directories[0] / name)
 
 
 def random_flags(generator: np.random.Generator, steps: int, num_envs: int) -> tuple[Any, ...]:
@@ -154,3 +196,852 @@ def test_the_projection_is_idle_where_the_divergence_is_flat(delta: float) -> No
     """Right after a start the policy is its own average: no division by a norm of 0."""
     gradients = torch.ones(2, 3)
     assert torch.equal(acer.trust_region(gradients, torch.zeros(2, 3), delta), gradients)
+
+
+# The policy's gradient
+
+
+def draw_policies(rows: int, actions: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of three policies that differ widely, float64 `[T, N, A]`: pi, mu and the average."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(3, rows, 1, actions, generator=generator, dtype=torch.float64)
+    return logits[0], logits[1], logits[2]
+
+
+@pytest.mark.parametrize("threshold", [0.5, 1.0, 10.0, None])
+def test_truncation_and_correction_leave_the_expected_gradient_exact(
+    threshold: float | None,
+) -> None:
+    """Over actions drawn from mu, with one Q in both terms: sum of pi(a) grad log pi(a) (Q - V)."""
+    logits, behaviour_logits, _ = draw_policies(40)
+    logits.requires_grad_()
+    q_values = torch.randn(40, 1, 4, generator=torch.Generator().manual_seed(1)).double()
+    probs = logits.softmax(-1)
+    values = (probs * q_values).sum(-1)
+    exact = torch.autograd.grad(values.sum(), logits)[0]
+    log_probs, behaviour = logits.detach().log_softmax(-1), behaviour_logits.log_softmax(-1)
+    largest = (log_probs - behaviour).exp().max()
+    assert largest > 10
+    expected = torch.zeros_like(exact)
+    for action in range(4):
+        actions = torch.full((40, 1), action)
+        gradients = acer.policy_gradients(
+            log_probs,
+            behaviour,
+            actions,
+            q_values[..., action],
+            q_values,
+            values.detach(),
+            threshold,
+        )
+        weight = behaviour[..., action].exp().unsqueeze(-1)
+        expected += weight * acer.by_statistics(gradients, log_probs, "logits")
+    torch.testing.assert_close(expected, exact, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_by_statistics_are_those_of_autograd() -> None:
+    """A weighted sum of log-probabilities, by probabilities as free numbers and by logits."""
+    logits, weights, _ = draw_policies(10)
+    log_probs = logits.log_softmax(-1)
+    probs = log_probs.exp().requires_grad_()
+    (expected,) = torch.autograd.grad((weights * probs.log()).sum(), probs)
+    torch.testing.assert_close(
+        acer.by_statistics(weights, log_probs, "probabilities"), expected, rtol=1e-9, atol=1e-9
+    )
+    free = logits.clone().requires_grad_()
+    (expected,) = torch.autograd.grad((weights * free.log_softmax(-1)).sum(), free)
+    torch.testing.assert_close(
+        acer.by_statistics(weights, log_probs, "logits"), expected, rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("statistics", ["probabilities", "logits"])
+def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None:
+    """Probabilities of e^-200: nothing divides by 0, in float32."""
+    logits = torch.tensor([[[200.0, 0.0, 0.0]], [[0.0, 200.0, 0.0]]])
+    config = replace(TINY, unroll_length=1, statistics=statistics)
+    batch = acer.Transitions(
+        obs=torch.zeros(2, 4),
+        actions=torch.tensor([[1]]),
+        behaviour_log_probs=torch.tensor([[[0.1, 0.8, 0.1]]]).log(),
+        rewards=torch.ones(1, 1),
+        discounts=torch.ones(1, 1),
+        trace_mask=torch.ones(1, 1),
+        valid=torch.ones(1, 1),
+    )
+    average = torch.tensor([[[-200.0, 0.0, 0.0]]])
+    signals = acer.judge(config, batch, logits, torch.ones(2, 1, 3), average)
+    assert torch.isfinite(signals.gradients).all()
+    assert torch.isfinite(signals.diagnostics).all()
+
+
+# One update
+
+
+def fill(
+    config: acer.Config, spaces: Spaces, rng: np.random.Generator, unrolls: int = 1
+) -> tuple[acer.Replay, list[Step]]:
+    """Replay with random steps, ends of both kinds and ignored rows."""
+    replay, steps = acer.Replay(config, spaces, CPU), []
+    length, num_envs = unrolls * config.unroll_length, config.num_envs
+    terminations, truncations, valid = random_flags(rng, length, num_envs)
+
+    def draw_obs() -> np.ndarray:
+        return rng.normal(size=(1, num_envs, *spaces.obs_shape)).astype(np.float32)
+
+    replay.put_first_obs(draw_obs()[0])
+    for t in range(length):
+        rewards = rng.normal(size=(1, num_envs)).astype(np.float32)
+        obs, zeros = draw_obs(), np.zeros((1, num_envs))
+        flags = (terminations[t : t + 1], truncations[t : t + 1], valid[t : t + 1])
+        ends = flags[0] | flags[1]
+        steps.append(Step(obs, obs, rewards, rewards, *flags, ends, zeros, zeros.astype(int)))
+        log_probs = rng.normal(size=(num_envs, spaces.num_outputs))
+        log_probs -= np.log(np.exp(log_probs).sum(-1, keepdims=True))
+        actions = rng.integers(0, spaces.num_outputs, num_envs)
+        replay.add(actions, log_probs.astype(np.float32), steps[-1])
+    return replay, steps
+
+
+def doubled(batch: Any, kind: Any) -> Any:
+    """The batch in float64."""
+    return kind(*(part.double() if part.is_floating_point() else part for part in batch))
+
+
+def make_exact(module: ModuleType, config: Any) -> tuple[Any, Any]:
+    """A learner in float64 that keeps its gradient; its step only shifts all weights by 0.1."""
+
+    class Exact(module.RMSprop):
+        seen: Any = None
+
+        def __init__(self, network: torch.nn.Module) -> None:
+            self._tensors = list(network.parameters())
+
+        def step(self, gradient: Tensor, learning_rate: float) -> Tensor:
+            self.seen = gradient
+            with torch.no_grad():
+                for tensor in self._tensors:
+                    tensor += 0.1
+            return torch.linalg.vector_norm(gradient)
+
+    rng = np.random.default_rng(2)
+    network = module.ActorCritic(config, CONTROL, rng).double()
+    average = module.ActorCritic(config, CONTROL, rng).actor.double().requires_grad_(False)
+    exact = Exact(network)
+    return module.Learner(network, average, exact), exact
+
+
+def slow_gradient(config: Any, network: Any, average: Any, batch: Any) -> Tensor:
+    """The gradient of one update, row by row from the paper's equations, by autograd."""
+    steps, num_envs = batch.rewards.shape
+    logits, q_values = (x.unflatten(0, (-1, num_envs)) for x in network(batch.obs))
+    num_actions = logits.shape[-1]
+    average_logits = average(batch.obs)[:, :num_actions].unflatten(0, (-1, num_envs))
+    values = (logits.softmax(-1) * q_values).sum(-1).detach()
+    num_rows = batch.valid.sum() if config.loss_reduction == "mean" else 1.0
+    loss = torch.zeros((), dtype=torch.float64)
+
+    def ratios(t: int, i: int) -> Tensor:  # pi(a|x) / mu(a|x)
+        return logits[t, i].softmax(-1).detach() / batch.behaviour_log_probs[t, i].exp()
+
+    def target(t: int, i: int, traced: bool) -> Tensor:  # Eq. (5), or Q_opc
+        estimate = values[t + 1, i]
+        if t + 1 < steps and batch.trace_mask[t, i]:
+            a = batch.actions[t + 1, i]
+            error = target(t + 1, i, traced) - q_values[t + 1, i, a].detach()
+            estimate = estimate + (min(1.0, float(ratios(t + 1, i)[a])) if traced else 1) * error
+        return batch.rewards[t, i] + batch.discounts[t, i] * estimate
+
+    for t in range(steps):
+        for i in range(num_envs):
+            if not batch.valid[t, i]:
+                continue
+            out = logits[t, i].softmax(-1) if config.statistics == "probabilities" else logits[t, i]
+            phi = out.detach().requires_grad_()  # the statistics of Eq. (10)
+            f = phi if config.statistics == "probabilities" else phi.softmax(-1)
+            pi, rho, a = f.detach(), ratios(t, i), batch.actions[t, i]
+            c = config.clip_rho_threshold or math.inf
+            advantage = target(t, i, config.advantage_target == "q_retrace") - values[t, i]
+            objective = min(c, float(rho[a])) * advantage * f[a].log()
+            for b in range(num_actions):
+                if rho[b] > c:
+                    better = q_values[t, i, b].detach() - values[t, i]
+                    objective = objective + pi[b] * (rho[b] - c) / rho[b] * better * f[b].log()
+            bonus = -config.entropy_coef * (f * f.log()).sum()
+            if config.entropy_in_trust_region:
+                objective = objective + bonus
+            (g,) = torch.autograd.grad(objective, phi, retain_graph=True)
+            z = g
+            if config.trust_region_delta is not None:
+                slow = average_logits[t, i].softmax(-1)
+                divergence = (slow * (slow.log() - f.log())).sum()  # KL(average || policy)
+                (k,) = torch.autograd.grad(divergence, phi, retain_graph=True)
+                excess = (k @ g - config.trust_region_delta) / (k @ k)  # Eq. (12)
+                z = g - max(0.0, float(excess)) * k
+            if not config.entropy_in_trust_region:
+                z = z + torch.autograd.grad(bonus, phi)[0]
+            error = target(t, i, True) - q_values[t, i, a]
+            loss = loss - config.policy_coef * (z @ out) / num_rows
+            loss = loss + config.q_coef * 0.5 * error**2 / num_rows
+    gradients = torch.autograd.grad(loss, list(network.parameters()))
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def check_update(module: ModuleType, **settings: Any) -> None:
+    """Fail unless the module's update is what the paper's equations say."""
+    standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
+    standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
+    config = replace(TINY, **(standard | settings))
+    batch = fill(config, CONTROL, np.random.default_rng(4))[0].newest()
+    own = module.Config(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+    learner, exact = make_exact(module, own)
+    average = [p.clone() for p in learner.average_policy.parameters()]
+    expected = slow_gradient(
+        config, learner.network, learner.average_policy, doubled(batch, acer.Transitions)
+    )
+    metrics = module.update(learner, own, doubled(batch, module.Transitions), 1e-3)
+    torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
+    assert metrics[-1] == pytest.approx(float(expected.norm()))
+    # theta_a <- alpha theta_a + (1 - alpha) theta, after the step
+    policy = list(learner.network.actor.parameters())
+    for new, old, fast in zip(learner.average_policy.parameters(), average, policy, strict=True):
+        torch.testing.assert_close(new, 0.99 * old + 0.01 * fast)
+
+
+UPDATES: list[dict[str, Any]] = [
+    {},
+    {"statistics": "logits"},
+    {"statistics": "logits", "entropy_in_trust_region": False},
+    {"entropy_in_trust_region": False},
+    {"trust_region_delta": None, "clip_rho_threshold": None},
+    {"trust_region_delta": None, "statistics": "logits", "shared_trunk": False},
+    {"advantage_target": "q_opc"},
+    {"loss_reduction": "sum", "policy_coef": 0.3, "q_coef": 2.0},
+    {"shared_trunk": False, "time_limit_is_terminal": True},
+]
+
+
+@pytest.mark.parametrize("settings", UPDATES, ids=str)
+def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
+    """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
+    check_update(acer, **settings)
+
+
+MISTAKES = {
+    "the trust region pulls away": (
+        "by_statistics(-average_probs, log_probs, config.statistics)",
+        "by_statistics(average_probs, log_probs, config.statistics)",
+    ),
+    "the divergence is KL(policy || average)": (
+        "by_statistics(-average_probs, log_probs, config.statistics)",
+        "by_statistics(probs * (1 + log_probs - average_log_probs), log_probs, config.statistics)",
+    ),
+    "the objective descends": (
+        "- config.policy_coef * objective",
+        "+ config.policy_coef * objective",
+    ),
+    "Retrace weighs by c of t": ("cs[1:].flip(0)", "cs[:-1].flip(0)"),
+    "the average policy follows at the wrong rate": (
+        "slow.lerp_(fast, config.tau)",
+        "slow.lerp_(fast, 1 - config.tau)",
+    ),
+    "the trace's ratio is the average policy's": (
+        "rhos = (log_probs - batch.behaviour_log_probs)",
+        "rhos = (average_log_probs - batch.behaviour_log_probs)",
+    ),
+    "the gradient's ratio is the average policy's": (
+        "log_probs,\n        batch.behaviour_log_probs,\n",
+        "average_log_probs,\n        batch.behaviour_log_probs,\n",
+    ),
+    "the ratio is upside down": (
+        "log_rhos = log_probs - behaviour_log_probs",
+        "log_rhos = behaviour_log_probs - log_probs",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_classic_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in the source one by one, each fails the comparison with the equations."""
+    right, wrong = MISTAKES[mistake]
+    source = Path(inspect.getfile(acer)).read_text()
+    assert source.count(right) == 1
+    planted = ModuleType("planted")
+    monkeypatch.setitem(sys.modules, "planted", planted)  # dataclasses look themselves up
+    exec(compile(source, "planted", "exec"), planted.__dict__)
+    check_update(planted)
+    exec(compile(source.replace(right, wrong), "planted", "exec"), planted.__dict__)
+    with pytest.raises(AssertionError):
+        check_update(planted)
+
+
+def test_on_policy_with_one_q_for_all_actions_it_is_a2c() -> None:
+    """Ratio 0, no truncation, no trust region: the policy's gradient is A2C's, to rounding."""
+    config = replace(
+        TINY,
+        unroll_length=8,
+        shared_trunk=False,
+        policy_head_gain=1.0,
+        replay_ratio=0.0,
+        clip_rho_threshold=None,
+        trust_region_delta=None,
+        entropy_coef=0.1,
+    )
+    names = ("task", "num_envs", "hidden_sizes", "policy_head_gain", "entropy_coef")
+    theirs = a2c.ActorCritic(
+        a2c.Config(**{name: getattr(config, name) for name in names}),
+        CONTROL,
+        np.random.default_rng(0),
+    ).double()
+    learner, exact = make_exact(acer, config)
+    ours = learner.network
+    assert ours.critic is not None
+    assert theirs.critic is not None
+    ours.actor.load_state_dict(theirs.actor.state_dict())
+    for own, value in zip(ours.critic.parameters(), theirs.critic.parameters(), strict=True):
+        own.data = value.detach().clone()
+    for name in ("weights", "biases"):  # the head of V, once for each action
+        head = getattr(ours.critic, name)[-1]
+        head.data = head.data.repeat_interleave(CONTROL.num_outputs, -1)
+    ours.critic._layers = list(zip(ours.critic.weights, ours.critic.biases, strict=True))
+
+    replay, _ = fill(config, CONTROL, np.random.default_rng(5))
+    batch = doubled(replay.newest(), acer.Transitions)
+    assert not batch.valid.all()
+    obs = batch.obs.unflatten(0, (-1, config.num_envs))
+    behaviour = theirs.policy(batch.obs).log_softmax(-1).unflatten(0, (-1, config.num_envs))[:-1]
+    acer.update(learner, config, batch._replace(behaviour_log_probs=behaviour.detach()), 1e-3)
+
+    log_probs, entropies, values = a2c.evaluate_actions(theirs, obs[:-1], batch.actions)
+    last = theirs.value(obs[-1]).unsqueeze(0)
+    all_values = torch.cat([values, last]).detach()
+    steps = (batch.rewards, batch.discounts, batch.trace_mask)
+    advantages = a2c.gae(*steps, all_values[:-1], all_values[1:], 1.0)
+    weights = batch.valid / batch.valid.sum()
+    parts = a2c.losses(log_probs, entropies, values, advantages, advantages, weights)
+    loss = parts.policy - config.entropy_coef * parts.entropy
+    gradients = torch.autograd.grad(loss, list(theirs.actor.parameters()))
+    expected = torch.cat([gradient.flatten() for gradient in gradients])
+    torch.testing.assert_close(exact.seen[: len(expected)], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_ignored_rows_change_nothing() -> None:
+    """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
+    config = replace(TINY, unroll_length=8)
+    outcomes = []
+    for scramble in (False, True):
+        replay, _ = fill(config, CONTROL, np.random.default_rng(5))
+        batch, learner = replay.newest(), acer.make_learner(config, CONTROL, CPU)
+        ignored = batch.valid == 0
+        assert ignored.sum() >= 4
+        if scramble:
+            batch.rewards[ignored] = 1e3
+            batch.actions[ignored] = 1
+            batch.discounts[ignored] = 0.0
+            batch.behaviour_log_probs[ignored] = -3.0
+        metrics = acer.update(learner, config, batch, 1e-2)
+        outcomes.append((learner.optimiser.parameters, metrics))
+    for plain, scrambled in zip(*outcomes, strict=True):
+        assert torch.equal(plain, scrambled)
+
+
+def test_diagnostics_are_what_they_are_called() -> None:
+    """Of one state: divergence, entropy, values, the truncated share, and both norms."""
+    config = replace(TINY, unroll_length=1, clip_rho_threshold=2.0, trust_region_delta=0.1)
+    policy, average = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.2, 0.3, 0.5])
+    behaviour, q_values = torch.tensor([0.1, 0.8, 0.1]), torch.tensor([3.0, 1.0, -1.0])
+    batch = acer.Transitions(
+        obs=torch.zeros(2, 4),
+        actions=torch.tensor([[0]]),
+        behaviour_log_probs=behaviour.log().view(1, 1, 3),
+        rewards=torch.tensor([[5.0]]),
+        discounts=torch.zeros(1, 1),
+        trace_mask=torch.zeros(1, 1),
+        valid=torch.ones(1, 1),
+    )
+    rows = acer.judge(
+        config,
+        batch,
+        policy.log().expand(2, 1, 3),
+        q_values.expand(2, 1, 3),
+        average.log().view(1, 1, 3),
+    ).diagnostics[:, 0, 0]
+    seen = dict(zip(acer.METRICS, rows.tolist(), strict=False))
+    assert seen["q_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
+    assert (seen["q_value"], seen["value"]) == pytest.approx((3.0, 2.2))
+    assert seen["entropy"] == pytest.approx(float(-(policy * policy.log()).sum()))
+    assert seen["kl"] == pytest.approx(float((average * (average / policy).log()).sum()))
+    assert seen["truncated_share"] == 1.0
+    assert seen["projected_gradient_norm"] <= seen["statistics_gradient_norm"]
+
+
+# Replay
+
+
+def test_replay_returns_what_was_added() -> None:
+    """Every column of every kept unroll, and the observation after it, through a ring that wraps.
+
+    Environments are read at unrolls of their own; what was overwritten is never drawn.
+    """
+    config = replace(TINY, unroll_length=3, replay_capacity=12, replay_start=0, num_envs=5)
+    rng = np.random.default_rng(0)
+    replay, steps = fill(config, CONTROL, rng, unrolls=11)
+    assert (replay.num_unrolls, config.replay_unrolls) == (11, 4)
+    drawn = np.random.default_rng(1).integers(7, 11, size=5)
+    batch = replay.read(drawn)
+    obs = batch.obs.unflatten(0, (4, 5))
+    for i, number in enumerate(drawn):
+        for t in range(3):
+            step = steps[3 * number + t]
+            np.testing.assert_array_equal(obs[t + 1, i], step.obs[0, i])
+            np.testing.assert_array_equal(obs[t, i], steps[3 * number + t - 1].obs[0, i])
+            assert batch.rewards[t, i].item() == step.rewards[0, i]
+            assert batch.valid[t, i].item() == step.valid[0, i]
+            ends = step.terminations[0, i] | step.truncations[0, i]
+            assert batch.trace_mask[t, i].item() == (not ends)
+            discount = 0.0 if step.terminations[0, i] else config.gamma
+            assert batch.discounts[t, i].item() == pytest.approx(discount)
+    torch.testing.assert_close(replay.newest().rewards, replay.read(np.full(5, 10)).rewards)
+
+    kept = {tuple(replay.read(np.full(5, k)).rewards.flatten().tolist()) for k in range(7, 11)}
+    columns = {row[i::5] for row in kept for i in range(5)}
+    generator, seen = np.random.default_rng(2), set()
+    for _ in range(60):
+        rewards = replay.sample(generator).rewards
+        seen |= {tuple(rewards[:, i].tolist()) for i in range(5)}
+    assert seen == columns
+
+
+def test_behaviour_is_stored_with_its_action() -> None:
+    """The full distribution of each step, and the action drawn from it, share a row."""
+    config = replace(TINY, unroll_length=2, num_envs=2)
+    replay = acer.Replay(config, CONTROL, CPU)
+    zeros, never = np.zeros((1, 2)), np.zeros((1, 2), dtype=bool)
+    obs = np.zeros((1, 2, 4), dtype=np.float32)
+    step = Step(obs, obs, zeros, zeros, never, never, ~never, never, zeros, zeros)
+    replay.put_first_obs(obs[0])
+    for t in range(2):
+        log_probs = np.array([[-1.0 - t, -2, -3], [-4, -5, -6.0 - t]], dtype=np.float32)
+        replay.add(np.array([t, 2]), log_probs, step)
+    batch = replay.newest()
+    assert batch.actions.tolist() == [[0, 2], [1, 2]]
+    taken = batch.behaviour_log_probs.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
+    assert taken.tolist() == [[-1.0, -6.0], [-2.0, -7.0]]
+
+
+@pytest.mark.parametrize("game", ["Breakout-v5", "SpaceInvaders-v5"])
+def test_rebuilt_stacks_are_the_simulators_bit_for_bit(game: str) -> None:
+    """Across lost lives, games that end, games cut short, and through a ring that wraps."""
+    config = replace(
+        TINY, task=game, num_envs=3, unroll_length=20, replay_capacity=200, env_steps=10_000
+    )
+    task = dataclasses.replace(find_task(game), time_limit=250)
+    env = VectorEnv(task, environment_seeds([1], 3, "environments"))
+    replay, rng = acer.Replay(config, env.spaces, CPU), np.random.default_rng(0)
+    obs = env.reset()[0]
+    replay.put_first_obs(obs)
+    seen, lives, games = [obs], 0, 0
+    for unroll in range(40):
+        for _ in range(20):
+            actions = rng.integers(0, env.spaces.num_outputs, 3)
+            step = env.step(actions[None])
+            replay.add(actions, np.zeros((3, env.spaces.num_outputs), dtype=np.float32), step)
+            seen.append(step.obs[0])
+            games += int(step.episode_ends.sum())
+            lives += int((step.terminations & ~step.episode_ends).sum())
+        for number in range(max(0, unroll - 9), unroll + 1):
+            frames = replay.read(np.full(3, number)).obs.unflatten(0, (21, 3))
+            expected = np.stack(seen[20 * number : 20 * number + 21])
+            np.testing.assert_array_equal(frames, np.float32(expected) * np.float32(1 / 255))
+    assert games >= 6
+    assert lives >= 6
+
+
+def test_frames_are_stored_once_and_their_memory_is_known() -> None:
+    """A step of Pong keeps 84 x 84 bytes and little else; the announced size is the true one."""
+    config = replace(
+        TINY, task="Pong-v5", num_envs=2, unroll_length=20, replay_capacity=400, env_steps=100_000
+    )
+    spaces = Spaces((4, 84, 84), 6)
+    replay = acer.Replay(config, spaces, CPU)
+    size = sum(part.nbytes for part in vars(replay).values() if isinstance(part, np.ndarray))
+    assert acer.replay_bytes(config, spaces) == pytest.approx(size, rel=0.02)
+    assert size < 1.02 * 400 * 2 * 84 * 84 * 1.02
+    baselines = acer.PRESETS["atari-7", "paper"].config
+    assert 5.2 < baselines.memory_bytes / 2**30 < 5.5  # 22 GB as stacks of four
+    assert replace(baselines, env_steps=100_000).memory_bytes < 0.7 * 2**30
+    assert replace(baselines, replay_ratio=0.0).memory_bytes < 2**22
+
+
+# Training on a scripted task
+
+
+class ScriptedEnv:
+    """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
+
+    spaces = Spaces((1,), 2)
+    kind = "truncation"
+    reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
+
+    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
+        self.shape = env_seeds.shape
+        self.time = 0
+
+    def reset(self) -> np.ndarray:
+        return self._obs()
+
+    def step(self, actions: np.ndarray) -> Step:
+        assert actions.shape == self.shape
+        ignored = self.time == 8
+        self.time = 0 if ignored else self.time + 1
+        ends = np.full(self.shape, self.time == 8)
+        rewards = self.reward(actions.astype(np.float32)) * (not ignored)
+        never = np.zeros(self.shape, dtype=bool)
+        return Step(
+            obs=self._obs(),
+            next_obs=self._obs(),
+            rewards=rewards,
+            raw_rewards=rewards,
+            terminations=ends if self.kind == "termination" else never,
+            truncations=ends if self.kind == "truncation" else never,
+            valid=np.full(self.shape, not ignored),
+            episode_ends=ends,
+            episode_returns=np.full(self.shape, 8.0),
+            episode_lengths=np.full(self.shape, 8),
+        )
+
+    def _obs(self) -> np.ndarray:
+        return np.full((*self.shape, 1), self.time / 8, dtype=np.float32)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
+    """Make ACER train on a fresh kind of ScriptedEnv."""
+
+    class Env(ScriptedEnv):
+        pass
+
+    monkeypatch.setattr(acer, "VectorEnv", Env)
+    return Env
+
+
+@pytest.mark.parametrize(
+    ("kind", "terminal", "value"),
+    [("truncation", False, 10.0), ("truncation", True, 5.695), ("termination", False, 5.695)],
+)
+def test_a_time_limit_bootstraps_unless_it_is_terminal(
+    kind: str, terminal: bool, value: float, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where a limit is an end."""
+    scripted.kind = kind
+    config = replace(
+        TINY,
+        env_steps=4_000,
+        gamma=0.9,
+        hidden_sizes=(32, 32),
+        learning_rate=5e-3,
+        learning_rate_decay_steps=4_000,
+        time_limit_is_terminal=terminal,
+    )
+    learner, recorder = train(config, tmp_path)
+    with torch.no_grad():
+        logits, q_values = learner.network(torch.tensor([[0.0]]))
+    assert (logits.softmax(-1) * q_values).sum().item() == pytest.approx(value, rel=0.05)
+    episodes = table(recorder, "episodes.csv")
+    assert episodes.env_steps.tolist()[::4] == list(
+        range(32, int(episodes.env_steps.max()) + 1, 32)
+    )
+
+
+def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    scripted.reward = staticmethod(lambda actions: actions * math.nan)
+    _, recorder = train(TINY, tmp_path)
+    assert recorder.statuses == ["diverged"]
+    assert not (recorder.seed_directories[0] / "policy.safetensors").exists()
+
+
+# Training on the real simulator
+
+
+def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
+    """With the preset's settings the last of 50,000 steps hold almost whole episodes."""
+    config = replace(acer.PRESETS["classic", "paper"].config, env_steps=50_000, device="cpu")
+    _, recorder = train(config, tmp_path)
+    episodes = table(recorder, "episodes.csv")
+    assert episodes.episode_return[:50].mean() < 60
+    assert episodes.episode_return[episodes.env_steps > 40_000].mean() > 250
+
+
+def test_training_records_everything(tmp_path: Path) -> None:
+    config = replace(TINY, evaluation_rule="sampled")
+    learner, recorder = train(config, tmp_path)
+    before = acer.make_learner(config, Spaces((4,), 2), CPU)
+    for old, new in zip(before.network.parameters(), learner.network.parameters(), strict=True):
+        assert not torch.equal(old, new)
+    updates = table(recorder, "updates.csv")
+    expected = ["env_steps", "num_updates", *acer.METRICS, "learning_rate"]
+    assert updates.columns.tolist() == expected
+    assert np.isfinite(updates.to_numpy()).all()
+    assert updates.env_steps.iloc[-1] <= 400
+    evaluations = table(recorder, "evaluations.csv")
+    assert evaluations.env_steps.iloc[-1] == updates.env_steps.iloc[-1]
+
+
+def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
+    """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
+    config = replace(TINY, num_envs=1, env_steps=1_000, unroll_length=7)
+    _, recorder = train(config, tmp_path)
+    episodes = table(recorder, "episodes.csv")
+    assert len(episodes) > 10
+    assert episodes.episode_length.cumsum().tolist() == episodes.env_steps.tolist()
+
+
+def num_updates(config: acer.Config, directory: Path) -> tuple[int, int]:
+    """Return how many updates a run made, and how many unrolls it collected."""
+    unrolls = []
+
+    class Counted(acer.Replay):
+        def newest(self) -> acer.Transitions:
+            unrolls.append(self.num_unrolls)
+            return super().newest()
+
+        def sample(self, generator: np.random.Generator) -> acer.Transitions:
+            unrolls.append(self.num_unrolls)
+            return super().sample(generator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acer, "Replay", Counted)
+        _, recorder = train(config, directory)
+    assert len(unrolls) == table(recorder, "updates.csv").num_updates.iloc[-1]
+    return len(unrolls), max(unrolls)
+
+
+@pytest.mark.parametrize("count", ["poisson", "fixed"])
+def test_replay_follows_its_ratio(count: Any, tmp_path: Path) -> None:
+    """As many updates per unroll as the setting says, on average or each time."""
+    config = replace(TINY, env_steps=4_000, replay_start=0, replay_ratio=3.0, replay_count=count)
+    updates, unrolls = num_updates(config, tmp_path)
+    assert unrolls >= 150
+    if count == "fixed":
+        assert updates == 4 * unrolls
+    else:
+        assert updates != 4 * unrolls
+        assert updates / unrolls == pytest.approx(4, abs=4 * math.sqrt(3 / unrolls))
+
+
+def test_replay_waits_until_it_has_enough(tmp_path: Path) -> None:
+    """`replay_start` counts steps of each environment: with unrolls of 5, 60 are 12 unrolls."""
+    config = replace(TINY, env_steps=400, replay_start=60, replay_ratio=2.0, replay_count="fixed")
+    updates, unrolls = num_updates(config, tmp_path)
+    assert unrolls >= 15
+    assert updates == unrolls + 2 * (unrolls - 11)
+
+
+def test_updates_may_be_online_alone_or_from_replay_alone(tmp_path: Path) -> None:
+    config = replace(TINY, replay_start=0, replay_count="fixed", replay_ratio=2.0)
+    updates, unrolls = num_updates(replace(config, replay_ratio=0.0), tmp_path / "online")
+    assert updates == unrolls
+    updates, unrolls = num_updates(replace(config, online_updates=False), tmp_path / "replay")
+    assert updates == 2 * unrolls
+
+
+def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing but the command decides, not even a global generator that was used in between."""
+    config = replace(TINY, env_steps=2_000, evaluation_rule="sampled")
+    _, one = train(config, tmp_path / "one")
+    torch.manual_seed(99)
+    torch.rand(3)
+    _, two = train(config, tmp_path / "two")
+    _, other = train(replace(config, seeds=(2,)), tmp_path / "other")
+    for name in ("evaluations.csv", "updates.csv", "policy.safetensors", "episodes.csv"):
+        first, second, third = (
+            r.seed_directories[0].joinpath(name).read_bytes() for r in (one, two, other)
+        )
+        assert first == second
+        assert first != third
+
+
+def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
+    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=500", "--num-envs=4"]
+    assert acer.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
+    assert acer.main([*flags, "--seeds", "2", f"--out={tmp_path / 'alone'}"]) == 0
+    for name in ("episodes.csv", "policy.safetensors"):
+        both = (tmp_path / "both" / "seed-2" / name).read_bytes()
+        assert both == (tmp_path / "alone" / "seed-2" / name).read_bytes()
+
+
+def test_the_learning_rate_falls_to_zero_and_stays_there(tmp_path: Path) -> None:
+    """The horizon is its own setting: past it nothing is learned, whatever the budget."""
+    config = replace(TINY, learning_rate_decay_steps=200)
+    shorter, _ = train(replace(config, env_steps=220), tmp_path / "shorter")
+    longer, recorder = train(config, tmp_path / "longer")
+    assert torch.equal(shorter.optimiser.parameters, longer.optimiser.parameters)
+    rates = table(recorder, "updates.csv").learning_rate
+    assert rates.iloc[-1] == 0.0
+    assert 0.4 * 7e-4 < rates.iloc[0] < 0.65 * 7e-4  # the row at 100 of 200 steps
+
+
+SETTINGS: dict[str, Any] = {
+    "num_envs": 5,
+    "unroll_length": 6,
+    "online_updates": False,
+    "replay_ratio": 1.0,
+    "replay_count": "fixed",
+    "replay_capacity": 50,
+    "replay_start": 100,
+    "gamma": 0.9,
+    "clip_rho_threshold": 0.9,
+    "advantage_target": "q_opc",
+    "trust_region_delta": None,
+    "statistics": "logits",
+    "entropy_in_trust_region": False,
+    "tau": 0.5,
+    "policy_coef": 0.5,
+    "q_coef": 0.1,
+    "entropy_coef": 0.1,
+    "loss_reduction": "sum",
+    "hidden_sizes": (8, 8, 8),
+    "activation": "relu",
+    "shared_trunk": False,
+    "hidden_gain": 1.0,
+    "policy_head_gain": 0.5,
+    "q_head_gain": 0.5,
+    "learning_rate": 3e-3,
+    "learning_rate_decay_steps": 2_000,
+    "rmsprop_form": "torch",
+    "rmsprop_decay": 0.9,
+    "rmsprop_epsilon": 0.1,
+    "max_gradient_norm": 0.01,
+    "time_limit_is_terminal": True,
+}
+MOVING = dict(env_steps=2_000, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=5e-3)
+"""A policy that moves away from its average and its past, so that every setting is felt."""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> acer.Learner:
+    return train(replace(TINY, **MOVING), tmp_path_factory.mktemp("plain"))[0]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_does_something(name: str, plain: acer.Learner, tmp_path: Path) -> None:
+    """No setting is decoration: changing it alone changes what is learned."""
+    config = replace(TINY, **(MOVING | {name: SETTINGS[name]}))
+    if name == "time_limit_is_terminal":
+        config = replace(config, task="MountainCar-v0")
+        plain, _ = train(replace(config, time_limit_is_terminal=False), tmp_path / "plain")
+    changed, recorder = train(config, tmp_path / "changed")
+    assert recorder.statuses == ["finished"]
+    old, new = plain.optimiser.parameters, changed.optimiser.parameters
+    assert old.shape != new.shape or not torch.equal(old, new)
+
+
+def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
+    """`sticky` has all 18 actions, `noframeskip` Pong's six; frames train and a policy loads."""
+    small = replace(TINY, task="Pong-v5", num_envs=1, env_steps=10, replay_start=0)
+    for protocol, num_actions in (("noframeskip", 6), ("sticky", 18)):
+        config = replace(small, protocol=protocol, convolutions="a3c")
+        learner, recorder = train(config, tmp_path / protocol)
+        assert learner.network.num_actions == num_actions
+        policy = agents.load_policy(recorder.seed_directories[0])
+        assert policy.task.protocol == protocol
+        frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
+        prepared = torch.from_numpy(frames / 255).float()
+        expected = learner.network.policy(prepared).argmax(-1)
+        torch.testing.assert_close(torch.from_numpy(policy.act(frames)), expected)
+
+
+@pytest.mark.parametrize("shared_trunk", [True, False])
+def test_a_saved_policy_acts_like_the_learner(shared_trunk: bool, tmp_path: Path) -> None:
+    """The mode is the largest logit; draws have the policy's probabilities."""
+    config = replace(TINY, shared_trunk=shared_trunk, policy_head_gain=1.0)
+    learner, recorder = train(config, tmp_path)
+    policy = agents.load_policy(recorder.seed_directories[0])
+    obs = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    logits = learner.network.policy(torch.from_numpy(obs).flatten(0, 1)).detach()
+    np.testing.assert_array_equal(policy(obs).flatten(), logits.argmax(-1))
+    assert policy(obs[0, 0], np.random.default_rng(1)).shape == ()
+    draws = policy(np.tile(obs[0, 0], (20_000, 1)), np.random.default_rng(1))
+    assert draws.mean() == pytest.approx(logits[0].softmax(-1)[1].item(), abs=0.015)
+
+
+def test_evaluation_may_be_deterministic(tmp_path: Path) -> None:
+    """The same weights are scored by their mode or by draws, and no evaluation disturbs them."""
+    config = replace(TINY, policy_head_gain=1.0)
+    scored = {}
+    for rule in ("sampled", "deterministic", "training"):
+        learner, _ = train(replace(config, evaluation_rule=rule), tmp_path / rule)
+        scored[rule] = learner.optimiser.parameters
+        if rule != "training":
+            obs_scores = acer.score(replace(config, evaluation_rule=rule), learner, 400, CPU)
+            scored[rule, "returns"] = obs_scores
+    assert torch.equal(scored["sampled"], scored["deterministic"])
+    assert torch.equal(scored["sampled"], scored["training"])
+    assert not np.array_equal(scored["sampled", "returns"], scored["deterministic", "returns"])
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("gamma", 1.5), ("env_steps", 19), ("seeds", ()), ("hidden_sizes", (0,))],
+        *[("unroll_length", 0), ("replay_ratio", -1.0), ("replay_capacity", 4)],
+        *[("replay_start", 60_000), ("replay_start", -1), ("clip_rho_threshold", 0.0)],
+        *[("trust_region_delta", -0.5), ("tau", 1.5), ("policy_coef", -1.0), ("q_coef", -0.5)],
+        *[("entropy_coef", -0.01), ("learning_rate", 0.0), ("learning_rate_decay_steps", -1)],
+        *[("rmsprop_decay", 1.0), ("rmsprop_epsilon", 0.0), ("max_gradient_norm", 0.0)],
+        *[("hidden_gain", 0.0), ("q_head_gain", 0.0), ("policy_head_gain", 0.0)],
+        *[("num_envs", 0), ("task", "CartPol-v1"), ("task", "Pendulum-v1")],
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        replace(TINY, **{field: value})
+    shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    assert str(shown) in str(error.value)
+
+
+def test_replay_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match="online_updates"):
+        replace(TINY, online_updates=False, replay_ratio=0.0)
+    with pytest.raises(UsageError, match=r"whole number, not 0\.5"):
+        replace(TINY, replay_count="fixed", replay_ratio=0.5)
+
+
+def test_presets_state_their_sources_settings() -> None:
+    """The numbers that decide whether published curves come out."""
+    atari = acer.PRESETS["atari-7", "paper"]
+    ours = atari.config
+    assert (atari.judged_by, atari.protocol) == ("openai_baselines_7bfbcf1", "noframeskip")
+    assert (ours.num_envs, ours.unroll_length, ours.replay_ratio) == (16, 20, 4.0)
+    assert (ours.replay_capacity, ours.replay_start, ours.replay_count) == (
+        50_000,
+        10_000,
+        "poisson",
+    )
+    assert (ours.rmsprop_form, ours.rmsprop_epsilon) == ("tensorflow", 1e-5)
+    assert (ours.learning_rate, ours.learning_rate_decay_steps) == (7e-4, 0)
+    assert (ours.entropy_coef, ours.q_coef, ours.max_gradient_norm) == (0.01, 0.5, 10.0)
+    assert (ours.clip_rho_threshold, ours.trust_region_delta, ours.tau) == (10.0, 1.0, 0.01)
+    assert (ours.statistics, ours.entropy_in_trust_region) == ("probabilities", True)
+    assert ours.shared_trunk
+    assert ours.evaluation_rule == "training"
+    for preset in acer.PRESETS.values():
+        steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
+        assert steps == sorted(steps)
+        assert not preset.seeds_together
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pong-v5"])
+def test_a_gpu_learns_what_the_cpu_learns(task: str, tmp_path: Path) -> None:
+    """The same draws on another device: weights agree to rounding after a few updates."""
+    config = replace(TINY, task=task, env_steps=60, replay_start=0)
+    cpu, _ = train(config, tmp_path / "cpu")
+    gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
+    ours, theirs = gpu.optimiser.parameters.cpu(), cpu.optimiser.parameters
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
