@@ -37,6 +37,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
@@ -329,9 +330,9 @@ class Trunk(nn.Module):
             hidden = F.conv2d(hidden, weight, bias, stride).relu_()
         hidden = hidden.flatten(1)
         for weight, bias in self._layers[:-1]:
-            hidden = self._activation(torch.addmm(bias, hidden, weight))
+            hidden = self._activation(affine(bias, hidden, weight))
         weight, bias = self._layers[-1]
-        return torch.addmm(bias, hidden, weight)
+        return affine(bias, hidden, weight)
 
 
 class ActorCritic(nn.Module):

@@ -87,6 +87,7 @@ def run(argv: Sequence[str]) -> int:
         settings=options.settings,
         published=not options.no_published,
     )
+    plan.check_memory()
     console = _console()
     console.print(_plan_table(plan))
     if options.dry_run:

@@ -16,7 +16,7 @@ from typing import Any
 import agents
 from suite.command_line import override
 from suite.files import write_json
-from suite.hardware import find_device, num_cores
+from suite.hardware import find_device, machine, num_cores
 from suite.settings import Preset, UsageError, find_preset, nearest
 from suite.tasks import Protocol, find_suite, find_task, tasks_in
 
@@ -121,6 +121,30 @@ class Plan:
             by_task = {run.task: () for run in waiting}
             bundles = [tuple(r for r in waiting if r.task == task) for task in by_task]
         return [Group(bundle, self._command(bundle)) for bundle in bundles]
+
+    def check_memory(self) -> None:
+        """Refuse runs that together keep more than this machine holds.
+
+        What a run keeps beside its network is `memory_bytes` of the agent's configuration, where
+        there is such a property; a replay of frames is gigabytes.
+
+        Raises:
+            UsageError: naming both sizes and the number of workers that would fit.
+        """
+        available = machine()["memory_gib"]
+        sizes = [
+            sum(_memory_gib(self.config, run) for run in group.runs) for group in self.groups()
+        ]
+        sizes.sort(reverse=True)
+        needed = sum(sizes[: self.workers])
+        if available is None or needed <= available:
+            return
+        fitting = sum(sum(sizes[: i + 1]) <= available for i in range(len(sizes)))
+        fix = f"use --workers {fitting}" if fitting else "make what it keeps smaller with --set"
+        raise UsageError(
+            f"{min(self.workers, len(sizes))} runs side by side keep {needed:.1f} GiB, but this "
+            f"machine has {available:.1f} GiB of memory: {fix}"
+        )
 
     def command(self) -> str:
         """Return the command that makes, or goes on with, this plan."""
@@ -343,6 +367,12 @@ def _python() -> str:
 def _workers(device: str, cores_per_run: int) -> int:
     """Return how many processes run side by side where `--workers` does not say."""
     return max(1, num_cores() // cores_per_run) if device == "cpu" else 1
+
+
+def _memory_gib(config: Any, run: Run) -> float:
+    """Return what one run keeps in memory by its agent's own account; 0 where it gives none."""
+    config = dataclasses.replace(config, task=run.task, env_steps=run.env_steps)
+    return getattr(config, "memory_bytes", 0) / 2**30
 
 
 def _split(setting: str) -> tuple[str, str]:

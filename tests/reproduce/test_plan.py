@@ -11,6 +11,7 @@ import pytest
 
 from agents import sac
 from reproduce import __main__ as command_line
+from reproduce import plan as plan_module
 from reproduce.plan import Plan, Run, load_plan, make_plan, read_record
 from suite.command_line import read_command_line
 from suite.settings import UsageError
@@ -370,3 +371,34 @@ def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
     assert plan.departures == ("gamma = 0.9, set by --set",)
     plan = make_plan("sac", "mujoco", runs_dir=tmp_path, settings=["gamma=0.9"])
     assert plan.departures[:-1] == plan.preset.departures != ()
+
+
+def test_runs_that_do_not_fit_into_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size times workers against the machine; the line names a number of workers that fits."""
+    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 12.0})
+
+    def pong(**options: Any) -> Plan:
+        standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}
+        return make_plan("acer", "atari-7", runs_dir=tmp_path, **(standard | options))
+
+    with pytest.raises(UsageError) as error:  # a full replay of 16 environments: 5.3 GiB
+        pong().check_memory()
+    assert "\n" not in str(error.value)
+    for part in ("3 runs", "16.0 GiB", "12.0 GiB", "--workers 2"):
+        assert part in str(error.value)
+    pong(workers=2).check_memory()
+    pong(num_seeds=2).check_memory()
+    pong(env_steps=100_000).check_memory()  # never fills its replay
+    pong(settings=["replay_capacity=20000"]).check_memory()
+    with pytest.raises(UsageError, match="--set"):
+        pong(env_steps=10_000_000, settings=["num_envs=64"]).check_memory()
+    pendulum(tmp_path, workers=1000).check_memory()  # an agent that states nothing
+    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": None})
+    pong().check_memory()
+
+    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 1.0})
+    command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
+    with pytest.raises(UsageError, match="1 runs side by side"):
+        command_line.run([*command, "--runs-dir", str(tmp_path)])
