@@ -15,6 +15,7 @@ TRAININGS = {
     "sac": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
     "a2c": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
     "impala": ("CartPole-v1", 120_000, 20_000, ("--evaluation-rule=sampled",)),
+    "acer": ("CartPole-v1", 30_000, 5_000, ("--evaluation-rule=sampled",)),
 }
 """Task, environment steps, evaluation interval and flags by agent."""
 
