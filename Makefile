@@ -57,7 +57,7 @@ $(PEERS)/.installed: constraints-peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip $(PIP) $(TORCH)
 	$(PEERS)/bin/pip $(PIP) --constraint constraints-peers.txt \
-		stable-baselines3 "gymnasium[mujoco]" ale-py opencv-python-headless
+		stable-baselines3 "gymnasium[mujoco]" ale-py opencv-python-headless pfrl
 	touch $@
 
 clean:

@@ -59,6 +59,49 @@ if __name__ == "__main__":
     print((counts[1] - counts[0]) / (times[1] - times[0]))
     env.close()
 """
+PFRL = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import gymnasium, torch
+from torch import nn
+from pfrl import policies, q_functions
+from pfrl.action_value import DiscreteActionValue
+from pfrl.agents import acer
+from pfrl.optimizers import SharedRMSpropEpsInsideSqrt
+from pfrl.replay_buffers import EpisodicReplayBuffer
+
+replay_ratio, unroll_length, threads, warm_up, steps = map(int, sys.argv[1:])
+torch.set_num_threads(threads)
+
+def perceptron(head):
+    layers = [nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)]
+    return nn.Sequential(*layers, head)
+
+class Values(nn.Module):
+    def forward(self, q_values):
+        return DiscreteActionValue(q_values)
+
+model = acer.ACERDiscreteActionHead(perceptron(policies.SoftmaxCategoricalHead()),
+                                    perceptron(Values())).share_memory()
+optimiser = SharedRMSpropEpsInsideSqrt(model.parameters(), 2e-3)
+for state in optimiser.state.values():
+    for value in state.values():
+        if isinstance(value, torch.Tensor):
+            value.share_memory_()
+agent = acer.ACER(model, optimiser, t_max=unroll_length, gamma=0.99,
+                  replay_buffer=EpisodicReplayBuffer(40_000),
+                  n_times_replay=replay_ratio, replay_start_size=800)
+env = gymnasium.make("CartPole-v1")
+obs, _ = env.reset(seed=1)
+for step in range(warm_up + steps):
+    if step == warm_up:
+        started = time.perf_counter()
+    obs, reward, terminated, truncated, _ = env.step(int(agent.act(obs)))
+    agent.observe(obs, reward, terminated, terminated or truncated)
+    if terminated or truncated:
+        obs, _ = env.reset()
+print(steps / (time.perf_counter() - started))
+"""
 SIMULATOR = """
 import sys, time
 import numpy as np
@@ -103,13 +146,23 @@ def ours(agent: str, flags: str, warm_up: int, steps: int) -> float:
 
 def stable_baselines3(name: str, threads: int, warm_up: int, steps: int) -> float:
     """Return the speed of stable-baselines3, by its own settings' defaults."""
+    return _peer(STABLE_BASELINES3, [name, *map(str, (threads, warm_up, steps))], threads)
+
+
+def pfrl(replay_ratio: int, unroll_length: int, warm_up: int, steps: int) -> float:
+    """Return the speed of pfrl's ACER on CartPole, networks and unrolls as ours."""
+    numbers = (replay_ratio, unroll_length, 1, warm_up, steps // 20)  # it takes its time
+    return _peer(PFRL, [*map(str, numbers)], threads=1)
+
+
+def _peer(program: str, arguments: Sequence[str], threads: int) -> float:
+    """Run a program in the peers' environment and return the speed that it prints."""
     python = ROOT / ".venv-peers" / "bin" / "python"
     if not python.exists():
         raise UsageError("the peers' environment is missing: run `make peers` first")
-    arguments = [name, *map(str, (threads, warm_up, steps))]
-    with tempfile.TemporaryDirectory() as folder:  # its worker processes import a file
+    with tempfile.TemporaryDirectory() as folder:  # worker processes import a file
         script = Path(folder) / "peer.py"
-        script.write_text(STABLE_BASELINES3)
+        script.write_text(program)
         return float(_run([str(python), str(script), *arguments], threads).split()[-1])
 
 
@@ -159,6 +212,18 @@ COMPARISONS = {
             "stable-baselines3": partial(stable_baselines3, "a2c-cartpole", 1, 1_600),
         },
     ),
+    **{
+        f"acer-cartpole-{ratio}": Comparison(
+            steps=40_000,
+            contestants={
+                "encore": partial(
+                    ours, "acer", f"--task=CartPole-v1 --replay-ratio={ratio}", 4_000
+                ),
+                "pfrl": partial(pfrl, ratio, 10, 1_000),
+            },
+        )
+        for ratio in (0, 4)
+    },
     "a2c-pong": Comparison(
         steps=16_000,
         contestants={
