@@ -8,7 +8,7 @@ PIP := install --quiet --disable-pip-version-check
 # machine without a GPU saves gigabytes with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: reproduce venv test check format lint types train bench peers clean
+.PHONY: reproduce venv test test-slow check format lint types train bench peers clean
 
 ## Train the smoke grid and show its verdicts (under 15 minutes on two cores).
 reproduce: venv
@@ -26,7 +26,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 ## The test suite.
 test: venv
-	$(BIN)/python -m pytest -m "not training" --benchmark-disable
+	$(BIN)/python -m pytest -m "not training and not slow" --benchmark-disable
+
+## The long forms: hours of faults in minutes (about 15 on two cores).
+test-slow: venv
+	$(BIN)/python -m pytest -m slow --benchmark-disable
 
 ## What continuous integration runs: format, lint, types, short trainings, tests.
 check: format lint types train test

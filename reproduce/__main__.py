@@ -5,15 +5,23 @@ command could not be understood, 130 stopped by Ctrl-C.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 import agents
-from reproduce.plan import PUBLISHED, Plan, check_writable, load_plan, make_plan
+from reproduce.plan import (
+    PUBLISHED,
+    Plan,
+    check_writable,
+    fresh_directory,
+    load_plan,
+    make_plan,
+)
 from suite.command_line import Parser, run_main
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
@@ -66,12 +74,18 @@ def run(argv: Sequence[str]) -> int:
         action="store_true",
         help="run what is finished under results/published all the same",
     )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start anew, in a folder of its own inside the runs directory",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options = parser.parse(argv)
     for flag in ("env_steps", "num_seeds", "workers"):
         value = getattr(options, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+    check_writable(options.runs_dir)
     plan = make_plan(
         options.agent,
         options.suite,
@@ -83,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
         seeds=options.seeds,
         workers=options.workers,
         device=options.device,
-        runs_dir=options.runs_dir,
+        runs_dir=fresh_directory(options.runs_dir) if options.fresh else options.runs_dir,
         settings=options.settings,
         published=not options.no_published,
     )
@@ -199,28 +213,34 @@ def _run_plan(plan: Plan, console: Console) -> int:
     from reproduce.launch import launch
     from reproduce.view import View
 
+    if plan.groups():
+        plan.refuse_mixture()
     plan.directory.mkdir(parents=True, exist_ok=True)
     plan.save()
     try:
         with View(console) as view:
-            launch(plan, view)
+            board = launch(plan, view)
     except KeyboardInterrupt:
         _say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
         return 130
-    return _report(plan, console)
+    failed = [row for row in board.rows if row.state == "failed"]
+    return _report(plan, console, {(row.run.task, row.run.seed): row.error for row in failed})
 
 
-def _report(plan: Plan, console: Console) -> int:
+def _report(
+    plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
+) -> int:
     from reproduce.collect import collect_runs
-    from reproduce.pipeline import exit_status, make_report
+    from reproduce.pipeline import exit_status, make_report, tally
     from reproduce.report import verdict_lines
 
-    verdicts = make_report(plan)
+    verdicts = make_report(plan, failures)
     console.print(verdict_lines(verdicts))
-    runs = collect_runs(plan)
+    runs = collect_runs(plan, failures)
     for row in runs[runs.status != "finished"].itertuples():
         _say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         _say(console, str(row.log_tail))
+    _say(console, tally(runs.status))
     if plan.departures:
         _say(console, "Not matched to the reference: " + "; ".join(plan.departures))
     _say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")

@@ -3,14 +3,18 @@
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from reproduce.plan import Plan, Run, read_record
+from suite.settings import UsageError
 from suite.tasks import find_task
 
+Failures = Mapping[tuple[str, int], str]
+"""Errors by task and seed."""
 CURVE_POINTS = 100
 """Points of a curve of training episodes; evaluations have their own."""
 
@@ -19,13 +23,21 @@ def read_table(path: Path) -> pd.DataFrame:
     """Return a recorded CSV file without the torn line that a killed run may have left.
 
     A file that does not exist, or has no whole line, gives an empty table.
+
+    Raises:
+        UsageError: if the file is no table.
     """
     try:
         content = path.read_bytes()
     except OSError:
         return pd.DataFrame()
     whole = content[: content.rfind(b"\n") + 1]
-    return pd.read_csv(io.BytesIO(whole)) if whole.count(b"\n") > 1 else pd.DataFrame()
+    if whole.count(b"\n") < 2:
+        return pd.DataFrame()
+    try:
+        return pd.read_csv(io.BytesIO(whole))
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
 
 
 def score(directory: Path, rule: str, env_steps: int) -> float:
@@ -92,8 +104,8 @@ def throughput(directory: Path) -> dict[str, float] | None:
 
 def collect_curves(plan: Plan) -> pd.DataFrame:
     """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs as far as."""
-    frames = []
-    for run in plan.runs():
+    frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return"])]
+    for run in _readable(plan):
         frame = curve(run.directory, plan.rule, run.env_steps)
         frame.insert(0, "task", run.task)
         frame.insert(1, "seed", run.seed)
@@ -120,7 +132,7 @@ def collect_throughput(plan: Plan) -> pd.DataFrame:
     frame skip times as many.
     """
     rows = []
-    for run in plan.runs():
+    for run in _readable(plan):
         speed = throughput(run.directory)
         if speed:
             frame_skip = find_task(run.task, plan.protocol).frame_skip
@@ -134,13 +146,20 @@ def collect_throughput(plan: Plan) -> pd.DataFrame:
     return table.astype({"seed": int, "env_steps": int, "num_updates": int})
 
 
-def collect_runs(plan: Plan) -> pd.DataFrame:
+def collect_runs(plan: Plan, failures: Failures = MappingProxyType({})) -> pd.DataFrame:
     """Return `runs.csv`: one row per planned run, whatever became of it.
 
-    A finished run without an evaluation in the window of its score counts as failed, and says so.
+    A damaged run, and a finished one without an evaluation in the window of its score, count as
+    failed and say so.
+
+    Args:
+        plan: the planned runs.
+        failures: what the launcher knows beyond the records: a full disk takes no record either.
     """
     rows = [_describe(run) for run in plan.runs()]
     for run, row in zip(plan.runs(), rows, strict=True):
+        if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
+            row |= {"status": "failed", "error": failures[run.task, run.seed]}
         if run.status == "finished" and np.isnan(score(run.directory, plan.rule, run.env_steps)):
             window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
             row |= {
@@ -156,13 +175,18 @@ def first_record(plan: Plan) -> Mapping[str, Any]:
     return next((record for record in records if record), {})
 
 
+def _readable(plan: Plan) -> list[Run]:
+    """Return the runs whose files can be believed."""
+    return [run for run in plan.runs() if run.status != "damaged"]
+
+
 def _describe(run: Run) -> dict[str, Any]:
     record = read_record(run.directory) or {}
     machine = record.get("machine", {})
     return {
         "task": run.task,
         "seed": run.seed,
-        "status": run.status,
+        "status": "failed" if run.status == "damaged" else run.status,
         "error": record.get("error") or "",
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),

@@ -2,76 +2,39 @@
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from reproduce.plan import ROOT, Group, Plan, Run, read_record
-from suite.files import write_json
+from reproduce import processes
+from reproduce.lease import Leases
+from reproduce.plan import ROOT, Group, Plan, Run, changed_sources, read_record
+from reproduce.progress import Board, Progress, read_progress, start_progress
+from suite.files import NO_SPACE, write_json
+from suite.hardware import sources
+from suite.settings import UsageError
 
 POLL_SECONDS = 0.5
 LOG_LINES = 12
 """Lines of a failed run's log that are kept in its record."""
-LAST_BYTES = 2**16
-"""Of a CSV file, searched for its last row: an evaluation of thousands of episodes fits."""
-
-
-@dataclass
-class Progress:
-    """How far one run is, as its own files tell."""
-
-    run: Run
-    state: str
-    """`waiting`, `running`, `finished`, `diverged` or `failed`."""
-    env_steps: int = 0
-    env_steps_per_second: float | None = None
-    """Speed of the latest log interval in which it learned; None before the first."""
-    last_return: float | None = None
-    error: str = ""
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate from the measured speed; None until the first updates are in."""
-        if self.state != "running" or not self.env_steps_per_second:
-            return None
-        return (self.run.env_steps - self.env_steps) / self.env_steps_per_second
-
-
-@dataclass
-class Board:
-    """The state of every run of a plan, for the live view."""
-
-    side_by_side: int
-    """Runs that train at the same time: processes, times the seeds of each."""
-    rows: list[Progress]
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate for the whole plan; None until one run has learned for one log interval."""
-        open_rows = [row for row in self.rows if row.state in ("waiting", "running")]
-        if not open_rows:
-            return 0.0
-        speeds = [row.env_steps_per_second for row in self.rows if row.env_steps_per_second]
-        if not speeds:
-            return None
-        typical = sum(speeds) / len(speeds)
-        per_run = [
-            (row.run.env_steps - row.env_steps) / (row.env_steps_per_second or typical)
-            for row in open_rows
-        ]
-        return max([sum(per_run) / self.side_by_side, *per_run])
-
-    def count(self, state: str) -> int:
-        """Return how many runs are in `state`."""
-        return sum(row.state == state for row in self.rows)
+LEASH = Path(__file__).with_name("leash.py")
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
+)
+"""How Python, C++, CUDA and torch say it; the kernel says it with SIGKILL."""
+NO_SPACE_LEFT = re.compile(
+    "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
+)
 
 
 @dataclass
@@ -80,13 +43,24 @@ class _Process:
     popen: subprocess.Popen[bytes]
     log: IO[bytes]
     rows: list[Progress]
+    pulse: processes.Pulse = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pulse = processes.Pulse(self.popen.pid)
+
+    def kill(self) -> None:
+        """End the process and all that it started, stopped or not."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
 
 
 def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     """Run every group of `plan` that is not finished; return how each run ended.
 
     A group that fails is recorded as failed, with its log's last lines, and leaves the others
-    alone. On Ctrl-C (or SIGTERM, SIGHUP) every process is stopped before the exception goes on.
+    alone. Runs that another harness works on are waited for and counted. On Ctrl-C (or SIGTERM,
+    SIGHUP) every process is stopped before the exception goes on. `docs/faults.md` says the rest.
 
     Args:
         plan: what to run; finished runs in it are left as they are.
@@ -95,37 +69,222 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     Raises:
         KeyboardInterrupt: after the processes are stopped.
     """
-    waiting = plan.groups()
-    side_by_side = plan.workers * max((len(group.runs) for group in waiting), default=1)
-    board = Board(side_by_side, [_progress(run) for run in plan.runs()])
+    pool = _Pool(plan)
     with _signals_interrupt():
-        _run_all(waiting, board, plan, watch)
-    watch(board)
-    return board
+        pool.run(watch)
+    watch(pool.board)
+    return pool.board
 
 
-def _run_all(
-    waiting: list[Group], board: Board, plan: Plan, watch: Callable[[Board], None]
-) -> None:
-    row_of = {(row.run.task, row.run.seed): row for row in board.rows}
-    processes: list[_Process] = []
-    try:
-        while waiting or processes:
-            while waiting and len(processes) < plan.workers:
-                group = waiting.pop(0)
-                rows = [row_of[run.task, run.seed] for run in group.runs]
-                processes.append(_start(group, rows, plan))
-            time.sleep(POLL_SECONDS)
-            for process in list(processes):
-                ended = process.popen.poll() is not None  # asked before its last rows are read
-                for row in process.rows:
-                    _read_progress(row)
-                if ended:
-                    _end(process)
-                    processes.remove(process)
-            watch(board)
-    finally:
-        _stop(processes)
+class _Pool:
+    """Groups that wait and processes that run; the runs' leases say which are this harness's."""
+
+    def __init__(self, plan: Plan) -> None:
+        runs = plan.runs()
+        self._plan, self._waiting = plan, plan.groups(runs)
+        self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
+        self._workers = plan.workers
+        self.board = Board(plan.workers * self._seeds_per_group, [start_progress(r) for r in runs])
+        self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
+        self._processes: list[_Process] = []
+        self._leases = Leases(plan.directory)
+        self._sources = sources(plan.agent)
+        self._before = {run.directory: _stamp(run.directory) for run in runs}
+        self._retried: set[tuple[str, int]] = set()
+
+    def run(self, watch: Callable[[Board], None]) -> None:
+        """Do everything that waits."""
+        try:
+            while self._waiting or self._processes:
+                self._start_waiting()
+                time.sleep(POLL_SECONDS)
+                self._look_after()
+                watch(self.board)
+        finally:
+            self._stop()
+
+    def _start_waiting(self) -> None:
+        """Start groups while there are workers; what others work on goes on waiting."""
+        for group in list(self._waiting):
+            if len(self._processes) >= self._workers:
+                return
+            self._waiting.remove(group)
+            try:
+                ours = [run for run in group.runs if self._leases.claim(run.directory)]
+                theirs = [run for run in group.runs if run not in ours]
+                if theirs:
+                    self._waiting.append(self._plan.group(theirs))
+                    self._leave(theirs)
+                todo = [run for run in ours if not self._count(run)]
+                if todo:
+                    self._start(self._plan.group(todo))
+            except OSError as error:
+                reason = "no space" if error.errno in NO_SPACE else "not started"
+                self._fail(group.runs, f"{reason}: {error}")
+            except UsageError as error:
+                self._fail(group.runs, f"not started: {error}")
+
+    def _leave(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            if row.state != "elsewhere":
+                row.state = "elsewhere"
+                holder = self._leases.holder(run.directory)
+                self.board.notes.append(f"{_name(run)} is run elsewhere: {holder}")
+
+    def _count(self, run: Run) -> bool:
+        """Return whether another harness has run a run since this one began; take its result."""
+        status = self._plan.run(run.task, run.seed).status
+        new = _stamp(run.directory) != self._before[run.directory]
+        ended = status in ("finished", "diverged") or (status == "failed" and new)
+        if ended:
+            row = self._row_of[run.task, run.seed]
+            read_progress(row)
+            row.state = status
+            row.error = (read_record(run.directory) or {}).get("error") or ""
+            self._leases.release(run.directory)
+        return ended
+
+    def _start(self, group: Group) -> None:
+        """Start a group whose leases are held.
+
+        Raises:
+            OSError: if the disk refuses.
+            UsageError: if the code is no longer that of the grid.
+        """
+        changed = changed_sources(self._sources, sources(self._plan.agent))
+        if changed:
+            raise UsageError(f"{changed} changed since this grid was started")
+        self._plan.refuse_mixture()
+        for run in group.runs:
+            self._keep_aside(run)
+            run.directory.mkdir(parents=True, exist_ok=True)
+            for stale in run.directory.glob("*.csv"):
+                stale.unlink()
+        seeds = "-".join(str(run.seed) for run in group.runs)[:100]
+        log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
+        threads: dict[str, str] = dict.fromkeys(
+            ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+        )
+        threads["OMP_WAIT_POLICY"] = (
+            "PASSIVE"  # where a run has several, they leave the cores alone
+        )
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        popen = subprocess.Popen(
+            (sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *group.command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops its runs
+        )
+        rows = [self._row_of[run.task, run.seed] for run in group.runs]
+        for row in rows:
+            row.state = "running"
+        self._processes.append(_Process(group, popen, log, rows))
+
+    def _keep_aside(self, run: Run) -> None:
+        """Move a damaged run aside, and a finished one that is shorter than planned."""
+        record = read_record(run.directory)
+        if record is None or record["status"] not in ("finished", "diverged", "damaged"):
+            return
+        damaged = record["status"] == "damaged"
+        label = "damaged" if damaged else record["config"]["env_steps"]
+        aside = run.directory.with_name(f"{run.directory.name}.{label}")
+        copies = 1
+        while aside.exists():
+            copies += 1
+            aside = aside.with_name(f"{run.directory.name}.{label}.{copies}")
+        run.directory.rename(aside)
+        if damaged:
+            self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
+
+    def _look_after(self) -> None:
+        lost = self._leases.beat()
+        for process in list(self._processes):
+            ended = process.popen.poll() is not None  # asked before its last rows are read
+            for row in process.rows:
+                read_progress(row)
+            if any(run.directory in lost for run in process.group.runs):
+                self._give_up(process)
+            elif ended:
+                self._end(process)
+            elif process.pulse.stalled():
+                self._end(process, f"stalled: no sign of work for {processes.STALL_SECONDS:.0f} s")
+        for row in self.board.rows:
+            if row.state == "elsewhere":
+                read_progress(row)
+
+    def _end(self, process: _Process, reason: str = "") -> None:
+        """Record how a process's runs ended; what is neither finished nor diverged has failed."""
+        process.kill()
+        process.log.close()
+        self._processes.remove(process)
+        lines = Path(process.log.name).read_text(errors="replace").splitlines()
+        unfinished = [row for row in process.rows if not _take_result(row, lines)]
+        status = process.popen.returncode
+        memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
+        if not reason:
+            reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
+            if _no_space(lines, process.group.runs[0].directory):
+                reason, memory = f"no space: {reason}", False
+            elif unfinished and memory and self._retry(unfinished, reason):
+                return
+        for row in unfinished:
+            _fail_recorded(row, process.group, reason, lines)
+        for row in process.rows:
+            self._leases.release(row.run.directory)
+
+    def _retry(self, rows: list[Progress], reason: str) -> bool:
+        """Let runs that lacked memory wait for a second try beside fewer; False if there is none.
+
+        Every process that is left counts: the one that died need not be the one that took most.
+        """
+        names = {(row.run.task, row.run.seed) for row in rows}
+        if not self._processes or names & self._retried:
+            return False
+        self._retried |= names
+        self._workers = min(self._workers, len(self._processes))
+        self.board.side_by_side = self._workers * self._seeds_per_group
+        self._waiting.insert(0, self._plan.group([row.run for row in rows]))
+        for row in rows:
+            row.state = "waiting"
+            self._leases.release(row.run.directory)
+            self.board.notes.append(
+                f"{_name(row.run)} ran out of memory ({reason}): "
+                f"once more, {self._workers} side by side"
+            )
+        return True
+
+    def _give_up(self, process: _Process) -> None:
+        """Stop a process one of whose runs another harness has taken over; wait for that one."""
+        process.kill()
+        process.log.close()
+        self._processes.remove(process)
+        self._waiting.append(self._plan.group(process.group.runs))
+        for row in process.rows:
+            row.state = "waiting"
+            self._leases.release(row.run.directory)
+
+    def _fail(self, runs: Sequence[Run], error: str) -> None:
+        """Count runs as failed that were not started; nothing is recorded, so a next start may."""
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            if run not in [other for group in self._waiting for other in group.runs]:
+                row.state, row.error = "failed", error
+                self._leases.release(run.directory)
+
+    def _stop(self) -> None:
+        for process in self._processes:
+            process.popen.terminate()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.popen.wait(timeout=10)
+            process.kill()
+            process.log.close()
+        for row in self.board.rows:
+            self._leases.release(row.run.directory)
 
 
 @contextlib.contextmanager
@@ -148,101 +307,63 @@ def _signals_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _progress(run: Run) -> Progress:
-    state = run.status if run.status in ("finished", "diverged") else "waiting"
-    return Progress(run, state, run.env_steps if state == "finished" else 0)
+def _take_result(row: Progress, log: Sequence[str]) -> bool:
+    """Take over how a run ended, if it is finished or diverged."""
+    record = read_record(row.run.directory)
+    if record is None or record["status"] not in ("finished", "diverged"):
+        return False
+    row.state, row.error = record["status"], record.get("error") or ""
+    if row.state == "diverged":
+        _write_record(row.run, {**record, "log_tail": log[-LOG_LINES:]})
+    return True
 
 
-def _start(group: Group, rows: list[Progress], plan: Plan) -> _Process:
-    for run in group.runs:
-        _keep_shorter_run(run.directory)
-        run.directory.mkdir(parents=True, exist_ok=True)
-        for stale in run.directory.glob("*.csv"):
-            stale.unlink()
-    seeds = "-".join(str(run.seed) for run in group.runs)[:100]
-    log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
-    threads: dict[str, str] = dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
-    )
-    threads["OMP_WAIT_POLICY"] = "PASSIVE"  # where a run has several, they leave the cores alone
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    popen = subprocess.Popen(
-        group.command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops its processes
-    )
-    for row in rows:
-        row.state = "running"
-    return _Process(group, popen, log, rows)
+def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
+    """Record a run as failed, beside what it recorded itself."""
+    record = read_record(row.run.directory) or {}
+    if record.get("status") == "damaged":
+        reason, record = record["error"], {}
+    row.state = "failed"
+    row.error = f"{reason}: {log[-1].strip() if log else 'no output'}"
+    config, command = {"env_steps": row.run.env_steps}, shlex.join(group.command)
+    failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
+    failed |= {"config": config, "command": command, **record}
+    failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
+    _write_record(row.run, failed)
 
 
-def _keep_shorter_run(directory: Path) -> None:
-    """Move a finished run that is shorter than planned aside: longer runs start from nothing."""
-    record = read_record(directory)
-    if record and record["status"] in ("finished", "diverged"):
-        aside = directory.with_name(f"{directory.name}.{record['config']['env_steps']}")
-        copies = 1
-        while aside.exists():
-            copies += 1
-            aside = aside.with_name(f"{directory.name}.{record['config']['env_steps']}.{copies}")
-        directory.rename(aside)
+def _write_record(run: Run, record: dict[str, Any]) -> None:
+    """Write a run's record; on a full disk the old one stays, which says neither that it ended."""
+    with contextlib.suppress(OSError):
+        write_json(run.directory / "run.json", record)
 
 
-def _read_progress(row: Progress) -> None:
-    """Update `row` from the last whole lines of the run's files."""
-    timing = last_row(row.run.directory / "timing.csv")
-    if timing:
-        row.env_steps = int(float(timing["env_steps"]))
-        if float(timing["num_updates"]) > 0:
-            row.env_steps_per_second = float(timing["env_steps_per_second"])
-    evaluation = last_row(row.run.directory / "evaluations.csv")
-    episode = last_row(row.run.directory / "episodes.csv")
-    if evaluation:
-        row.last_return = float(evaluation["mean_return"])
-    elif episode:
-        row.last_return = float(episode["episode_return"])
+def _no_space(log: Sequence[str], directory: Path) -> bool:
+    """Return whether a run ended for lack of space: it says so, or there is none now.
 
-
-def last_row(path: Path) -> dict[str, str] | None:
-    """Return the last whole line of a CSV file by column; None if there is none yet."""
+    A full disk takes no last words either, so it is tried.
+    """
+    if NO_SPACE_LEFT.search("\n".join(log[-LOG_LINES:])):
+        return True
     try:
-        with path.open("rb") as file:
-            header = file.readline().decode().strip().split(",")
-            start = file.tell()
-            file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")[:-1]
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(2**16))
+    except OSError as error:
+        return error.errno in NO_SPACE
+    return False
+
+
+def _stamp(directory: Path) -> tuple[int, int] | None:
+    """Return what tells one record of a run from the next; None without one."""
+    try:
+        facts = (directory / "run.json").stat()
     except OSError:
         return None
-    if not lines or len(cells := lines[-1].split(",")) != len(header):
-        return None
-    return dict(zip(header, cells, strict=True))
+    return facts.st_ino, facts.st_mtime_ns
 
 
-def _end(process: _Process) -> None:
-    """Record how a process's runs ended; what is neither finished nor diverged has failed."""
-    process.log.close()
-    status = process.popen.returncode
-    log = Path(process.log.name)
-    lines = log.read_text(errors="replace").splitlines()
-    for row in process.rows:
-        directory = row.run.directory
-        record = read_record(directory)
-        if record and record["status"] in ("finished", "diverged"):
-            row.state, row.error = record["status"], record.get("error") or ""
-            if row.state == "diverged":
-                write_json(directory / "run.json", {**record, "log_tail": lines[-LOG_LINES:]})
-            continue
-        row.state = "failed"
-        reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
-        last = lines[-1].strip() if lines else "no output"
-        row.error = f"{reason}: {last}"
-        failed: dict[str, Any] = dict(record) if record else _bare_record(row.run, process.group)
-        failed |= {"status": "failed", "error": row.error, "log_tail": lines[-LOG_LINES:]}
-        write_json(directory / "run.json", failed)
+def _name(run: Run) -> str:
+    return f"{run.task} seed {run.seed}"
 
 
 def _signal_name(number: int) -> str:
@@ -250,22 +371,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def _bare_record(run: Run, group: Group) -> dict[str, Any]:
-    """Return a record for a run that died before it could write its own."""
-    config = {"env_steps": run.env_steps}
-    command = shlex.join(group.command)
-    return {"task": run.task, "seed": run.seed, "config": config, "command": command}
-
-
-def _stop(processes: list[_Process]) -> None:
-    for process in processes:
-        process.popen.terminate()
-    for process in processes:
-        try:
-            process.popen.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.popen.kill()
-            process.popen.wait()
-        process.log.close()

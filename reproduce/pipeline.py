@@ -2,29 +2,35 @@
 
 import dataclasses
 import datetime
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from reproduce import check, collect, plot, references, report
+from reproduce.check import STATUSES
 from reproduce.plan import Plan
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
 from suite.tasks import find_task, random_scores
 
 
-def make_report(plan: Plan) -> pd.DataFrame:
+def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:
     """Gather, compare and draw what a plan's runs have recorded so far.
 
     Writes `curves.csv`, `reference_curves.csv`, `scores.csv`, `throughput.csv`, `verdicts.csv`,
     `summary.csv`, `runs.csv`, `report.json`, the figures and `index.html` into the plan's folder.
+
+    Args:
+        plan: whose runs to report.
+        failures: what the launcher knows of failed runs beyond their records.
 
     Returns:
         the verdicts, one row per planned task.
     """
     directory = plan.directory
     directory.mkdir(parents=True, exist_ok=True)
-    runs = collect.collect_runs(plan)
+    runs = collect.collect_runs(plan, failures)
     scores = collect.collect_scores(plan)
     curves = collect.collect_curves(plan)
     speed = collect.collect_throughput(plan)
@@ -76,6 +82,22 @@ def exit_status(verdicts: pd.DataFrame, runs: pd.Series) -> int:
     if (runs != "finished").any():
         return 2
     return 1 if (verdicts.verdict == "below").any() else 0
+
+
+def tally(runs: pd.Series) -> str:
+    """Return what became of every planned run, in words; the numbers add up.
+
+    Args:
+        runs: the status of every planned run.
+    """
+    counts = [(int((runs == status).sum()), status) for status in STATUSES]
+    words = {"planned": "not run"}
+    parts = [
+        f"{count} {words.get(status, status)}"
+        for count, status in counts
+        if count or status == "finished"
+    ]
+    return f"{len(runs)} planned = " + " + ".join(parts)
 
 
 def _normalise(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import shlex
@@ -16,7 +17,8 @@ from typing import Any
 import agents
 from suite.command_line import override
 from suite.files import write_json
-from suite.hardware import find_device, machine, num_cores
+from suite.hardware import find_device, machine, num_cores, sources
+from suite.manifest import MANIFEST, damage
 from suite.settings import Preset, UsageError, find_preset, nearest
 from suite.tasks import Protocol, find_suite, find_task, tasks_in
 
@@ -42,7 +44,10 @@ class Run:
     directory: Path
     """Where its record is, or will be."""
     status: str
-    """`finished` and `diverged` runs are kept; everything else is (started again and) run."""
+    """`finished` and `diverged` runs are kept; everything else is (started again and) run.
+
+    A `damaged` run was finished; its files are no longer what they were.
+    """
 
 
 @dataclass(frozen=True)
@@ -103,24 +108,54 @@ class Plan:
         Raises:
             UsageError: if a finished run was made with other settings.
         """
-        return [
-            self._run(task, seed, steps)
-            for task, steps in self.env_steps.items()
-            for seed in self.seeds
-        ]
+        return [self.run(task, seed) for task in self.env_steps for seed in self.seeds]
 
-    def groups(self) -> list[Group]:
+    def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
         On a GPU the seeds of a task share one process if the agent trains several at once.
+
+        Args:
+            runs: what `runs()` returned; default: what it returns now.
         """
-        waiting = [run for run in self.runs() if run.status not in ("finished", "diverged")]
+        runs = self.runs() if runs is None else runs
+        waiting = [run for run in runs if run.status not in ("finished", "diverged")]
         if self.device == "cpu" or not self.preset.seeds_together:
             bundles = [(run,) for run in waiting]
         else:
             by_task = {run.task: () for run in waiting}
             bundles = [tuple(r for r in waiting if r.task == task) for task in by_task]
-        return [Group(bundle, self._command(bundle)) for bundle in bundles]
+        return [self.group(bundle) for bundle in bundles]
+
+    def group(self, runs: Sequence[Run]) -> Group:
+        """Return one process for runs of one task."""
+        return Group(tuple(runs), self._command(tuple(runs)))
+
+    def refuse_mixture(self) -> None:
+        """Refuse to add runs to a grid whose finished runs were made otherwise.
+
+        Every finished run of the plan's folder counts, whether or not it is in the plan. Records of
+        the first schema version do not say what made them and are believed; so are published runs,
+        whose commits the page shows.
+
+        Raises:
+            UsageError: naming the run and what differs, code or settings.
+        """
+        ours = sources(self.agent)
+        for path in sorted(self.directory.glob("*/seed-*/run.json")):
+            record = read_record(path.parent)
+            if "." in path.parent.name or record is None:
+                continue
+            if record["status"] in ("finished", "diverged"):
+                settings = self._differences(record)
+                files = changed_sources(record.get("sources", ours), ours)
+                code = files and f"{files} since commit {str(record.get('commit'))[:7]}"
+                if settings or code:
+                    kind = "settings" if settings else "code"
+                    raise UsageError(
+                        f"{path.parent} was run with other {kind} ({settings or code}): start "
+                        "anew beside it with --fresh, or choose another --runs-dir"
+                    )
 
     def check_memory(self) -> None:
         """Refuse runs that together keep more than this machine holds.
@@ -167,7 +202,13 @@ class Plan:
         """Write `plan.json`, from which `report` works without being told the plan again."""
         write_json(self.directory / "plan.json", {key: getattr(self, key) for key in PLAN_KEYS})
 
-    def _run(self, task: str, seed: int, env_steps: int) -> Run:
+    def run(self, task: str, seed: int) -> Run:
+        """Return one run with its present status.
+
+        Raises:
+            UsageError: if it is finished and was made with other settings.
+        """
+        env_steps = self.env_steps[task]
         here = self.directory / task / f"seed-{seed}"
         places = [here]
         if self.published:
@@ -181,7 +222,7 @@ class Plan:
             if differs and place == here:
                 raise UsageError(
                     f"{place} was run with other settings ({differs}): "
-                    "choose another --runs-dir, or delete it"
+                    "start anew beside it with --fresh, or choose another --runs-dir"
                 )
             if not differs and record["config"]["env_steps"] >= env_steps:
                 return Run(task, seed, env_steps, place, record["status"])
@@ -325,16 +366,51 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
-    """Return a run's `run.json`; None if there is none or it is not one."""
+    """Return a run's `run.json`; None if there is none or it is not one.
+
+    Where the manifest of a finished run does not fit its files, `status` is `damaged`, `error` says
+    what is, and nothing else in the record is to be believed.
+    """
+    record = _read_record(directory)
+    if record and record["status"] in ("running", "failed", "diverged"):
+        return record
+    damaged = ""
+    if (directory / MANIFEST).exists():
+        damaged = damage(directory)
+    elif record and record["status"] == "finished" and record.get("schema_version", 1) != 1:
+        damaged = MANIFEST  # the first schema version had none
+    if not damaged:
+        return record
+    bare = {"task": "", "seed": -1, "config": {"env_steps": 0}}
+    error = f"{damaged} changed since the run finished"
+    return {**bare, "status": "damaged", "error": error}
+
+
+def _read_record(directory: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads((directory / "run.json").read_text())
-    except (OSError, ValueError):
+        record = json.loads((directory / "run.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
         return None
-    expected = {"status", "config", "seed", "task"}
-    if not isinstance(record, dict) or not expected <= record.keys():
+    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return None
-    config = record["config"]
-    return record if isinstance(config, dict) and "env_steps" in config else None
+    typed = ((record, "status", str), (record, "task", str), (record, "seed", int))
+    typed += ((record["config"], "env_steps", int),)
+    return record if all(isinstance(of.get(key), kind) for of, key, kind in typed) else None
+
+
+def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
+    """Return the files that differ between two answers of `suite.hardware.sources`, as text."""
+    if not isinstance(theirs, Mapping):
+        return "the list of sources"
+    names = sorted(set(ours) | set(theirs))
+    return ", ".join(name for name in names if ours.get(name) != theirs.get(name))
+
+
+def fresh_directory(runs_dir: Path) -> Path:
+    """Return a folder for runs inside `runs_dir` that does not exist: `fresh-1`, `fresh-2`, ..."""
+    numbers = itertools.count(1)
+    places = (runs_dir / f"fresh-{number}" for number in numbers)
+    return next(place for place in places if not place.exists())
 
 
 def check_writable(directory: Path) -> None:

@@ -6,6 +6,7 @@ every seed has a value, a reference up to our last step. The bytes depend on the
 installed versions alone.
 """
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from reproduce.report import mean_and_spread, number
 from reproduce.statistics import bootstrap_band
+from suite.files import write_atomically
 
 # Okabe and Ito's palette: told apart with any common colour blindness and in grey print.
 OURS, REFERENCE, CONTEXT = "#0072B2", "#D55E00", "#8A8F94"
@@ -284,7 +286,10 @@ def _save(figure: Figure, directory: Path, *names: str) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     for name in names:
         metadata = {"Date": None} if name.endswith(".svg") else None
-        figure.savefig(directory / name, metadata=metadata, facecolor="white")
+        content = io.BytesIO()
+        kind = name.rpartition(".")[2]
+        figure.savefig(content, format=kind, metadata=metadata, facecolor="white")
+        write_atomically(directory / name, content.getvalue())
     return [directory / name for name in names]
 
 

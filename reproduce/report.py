@@ -20,6 +20,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from suite.files import write_atomically
+
 MISSING = "\N{EM DASH}"
 LARGEST_INLINE_SVG = 3_000_000
 """Bytes above which the page shows the PNG of a figure instead, so that it still opens quickly."""
@@ -326,7 +328,7 @@ def write_page(directory: Path) -> Path:
         ],
     )
     path = directory / "index.html"
-    path.write_text(page, encoding="utf-8", newline="\n")
+    write_atomically(path, page.encode())
     return path
 
 

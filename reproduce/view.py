@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from reproduce.launch import Board, Progress
+from reproduce.progress import Board, Progress
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
@@ -34,6 +34,7 @@ class View:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._last_line = -LINE_SECONDS
         self._reported: set[tuple[str, int]] = set()
+        self._num_notes = 0
 
     def __enter__(self) -> "View":
         if self._live:
@@ -54,6 +55,9 @@ class View:
         if not self._reported:
             done = [row for row in board.rows if row.run.status in ("finished", "diverged")]
             self._reported |= {(row.run.task, row.run.seed) for row in done} | {("", 0)}
+        for note in board.notes[self._num_notes :]:
+            self._say(note)
+        self._num_notes = len(board.notes)
         for row in board.rows:
             name = (row.run.task, row.run.seed)
             if row.state in ("failed", "diverged", "finished") and name not in self._reported:
@@ -87,7 +91,7 @@ def _line(board: Board) -> str:
 def _totals(board: Board) -> str:
     counts = ", ".join(
         f"{board.count(state)} {state}"
-        for state in ("finished", "running", "waiting", "diverged", "failed")
+        for state in ("finished", "running", "elsewhere", "waiting", "diverged", "failed")
         if board.count(state)
     )
     spent = time.monotonic() - board.started
@@ -100,7 +104,7 @@ def _table(board: Board) -> Table:
         table.add_column(name, justify="left" if name in ("task", "state") else "right")
     rows = board.rows
     if len(rows) > MAX_ROWS:
-        rows = [row for row in rows if row.state in ("running", "failed", "diverged")][:MAX_ROWS]
+        rows = [row for row in rows if row.state not in ("finished", "waiting")][:MAX_ROWS]
     for row in rows:
         speed = row.env_steps_per_second
         table.add_row(

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import tyro
 
+from suite.files import NO_SPACE
 from suite.settings import ConfigT, Preset, UsageError, find_preset, nearest
 from suite.tasks import find_task, tasks_in
 
@@ -21,16 +22,20 @@ from suite.tasks import find_task, tasks_in
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
     """Call `main` with this process's arguments and return its exit status.
 
-    A `UsageError` becomes one line on standard error and status 2; any other error its traceback
-    and status 2 (1 would say that a score is below its reference); Ctrl-C becomes status 130.
+    A `UsageError` and a full disk become one line on standard error and status 2; any other error
+    its traceback and status 2 (1 would say that a score is below its reference); Ctrl-C becomes
+    status 130.
     """
     try:
         return main(sys.argv[1:])
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            print(f"error: no space: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         return 2
     except KeyboardInterrupt:
         return 130

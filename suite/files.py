@@ -1,5 +1,6 @@
 """Small rules about files: names that are safe as paths, and writes that cannot be torn."""
 
+import errno
 import json
 import os
 import re
@@ -7,6 +8,8 @@ from pathlib import Path
 
 from suite.settings import UsageError
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk, a quota or the limit of a file's size is used up."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -44,7 +47,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write `value` as readable JSON, atomically. Non-finite numbers are refused (ValueError)."""
+def to_json(value: object) -> bytes:
+    """Return `value` as readable JSON. Non-finite numbers are refused (ValueError)."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomically(path, (text + "\n").encode())
+    return (text + "\n").encode()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as `to_json` does, atomically."""
+    write_atomically(path, to_json(value))

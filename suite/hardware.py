@@ -1,5 +1,6 @@
 """What a run ran on: processor, accelerator, package versions, and the code's revision."""
 
+import hashlib
 import os
 import platform
 import re
@@ -74,7 +75,7 @@ def find_device(name: str) -> Any:
 @cache
 def revision() -> dict[str, Any]:
     """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes."""
-    root = Path(__file__).resolve().parents[1]
+    root = _root()
     try:
         _git(
             root, "ls-files", "--error-unmatch", str(Path(__file__).resolve())
@@ -84,6 +85,25 @@ def revision() -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
     return {"commit": commit, "dirty": bool(changed)}
+
+
+def sources(agent: str) -> dict[str, str]:
+    """Return the SHA-256 of every file whose code an agent's run executes, by path.
+
+    Unlike a commit it stays the same where only pages, tests or figures change, and differs where
+    a change is not committed.
+    """
+    root = _root()
+    paths = [root / "agents" / f"{agent}.py", *sorted((root / "suite").glob("*.py"))]
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.exists()
+    }
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[1]
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -3,7 +3,8 @@
 `DIR/seed-<k>/` holds `run.json` (what ran, on what, and how it ended), `episodes.csv`,
 `evaluations.csv`, `updates.csv` (all three the same bytes for the same run) and `timing.csv`
 (everything that depends on a clock). Rows are buffered, written whole and flushed at each log
-interval; `finished` is written last, by rename.
+interval; `finished` is written last, by rename, after the sums of all files (`suite/manifest.py`).
+A run has one writer: if another one begins the same run, the older one stops at its next rows.
 """
 
 import dataclasses
@@ -20,11 +21,13 @@ import numpy as np
 
 from suite import hardware
 from suite.command_line import RunOptions, read_command_line
-from suite.files import write_json
+from suite.files import to_json, write_atomically, write_json
+from suite.manifest import FILES, write_manifest
 from suite.settings import Preset, UsageError
 from suite.vector_env import Step
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Version 1 had no manifest and did not say which sources made the run."""
 SECTIONS = ("environment", "acting", "learning", "evaluation")
 EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
 TIMING_COLUMNS = (
@@ -35,15 +38,6 @@ TIMING_COLUMNS = (
     *(f"{section}_share" for section in SECTIONS),
 )
 """Followed by `<section>_share` for every section that an agent adds to the clock."""
-FILES = (
-    "episodes.csv",
-    "evaluations.csv",
-    "updates.csv",
-    "timing.csv",
-    "policy.safetensors",
-    "policy.json",
-)
-"""What a run writes beside `run.json`."""
 Status = Literal["running", "finished", "diverged", "failed"]
 
 
@@ -137,11 +131,13 @@ class Recorder:
                     "ended_at": None,
                     "wall_seconds": None,
                     **hardware.revision(),
+                    "sources": hardware.sources(str(run["agent"])),
                     "versions": hardware.versions(),
                     "machine": hardware.machine(),
                 }
             )
             _open(folder, self._runs[-1])
+        self._stamps = [_stamp(folder) for folder in self.seed_directories]
 
     @classmethod
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
@@ -218,10 +214,12 @@ class Recorder:
 
         Raises:
             OSError: if the disk refuses.
+            UsageError: if another process has begun the same run meanwhile.
         """
-        for folder, tables in zip(self.seed_directories, self._rows, strict=True):
+        for i, (folder, tables) in enumerate(zip(self.seed_directories, self._rows, strict=True)):
             for name, lines in tables.items():
                 if lines:
+                    self._check_ours(i)
                     with (folder / name).open("a", newline="") as file:
                         file.write("".join(lines))
                     lines.clear()
@@ -276,7 +274,18 @@ class Recorder:
             print(f"{self.seed_directories[i].name} {status}: {error}", file=sys.stderr, flush=True)
         wall_seconds = round(time.perf_counter() - self._started, 3)
         self._runs[i].update(status=status, error=error, ended_at=_now(), wall_seconds=wall_seconds)
-        write_json(self.seed_directories[i] / "run.json", self._runs[i])
+        folder, record = self.seed_directories[i], to_json(self._runs[i])
+        self._check_ours(i)
+        if status == "finished":
+            write_manifest(folder, record)
+        write_atomically(folder / "run.json", record)
+        self._stamps[i] = _stamp(folder)
+
+    def _check_ours(self, i: int) -> None:
+        """Raise a `UsageError` if `run.json` is no longer the one that this process wrote."""
+        folder = self.seed_directories[i]
+        if _stamp(folder) != self._stamps[i]:
+            raise UsageError(f"{folder} was begun anew by another process, which goes on with it")
 
 
 def train_each_seed(
@@ -324,6 +333,15 @@ def _is_finished(record: bytes) -> bool:
         return json.loads(record)["status"] == "finished"
     except (ValueError, LookupError, TypeError, RecursionError):
         return False
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Return what tells one `run.json` from another; None without one."""
+    try:
+        facts = (folder / "run.json").stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns
 
 
 def _open(folder: Path, run: Mapping[str, Any]) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from reproduce import plan as planning
 from reproduce.plan import Plan
+from suite.manifest import write_manifest
 from suite.recorder import Recorder
 
 RecordRun = Callable[..., Path]
+Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 
 
@@ -29,6 +31,12 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def record_run() -> RecordRun:
     """A function that writes a run's folder as its agent would."""
     return _record_run
+
+
+@pytest.fixture
+def reseal() -> Reseal:
+    """A function that writes the manifest of a finished run's folder anew."""
+    return lambda folder: write_manifest(folder, (folder / "run.json").read_bytes())
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("published")
 
 TASK = "Pendulum-v1"
 RecordRun = Callable[..., Path]
+Reseal = Callable[[Path], None]
 
 
 def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
@@ -281,7 +282,7 @@ def test_tables_of_several_tasks_are_tidy(tmp_path: Path, record_run: RecordRun)
 
 
 def test_scores_by_training_episodes_use_their_own_file(
-    tmp_path: Path, record_run: RecordRun
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
 ) -> None:
     """Rules never mix: evaluations are no part of a training score."""
     plan = pendulum(tmp_path, [1])
@@ -289,15 +290,19 @@ def test_scores_by_training_episodes_use_their_own_file(
     (folder / "episodes.csv").write_text(
         "env_steps,episode_return,episode_length\n900,1.0,200\n1000,5.0,200\n"
     )
+    reseal(folder)
     assert collect.collect_scores(plan).score.tolist() == [77.0]
     record = json.loads((folder / "run.json").read_text())
     record["config"]["evaluation_rule"] = "training"
     (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
     (row,) = collect.collect_scores(by_training(plan)).to_dict("records")
     assert (row["score"], row["rule"]) == (5.0, "training")
 
 
-def test_speeds_of_runs_become_a_table(tmp_path: Path, record_run: RecordRun) -> None:
+def test_speeds_of_runs_become_a_table(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
     """One row per run that learned long enough, with the device it ran on."""
     plan = pendulum(tmp_path, [1, 2])
     for seed in (1, 2):
@@ -306,6 +311,7 @@ def test_speeds_of_runs_become_a_table(tmp_path: Path, record_run: RecordRun) ->
         lines += ["500,10,1.0,9.0,0.5,0.1,0.2,0.1", "1000,110,3.0,9.0,0.5,0.1,0.2,0.1"]
         if seed == 1:
             (folder / "timing.csv").write_text("\n".join(lines) + "\n")
+            reseal(folder)
     table = collect.collect_throughput(plan)
     assert tuple(table.columns) == COLUMNS["throughput"]
     (row,) = table.to_dict("records")

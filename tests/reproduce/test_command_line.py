@@ -13,8 +13,8 @@ import torch
 
 from reproduce import __main__ as command_line
 from reproduce import launch as launching
-from reproduce.launch import Board
 from reproduce.plan import ROOT, Plan
+from reproduce.progress import Board
 from reproduce.report import COLUMNS
 from suite.command_line import run_main
 
@@ -366,13 +366,13 @@ def test_a_real_grid_from_command_to_page_and_again(
             for seed in (1, 2)
             for name in (
                 *("run.json", "episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"),
-                *("policy.safetensors", "policy.json"),
+                *("policy.safetensors", "policy.json", "SHA256SUMS"),
             )
         ),
     }
     tables = {f"{name}.csv" for name in COLUMNS}
     figures = {"curves.svg", "curves.png", "scores.png", "throughput.png"}
-    expected = tables | {"plan.json", "report.json", "index.html"}
+    expected = tables | {"plan.json", "report.json", "index.html", ".lock"}
     assert expected <= set(first) - recorded <= expected | figures
     verdicts = pd.read_csv(place / "verdicts.csv")
     assert verdicts.verdict.tolist() == ["no reference"]

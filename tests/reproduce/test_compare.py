@@ -11,6 +11,7 @@ import pytest
 from reproduce import __main__ as command_line
 from reproduce.compare import COLUMNS, compare
 from reproduce.plan import Plan, make_plan
+from suite.manifest import write_manifest
 from suite.settings import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -35,6 +36,7 @@ def write(
         header = (folder / "timing.csv").read_text().splitlines()[0]
         rows = [f"{step},{step},{step / speed},9,0.1,0.1,0.1,0.1" for step in (100, 500)]
         (folder / "timing.csv").write_text("\n".join([header, *rows]) + "\n")
+        write_manifest(folder, (folder / "run.json").read_bytes())
 
 
 def only_row(first: Plan, second: Plan) -> dict[str, Any]:
@@ -149,6 +151,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, record_run: RecordRu
     record = json.loads((folder / "run.json").read_text())
     record["config"]["evaluation_rule"] = "sampled"
     (folder / "run.json").write_text(json.dumps(record))
+    write_manifest(folder, (folder / "run.json").read_bytes())
     with pytest.raises(UsageError, match="different rules do not compare"):
         compare(first.directory, third.directory)
 

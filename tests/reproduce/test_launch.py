@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from reproduce import launch as launching
-from reproduce.launch import Board, Progress, last_row, launch
+from reproduce.launch import launch
 from reproduce.plan import ROOT, Plan, Run, make_plan, read_record
+from reproduce.progress import Board, Progress, last_row
 from suite.files import write_atomically
 
 pytestmark = pytest.mark.usefixtures("published")

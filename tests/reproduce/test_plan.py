@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("published")
 PENDULUM = "Pendulum-v1"
 
 RecordRun = Callable[..., Path]
+Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 
 
@@ -351,16 +352,20 @@ def test_what_is_no_record_is_no_run(content: str, tmp_path: Path) -> None:
     assert read_record(tmp_path / "nowhere") is None
 
 
-def test_a_record_is_compared_setting_by_setting(tmp_path: Path, record_run: RecordRun) -> None:
+def test_a_record_is_compared_setting_by_setting(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
     """A run from before a setting existed counts; what it does say must agree."""
     plan = pendulum(tmp_path, seeds=[1])
     folder = record_run(plan, PENDULUM, 1)
     record = json.loads((folder / "run.json").read_text())
     del record["config"]["target_period"]
     (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
     assert statuses(plan) == ["finished"]
     record["config"]["hidden_sizes"] = [256, 255]
     (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
     with pytest.raises(UsageError, match=r"hidden_sizes \[256, 255\] there, \[256, 256\] here"):
         plan.runs()
 

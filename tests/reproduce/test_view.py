@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from reproduce import view as viewing
-from reproduce.launch import Board, Progress
 from reproduce.plan import Run
+from reproduce.progress import Board, Progress
 from reproduce.view import View, duration
 
 

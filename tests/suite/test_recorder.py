@@ -245,7 +245,7 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     record(tmp_path)
     ours = run_json(tmp_path, 2)
     assert {key: ours[key] for key in RUN} == RUN
-    assert (ours["schema_version"], ours["seed"], ours["status"]) == (1, 2, "running")
+    assert (ours["schema_version"], ours["seed"], ours["status"]) == (2, 2, "running")
     assert ours["versions"] == hardware.versions()
     assert ours["machine"] == hardware.machine()
     assert (ours["commit"], ours["dirty"]) == ("c0ffee", True)
@@ -276,13 +276,18 @@ def test_finished_is_the_last_thing_written(
 
     def rename(aside: Path, path: Path) -> Path:
         rows = [lines(tmp_path, seed, "episodes.csv")[1:] for seed in (1, 2)]
-        seen.append((path.parent.name, run_json(path.parent.parent, 1)["status"], rows))
+        seen.append((f"{path.parent.name}/{path.name}", run_json(tmp_path, 1)["status"], rows))
         return replace(aside, path)
 
     monkeypatch.setattr(Path, "replace", rename)
     run.finish()
     rows = [["10,1.0,3"], ["10,2.0,3"]]
-    assert seen == [("seed-1", "running", rows), ("seed-2", "finished", rows)]
+    assert seen == [
+        ("seed-1/SHA256SUMS", "running", rows),
+        ("seed-1/run.json", "running", rows),
+        ("seed-2/SHA256SUMS", "finished", rows),
+        ("seed-2/run.json", "finished", rows),
+    ]
 
 
 def test_a_full_disk_at_the_end_leaves_the_run_unfinished(

@@ -1,0 +1,104 @@
+"""How far runs are, as their own files tell: for the launcher, and for whoever watches it."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reproduce.plan import Run
+
+ENDED = ("finished", "diverged", "failed")
+"""States that a run no longer leaves: planned = finished + diverged + failed in the end."""
+LAST_BYTES = 2**16
+"""Of a CSV file, searched for its last row: an evaluation of thousands of episodes fits."""
+
+
+@dataclass
+class Progress:
+    """How far one run is, as its own files tell."""
+
+    run: Run
+    state: str
+    """`waiting`, `running`, `elsewhere`, `finished`, `diverged` or `failed`."""
+    env_steps: int = 0
+    env_steps_per_second: float | None = None
+    """Speed of the latest log interval in which it learned; None before the first."""
+    last_return: float | None = None
+    error: str = ""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the measured speed; None until the first updates are in."""
+        if self.state != "running" or not self.env_steps_per_second:
+            return None
+        return (self.run.env_steps - self.env_steps) / self.env_steps_per_second
+
+
+@dataclass
+class Board:
+    """The state of every run of a plan, for the live view."""
+
+    side_by_side: int
+    """Runs that train at the same time: processes, times the seeds of each."""
+    rows: list[Progress]
+    started: float = field(default_factory=time.monotonic)
+    notes: list[str] = field(default_factory=list)
+    """What happened beside the runs' ends, one line each; it only grows."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate for the whole plan; None until one run has learned for one log interval."""
+        open_rows = [row for row in self.rows if row.state not in ENDED]
+        if not open_rows:
+            return 0.0
+        speeds = [row.env_steps_per_second for row in self.rows if row.env_steps_per_second]
+        if not speeds:
+            return None
+        typical = sum(speeds) / len(speeds)
+        per_run = [
+            (row.run.env_steps - row.env_steps) / (row.env_steps_per_second or typical)
+            for row in open_rows
+        ]
+        return max([sum(per_run) / self.side_by_side, *per_run])
+
+    def count(self, state: str) -> int:
+        """Return how many runs are in `state`."""
+        return sum(row.state == state for row in self.rows)
+
+
+def start_progress(run: Run) -> Progress:
+    """Return how far a run is before it is started: nowhere, unless it has ended."""
+    state = run.status if run.status in ("finished", "diverged") else "waiting"
+    return Progress(run, state, run.env_steps if state == "finished" else 0)
+
+
+def read_progress(row: Progress) -> None:
+    """Update `row` from the last whole lines of the run's files."""
+    timing = last_row(row.run.directory / "timing.csv")
+    evaluation = last_row(row.run.directory / "evaluations.csv")
+    episode = last_row(row.run.directory / "episodes.csv")
+    with contextlib.suppress(KeyError, ValueError, OverflowError):  # damaged files tell nothing
+        if timing:
+            row.env_steps = int(float(timing["env_steps"]))
+            if float(timing["num_updates"]) > 0:
+                row.env_steps_per_second = float(timing["env_steps_per_second"])
+        if evaluation:
+            row.last_return = float(evaluation["mean_return"])
+        elif episode:
+            row.last_return = float(episode["episode_return"])
+
+
+def last_row(path: Path) -> dict[str, str] | None:
+    """Return the last whole line of a CSV file by column; None if there is none yet."""
+    try:
+        with path.open("rb") as file:
+            header = file.readline().decode().strip().split(",")
+            start = file.tell()
+            file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")[:-1]
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not lines or len(cells := lines[-1].split(",")) != len(header):
+        return None
+    return dict(zip(header, cells, strict=True))

@@ -1,0 +1,77 @@
+"""Whether a finished run's files are what they were: SHA-256 sums, written with `finished`.
+
+`SHA256SUMS` has the format of `sha256sum`, so `sha256sum --check SHA256SUMS` answers as well. It
+covers itself too: it must be, byte for byte, what the files give now.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from suite.files import write_atomically
+
+MANIFEST = "SHA256SUMS"
+TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
+POLICY = ("policy.safetensors", "policy.json")
+FILES = (*TABLES, *POLICY, MANIFEST)
+"""What a run writes beside `run.json`."""
+COVERED = (*TABLES, *POLICY, "run.json")
+
+
+def write_manifest(folder: Path, record: bytes) -> None:
+    """Write the sums of a run's files, and of the `run.json` that is about to say `finished`.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    sums = _sums(folder)
+    sums["run.json"] = hashlib.sha256(record).hexdigest()
+    write_atomically(folder / MANIFEST, _render(sums))
+
+
+def damage(folder: Path) -> str:
+    """Return the names of a run's files that are not what its manifest says; empty if none is.
+
+    Raises:
+        FileNotFoundError: if the folder has no manifest.
+    """
+    stamps = [_stamp(folder / name) for name in (*COVERED, MANIFEST)]
+    return ", ".join(_damaged(folder, tuple(stamps)))
+
+
+@lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
+def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
+    stored, sums = (folder / MANIFEST).read_bytes(), _sums(folder)
+    if stored == _render(sums):
+        return ()
+    lines = stored.decode(errors="replace").split("\n")
+    said = {name: line for line in lines for name in COVERED if line.endswith(f"  {name}")}
+    found = {name: f"{digest}  {name}" for name, digest in sums.items()}
+    changed = [name for name in COVERED if said.get(name) != found.get(name)]
+    return changed or (MANIFEST,)
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file that is there, in hexadecimal digits, by name."""
+    sums: dict[str, str] = {}
+    for name in COVERED:
+        try:
+            with (folder / name).open("rb") as file:
+                sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            continue
+    return sums
+
+
+def _render(sums: dict[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is written or replaced; None without a file."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
