@@ -201,7 +201,7 @@ class _Pool:
             self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
 
     def _look_after(self) -> None:
-        lost = self._leases.beat()
+        lost, beside = self._leases.beat(), len(self._processes) - 1
         for process in list(self._processes):
             ended = process.popen.poll() is not None  # asked before its last rows are read
             for row in process.rows:
@@ -209,15 +209,22 @@ class _Pool:
             if any(run.directory in lost for run in process.group.runs):
                 self._give_up(process)
             elif ended:
-                self._end(process)
+                self._end(process, beside)
             elif process.pulse.stalled():
-                self._end(process, f"stalled: no sign of work for {processes.STALL_SECONDS:.0f} s")
+                seconds = f"{processes.STALL_SECONDS:.0f} s"
+                self._end(process, beside, f"stalled: no sign of work for {seconds}")
         for row in self.board.rows:
             if row.state == "elsewhere":
                 read_progress(row)
 
-    def _end(self, process: _Process, reason: str = "") -> None:
-        """Record how a process's runs ended; what is neither finished nor diverged has failed."""
+    def _end(self, process: _Process, beside: int, reason: str = "") -> None:
+        """Record how a process's runs ended; what is neither finished nor diverged has failed.
+
+        Args:
+            process: what has ended, or has to.
+            beside: how many others were running.
+            reason: why it is ended here; default: it has ended by itself.
+        """
         process.kill()
         process.log.close()
         self._processes.remove(process)
@@ -229,23 +236,23 @@ class _Pool:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
             if _no_space(lines, process.group.runs[0].directory):
                 reason, memory = f"no space: {reason}", False
-            elif unfinished and memory and self._retry(unfinished, reason):
+            elif unfinished and memory and self._retry(unfinished, beside, reason):
                 return
         for row in unfinished:
             _fail_recorded(row, process.group, reason, lines)
         for row in process.rows:
             self._leases.release(row.run.directory)
 
-    def _retry(self, rows: list[Progress], reason: str) -> bool:
+    def _retry(self, rows: list[Progress], beside: int, reason: str) -> bool:
         """Let runs that lacked memory wait for a second try beside fewer; False if there is none.
 
-        Every process that is left counts: the one that died need not be the one that took most.
+        From then on fewer run side by side: what died need not be what took the most.
         """
         names = {(row.run.task, row.run.seed) for row in rows}
-        if not self._processes or names & self._retried:
+        if beside == 0 or names & self._retried:
             return False
         self._retried |= names
-        self._workers = min(self._workers, len(self._processes))
+        self._workers = min(self._workers, beside)
         self.board.side_by_side = self._workers * self._seeds_per_group
         self._waiting.insert(0, self._plan.group([row.run for row in rows]))
         for row in rows:

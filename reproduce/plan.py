@@ -382,7 +382,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     if not damaged:
         return record
     bare = {"task": "", "seed": -1, "config": {"env_steps": 0}}
-    error = f"{damaged} changed since the run finished"
+    error = f"differs from its manifest: {damaged}"
     return {**bare, "status": "damaged", "error": error}
 
 

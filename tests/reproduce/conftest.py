@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reproduce import launch as launching
 from reproduce import plan as planning
-from reproduce.plan import Plan
+from reproduce.plan import Plan, Run
 from suite.manifest import write_manifest
 from suite.recorder import Recorder
 
 RecordRun = Callable[..., Path]
+StandIn = Callable[[Mapping[int, str]], None]
 Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 
@@ -25,6 +28,37 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder
+
+
+PRELUDE = """
+import json, os, pathlib, signal, sys, time
+out, env_steps, *seeds = sys.argv[1:]
+with (pathlib.Path(out) / "executions").open("a") as file:
+    file.write("".join(f"{seed} {os.getpid()}\\n" for seed in seeds))
+folders = [pathlib.Path(out) / f"seed-{seed}" for seed in seeds]
+def end(folder, status, error=None):
+    config = {"env_steps": int(env_steps)}
+    record = {"task": "t", "seed": 1, "config": config, "status": status, "error": error}
+    (folder / "run.json").write_text(json.dumps(record))
+"""
+"""What a stand-in for an agent begins with; every start is a line per seed in `executions`."""
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A function that says by its first seed which script a process runs."""
+    monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
+
+    def choose(scripts: Mapping[int, str]) -> None:
+        def command(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
+            seeds = (str(run.seed) for run in runs)
+            where = (str(runs[0].directory.parent), str(runs[0].env_steps))
+            script = PRELUDE + scripts[runs[0].seed]
+            return (sys.executable, "-I", "-S", "-c", script, *where, *seeds)
+
+        monkeypatch.setattr(Plan, "_command", command)
+
+    return choose
 
 
 @pytest.fixture

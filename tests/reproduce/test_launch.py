@@ -28,35 +28,9 @@ TASK = "Pendulum-v1"
 RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]
 
-PRELUDE = """
-import json, os, pathlib, signal, sys, time
-out, env_steps, *seeds = sys.argv[1:]
-folders = [pathlib.Path(out) / f"seed-{seed}" for seed in seeds]
-def end(folder, status, error=None):
-    config = {"env_steps": int(env_steps)}
-    record = {"task": "t", "seed": 1, "config": config, "status": status, "error": error}
-    (folder / "run.json").write_text(json.dumps(record))
-"""
 FINISH = "end(folders[0], 'finished')"
 CRASH = "print('all is well', flush=True); raise MemoryError('no more')"
 SLEEP = "(folders[0] / 'pid').write_text(str(os.getpid())); time.sleep(60)"
-
-
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A function that says by its first seed which script a process runs."""
-    monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
-
-    def choose(scripts: Mapping[int, str]) -> None:
-        def command(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
-            seeds = (str(run.seed) for run in runs)
-            where = (str(runs[0].directory.parent), str(runs[0].env_steps))
-            script = PRELUDE + scripts[runs[0].seed]
-            return (sys.executable, "-I", "-S", "-c", script, *where, *seeds)
-
-        monkeypatch.setattr(Plan, "_command", command)
-
-    return choose
 
 
 def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
