@@ -196,7 +196,7 @@ def _describe(run: Run) -> dict[str, Any]:
         "commit": record.get("commit") or "",
         "dirty": record.get("dirty"),
         "command": record.get("command", ""),
-        "log_tail": "\n".join(record.get("log_tail", [])),
+        "log_tail": "\n".join(map(str, record.get("log_tail", []))),
     }
 
 

@@ -27,6 +27,9 @@ PUBLISHED = ROOT / "results" / "published"
 BUDGETS = ("smoke", "laptop", "paper")
 NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
 """Fields of a configuration that do not change what is learned per step and seed."""
+RECORD_STATUSES = ("running", "finished", "diverged", "failed")
+RECORD_TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
+"""What a record must agree with to be read; it may lack the last two."""
 PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
     *("workers", "published"),
@@ -346,7 +349,7 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
         raise UsageError(f"nothing was run here: {path} does not exist") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
-    if not isinstance(saved, dict) or any(key not in saved for key in PLAN_KEYS):
+    if not _is_plan(saved):
         raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
     plan = make_plan(
         agent,
@@ -362,6 +365,23 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
     )
     return dataclasses.replace(
         plan, env_steps=saved["env_steps"], device=saved["device"], workers=saved["workers"]
+    )
+
+
+def _is_plan(saved: Any) -> bool:
+    """Return whether a file's content has what `Plan.save` writes."""
+    if not isinstance(saved, dict) or any(key not in saved for key in PLAN_KEYS):
+        return False
+    steps, seeds, changes = saved["env_steps"], saved["seeds"], saved["settings"]
+    return (
+        all(isinstance(value, dict) for value in (steps, changes))
+        and isinstance(seeds, list)
+        and all(type(n) is int and n > 0 for n in (*steps.values(), saved["workers"]))
+        and all(type(seed) is int for seed in seeds)
+        and all(isinstance(text, str) for text in (*changes.values(), saved["budget"]))
+        and isinstance(saved["device"], str)
+        and isinstance(saved["published"], bool)
+        and bool(steps and seeds)
     )
 
 
@@ -393,9 +413,9 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return None
-    typed = ((record, "status", str), (record, "task", str), (record, "seed", int))
-    typed += ((record["config"], "env_steps", int),)
-    return record if all(isinstance(of.get(key), kind) for of, key, kind in typed) else None
+    typed = all(isinstance(record.get(key, kind()), kind) for key, kind in RECORD_TYPES.items())
+    named = {"task", "seed"} <= record.keys() and record.get("status") in RECORD_STATUSES
+    return record if typed and named and type(record["config"].get("env_steps")) is int else None
 
 
 def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:

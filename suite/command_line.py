@@ -29,7 +29,7 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
     try:
         return main(sys.argv[1:])
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_printable(str(error))}", file=sys.stderr)
         return 2
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
@@ -41,6 +41,11 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
         return 130
 
 
+def _printable(text: str) -> str:
+    """Return `text` with what would move a terminal's cursor, or cannot be shown, spelt out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaints are `UsageError`s and that knows no abbreviations."""
 
@@ -50,6 +55,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print beside a page of usage."""
         raise UsageError(message)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Refuse `--flag=--`, from which argparse makes a flag without its value."""
+        for word in args or ():
+            if word.startswith("--") and word.endswith("=--"):
+                raise UsageError(f"argument {word.removesuffix('=--')}: '--' is no value")
+        return super().parse_known_args(args, namespace)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Read `argv`; an unknown flag is answered with the nearest known one."""
@@ -183,9 +197,11 @@ def read_command_line(
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     default_config = next(iter(presets.values())).config
-    task = options.task or str(getattr(default_config, "task", ""))
+    task = options.task
+    if task is None:
+        task = str(getattr(default_config, "task", ""))
     find_task(task)
-    suite = options.suite or _suite_of(task, list(suites))
+    suite = _suite_of(task, list(suites)) if options.suite is None else options.suite
     preset = find_preset(presets, suite, options.like)
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:

@@ -147,7 +147,11 @@ class Recorder:
             agent: the agent's name.
             config: its configuration, a dataclass with `task` and `seeds`.
             options: where the run comes from and where it goes.
+
+        Raises:
+            UsageError: for a device that is not there, before anything is written; as `Recorder`.
         """
+        hardware.find_device(config.device)
         run = {
             "agent": agent,
             "suite": options.suite,

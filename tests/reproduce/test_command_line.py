@@ -1,5 +1,6 @@
 """The command line as its users meet it: right, wrong, interrupted and hostile."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ import torch
 
 from reproduce import __main__ as command_line
 from reproduce import launch as launching
-from reproduce.plan import ROOT, Plan
+from reproduce import plan as planning
+from reproduce.plan import ROOT, Plan, make_plan
 from reproduce.progress import Board
 from reproduce.report import COLUMNS
 from suite.command_line import run_main
@@ -333,6 +335,42 @@ def test_ctrl_c_says_how_to_go_on(
     assert (desk / "my runs" / "sac-classic" / "paper" / "plan.json").exists()
 
 
+def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
+    desk: Path, say: Say, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with what differs and nothing written; `--fresh` counts no run of the old grid."""
+    words = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--device", "cpu"]
+    plan = make_plan("sac", "classic", tasks=[TASK], env_steps=1000, seeds=[1], device="cpu")
+    folder = record_run(plan, TASK, 1)
+    monkeypatch.setattr(planning, "sources", lambda agent: {"agents/sac.py": "another"})
+    before = {path for path in desk.rglob("*") if path.is_file()}
+    status, _, err = say([*words, "--seeds", "1", "2"])
+    assert status == 2
+    assert err.startswith(f"error: {folder} was run with other code (agents/sac.py, ")
+    assert err.count("\n") == 1
+    assert {path for path in desk.rglob("*") if path.is_file()} == before
+    status, out, err = say([*words, "--seeds", "1", "2", "--fresh", "--dry-run"])
+    assert (status, err) == (0, "")
+    assert "2 processes" in out
+    assert "runs/fresh-1/sac-classic/paper" in "".join(out.split())
+    (desk / "runs" / "fresh-1").mkdir()
+    assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
+    monkeypatch.setattr(command_line, "_report", lambda *arguments: 0)
+    assert say([*words, "--seeds", "1"])[0] == 0  # nothing is to be run, so nothing is mixed
+
+
+def test_a_full_disk_is_one_line(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even the plan can be written: what lacks, and status 2."""
+
+    def fail(plan: Plan) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "plan.json")
+
+    monkeypatch.setattr(Plan, "save", fail)
+    status, _, err = say(TINY)
+    assert status == 2
+    assert err == "error: no space: [Errno 28] No space left on device: 'plan.json'\n"
+
+
 def test_a_bug_is_status_two(say: Say, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Status 1 means that a score is below its reference, never that the harness broke."""
 
@@ -357,6 +395,7 @@ def test_a_real_grid_from_command_to_page_and_again(
         assert f"{TASK} seed {seed} finished, last return -" in out
     assert "no reference" in out
     assert "learning_starts = 200, set by --set" in out
+    assert "2 planned = 2 finished" in out
     first = tree(place)
     recorded = {name for name in first if name.startswith(TASK)}
     assert recorded == {

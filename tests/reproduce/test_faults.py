@@ -149,7 +149,6 @@ def test_a_killed_harness_leaves_no_writer_and_the_next_start_finishes_the_plan(
         stand_in(dict.fromkeys((1, 2, 3, 4), FINISH))
         assert launch(plan, ignore).count("finished") == 4
         assert executions(plan) - before == Counter({1, 2, 3, 4} - set(finished))
-        assert list(plan.directory.rglob("*.lease")) == []
 
 
 # Several harnesses on one runs directory

@@ -69,6 +69,20 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
     assert "\x1b" not in text(console)
 
 
+def test_each_note_is_printed_once(clock: list[float]) -> None:
+    """What was kept aside, is tried again or is run elsewhere; runs elsewhere are counted apart."""
+    console, _ = consoles(width=120)
+    board = Board(2, [progress(1, "elsewhere"), progress(2, "waiting")], notes=["one"])
+    with View(console) as view:
+        view(board)
+        board.notes.append("two")
+        view(board)
+        view(board)
+    lines = text(console).splitlines()
+    assert (lines[0], lines[2:]) == ("one", ["two"])
+    assert lines[1].startswith("1 elsewhere, 1 waiting; ")
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]) -> None:
     """However often the board is shown; what was finished before the start is no news."""

@@ -267,6 +267,24 @@ def test_a_finished_run_says_when_it_ended(tmp_path: Path) -> None:
     assert after["wall_seconds"] >= 0.0
 
 
+def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
+    """The older process stops before it writes a row or a status into the newer one's record."""
+    old, log_to = record(tmp_path), ended([[1.0], [2.0]], [[3], [3]])
+    old.episodes(10, log_to)
+    old.flush()
+    new = record(tmp_path)
+    new.episodes(20, log_to)
+    new.flush()
+    old.episodes(11, log_to)
+    for write in (old.flush, old.finish):
+        with pytest.raises(UsageError, match="seed-1 was begun anew by another process"):
+            write()
+    new.finish()
+    for seed in (1, 2):
+        assert lines(tmp_path, seed, "episodes.csv")[1:] == [f"20,{seed}.0,3"]
+        assert run_json(tmp_path, seed)["status"] == "finished"
+
+
 def test_finished_is_the_last_thing_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,6 +465,7 @@ class Config:
     task: str = "Hopper-v4"
     seeds: tuple[int, ...] = (4, 5)
     gamma: float = 0.5
+    device: str = "cpu"
 
 
 def test_a_command_is_recorded_with_its_configuration(
@@ -460,7 +479,7 @@ def test_a_command_is_recorded_with_its_configuration(
     Recorder.for_command("sac", Config(), options)
     ours = run_json(tmp_path, 5)
     assert ours["command"] == "python -m agents.sac --task Hopper-v4 --out 'my runs'"
-    assert ours["config"] == {"task": "Hopper-v4", "seeds": [4, 5], "gamma": 0.5}
+    assert ours["config"] == {"task": "Hopper-v4", "seeds": [4, 5], "gamma": 0.5, "device": "cpu"}
     assert [ours[key] for key in ("agent", "suite", "source", "task", "seed")] == [
         *("sac", "mujoco", "jaxrl", "Hopper-v4", 5)
     ]

@@ -1,0 +1,434 @@
+"""Input that means harm, or none: one line, status 2, nothing written, nothing executed.
+
+What is opened for writing, and what is started, is seen by an audit hook of the interpreter.
+"""
+
+import json
+import os
+import pickle
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import agents
+from agents import sac
+from reproduce import __main__ as command_line
+from reproduce.collect import collect_runs
+from reproduce.plan import PLAN_KEYS, ROOT, load_plan, make_plan, read_record
+from suite.command_line import run_main
+from suite.files import check_name
+from suite.settings import UsageError
+from suite.tasks import SUITES
+
+pytestmark = pytest.mark.usefixtures("published")
+
+RecordRun = Callable[..., Path]
+slow = pytest.mark.slow
+TASK = "Pendulum-v1"
+STARTS = (
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "pickle.find_class",
+)
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+watching: list[list[str]] = []
+"""The list that audited deeds go to, if anybody watches."""
+
+
+def audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not watching:
+        return
+    if event in STARTS or event in CHANGES:
+        watching[-1].append(f"{event} {arguments[:2]}")
+    # A folder is opened in this way for a temporary file without a name, which leaves nothing.
+    writing = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
+    if writing and not (isinstance(arguments[0], str) and os.path.isdir(arguments[0])):
+        watching[-1].append(f"open {arguments[0]} for writing")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _hook() -> None:
+    """Audit this process from now on; a hook cannot be taken away, only ignored."""
+    sys.addaudithook(audit)
+
+
+@pytest.fixture
+def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the test writes and starts, in an empty working directory."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(command_line, "_run_plan", lambda plan, console: 0)
+    seen: list[str] = []
+    yield seen
+    assert list(folder.iterdir()) == []
+
+
+def refused(
+    words: list[str],
+    deeds: list[str],
+    capsys: pytest.CaptureFixture[str],
+    main: Callable[..., int] = command_line.main,
+) -> str:
+    """Give a command line, which must be answered with one line; return that line."""
+    capsys.readouterr()
+    deeds.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["reproduce", *words])
+        watching.append(deeds)
+        try:
+            status = run_main(main)
+        finally:
+            watching.pop()
+    said = capsys.readouterr()
+    assert (status, said.out, deeds) == (2, "", [])
+    assert said.err.startswith("error: ")
+    assert said.err.endswith("\n")
+    assert said.err[:-1].isprintable(), said.err
+    return said.err
+
+
+def examples(count: int) -> Any:
+    """Settings of a property that is tried `count` times."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+
+
+NAMES = [
+    *(
+        "../../x",
+        "..",
+        ".",
+        "/etc/passwd",
+        "~",
+        "~root/x",
+        "a/b",
+        "a\\b",
+        "//x",
+        "C:\\x",
+        "-",
+        "--",
+    ),
+    *("$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "&& touch pwned"),
+    *("a\nb", "a\rerror: b", "\x1b[2Jx", "\u202egnp", "\udc80", "a\tb", "\x00", "\x7f", "x" * 300),
+    *("{0.__class__}", "{{7*7}}", "%s%n", "<script>", "__import__('os')", "sac/../sac", "sac\n"),
+    *("", "--", "Pendulum-v1/../x", "é", "ﬁ", "🐚", " ", "\u200b", "NUL", "None", "1e999"),
+]
+names = st.one_of(st.sampled_from(NAMES), st.text(min_size=1, max_size=40))
+
+FLAGS = ("tasks", "budget", "env-steps", "num-seeds", "seeds", "workers", "device", "set", "like")
+MISTAKES = (
+    *("agent", "suite", "flag", "task", "budget", "seed", "source", "device", "count"),
+    *("setting", "key", "value", "missing", "report", "evaluate", "compare", "argument"),
+)
+WORDS = {"help", "dry-run", "no-published", "fresh", "runs-dir", *FLAGS}
+
+
+def is_number(word: str) -> bool:
+    try:
+        int(word)
+    except ValueError:
+        return False
+    return True
+
+
+@st.composite
+def malformed(draw: st.DrawFn) -> list[str]:
+    """Return a command line with exactly one mistake, somewhere."""
+    grid = ["sac", "classic"]
+    text = draw(names)
+    plain = f"x{text}" if text.startswith("-") else text
+    good = [["--tasks", TASK], ["--budget", "smoke"], ["--seeds", "1", "2"], ["--device", "cpu"]]
+    rest = draw(st.permutations(good))[: draw(st.integers(0, len(good)))]
+    number = draw(st.sampled_from(["0", "-1", "1.5", "nan", "1e3", "", " ", "0x10", "1_000_"]))
+    counted = draw(st.sampled_from(["--env-steps", "--workers", "--num-seeds"]))
+    kind = draw(st.sampled_from(MISTAKES))
+    used = {"--tasks": "task", "--budget": "budget", "--seeds": "seed", "--device": "device"}
+    rest = [words for words in rest if used[words[0]] != kind and kind != "count"]
+    tail = [word for words in rest for word in words]
+    match kind:
+        case "agent" if plain not in (*agents.AGENTS, *command_line.VERBS):
+            return [plain, "classic", *tail]
+        case "suite" if plain not in SUITES:
+            return ["sac", plain, *tail]
+        case "flag" if text.lstrip("-").partition("=")[0] not in WORDS:
+            return [*grid, *tail, f"--{text.lstrip('-') or 'x'}"]
+        case "task" if plain not in SUITES["classic"]:
+            return [*grid, *tail, "--tasks", plain]
+        case "budget" if plain not in ("smoke", "laptop", "paper"):
+            return [*grid, *tail, "--budget", plain]
+        case "seed" if not is_number(plain):
+            return [*grid, *tail, "--seeds", "1", plain]
+        case "source" if plain != "paper":
+            return [*grid, *tail, "--like", plain]
+        case "device" if plain not in ("auto", "cpu") and not plain.startswith("cuda"):
+            return [*grid, *tail, "--device", plain]
+        case "setting":
+            return [*grid, *tail, "--set", plain.replace("=", "")]
+        case "key" if not hasattr(sac.Config, plain.partition("=")[0].replace("-", "_")):
+            return [*grid, *tail, "--set", f"{plain}=1"]
+        case "value" if not is_number(plain):
+            return [*grid, *tail, "--set", f"batch_size={plain}"]
+        case "missing":
+            return [*grid, *tail, draw(st.sampled_from([f"--{flag}" for flag in FLAGS]))]
+        case "report":
+            return ["report", "sac", plain]
+        case "evaluate":
+            return ["evaluate", plain]
+        case "compare":
+            return ["compare", plain, plain]
+        case "argument":
+            return [*grid, plain, *tail]
+    return [*grid, counted, number]
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=slow)])
+def test_every_malformed_command_line_is_refused_in_one_line(
+    times: int, deeds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the mistake and whatever stands around it."""
+
+    @examples(times)
+    @given(malformed())
+    def check(words: list[str]) -> None:
+        refused(words, deeds, capsys)
+
+    check()
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=slow)])
+def test_an_agents_own_command_refuses_names_that_it_does_not_know(
+    times: int, deeds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands that the harness starts can be typed by anyone too."""
+
+    @examples(times)
+    @given(st.sampled_from(["--task", "--suite", "--like", "--device", "--evaluation-rule"]), names)
+    def check(flag: str, name: str) -> None:
+        known = {
+            "HalfCheetah-v4",
+            TASK,
+            "MountainCarContinuous-v0",
+            "classic",
+            "auto",
+            "cpu",
+            "paper",
+        }
+        if name not in known:
+            beside = [] if flag == "--task" else ["--task", TASK]
+            with pytest.MonkeyPatch.context() as patch:  # what is accepted starts no training
+                patch.setattr(sac, "train", lambda config, recorder: None)
+                refused([*beside, f"{flag}={name}"], deeds, capsys, sac.main)
+
+    check()
+
+
+@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=slow)])
+def test_no_hostile_name_becomes_a_path(times: int, tmp_path: Path, deeds: list[str]) -> None:
+    """What `check_name` lets through stays in its folder."""
+
+    @examples(times)
+    @given(names)
+    def check(name: str) -> None:
+        try:
+            path = tmp_path / check_name(name, "agent")
+        except UsageError:
+            return
+        assert path.parent == tmp_path
+        assert path.resolve().parent == tmp_path.resolve()
+        assert name.isascii()
+
+    check()
+    assert deeds == []
+
+
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), names),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("times", [30, pytest.param(500, marks=slow)])
+def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_path: Path) -> None:
+    """Whatever stands in `plan.json`: a plan inside the runs directory, or one line."""
+    plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
+    plan.directory.mkdir(parents=True)
+    plan.save()
+    file = tmp_path / "sac-classic" / "paper" / "plan.json"
+    whole = json.loads(file.read_text())
+
+    @examples(times)
+    @given(st.sampled_from(PLAN_KEYS), anything)
+    def check(key: str, value: Any) -> None:
+        file.write_text(json.dumps(whole | {key: value}))
+        try:
+            plan = load_plan("sac", "classic", "paper", tmp_path)
+        except UsageError:
+            return
+        for run in plan.runs():
+            assert run.directory.resolve().is_relative_to(tmp_path.resolve())
+
+    check()
+
+
+@pytest.mark.parametrize("times", [30, pytest.param(500, marks=slow)])
+def test_a_record_that_was_tampered_with_is_no_record_or_harmless(
+    times: int, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """An old record has no manifest: it may say anything, and nobody stumbles over it."""
+    plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=1, runs_dir=tmp_path, device="cpu")
+    folder = record_run(plan, TASK, 1)
+    (folder / "SHA256SUMS").unlink()
+    whole = json.loads((folder / "run.json").read_text()) | {"schema_version": 1}
+
+    @examples(times)
+    @given(st.sampled_from(sorted(whole)), anything)
+    def check(key: str, value: Any) -> None:
+        (folder / "run.json").write_text(json.dumps(whole | {key: value}))
+        try:
+            statuses = collect_runs(plan).status.tolist()
+            plan.refuse_mixture()
+        except UsageError:
+            return
+        assert statuses[0] in ("finished", "failed", "diverged", "running", "planned")
+
+    check()
+
+
+class Bomb:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {shlex.quote(os.environ['PWNED'])}",)
+
+
+def archive(**files: bytes) -> bytes:
+    """Return a zip archive."""
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name, data in files.items():
+            file.writestr(name, data)
+    return content.getvalue()
+
+
+def torch_file(**options: Any) -> bytes:
+    content = BytesIO()
+    torch.save({"weight_0": Bomb()}, content, **options)
+    return content.getvalue()
+
+
+BOMBS: list[Callable[[], bytes]] = [
+    *(lambda protocol=protocol: pickle.dumps(Bomb(), protocol) for protocol in range(6)),
+    torch_file,
+    lambda: torch_file(_use_new_zipfile_serialization=False),
+    lambda: archive(**{"archive/data.pkl": pickle.dumps(Bomb()), "archive/version": b"3"}),
+    lambda: (
+        (len(header := b'{"a":{"dtype":"pickle"}}').to_bytes(8, "little") + header)
+        + pickle.dumps(Bomb())
+    ),
+]
+"""Ten files that run a command in whoever unpickles them."""
+
+
+@pytest.fixture
+def bomb(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[bytes]:
+    """A hostile pickle that leaves a mark if it is loaded, which it must not be."""
+    monkeypatch.setenv("PWNED", str(tmp_path / "pwned"))
+    yield request.param()
+    assert not (tmp_path / "pwned").exists()
+
+
+all_bombs = pytest.mark.parametrize("bomb", BOMBS, indirect=True)
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "policy.json"])
+@all_bombs
+def test_a_pickle_in_place_of_a_policy_is_not_loaded(
+    bomb: bytes, name: str, tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only safetensors and JSON are read; anything else is an unreadable policy."""
+    run = tmp_path / "seed-1"
+    run.mkdir()
+    (run / "policy.json").write_text('{"agent": "sac"}')
+    (run / name).write_bytes(bomb)
+    if name == "policy.json":
+        (run / "policy.safetensors").write_bytes(bomb)
+    said = refused(["evaluate", str(run)], deeds, capsys)
+    assert f"unreadable policy in {run}" in said
+
+
+@all_bombs
+def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
+    bomb: bytes,
+    tmp_path: Path,
+    deeds: list[str],
+    capsys: pytest.CaptureFixture[str],
+    record_run: RecordRun,
+) -> None:
+    """A record that is none means that nothing was run; a plan that is none is named."""
+    plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, runs_dir=tmp_path, device="cpu")
+    record, table = (record_run(plan, TASK, seed) for seed in (1, 2))
+    (record / "run.json").write_bytes(bomb)
+    (table / "evaluations.csv").write_bytes(bomb)
+    capsys.readouterr()
+    watching.append(deeds)
+    try:
+        found = [read_record(folder) for folder in (record, table)]
+        statuses = collect_runs(plan).status.tolist()
+    finally:
+        watching.pop()
+    assert [entry and entry["status"] for entry in found] == ["damaged", "damaged"]
+    assert (statuses, deeds) == (["failed", "failed"], [])
+    (plan.directory / "plan.json").write_bytes(bomb)
+    said = refused(["report", "sac", "classic", "--runs-dir", str(tmp_path)], deeds, capsys)
+    assert f"unreadable {plan.directory / 'plan.json'}" in said
+
+
+def test_a_pickle_is_not_loaded_by_a_command_in_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, with nothing patched and nobody watching but the file system."""
+    monkeypatch.setenv("PWNED", str(tmp_path / "pwned"))
+    desk = tmp_path / "desk"
+    desk.mkdir()
+    (desk / "policy.json").write_text('{"agent": "sac"}')
+    (desk / "policy.safetensors").write_bytes(torch_file())
+    ended = subprocess.run(
+        [sys.executable, "-m", "reproduce", "evaluate", "."],
+        cwd=desk,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: unreadable policy in .: ")
+    assert ended.stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
+        *("policy.json", "policy.safetensors"),
+    ]
