@@ -409,6 +409,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 def _read_record(directory: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((directory / "run.json").read_bytes())
+        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):

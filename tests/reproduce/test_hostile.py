@@ -28,7 +28,7 @@ from reproduce.plan import PLAN_KEYS, ROOT, load_plan, make_plan, read_record
 from suite.command_line import run_main
 from suite.files import check_name
 from suite.settings import UsageError
-from suite.tasks import SUITES
+from suite.tasks import SUITES, tasks_in
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -222,19 +222,12 @@ def test_an_agents_own_command_refuses_names_that_it_does_not_know(
     times: int, deeds: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The commands that the harness starts can be typed by anyone too."""
+    known = {*SUITES, *(source for _, source in sac.PRESETS), "auto", "cpu", "cuda"}
+    known |= {"deterministic", "sampled", *(task for suite in SUITES for task in tasks_in(suite))}
 
     @examples(times)
     @given(st.sampled_from(["--task", "--suite", "--like", "--device", "--evaluation-rule"]), names)
     def check(flag: str, name: str) -> None:
-        known = {
-            "HalfCheetah-v4",
-            TASK,
-            "MountainCarContinuous-v0",
-            "classic",
-            "auto",
-            "cpu",
-            "paper",
-        }
         if name not in known:
             beside = [] if flag == "--task" else ["--task", TASK]
             with pytest.MonkeyPatch.context() as patch:  # what is accepted starts no training
