@@ -537,6 +537,23 @@ def test_only_lack_of_memory_is_tried_again_and_only_once(
     assert (record["status"], record["error"]) == ("failed", error)
 
 
+def test_a_run_that_lacks_memory_again_beside_others_has_failed(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Two tries are enough, even where still fewer could run."""
+    plan = pendulum(tmp_path, 3, workers=3)
+    starts = "(pathlib.Path(out) / 'executions').read_text().count('2 ')"
+    lasting = f"""
+until = time.monotonic() + 20
+while {starts} < 2 and time.monotonic() < until:
+    time.sleep(0.005)
+time.sleep(0.5)
+"""
+    stand_in({1: RIVAL + FINISH, 2: LACK_BESIDE + "raise MemoryError", 3: lasting + FINISH})
+    assert ends(launch(plan, ignore))[2] == ("failed", "exit 1: MemoryError")
+    assert executions(plan) == Counter({1: 1, 2: 2, 3: 1})
+
+
 def test_a_run_that_lacks_memory_all_alone_has_failed(tmp_path: Path, stand_in: StandIn) -> None:
     """There are no fewer to run beside."""
     plan = pendulum(tmp_path, 1)

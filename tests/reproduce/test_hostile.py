@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import agents
@@ -226,6 +226,8 @@ def test_an_agents_own_command_refuses_names_that_it_does_not_know(
     known |= {"deterministic", "sampled", *(task for suite in SUITES for task in tasks_in(suite))}
 
     @examples(times)
+    @example("--task", "")
+    @example("--task", "--")
     @given(st.sampled_from(["--task", "--suite", "--like", "--device", "--evaluation-rule"]), names)
     def check(flag: str, name: str) -> None:
         if name not in known:
