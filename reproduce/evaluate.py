@@ -33,16 +33,18 @@ def evaluate_run(
         95 % t-interval of the mean (None for a single episode).
 
     Raises:
-        UsageError: if the folder holds no readable policy, `episodes` is below 1 or `seed` below 0.
+        UsageError: if the folder holds no readable policy, or one that differs from its manifest,
+            `episodes` is below 1 or `seed` below 0.
     """
     if episodes < 1:
         raise UsageError(f"--episodes must be at least 1, not {episodes}")
     if seed < 0:
         raise UsageError(f"--seed must be at least 0, not {seed}")
-    policy = agents.load_policy(run)
+    policy, record = agents.load_policy(run), read_record(run)
     task = policy.task
+    if record and record["status"] == "damaged":
+        raise UsageError(f"{run} {record['error']}")
     if sampled is None:
-        record = read_record(run)
         rule = record["config"].get("evaluation_rule") if record else None
         sampled = rule in ("sampled", "training")
     generator = stream(seed, "evaluate actions") if sampled else None

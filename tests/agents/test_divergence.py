@@ -21,14 +21,19 @@ from suite.recorder import Recorder
 from suite.vector_env import Step, VectorEnv
 
 LOG_INTERVAL, POISONED = 100, 250
-TASKS = {"sac": "Pendulum-v1", "a2c": "CartPole-v1", "impala": "CartPole-v1"}
+TASKS = {
+    "sac": "Pendulum-v1",
+    "a2c": "CartPole-v1",
+    "impala": "CartPole-v1",
+    "acer": "CartPole-v1",
+}
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
     "a2c": ("--num-envs=4", "--rollout-length=5"),
     "impala": ("--num-envs=4", "--unroll-length=5"),
+    "acer": ("--num-envs=4", "--unroll-length=5"),
 }
 """So that 600 steps are many updates; every agent logs and learns more often than each 100."""
-LOSS = {"sac": "critic_loss", "a2c": "losses", "impala": "losses"}
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]
 
 
@@ -76,22 +81,22 @@ def poison_weights(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) ->
 
 
 def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> None:
-    """The first loss after the step is no number; its gradient is none either."""
+    """The first loss after the step is no number, or its gradient is none."""
     due = [False]
-    loss = getattr(module, LOSS[agent])
+    owner, name = (module, "critic_loss") if agent == "sac" else (module.RMSprop, "gradient")
+    healthy = getattr(owner, name)
 
-    def poisoned(*arguments: Any, **options: Any) -> Any:
-        value = loss(*arguments, **options)
-        if not due[0]:
-            return value
+    def poisoned(*arguments: Any) -> Any:
+        value = healthy(*arguments)
+        value = value * torch.nan if due[0] else value
         due[0] = False
-        return value * torch.nan if agent == "sac" else value._replace(policy=value.policy * np.nan)
+        return value
 
     def hook(step: Step) -> Step:
         due[0] = True
         return step
 
-    patch.setattr(module, LOSS[agent], poisoned)
+    patch.setattr(owner, name, poisoned)
     counting(module, patch, hook)
 
 

@@ -15,6 +15,7 @@ from reproduce import evaluate as scoring
 from reproduce.evaluate import evaluate_run, film_run
 from suite.settings import UsageError
 
+Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 
 TASK = "Pendulum-v1"
@@ -64,7 +65,7 @@ def test_actions_may_be_drawn_from_the_policy(run: Path) -> None:
     [("training", "sampled"), ("sampled", "sampled"), ("deterministic", "deterministic")],
 )
 def test_actions_are_by_default_those_of_the_runs_own_score(
-    run: Path, scored: str, rule: str, tmp_path: Path, scripted: None
+    run: Path, scored: str, rule: str, tmp_path: Path, scripted: None, reseal: Reseal
 ) -> None:
     """A policy that was scored by drawn actions is not judged by its mode unless asked."""
     folder = tmp_path / "seed-3"
@@ -72,6 +73,9 @@ def test_actions_are_by_default_those_of_the_runs_own_score(
     record = json.loads((folder / "run.json").read_text())
     record["config"]["evaluation_rule"] = scored
     (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"seed-3 differs from its manifest: run\.json"):
+        evaluate_run(folder, episodes=2)
+    reseal(folder)
     assert evaluate_run(folder, episodes=2)["rule"] == rule
     assert evaluate_run(folder, episodes=2, sampled=False)["rule"] == "deterministic"
 
