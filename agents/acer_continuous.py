@@ -600,7 +600,8 @@ class Replay:
         """Store the actions `[N, A]`, the distributions they are from, and what they caused."""
         row = self.num_steps % self._num_rows
         self._actions[0, row] = actions
-        self._actions[1, row], self._actions[2, row] = (part.cpu().numpy() for part in behaviour)
+        for part, kept in zip(behaviour, self._actions[1:], strict=True):
+            kept[row] = part.numpy(force=True)
         self._rewards[row], self._valid[row] = step.rewards[0], step.valid[0]
         self._terminations[row], self._truncations[row] = step.terminations, step.truncations
         self.num_steps += 1

@@ -1,0 +1,911 @@
+"""Continuous ACER: every equation against a slow re-derivation, then what training must do."""
+
+import dataclasses
+import inspect
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal, kl_divergence
+
+import agents
+from agents import acer_continuous as acer
+from suite.recorder import Recorder
+from suite.settings import UsageError
+from suite.vector_env import Spaces, Step
+
+CPU = torch.device("cpu")
+TINY = acer.Config(
+    task="Pendulum-v1",
+    device="cpu",
+    env_steps=400,
+    num_envs=4,
+    unroll_length=5,
+    replay_start=20,
+    hidden_sizes=(16, 16),
+    advantage_hidden_sizes=(8, 8),
+    evaluation_interval=200,
+    evaluation_episodes=2,
+    log_interval=100,
+)
+CONTROL = Spaces((4,), 3, (-1.0, -1.0, -1.0), (1.0, 1.0, 1.0))
+"""Spaces with three dimensions of action."""
+
+
+def train(config: acer.Config, directory: Path) -> tuple[acer.Learner, Recorder]:
+    recorder = Recorder(directory, {"agent": "acer_continuous", "task": config.task}, config.seeds)
+    learner = acer.train(config, recorder)
+    recorder.finish()
+    return learner, recorder
+
+
+def table(recorder: Recorder, name: str) -> pd.DataFrame:
+    return pd.read_csv(recorder.seed_directories[0] / name)
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    """Standard normal numbers, float64."""
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+def distribution(gaussian: acer.Gaussian) -> Independent:
+    return Independent(Normal(gaussian.means, gaussian.log_stds.exp()), 1)
+
+
+# Gaussians
+
+
+def test_densities_and_entropies_equal_torch_distributions() -> None:
+    gaussian, actions = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3)), draw(2, 7, 5, 3)
+    reference = distribution(gaussian)
+    torch.testing.assert_close(gaussian.log_probs(actions), reference.log_prob(actions))
+    torch.testing.assert_close(gaussian.entropies(), reference.entropy())
+    expected = gaussian.means + gaussian.log_stds.exp() * actions
+    torch.testing.assert_close(gaussian.draw(actions), expected)
+
+
+def test_scores_are_the_gradients_of_densities() -> None:
+    """By means first, then by log deviations."""
+    means, log_stds = draw(0, 5, 3).requires_grad_(), (0.5 * draw(1, 5, 3)).requires_grad_()
+    gaussian, actions = acer.Gaussian(means, log_stds), draw(2, 5, 3)
+    gradients = torch.autograd.grad(distribution(gaussian).log_prob(actions).sum(), gaussian)
+    torch.testing.assert_close(gaussian.scores(actions).detach(), torch.cat(gradients, -1))
+
+
+def test_divergence_and_its_gradient_equal_torch_distributions() -> None:
+    """KL(average || policy), by the policy's statistics; the other order differs."""
+    average = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3))
+    means, log_stds = draw(2, 5, 3).requires_grad_(), (0.5 * draw(3, 5, 3)).requires_grad_()
+    policy = acer.Gaussian(means, log_stds)
+    expected = kl_divergence(distribution(average), distribution(policy))
+    torch.testing.assert_close(acer.divergences(average, policy), expected)
+    assert (acer.divergences(policy, average) - expected).abs().min() > 0.01
+    gradients = torch.cat(torch.autograd.grad(expected.sum(), policy), -1)
+    torch.testing.assert_close(acer.divergence_gradients(average, policy).detach(), gradients)
+
+
+def test_the_divergence_from_itself_is_flat() -> None:
+    """Right after a start: no divergence, no gradient, and so nothing to project."""
+    policy = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3))
+    assert torch.equal(acer.divergences(policy, policy), torch.zeros(5).double())
+    flat = acer.divergence_gradients(policy, policy)
+    assert torch.equal(flat, torch.zeros(5, 6).double())
+    gradients = 100 * draw(2, 5, 6)
+    assert torch.equal(acer.trust_region(gradients, flat, 0.1), gradients)
+
+
+# Stochastic duelling network
+
+
+def test_with_a_linear_advantage_the_duel_is_exact() -> None:
+    """Draws in pairs around the mean: A of the mean cancels, so Q of the mean action is V."""
+    policy, slope = acer.Gaussian(draw(0, 6, 2), 0.3 * draw(1, 6, 2)), draw(2, 2)
+    noise = draw(3, 4, 6, 2)
+    draws = policy.draw(torch.cat([noise, -noise]))
+    values, actions = draw(4, 6), torch.stack([policy.means, policy.means + 1])
+    q_values = acer.duel(values, actions @ slope, draws @ slope)
+    torch.testing.assert_close(q_values[0], values)
+    torch.testing.assert_close(q_values[1], values + slope.sum())
+
+
+@pytest.mark.parametrize("num_samples", [1, 5])
+def test_under_the_policy_the_mean_of_q_is_v(num_samples: int) -> None:
+    """Whatever network A is: 40,000 actions and draws of their own, within 4 standard errors."""
+    network = acer.make_learner(replace(TINY, initial_std=0.8), CONTROL, CPU).network
+    obs, count = draw(0, 1, 4).float().expand(40_000, 4), 40_000
+    with torch.no_grad():
+        policy = network.policy(obs)
+        noise = draw(1, num_samples + 1, count, 3).float()
+        advantages = 10 * network.advantage(obs, policy.draw(noise)).squeeze(-1)
+        values = network.critic(obs).squeeze(-1)
+        terms = acer.duel(values, advantages[:1], advantages[1:])[0] - values
+        single = advantages[0] - advantages[0].mean()
+    assert single.std() > 0.5
+    error = float(single.std()) * math.sqrt((1 + 1 / num_samples) / count)
+    assert abs(float(terms.mean())) < 4 * error
+    # one action's Q is spread by the n draws, as little as their number says
+    ratio = float(terms.std() / single.std())
+    assert ratio == pytest.approx(math.sqrt(1 + 1 / num_samples), rel=0.02)
+
+
+def plain_layers(layers: Any, inputs: Tensor) -> Tensor:
+    """The layers as one would write them down."""
+    *hidden, (weight, bias) = zip(layers.weights, layers.biases, strict=True)
+    for hidden_weight, hidden_bias in hidden:
+        inputs = torch.relu(inputs @ hidden_weight + hidden_bias)
+    return inputs @ weight + bias
+
+
+def test_the_advantage_is_a_network_of_both_observation_and_action() -> None:
+    """Computing the observation's share once is the network on both side by side."""
+    layers = acer.make_learner(TINY, CONTROL, CPU).network.advantage
+    obs, actions = draw(0, 6, 4).float(), draw(1, 5, 6, 3).float()
+    pairs = torch.cat([obs.expand(5, 6, 4), actions], -1)
+    torch.testing.assert_close(layers(obs, actions), plain_layers(layers, pairs))
+
+
+# The policy's gradient
+
+
+def integrate(integrand: Tensor, step: float) -> Tensor:
+    return (integrand.sum(0) - (integrand[0] + integrand[-1]) / 2) * step
+
+
+@pytest.mark.parametrize("threshold", [0.5, 1.0, 10.0, None])
+def test_truncation_and_correction_leave_the_expected_gradient_exact(
+    threshold: float | None,
+) -> None:
+    """Over a ~ mu and a' ~ pi, with one Q in both terms, it is the gradient of E_pi[Q].
+
+    By numerical integration in one dimension; importance weights go beyond 10.
+    """
+    grid = torch.linspace(-12, 12, 24_001, dtype=torch.float64)[:, None]
+    step = 24 / 24_000
+    means, log_stds = (torch.tensor([[x]], dtype=torch.float64) for x in (0.9, math.log(0.5)))
+    behaviour = acer.Gaussian(torch.full_like(means, -0.3), torch.full_like(means, math.log(0.7)))
+    q_values = (grid**3 - grid + torch.sin(3 * grid)).squeeze(-1)
+    means.requires_grad_()
+    log_stds.requires_grad_()
+    learning = acer.Gaussian(means, log_stds)
+    value = integrate(learning.log_probs(grid).exp() * q_values, step)
+    exact = torch.cat(torch.autograd.grad(value, learning), -1).squeeze(0)
+
+    rows = len(grid)
+    policy, behaviour = (
+        acer.Gaussian(*(part.detach().expand(rows, 1) for part in gaussian))
+        for gaussian in (learning, behaviour)
+    )
+    log_rhos = policy.log_probs(grid) - behaviour.log_probs(grid)
+    values = value.detach().expand(rows)
+
+    def gradients(targets: Tensor, correction_q_values: Tensor) -> Tensor:
+        arguments = (policy, behaviour, grid, targets, grid, correction_q_values, values)
+        return acer.policy_gradients(*arguments, threshold)
+
+    truncated, corrections = gradients(q_values, values), gradients(values, q_values)
+    expected = integrate(behaviour.log_probs(grid).exp().unsqueeze(-1) * truncated, step)
+    expected += integrate(policy.log_probs(grid).exp().unsqueeze(-1) * corrections, step)
+    torch.testing.assert_close(expected, exact, rtol=1e-6, atol=1e-8)
+    likely = policy.log_probs(grid) > -8
+    assert log_rhos[likely].max() > math.log(10)
+    assert (corrections.abs().max() > 0) == (threshold is not None)
+
+
+# One update
+
+
+def random_flags(generator: np.random.Generator, steps: int, num_envs: int) -> tuple[Any, ...]:
+    """Ends of both kinds inside an unroll, and the ignored row after each of them."""
+    kinds = generator.choice(3, size=(steps, num_envs), p=[0.6, 0.2, 0.2])
+    valid = np.ones((steps, num_envs), dtype=bool)
+    for t in range(1, steps):
+        valid[t] = ~(valid[t - 1] & (kinds[t - 1] > 0))
+        kinds[t][~valid[t]] = 0
+    return kinds == 1, kinds == 2, valid
+
+
+def fill(config: acer.Config, seed: int, unrolls: int = 1) -> tuple[acer.Replay, list[Any]]:
+    """Replay with random steps, ends of both kinds and ignored rows, and what was added."""
+    rng = np.random.default_rng(seed)
+    replay, added = acer.Replay(config, CONTROL, CPU), []
+    length, num_envs = unrolls * config.unroll_length, config.num_envs
+    terminations, truncations, valid = random_flags(rng, length, num_envs)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    replay.put_first_obs(numbers(num_envs, 4))
+    for t in range(length):
+        rewards, obs = numbers(1, num_envs), numbers(1, num_envs, 4)
+        zeros = np.zeros((1, num_envs))
+        flags = (terminations[t : t + 1], truncations[t : t + 1], valid[t : t + 1])
+        ends = flags[0] | flags[1]
+        step = Step(obs, obs, rewards, rewards, *flags, ends, zeros, zeros.astype(int))
+        means, log_stds = torch.from_numpy(0.3 * numbers(2, num_envs, 3))
+        behaviour = acer.Gaussian(means, log_stds - 1)
+        actions = behaviour.draw(torch.from_numpy(numbers(num_envs, 3))).numpy()
+        added.append((actions, behaviour, step))
+        replay.add(*added[-1])
+    return replay, added
+
+
+def doubled(module: Any, batch: acer.Transitions) -> Any:
+    """The batch in float64, as a module's own."""
+    columns = batch._asdict()
+    behaviour = module.Gaussian(*(part.double() for part in columns.pop("behaviour")))
+    return module.Transitions(
+        behaviour=behaviour, **{name: column.double() for name, column in columns.items()}
+    )
+
+
+def make_exact(module: Any, config: Any) -> tuple[Any, Any]:
+    """A learner in float64 that keeps its gradient; its step only shifts all weights by 0.1."""
+
+    class Exact(module.RMSprop):
+        seen: Any = None
+
+        def __init__(self, network: torch.nn.Module) -> None:
+            self._tensors = list(network.parameters())
+
+        def step(self, gradient: Tensor, learning_rate: float) -> Tensor:
+            self.seen = gradient
+            with torch.no_grad():
+                for tensor in self._tensors:
+                    tensor += 0.1
+            return torch.linalg.vector_norm(gradient)
+
+    rng = np.random.default_rng(2)
+    network = module.ActorCritic(config, CONTROL, rng).double()
+    average = module.ActorCritic(config, CONTROL, rng).policy.double().requires_grad_(False)
+    if config.scale == "learned":
+        network.policy.log_stds.data += draw(7, 3)
+    exact = Exact(network)
+    return module.Learner(network, average, exact), exact
+
+
+def statistics(config: Any, policy: Any, obs: Tensor) -> Tensor:
+    """Means and log deviations of one observation, side by side, as one would write them down."""
+    outputs = plain_layers(policy.layers, obs)
+    means = outputs[:3].tanh() if config.bounded_mean else outputs[:3]
+    if config.scale == "state_dependent":
+        log_stds = (1 + outputs[3].exp()).log().sqrt().log().expand(3)
+    else:
+        log_stds = policy.log_stds
+    return torch.cat([means, log_stds])
+
+
+def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Tensor) -> Tensor:
+    """The gradient of one update, row by row from the paper's equations, by autograd."""
+    steps, size = batch.rewards.shape
+    num_rows, loss = batch.valid.sum(), torch.zeros((), dtype=torch.float64)
+
+    def normal(phi: Tensor) -> Independent:
+        return Independent(Normal(phi[:3], phi[3:].exp()), 1)
+
+    def policy(t: int, i: int) -> Independent:
+        return normal(statistics(config, network.policy, batch.obs[t, i]).detach())
+
+    def ratio(t: int, i: int, action: Tensor) -> float:  # pi(a|x) / mu(a|x)
+        behaviour = normal(torch.cat([part[t, i] for part in batch.behaviour]))
+        return float((policy(t, i).log_prob(action) - behaviour.log_prob(action)).exp())
+
+    def value(t: int, i: int) -> Tensor:
+        return plain_layers(network.critic, batch.obs[t, i])[0]
+
+    def q_value(t: int, i: int, action: Tensor) -> Tensor:  # Eq. (13)
+        def advantage(a: Tensor) -> Tensor:
+            return plain_layers(network.advantage, torch.cat([batch.obs[t, i], a]))[0]
+
+        pi = policy(t, i).base_dist
+        draws = [pi.loc + pi.scale * noise[k, t, i] for k in range(1, len(noise))]
+        others = sum((advantage(u) for u in draws), torch.zeros(())) / len(draws)
+        return value(t, i) + advantage(action) - others
+
+    def target(t: int, i: int, traced: bool) -> Tensor:  # Eq. (5), or Q_opc
+        estimate = value(t + 1, i).detach()
+        if t + 1 < steps and batch.trace_mask[t, i]:
+            a = batch.actions[t + 1, i]
+            c = min(1.0, ratio(t + 1, i, a) ** (1 / 3)) if traced else 1.0
+            estimate = estimate + c * (target(t + 1, i, traced) - q_value(t + 1, i, a).detach())
+        return batch.rewards[t, i] + batch.discounts[t, i] * estimate
+
+    for t in range(steps):
+        for i in range(size):
+            if not batch.valid[t, i]:
+                continue
+            a, v, pi = batch.actions[t, i], value(t, i), policy(t, i).base_dist
+            out = statistics(config, network.policy, batch.obs[t, i])
+            phi = out.detach().requires_grad_()
+            c = config.clip_rho_threshold or math.inf
+            advantage = target(t, i, config.advantage_target == "q_retrace") - v.detach()
+            objective = min(c, ratio(t, i, a)) * advantage * normal(phi).log_prob(a)
+            b = pi.loc + pi.scale * noise[0, t, i]
+            share = max(0.0, 1 - c / ratio(t, i, b))
+            better = (q_value(t, i, b) - v).detach()
+            objective = objective + share * better * normal(phi).log_prob(b)
+            (g,) = torch.autograd.grad(objective, phi)
+            slow = normal(statistics(config, average, batch.obs[t, i]))
+            (k,) = torch.autograd.grad(kl_divergence(slow, normal(phi)), phi)
+            if config.scale == "fixed":
+                g, k, out = g[:3], k[:3], out[:3]
+            z = g
+            if config.trust_region_delta is not None:
+                excess = (k @ g - config.trust_region_delta) / (k @ k)  # Eq. (12)
+                z = g - max(0.0, float(excess)) * k
+            if config.scale != "fixed":
+                bonus = config.entropy_coef * normal(phi).entropy()
+                z = z + torch.autograd.grad(bonus, phi)[0]
+            q, q_retrace = q_value(t, i, a), target(t, i, True)
+            better_value = (min(1.0, ratio(t, i, a)) * (q_retrace - q) + v).detach()  # Eq. (14)
+            loss = loss - (z @ out) / num_rows
+            loss = loss + config.q_coef * 0.5 * (q_retrace - q) ** 2 / num_rows
+            loss = loss + config.value_coef * 0.5 * (better_value - v) ** 2 / num_rows
+    gradients = torch.autograd.grad(loss, list(network.parameters()))
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def check_update(module: Any, **settings: Any) -> None:
+    """Fail unless the module's update is what the paper's equations say."""
+    standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
+    standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
+    config = replace(TINY, **(standard | settings))
+    batch = fill(config, 4)[0].newest()
+    noise = draw(3, config.num_action_samples + 1, *batch.actions.shape)
+    own = module.Config(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+    learner, exact = make_exact(module, own)
+    average = [p.clone() for p in learner.average_policy.parameters()]
+    expected = slow_gradient(
+        config, learner.network, learner.average_policy, doubled(acer, batch), noise
+    )
+    metrics = module.update(learner, own, doubled(module, batch), noise)
+    torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
+    assert metrics[-1] == pytest.approx(float(expected.norm()))
+    # theta_a <- alpha theta_a + (1 - alpha) theta, after the step
+    policy = list(learner.network.policy.parameters())
+    for new, old, fast in zip(learner.average_policy.parameters(), average, policy, strict=True):
+        torch.testing.assert_close(new, 0.995 * old + 0.005 * fast)
+
+
+UPDATES: list[dict[str, Any]] = [
+    {},
+    {"scale": "learned"},
+    {"scale": "state_dependent", "bounded_mean": True},
+    {"trust_region_delta": None, "clip_rho_threshold": None, "scale": "learned"},
+    {"advantage_target": "q_retrace", "num_action_samples": 1},
+    {"q_coef": 0.3, "value_coef": 2.0, "reward_scale": 0.1},
+]
+
+
+@pytest.mark.parametrize("settings", UPDATES, ids=str)
+def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
+    """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
+    check_update(acer, **settings)
+
+
+MISTAKES = {
+    "the trust region pulls away": (
+        "return torch.cat([distances * inverses, 1 - squared_ratios - distances.square()], -1)",
+        "return -torch.cat([distances * inverses, 1 - squared_ratios - distances.square()], -1)",
+    ),
+    "the divergence is KL(policy || average)": (
+        "divergence_gradients(average, policy)",
+        "-divergence_gradients(policy, average)",
+    ),
+    "the objective descends": ("value_loss - objective", "value_loss + objective"),
+    "Retrace weighs by c of t": ("cs[1:].flip(0)", "cs[:-1].flip(0)"),
+    "c has no exponent 1/d": ("(log_rhos / num_dimensions).exp()", "log_rhos.exp()"),
+    "the average policy follows at the wrong rate": (
+        "slow.lerp_(fast, config.tau)",
+        "slow.lerp_(fast, 1 - config.tau)",
+    ),
+    "the trace's ratio is the average policy's": (
+        "log_rhos = policy.log_probs(batch.actions)",
+        "log_rhos = average.log_probs(batch.actions)",
+    ),
+    "the gradient's ratio is upside down": (
+        "(policy.log_probs(actions) - behaviour.log_probs(actions)).exp()",
+        "(behaviour.log_probs(actions) - policy.log_probs(actions)).exp()",
+    ),
+    "the correction takes the ratio of the action taken": (
+        "policy.log_probs(corrections) - behaviour.log_probs(corrections)",
+        "policy.log_probs(actions) - behaviour.log_probs(actions)",
+    ),
+    "the policy learns from Retrace": ("if opc else q_retrace", "if not opc else q_retrace"),
+    "V takes the trace's weight": (
+        "errors = log_rhos.exp().clamp(max=1)",
+        "errors = (log_rhos / num_dimensions).exp().clamp(max=1)",
+    ),
+    "the draws of the duel are not centred": (
+        "values + advantages - sampled_advantages.mean(0)",
+        "values + advantages",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_classic_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in the source one by one, each fails the comparison with the equations."""
+    right, wrong = MISTAKES[mistake]
+    source = Path(inspect.getfile(acer)).read_text()
+    assert source.count(right) == 1
+    planted = ModuleType("planted")
+    monkeypatch.setitem(sys.modules, "planted", planted)  # dataclasses look themselves up
+    exec(compile(source, "planted", "exec"), planted.__dict__)
+    check_update(planted, scale="learned")
+    exec(compile(source.replace(right, wrong), "planted", "exec"), planted.__dict__)
+    with pytest.raises(AssertionError):
+        check_update(planted, scale="learned")
+
+
+def test_ignored_rows_change_nothing() -> None:
+    """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
+    config = replace(TINY, unroll_length=8)
+    outcomes = []
+    for scramble in (False, True):
+        batch, learner = fill(config, 5)[0].newest(), acer.make_learner(config, CONTROL, CPU)
+        ignored = batch.valid == 0
+        assert ignored.sum() >= 4
+        if scramble:
+            batch.rewards[ignored] = 1e3
+            batch.actions[ignored] = 1.0
+            batch.discounts[ignored] = 0.0
+            batch.behaviour.means[ignored] = 0.5
+        metrics = acer.update(learner, config, batch, draw(1, 6, 8, 4, 3).float())
+        outcomes.append((learner.optimiser.parameters, metrics))
+    for plain, scrambled in zip(*outcomes, strict=True):
+        assert torch.equal(plain, scrambled)
+
+
+def single(number: float, *shape: int) -> Tensor:
+    return torch.full(shape, number)
+
+
+def test_diagnostics_are_what_they_are_called() -> None:
+    """Of one state: divergence, entropy, values, errors, the truncated share, and both norms."""
+    config = replace(TINY, unroll_length=1, clip_rho_threshold=2.0, trust_region_delta=0.1)
+    policy, average = acer.Gaussian(single(0.5, 1, 1, 2), single(-1.0, 1, 1, 2)), None
+    average = acer.Gaussian(single(0.3, 1, 1, 2), single(-1.0, 1, 1, 2))
+    batch = acer.Transitions(
+        obs=torch.zeros(2, 1, 4),
+        actions=single(0.5, 1, 1, 2),
+        behaviour=acer.Gaussian(single(-0.5, 1, 1, 2), single(-1.0, 1, 1, 2)),
+        rewards=torch.tensor([[5.0]]),
+        discounts=torch.zeros(1, 1),
+        trace_mask=torch.zeros(1, 1),
+        valid=torch.ones(1, 1),
+    )
+    values, q_values = torch.tensor([[2.0], [9.0]]), torch.tensor([[[3.0]], [[7.0]]])
+    corrections = single(0.4, 1, 1, 2)
+    signals = acer.judge(config, batch, policy, average, values, corrections, q_values)
+    seen = dict(zip(acer.METRICS, signals.diagnostics[:, 0, 0].tolist(), strict=False))
+    assert signals.value_targets.item() == pytest.approx(2 + (5 - 3))  # a ratio beyond 1
+    assert seen["q_loss"] == seen["value_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
+    assert (seen["q_value"], seen["value"]) == pytest.approx((3.0, 2.0))
+    assert seen["entropy"] == pytest.approx(float(distribution(policy).entropy()))
+    divergence = kl_divergence(distribution(average), distribution(policy))
+    assert seen["kl"] == pytest.approx(float(divergence), rel=1e-5)
+    assert seen["truncated_share"] == 1.0
+    assert seen["projected_gradient_norm"] <= seen["statistics_gradient_norm"]
+
+
+def test_far_away_behaviour_keeps_the_update_finite() -> None:
+    """Ratios beyond the reach of float32, both ways."""
+    for shift in (-30.0, 30.0):
+        config = replace(TINY, unroll_length=6)
+        batch, learner = fill(config, 4)[0].newest(), acer.make_learner(config, CONTROL, CPU)
+        batch.behaviour.means.add_(shift)
+        metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3).float())
+        assert torch.isfinite(metrics).all()
+        assert torch.isfinite(learner.optimiser.parameters).all()
+
+
+# Replay
+
+
+def test_replay_returns_what_was_added() -> None:
+    """Every column of every kept unroll, and the observation after it, through a ring that wraps.
+
+    Columns are read at environments and unrolls of their own; what was overwritten is never drawn.
+    """
+    config = replace(
+        TINY,
+        unroll_length=3,
+        replay_capacity=12,
+        replay_start=0,
+        num_envs=5,
+        reward_scale=0.5,
+        batch_unrolls=3,
+    )
+    replay, added = fill(config, 0, unrolls=11)
+    assert (replay.num_unrolls, config.replay_unrolls) == (11, 4)
+    numbers, envs = np.array([7, 10, 8, 8, 9, 7]), np.array([0, 1, 1, 4, 2, 0])
+    batch = replay.read(numbers, envs)
+    for i, (number, env) in enumerate(zip(numbers, envs, strict=True)):
+        for t in range(3):
+            actions, behaviour, step = added[3 * number + t]
+            np.testing.assert_array_equal(batch.obs[t + 1, i], step.obs[0, env])
+            np.testing.assert_array_equal(batch.obs[t, i], added[3 * number + t - 1][2].obs[0, env])
+            np.testing.assert_array_equal(batch.actions[t, i], actions[env])
+            for stored, acted in zip(batch.behaviour, behaviour, strict=True):
+                np.testing.assert_array_equal(stored[t, i], acted[env])
+            assert batch.rewards[t, i].item() == 0.5 * step.rewards[0, env]
+            assert batch.valid[t, i].item() == step.valid[0, env]
+            ends = step.terminations[0, env] | step.truncations[0, env]
+            assert batch.trace_mask[t, i].item() == (not ends)
+            discount = 0.0 if step.terminations[0, env] else config.gamma
+            assert batch.discounts[t, i].item() == pytest.approx(discount)
+    torch.testing.assert_close(
+        replay.newest().rewards, replay.read(np.full(5, 10), np.arange(5)).rewards
+    )
+
+    kept = [replay.read(np.full(5, k), np.arange(5)).rewards.T for k in range(7, 11)]
+    columns = {tuple(row.tolist()) for rewards in kept for row in rewards}
+    generator, seen = np.random.default_rng(2), set()
+    for _ in range(100):
+        rewards = replay.sample(generator).rewards
+        assert rewards.shape == (3, 3)
+        seen |= {tuple(row.tolist()) for row in rewards.T}
+    assert seen == columns
+
+
+def test_what_replay_holds_follows_from_the_steps_added() -> None:
+    """The same steps, added again to a fresh one, are read as the same."""
+    config = replace(TINY, replay_capacity=20)
+    replay, added = fill(config, 0, unrolls=7)
+    again = acer.Replay(config, CONTROL, CPU)
+    again.put_first_obs(np.zeros((4, 4), dtype=np.float32))  # overwritten by now
+    for row in added:
+        again.add(*row)
+    ours, theirs = (r.sample(np.random.default_rng(1)) for r in (replay, again))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0)
+
+
+def test_the_memory_of_replay_is_known() -> None:
+    """The announced size is no less than the true one, and the true one for Humanoid."""
+    config = replace(TINY, task="Humanoid-v4", env_steps=10**6, num_envs=16, replay_capacity=5_000)
+    for obs_size, num_actions in ((376, 17), (17, 6)):
+        bounds = (-1.0,) * num_actions, (1.0,) * num_actions
+        replay = acer.Replay(config, Spaces((obs_size,), num_actions, *bounds), CPU)
+        size = sum(part.nbytes for part in vars(replay).values() if isinstance(part, np.ndarray))
+        assert size <= 1.01 * config.memory_bytes
+        if obs_size == 376:
+            assert config.memory_bytes == pytest.approx(size, rel=0.01)
+    assert replace(config, env_steps=10_000).memory_bytes < config.memory_bytes / 3
+    assert replace(config, replay_ratio=0.0, online_updates=True).memory_bytes < 2**18
+
+
+# Training on a scripted task
+
+
+class ScriptedEnv:
+    """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
+
+    spaces = Spaces((1,), 1, (-1.0,), (1.0,))
+    kind = "truncation"
+    reward = 1.0
+
+    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
+        self.shape = env_seeds.shape
+        self.time = 0
+
+    def reset(self) -> np.ndarray:
+        return self._obs()
+
+    def step(self, actions: np.ndarray) -> Step:
+        assert actions.shape == (*self.shape, 1)
+        ignored = self.time == 8
+        self.time = 0 if ignored else self.time + 1
+        ends = np.full(self.shape, self.time == 8)
+        rewards = np.full(self.shape, self.reward * (not ignored), dtype=np.float32)
+        never = np.zeros(self.shape, dtype=bool)
+        return Step(
+            obs=self._obs(),
+            next_obs=self._obs(),
+            rewards=rewards,
+            raw_rewards=rewards,
+            terminations=ends if self.kind == "termination" else never,
+            truncations=ends if self.kind == "truncation" else never,
+            valid=np.full(self.shape, not ignored),
+            episode_ends=ends,
+            episode_returns=np.full(self.shape, 8.0),
+            episode_lengths=np.full(self.shape, 8),
+        )
+
+    def _obs(self) -> np.ndarray:
+        return np.full((*self.shape, 1), self.time / 8, dtype=np.float32)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
+    """Make the agent train on a fresh kind of ScriptedEnv."""
+
+    class Env(ScriptedEnv):
+        pass
+
+    monkeypatch.setattr(acer, "VectorEnv", Env)
+    return Env
+
+
+@pytest.mark.parametrize(("kind", "value"), [("truncation", 10.0), ("termination", 5.695)])
+def test_a_time_limit_bootstraps_and_a_termination_does_not(
+    kind: str, value: float, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10 under a time limit, or (1 - 0.9^8) / 0.1."""
+    scripted.kind = kind
+    config = replace(
+        TINY,
+        env_steps=8_000,
+        gamma=0.9,
+        hidden_sizes=(32, 32),
+        batch_unrolls=4,
+        rmsprop_epsilon=1e-5,
+        learning_rate=2e-3,
+        evaluation_rule="training",
+    )
+    learner, recorder = train(config, tmp_path)
+    with torch.no_grad():
+        estimate = learner.network.critic(torch.tensor([[0.0]])).item()
+    assert estimate == pytest.approx(value, rel=0.06)
+    episodes = table(recorder, "episodes.csv")
+    assert episodes.env_steps.tolist()[::4] == list(
+        range(32, int(episodes.env_steps.max()) + 1, 32)
+    )
+
+
+def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    scripted.reward = math.nan
+    _, recorder = train(replace(TINY, evaluation_rule="training"), tmp_path)
+    assert recorder.statuses == ["diverged"]
+    assert not (recorder.seed_directories[0] / "policy.safetensors").exists()
+
+
+# Training on the real simulator
+
+
+@pytest.mark.parametrize("scale", ["fixed", "learned", "state_dependent"])
+def test_training_records_everything(scale: Any, tmp_path: Path) -> None:
+    config = replace(TINY, scale=scale)
+    learner, recorder = train(config, tmp_path)
+    before = acer.make_learner(config, Spaces((3,), 1, (-2.0,), (2.0,)), CPU)
+    for old, new in zip(before.network.parameters(), learner.network.parameters(), strict=True):
+        assert not torch.equal(old, new)
+    for old, new in zip(
+        before.average_policy.parameters(), learner.average_policy.parameters(), strict=True
+    ):
+        assert not torch.equal(old, new)
+    updates = table(recorder, "updates.csv")
+    assert updates.columns.tolist() == ["env_steps", "num_updates", *acer.METRICS]
+    assert np.isfinite(updates.to_numpy()).all()
+    assert (updates.entropy.std() < 1e-6) == (scale == "fixed")
+    evaluations = table(recorder, "evaluations.csv")
+    assert evaluations.env_steps.iloc[-1] == updates.env_steps.iloc[-1] <= 400
+
+
+def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
+    """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
+    config = replace(TINY, num_envs=1, env_steps=1_000, unroll_length=7)
+    _, recorder = train(config, tmp_path)
+    episodes = table(recorder, "episodes.csv")
+    assert episodes.episode_length.tolist() == [200] * 4
+    assert episodes.env_steps.tolist() == [200, 400, 600, 800]
+
+
+def count_updates(config: acer.Config, directory: Path) -> tuple[int, int]:
+    """Return how many updates a run made, and how many unrolls of each environment it collected."""
+    unrolls = []
+
+    class Counted(acer.Replay):
+        def read(self, numbers: np.ndarray, envs: np.ndarray) -> acer.Transitions:
+            unrolls.append(self.num_unrolls)
+            return super().read(numbers, envs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acer, "Replay", Counted)
+        _, recorder = train(config, directory)
+    assert len(unrolls) == table(recorder, "updates.csv").num_updates.iloc[-1]
+    return len(unrolls), max(unrolls)
+
+
+@pytest.mark.parametrize("count", ["poisson", "fixed"])
+def test_replay_follows_its_ratio(count: Any, tmp_path: Path) -> None:
+    """Of four new unrolls 3 * 4 are learned from again, two in each update: 6 updates."""
+    config = replace(TINY, env_steps=4_000, replay_start=0, replay_ratio=3.0, replay_count=count)
+    updates, unrolls = count_updates(replace(config, batch_unrolls=2), tmp_path)
+    assert unrolls >= 150
+    if count == "fixed":
+        assert updates == 6 * unrolls
+    else:
+        assert updates != 6 * unrolls
+        assert updates / unrolls == pytest.approx(6, abs=4 * math.sqrt(6 / unrolls))
+
+
+def test_replay_waits_until_it_has_enough(tmp_path: Path) -> None:
+    """`replay_start` counts steps of each environment: with unrolls of 5, 60 are 12 unrolls."""
+    config = replace(TINY, replay_start=60, replay_ratio=2.0, replay_count="fixed")
+    updates, unrolls = count_updates(config, tmp_path)
+    assert unrolls >= 15
+    assert updates == 8 * (unrolls - 11)
+
+
+def test_updates_may_be_online_as_well_or_alone(tmp_path: Path) -> None:
+    """All of the newest unrolls make one update."""
+    config = replace(TINY, replay_start=0, replay_count="fixed", online_updates=True)
+    updates, unrolls = count_updates(replace(config, replay_ratio=0.0), tmp_path / "alone")
+    assert updates == unrolls
+    updates, unrolls = count_updates(replace(config, replay_ratio=2.0), tmp_path / "as well")
+    assert updates == 9 * unrolls
+
+
+def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing but the command decides, not even a global generator that was used in between."""
+    config = replace(TINY, env_steps=1_000, scale="learned")
+    _, one = train(config, tmp_path / "one")
+    torch.manual_seed(99)
+    torch.rand(3)
+    _, two = train(config, tmp_path / "two")
+    _, other = train(replace(config, seeds=(2,)), tmp_path / "other")
+    for name in ("evaluations.csv", "updates.csv", "policy.safetensors", "episodes.csv"):
+        first, second, third = (
+            r.seed_directories[0].joinpath(name).read_bytes() for r in (one, two, other)
+        )
+        assert first == second
+        assert first != third
+
+
+def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
+    flags = ["--task=Pendulum-v1", "--device=cpu", "--env-steps=1000", "--num-envs=4"]
+    assert acer.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
+    assert acer.main([*flags, "--seeds", "2", f"--out={tmp_path / 'alone'}"]) == 0
+    for name in ("episodes.csv", "policy.safetensors"):
+        both = (tmp_path / "both" / "seed-2" / name).read_bytes()
+        assert both == (tmp_path / "alone" / "seed-2" / name).read_bytes()
+
+
+SETTINGS: dict[str, Any] = {
+    "num_envs": 5,
+    "unroll_length": 6,
+    "online_updates": True,
+    "replay_ratio": 1.0,
+    "replay_count": "fixed",
+    "batch_unrolls": 2,
+    "replay_capacity": 50,
+    "replay_start": 100,
+    "gamma": 0.9,
+    "reward_scale": 0.1,
+    "num_action_samples": 2,
+    "clip_rho_threshold": 0.9,
+    "advantage_target": "q_retrace",
+    "trust_region_delta": None,
+    "tau": 0.5,
+    "q_coef": 0.1,
+    "value_coef": 0.1,
+    "entropy_coef": 0.1,
+    "scale": "fixed",
+    "initial_std": 0.5,
+    "bounded_mean": True,
+    "hidden_sizes": (8, 8, 8),
+    "advantage_hidden_sizes": (8,),
+    "activation": "tanh",
+    "hidden_gain": 1.0,
+    "policy_head_gain": 0.5,
+    "value_head_gain": 0.5,
+    "learning_rate": 3e-3,
+    "rmsprop_form": "torch",
+    "rmsprop_decay": 0.9,
+    "rmsprop_epsilon": 0.1,
+    "max_gradient_norm": 0.01,
+}
+MOVING = dict(
+    env_steps=1_000, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3
+) | {"scale": "learned"}
+"""A policy that moves away from its average and its past, so that every setting is felt."""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> acer.Learner:
+    return train(replace(TINY, **MOVING), tmp_path_factory.mktemp("plain"))[0]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_does_something(name: str, plain: acer.Learner, tmp_path: Path) -> None:
+    """No setting is decoration: changing it alone changes what is learned."""
+    changed, recorder = train(replace(TINY, **(MOVING | {name: SETTINGS[name]})), tmp_path)
+    assert recorder.statuses == ["finished"]
+    old, new = plain.optimiser.parameters, changed.optimiser.parameters
+    assert old.shape != new.shape or not torch.equal(old, new)
+
+
+@pytest.mark.parametrize("scale", ["fixed", "learned", "state_dependent"])
+def test_the_policy_starts_with_the_deviation_asked_for(scale: Any) -> None:
+    """Whatever holds the deviation; it is exact but for the head's small weights."""
+    config = replace(TINY, scale=scale, initial_std=0.6)
+    policy = acer.make_learner(config, CONTROL, CPU).network.policy
+    log_stds = policy(draw(0, 5, 4).float()).log_stds.detach()
+    torch.testing.assert_close(log_stds.exp(), torch.full((5, 3), 0.6), rtol=0.03, atol=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"scale": "learned"}, {"scale": "state_dependent"}])
+def test_a_saved_policy_acts_like_the_learner(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Mode, draws and the task's units are what was trained."""
+    config = replace(TINY, policy_head_gain=1.0, bounded_mean=True, initial_std=0.6, **settings)
+    learner, recorder = train(config, tmp_path)
+    policy = agents.load_policy(recorder.seed_directories[0])
+    obs = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    trained = learner.network.policy(torch.from_numpy(obs).flatten(0, 1))
+    means = trained.means.detach()
+    np.testing.assert_allclose(policy(obs).reshape(6, 1), 2 * means.clamp(-1, 1), rtol=1e-5)
+    assert policy(obs[0, 0], np.random.default_rng(1)).shape == (1,)
+    draws = policy.act(np.tile(obs[0, 0], (20_000, 1)), np.random.default_rng(1))
+    assert np.abs(draws).max() == 1
+    normal = distribution(acer.Gaussian(*(part[0].detach() for part in trained)))
+    torch.manual_seed(0)
+    expected = normal.sample(torch.Size([20_000])).clamp(-1, 1)
+    assert draws.mean() == pytest.approx(float(expected.mean()), abs=0.02)
+    assert draws.std() == pytest.approx(float(expected.std()), abs=0.02)
+
+
+def test_evaluation_disturbs_nothing(tmp_path: Path) -> None:
+    """Scored by the mean, by draws or not at all: the same weights."""
+    scored = {}
+    for rule in ("sampled", "deterministic", "training"):
+        config = replace(TINY, policy_head_gain=1.0, evaluation_rule=rule)
+        learner, _ = train(config, tmp_path / rule)
+        scored[rule] = learner.optimiser.parameters
+        if rule != "training":
+            scored[rule, "returns"] = acer.score(config, learner, 400, CPU)
+    assert torch.equal(scored["sampled"], scored["deterministic"])
+    assert torch.equal(scored["sampled"], scored["training"])
+    assert not np.array_equal(scored["sampled", "returns"], scored["deterministic", "returns"])
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("gamma", 1.5), ("env_steps", 19), ("seeds", ()), ("hidden_sizes", (0,))],
+        *[("advantage_hidden_sizes", ()), ("advantage_hidden_sizes", (0,))],
+        *[("unroll_length", 0), ("replay_ratio", -1.0), ("replay_capacity", 4)],
+        *[("replay_start", 60_000), ("replay_start", -1), ("clip_rho_threshold", 0.0)],
+        *[("trust_region_delta", -0.5), ("tau", 1.5), ("value_coef", -1.0), ("q_coef", -0.5)],
+        *[("entropy_coef", -0.01), ("learning_rate", 0.0), ("batch_unrolls", 0)],
+        *[("rmsprop_decay", 1.0), ("rmsprop_epsilon", 0.0), ("max_gradient_norm", 0.0)],
+        *[("hidden_gain", 0.0), ("value_head_gain", 0.0), ("policy_head_gain", 0.0)],
+        *[("num_action_samples", 0), ("initial_std", 0.0), ("reward_scale", -1.0)],
+        *[("num_envs", 0), ("task", "Pendulum-v0"), ("task", "CartPole-v1")],
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        replace(TINY, **{field: value})
+    shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    assert str(shown) in str(error.value)
+
+
+def test_replay_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match="online_updates"):
+        replace(TINY, online_updates=False, replay_ratio=0.0)
+    with pytest.raises(UsageError, match=r"whole, not 5\.333"):
+        replace(TINY, replay_count="fixed", batch_unrolls=3)
+
+
+@pytest.mark.gpu
+def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
+    """The same draws on another device: weights agree to rounding after a few updates."""
+    config = replace(TINY, env_steps=60, replay_start=0)
+    cpu, _ = train(config, tmp_path / "cpu")
+    gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
+    ours, theirs = gpu.optimiser.parameters.cpu(), cpu.optimiser.parameters
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
