@@ -64,7 +64,8 @@ class Config:
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
     num_threads: int = 1
-    """CPU threads of torch and of the simulator."""
+    """CPU threads of torch and of the simulator. With several, set OMP_WAIT_POLICY=PASSIVE in the
+    environment: torch's threads otherwise spin while the simulator's work."""
     num_envs: int = 16
     """Environments, N (the paper's asynchronous workers; their number is not stated)."""
     unroll_length: int = 50
@@ -208,25 +209,123 @@ class Config:
 
 
 def _presets() -> dict[tuple[str, str], Preset[Config]]:
-    """Return every source's settings by (suite, source)."""
+    """Return every source's settings by (suite, source); no curve of any of them is held."""
     paper = Preset(
-        config=Config(),
+        # Section 6 of the paper, as the defaults above say. From its ranges: a learning rate at the
+        # upper end, a delta in the middle. The paper leaves networks and RMSprop open. Chosen by
+        # hand here, on InvertedPendulum-v4 (seed 1), where 70,000 steps then reach 1000: a factor
+        # of rewards, epsilon, clipping and a bounded mean. With 4e-3 for epsilon and without the
+        # other three, 100,000 steps reach 130; with epsilon alone, 620. A policy whose mean is not
+        # bounded can leave [-1, 1], where all actions are the same to the environment, and its
+        # divergence then grows. HalfCheetah-v4 (seed 1) is learned slowly: 56 after 100,000 steps,
+        # 656 after 500,000; twice the learning rate reaches 435 after 100,000.
+        config=Config(
+            reward_scale=0.1,
+            bounded_mean=True,
+            learning_rate=5e-4,
+            rmsprop_epsilon=1e-5,
+            max_gradient_norm=1.0,
+        ),
         budgets={
             "smoke": Budget(env_steps=100_000, num_seeds=1),
             "laptop": Budget(env_steps=1_000_000, num_seeds=3),
             "paper": Budget(env_steps=3_000_000, num_seeds=5),
         },
         judged_by=None,
-        departures=(),
+        departures=(
+            "the paper's tasks are DeepMind's own, and its curves show the best 5 of 30 settings",
+            "delta, learning rate: one value from the ranges that the paper draws from",
+            "number of environments, networks, RMSprop, reward factor, bound of the mean: not "
+            "stated there, chosen here",
+            "the budget's steps are those of the run that PFRL's author shows",
+        ),
     )
     classic = replace(
         paper,
-        config=replace(paper.config, task="Pendulum-v1"),
+        # The same, chosen by hand on Pendulum-v1: twice the learning rate, and ChainerRL's factor
+        # of rewards, which reach -16 a step. The last evaluations of 100,000 steps return -170 to
+        # -230 (three seeds); with the settings above -840 (one). MountainCarContinuous-v0 is not
+        # learned: nothing reaches the goal.
+        config=replace(paper.config, task="Pendulum-v1", reward_scale=0.01, learning_rate=1e-3),
+        budgets={
+            "smoke": Budget(env_steps=100_000, num_seeds=3),
+            "laptop": Budget(env_steps=200_000, num_seeds=3),
+            "paper": Budget(env_steps=300_000, num_seeds=5),
+        },
         tasks=("Pendulum-v1", "MountainCarContinuous-v0"),
+        departures=("no source: settings chosen here, on Pendulum-v1",),
+    )
+    chainerrl = replace(
+        paper,
+        # chainer/chainerrl, examples/gym/train_acer_gym.py and agents/acer.py, all of this preset
+        config=Config(
+            num_envs=8,
+            online_updates=True,
+            replay_count="fixed",
+            replay_start=1_000,
+            reward_scale=0.01,
+            trust_region_delta=0.1,
+            tau=0.01,
+            q_coef=0.5,
+            value_coef=0.5,
+            entropy_coef=0.01,
+            scale="state_dependent",
+            initial_std=math.sqrt(math.log(2)),  # its variance is a softplus that starts at 0
+            bounded_mean=True,
+            hidden_sizes=(100, 100),
+            advantage_hidden_sizes=(25, 25),
+            policy_head_gain=1.0,
+            learning_rate=7e-4,
+            rmsprop_epsilon=1e-2,
+            max_gradient_norm=40.0,
+            evaluation_interval=100_000,
+        ),
+        departures=(
+            "environments: 8; the source leaves the number of its processes to the user",
+            "the newest unrolls make one update together; the source's processes make one each",
+            "unrolls go on across the end of an episode; the source's end with it",
+            "the trust region measures by log deviations, the source's by variances",
+            "actions are drawn in [-1, 1] and scaled; the source draws in task units",
+            "averages of squared gradients start at 1, the source's at 0; initial weights are "
+            "orthogonal, the source's LeCun normal",
+            "simulator: envpool 1.2.5 with v4 tasks",
+        ),
+    )
+    pfrl = replace(
+        paper,
+        # muupan/pfrl (branch of PFRL's author), examples/mujoco/train_acer_mujoco.py, run by him
+        # with 8 processes for 3M steps of HalfCheetah-v2 (pfnet/pfrl issue 143); agents/acer.py
+        config=Config(
+            num_envs=8,
+            replay_count="fixed",
+            replay_capacity=125_000,  # a million in all
+            replay_start=1_000,
+            trust_region_delta=0.2,
+            q_coef=0.5,
+            value_coef=0.5,
+            advantage_hidden_sizes=(200, 200),
+            learning_rate=1e-4,
+            evaluation_interval=50_000,
+        ),
+        departures=(
+            "evaluation: ten episodes; the source plays 100",
+            "unrolls go on across the end of an episode; the source's end with it",
+            "averages of squared gradients start at 1, the source's at 0; initial weights are "
+            "orthogonal, the source's torch's own",
+            "simulator: envpool 1.2.5 with v4 tasks; the source ran v2",
+        ),
     )
     presets: dict[tuple[str, str], Preset[Config]] = {("classic", "paper"): classic}
     for suite in ("mujoco", "mujoco-small", "mujoco-9"):
         presets[suite, "paper"] = paper
+        presets[suite, "chainerrl"] = chainerrl
+        presets[suite, "pfrl"] = pfrl
+    presets["classic", "chainerrl"] = replace(
+        chainerrl,
+        config=replace(chainerrl.config, task="Pendulum-v1"),
+        budgets=classic.budgets,
+        tasks=classic.tasks,
+    )
     return presets
 
 
@@ -517,6 +616,7 @@ class RMSprop:
         self._tensors = list(module.parameters())
         self.parameters = _joined([tensor.detach() for tensor in self._tensors])
         self.square_averages = torch.full_like(self.parameters, float(self._inside))
+        self._divisor = torch.empty_like(self.parameters)
         parts = self.parameters.split([tensor.numel() for tensor in self._tensors])
         for tensor, part in zip(self._tensors, parts, strict=True):
             if tensor.dim() == 4:  # in the order of channels-last memory, as `_joined` puts it
@@ -530,18 +630,18 @@ class RMSprop:
         return _joined(torch.autograd.grad(loss, self._tensors))
 
     def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> Float[Tensor, ""]:
-        """Clip the gradient, make one step along it, and return its norm before clipping."""
+        """Clip the gradient in place, make one step along it, and return its norm before."""
         config, averages = self._config, self.square_averages
         norm = torch.linalg.vector_norm(gradient)
         if config.max_gradient_norm is not None:
-            gradient = gradient * (config.max_gradient_norm / norm).clamp_(max=1.0)
+            gradient.mul_((config.max_gradient_norm / norm).clamp_(max=1.0))
         averages.mul_(config.rmsprop_decay)
         averages.addcmul_(gradient, gradient, value=1 - config.rmsprop_decay)
         if self._inside:
-            divisor = (averages + config.rmsprop_epsilon).sqrt_()
+            torch.add(averages, config.rmsprop_epsilon, out=self._divisor).sqrt_()
         else:
-            divisor = averages.sqrt().add_(config.rmsprop_epsilon)
-        self.parameters.addcdiv_(gradient, divisor, value=-learning_rate)
+            torch.sqrt(averages, out=self._divisor).add_(config.rmsprop_epsilon)
+        self.parameters.addcdiv_(gradient, self._divisor, value=-learning_rate)
         return norm
 
 

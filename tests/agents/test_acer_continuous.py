@@ -643,12 +643,12 @@ def test_a_time_limit_bootstraps_and_a_termination_does_not(
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=8_000,
+        env_steps=4_000,
         gamma=0.9,
         hidden_sizes=(32, 32),
-        batch_unrolls=4,
+        batch_unrolls=8,
         rmsprop_epsilon=1e-5,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         evaluation_rule="training",
     )
     learner, recorder = train(config, tmp_path)
@@ -694,7 +694,7 @@ def test_training_records_everything(scale: Any, tmp_path: Path) -> None:
 
 def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
     """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
-    config = replace(TINY, num_envs=1, env_steps=1_000, unroll_length=7)
+    config = replace(TINY, num_envs=1, env_steps=1_000, unroll_length=7, replay_ratio=1.0)
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert episodes.episode_length.tolist() == [200] * 4
@@ -712,7 +712,7 @@ def count_updates(config: acer.Config, directory: Path) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(acer, "Replay", Counted)
-        _, recorder = train(config, directory)
+        _, recorder = train(replace(config, evaluation_rule="training"), directory)
     assert len(unrolls) == table(recorder, "updates.csv").num_updates.iloc[-1]
     return len(unrolls), max(unrolls)
 
@@ -720,9 +720,9 @@ def count_updates(config: acer.Config, directory: Path) -> tuple[int, int]:
 @pytest.mark.parametrize("count", ["poisson", "fixed"])
 def test_replay_follows_its_ratio(count: Any, tmp_path: Path) -> None:
     """Of four new unrolls 3 * 4 are learned from again, two in each update: 6 updates."""
-    config = replace(TINY, env_steps=4_000, replay_start=0, replay_ratio=3.0, replay_count=count)
+    config = replace(TINY, env_steps=1_200, replay_start=0, replay_ratio=3.0, replay_count=count)
     updates, unrolls = count_updates(replace(config, batch_unrolls=2), tmp_path)
-    assert unrolls >= 150
+    assert unrolls >= 50
     if count == "fixed":
         assert updates == 6 * unrolls
     else:
@@ -749,7 +749,7 @@ def test_updates_may_be_online_as_well_or_alone(tmp_path: Path) -> None:
 
 def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
     """Nothing but the command decides, not even a global generator that was used in between."""
-    config = replace(TINY, env_steps=1_000, scale="learned")
+    config = replace(TINY, env_steps=450, num_envs=2, scale="learned")
     _, one = train(config, tmp_path / "one")
     torch.manual_seed(99)
     torch.rand(3)
@@ -806,9 +806,10 @@ SETTINGS: dict[str, Any] = {
     "rmsprop_epsilon": 0.1,
     "max_gradient_norm": 0.01,
 }
-MOVING = dict(
-    env_steps=1_000, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3
-) | {"scale": "learned"}
+MOVING = dict(env_steps=300, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3) | {
+    "scale": "learned",
+    "evaluation_rule": "training",
+}
 """A policy that moves away from its average and its past, so that every setting is felt."""
 
 
@@ -899,6 +900,40 @@ def test_replay_settings_that_contradict_each_other_are_refused() -> None:
         replace(TINY, online_updates=False, replay_ratio=0.0)
     with pytest.raises(UsageError, match=r"whole, not 5\.333"):
         replace(TINY, replay_count="fixed", batch_unrolls=3)
+
+
+def test_presets_state_their_sources_settings() -> None:
+    """The paper's numbers where it has any, and what two public examples changed."""
+    suites = ("mujoco", "mujoco-small", "mujoco-9")
+    assert set(acer.PRESETS) == {
+        *((suite, source) for suite in suites for source in ("paper", "chainerrl", "pfrl")),
+        *(("classic", source) for source in ("paper", "chainerrl")),
+    }
+    for (suite, source), preset in acer.PRESETS.items():
+        ours = preset.config
+        assert (ours.unroll_length, ours.replay_ratio, ours.batch_unrolls) == (50, 4.0, 1)
+        assert (ours.num_action_samples, ours.clip_rho_threshold) == (5, 5.0)
+        assert ours.advantage_target == "q_opc"
+        assert preset.judged_by is None
+        assert preset.departures
+        steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
+        assert steps == sorted(steps)
+        if suite == "classic":
+            assert preset.tasks == ("Pendulum-v1", "MountainCarContinuous-v0")
+        if source == "chainerrl":
+            assert (ours.scale, ours.bounded_mean) == ("state_dependent", True)
+            assert (ours.learning_rate, ours.rmsprop_epsilon) == (7e-4, 1e-2)
+            assert (ours.trust_region_delta, ours.tau, ours.entropy_coef) == (0.1, 0.01, 0.01)
+            continue
+        assert (ours.scale, ours.initial_std, ours.tau) == ("fixed", 0.3, 0.005)
+        assert not ours.online_updates
+        if source == "pfrl":
+            assert (ours.learning_rate, ours.rmsprop_epsilon) == (1e-4, 4e-3)
+            assert (ours.trust_region_delta, ours.q_coef, ours.value_coef) == (0.2, 0.5, 0.5)
+        else:
+            assert (ours.replay_capacity, ours.replay_count) == (5_000, "poisson")
+            assert ours.trust_region_delta == 1.0
+            assert suite == "classic" or 1e-4 <= ours.learning_rate <= 10**-3.3
 
 
 @pytest.mark.gpu
