@@ -282,6 +282,7 @@ def _presets() -> dict[tuple[str, str], Preset[Config]]:
         ),
         departures=(
             "environments: 8; the source leaves the number of its processes to the user",
+            "the budgets are this project's; the source trains for 80 million steps unless told",
             "the newest unrolls make one update together; the source's processes make one each",
             "unrolls go on across the end of an episode; the source's end with it",
             "the trust region measures by log deviations, the source's by variances",
