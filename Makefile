@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 test: venv
 	$(BIN)/python -m pytest -m "not training and not slow" --benchmark-disable
 
-## The long forms of the tests (about ten minutes on two cores).
+## The long forms of the tests (about 25 minutes on two cores).
 test-slow: venv
 	$(BIN)/python -m pytest -m slow --benchmark-disable
 

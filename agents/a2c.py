@@ -41,6 +41,7 @@ from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
+from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed, train_each_seed
 from suite.settings import (
@@ -919,9 +920,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         scale = RewardScale(config.num_envs, config)
     length = config.rollout_length
     noise_shape = (length, config.num_envs, network.num_outputs)
-    means, clock, reward_sum = Means(), recorder.clock, 0.0
-    env_steps = num_updates = 0
-    learning_rate = config.learning_rate
+    means, clock = Means(), recorder.clock
 
     def store_obs(t: int, obs: np.ndarray, acts: np.ndarray) -> Tensor:
         """Store observations; those that real actions follow (`acts`) enter the statistics."""
@@ -930,7 +929,13 @@ def train(config: Config, recorder: Recorder) -> Learner:
             obs = obs_moments.standardise(obs, config.observation_clip)
         return rollout.put_obs(t, obs)
 
-    obs = store_obs(0, env.reset()[0], np.ones(config.num_envs, dtype=bool))  # [N, *obs]
+    store_obs(0, env.reset()[0], np.ones(config.num_envs, dtype=bool))
+    state = {"learner": learner, "stream": action_stream, "means": means, "scale": scale}
+    journal = Journal(recorder, env, state)
+    env_steps, num_updates, reward_sum, learning_rate = journal.resume(
+        0, 0, 0.0, config.learning_rate
+    )
+    obs = store_obs(0, env.obs[0], np.zeros(config.num_envs, dtype=bool))  # [N, *obs]
     clock.start()
     while env_steps + length * config.num_envs <= config.env_steps and recorder.active:
         steps_before = env_steps
@@ -948,6 +953,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             recorder.episodes(env_steps, step)
             clock.lap("environment")
             obs = store_obs(t + 1, step.obs[0], ~dones)
+        journal.record(rollout.actions.cpu().numpy())
         reward_sum += float(rollout.rewards.sum())
 
         if rollout.valid.any():
@@ -973,6 +979,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
             norm = torch.linalg.vector_norm(learner.optimiser.parameters).item()
             checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
             recorder.log(env_steps, num_updates, columns, checks)
+        if journal.due():
+            journal.save(env_steps, num_updates, reward_sum, learning_rate)
     save(config, learner, spaces, recorder)
     return learner
 

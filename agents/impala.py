@@ -33,7 +33,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -50,6 +50,7 @@ from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
+from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, passed, train_each_seed
 from suite.settings import Budget, Preset, above, at_least, check_run, require, within
@@ -1177,32 +1178,43 @@ def train(config: Config, recorder: Recorder) -> Learner:
         network=make_network(config, spaces, device).requires_grad_(False),
         env=env,
         generator=stream(seed, "action noise"),
-        obs=unrolls[-1].put_obs(0, env.reset()[0]),
+        obs=unrolls[0].put_obs(0, env.reset()[0]),
         cuda_stream=torch.cuda.Stream(device) if device.type == "cuda" else None,
     )
     # Weights after 0, 1, 2, ... unrolls; the oldest of those kept acts next.
     versions: deque[tuple[int, list[Tensor]]] = deque(maxlen=max(config.policy_lag, 1))
     updates: list[Tensor] = []
-    clock, reward_sum, num_updates = recorder.clock, 0.0, 0
+    clock = recorder.clock
     clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
 
-    def start(unroll: Unroll, learned: int) -> Future[None]:
-        """Begin to collect an unroll under the policy that is due; `learned` unrolls are."""
+    def renew(learned: int) -> None:
+        """Give the actor the policy that is due when `learned` unrolls are."""
         versions.append((learned, [p.detach().clone() for p in learner.network.parameters()]))
         actor.load(*versions[0])
-        return actor_thread.submit(collect, actor, unroll)
+
+    renew(0)
+    state = {"learner": learner, "stream": actor.generator, "updates": updates}
+    journal = Journal(recorder, env, {**state, "versions": versions})
+    first, actor.env_steps, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
+    actor.load(*versions[0])
+    actor.obs = unrolls[first % len(unrolls)].put_obs(0, env.obs[0])
 
     with ThreadPoolExecutor(max_workers=1) as actor_thread:
         clock.start()
-        collected = start(unrolls[0], 0)
-        for k in itertools.count():
+        collected = actor_thread.submit(collect, actor, unrolls[first % len(unrolls)])
+        for k in itertools.count(first):
             collected.result()
             clock.lap("learner_idle")
             unroll, following = unrolls[k % len(unrolls)], unrolls[(k + 1) % len(unrolls)]
             env_steps = unroll.env_steps
+            journal.record(unroll.actions.cpu().numpy())
             last = env_steps + config.unroll_rows > config.env_steps or not recorder.active
-            if config.policy_lag and not last:
-                collected = start(following, k)  # while the learner works on unroll k
+            # At a checkpoint the two take turns: the actor has nothing half done.
+            pausing = journal.due() or not config.policy_lag
+            if config.policy_lag:
+                renew(k)
+            if not (pausing or last):  # while the learner works on unroll k
+                collected = actor_thread.submit(collect, actor, following)
 
             learning_rate = rate_at(config, unroll.first_env_steps)
             updates += learn(learner, config, unroll, learning_rate)
@@ -1229,7 +1241,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
             if last:
                 break
             if not config.policy_lag:
-                collected = start(following, k + 1)
+                renew(k + 1)
+            if pausing:
+                if journal.due():
+                    journal.save(k + 1, env_steps, num_updates, reward_sum)
+                collected = actor_thread.submit(collect, actor, following)
     save(config, learner, spaces, recorder)
     return learner
 

@@ -40,6 +40,7 @@ from suite.checkpoint import Policy, save_policy
 from suite.command_line import read_command_line, run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
+from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed
 from suite.settings import Budget, Preset, UsageError, above, at_least, check_run, require
@@ -795,7 +796,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     means, clock = Means(), recorder.clock
     reward_sums = np.zeros(len(config.seeds))
-    num_updates, env_steps = 0, -uncounted
+    streams = [action_streams, replay_streams, noise_streams]
+    state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
+    journal = Journal(recorder, env, state)
+    for step, actions in journal.past():  # of a run that was killed
+        rewards = step.rewards * config.reward_scale
+        replay.add(obs, actions, rewards, step.terminations, step.next_obs)
+        obs = step.obs
+    env_steps, num_updates = journal.resume(-uncounted, 0)
     clock.start()
     while env_steps < config.env_steps and recorder.active:
         if env_steps + uncounted < config.learning_starts:
@@ -806,6 +814,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("acting")
 
         step = env.step(actions)
+        journal.record(actions)
         env_steps += config.num_envs
         rewards = step.rewards * config.reward_scale
         replay.add(obs, actions, rewards, step.terminations, step.next_obs)
@@ -837,6 +846,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 "alpha": learner.log_alpha.detach().exp().cpu().numpy(),
             }
             recorder.log(env_steps, num_updates, metrics, checks)
+        if journal.due():
+            journal.save(env_steps, num_updates)
     save(config, learner, (env.action_low, env.action_high), recorder)
     return learner
 

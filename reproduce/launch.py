@@ -20,7 +20,7 @@ from reproduce import processes
 from reproduce.lease import Leases
 from reproduce.plan import ROOT, Group, Plan, Run, changed_sources, read_record
 from reproduce.progress import Board, Progress, read_progress, start_progress
-from suite.files import NO_SPACE, write_json
+from suite.files import CHECKPOINT, NO_SPACE, write_json
 from suite.hardware import sources
 from suite.settings import UsageError
 
@@ -159,8 +159,9 @@ class _Pool:
         for run in group.runs:
             self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
-            for stale in run.directory.glob("*.csv"):
-                stale.unlink()
+            if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may go on with them
+                for stale in run.directory.glob("*.csv"):
+                    stale.unlink()
         seeds = "-".join(str(run.seed) for run in group.runs)[:100]
         log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
         threads: dict[str, str] = dict.fromkeys(

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import math
 import re
 import sys
 import traceback
@@ -157,6 +158,8 @@ RUN_FLAGS = {
     "--out": "folder that the runs go into, one `seed-<k>` each (default: runs/alone/<task>)",
     "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
     "--like": "published source whose preset gives the defaults (default: paper)",
+    "--checkpoint-minutes": "time between two checkpoints, from which the same command goes on "
+    "if it is killed (default: 5; 0: at every update)",
 }
 """What an agent's command takes beside its configuration."""
 
@@ -168,6 +171,7 @@ class RunOptions:
     suite: str
     source: str
     out: Path
+    checkpoint_minutes: float = 5.0
 
 
 def read_command_line(
@@ -194,6 +198,7 @@ def read_command_line(
     parser.add_argument("--like", default="paper")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--task")
+    parser.add_argument("--checkpoint-minutes", type=_minutes, default=5.0)
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     default_config = next(iter(presets.values())).config
@@ -208,4 +213,15 @@ def read_command_line(
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
     config = override(preset.config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS)
     out = options.out or Path("runs") / "alone" / task
-    return config, RunOptions(suite=suite, source=options.like, out=out)
+    minutes = options.checkpoint_minutes
+    return config, RunOptions(suite, options.like, out, checkpoint_minutes=minutes)
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"needs a number of minutes, 0 or more, not {text!r}")
+    return minutes

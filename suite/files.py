@@ -10,6 +10,8 @@ from suite.settings import UsageError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk, a quota or the limit of a file's size is used up."""
+CHECKPOINT = "checkpoint"
+"""Folder, in that of a run, of what the run goes on from if it is killed."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -5,15 +5,20 @@
 (everything that depends on a clock). Rows are buffered, written whole and flushed at each log
 interval; `finished` is written last, by rename, after the sums of all files (`suite/manifest.py`).
 A run has one writer: if another one begins the same run, the older one stops at its next rows.
+The first seed's folder also holds the checkpoint that unfinished runs go on from
+(`suite/journal.py`).
 """
 
 import dataclasses
 import datetime
 import json
+import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +26,10 @@ import numpy as np
 
 from suite import hardware
 from suite.command_line import RunOptions, read_command_line
-from suite.files import to_json, write_atomically, write_json
-from suite.manifest import FILES, write_manifest
+from suite.files import CHECKPOINT, to_json, write_atomically, write_json
+from suite.manifest import FILES, TABLES, write_manifest
 from suite.settings import Preset, UsageError
+from suite.snapshot import BROKEN, Snapshot, extent, read_snapshot
 from suite.vector_env import Step
 
 SCHEMA_VERSION = 2
@@ -38,6 +44,13 @@ TIMING_COLUMNS = (
     *(f"{section}_share" for section in SECTIONS),
 )
 """Followed by `<section>_share` for every section that an agent adds to the clock."""
+ENDS = ("status", "error", "ended_at", "wall_seconds")
+"""What `run.json` says of a seed that has ended, or diverged while others go on."""
+UNFINISHED = ("running", "diverged")
+"""How a seed of an unfinished group can stand."""
+ACTIONS = "actions.bin"
+"""The actions that an unfinished run's environments took, in the folder of its checkpoint."""
+CHECKPOINT_SECONDS = 300.0
 Status = Literal["running", "finished", "diverged", "failed"]
 
 
@@ -102,24 +115,32 @@ class Recorder:
         directory: holds one folder `seed-<k>` per seed; made if absent.
         run: what `run.json` says beyond the machine: agent, suite, source, task, config, command.
         seeds: the seeds, in the order of the `S` axis.
+        checkpoint_seconds: time between two checkpoints.
 
     Raises:
         UsageError: if the directory cannot be written, or holds a finished run of these seeds.
     """
 
-    def __init__(self, directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        run: Mapping[str, Any],
+        seeds: Sequence[int],
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    ) -> None:
+        self.checkpoint_seconds = checkpoint_seconds
         self.clock = Stopwatch()
         self._started = self._interval_start = time.perf_counter()
         self._interval_env_steps = 0
         self._seconds_before = dict(self.clock.seconds)
         self.seed_directories = [directory / f"seed-{seed}" for seed in seeds]
-        self.statuses: list[Status] = ["running"] * len(seeds)
+        finished = map(_is_finished, self.seed_directories)
+        self.statuses: list[Status] = ["finished" if done else "running" for done in finished]
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
         self._columns: list[dict[str, tuple[str, ...]]] = [{} for _ in seeds]
         self._runs: list[dict[str, Any]] = []
-        for folder in self.seed_directories:
-            _refuse_finished(folder)
-        for seed, folder in zip(seeds, self.seed_directories, strict=True):
+        self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
+        for seed in seeds:
             self._runs.append(
                 {
                     "schema_version": SCHEMA_VERSION,
@@ -128,6 +149,7 @@ class Recorder:
                     "status": "running",
                     "error": None,
                     "started_at": _now(),
+                    "resumed_at": [],
                     "ended_at": None,
                     "wall_seconds": None,
                     **hardware.revision(),
@@ -136,7 +158,16 @@ class Recorder:
                     "machine": hardware.machine(),
                 }
             )
-            _open(folder, self._runs[-1])
+        self._identity = _identity(run, self._runs)
+        self.snapshot = self._find_snapshot()
+        """The checkpoint that these runs go on from; None: they begin."""
+        if self.snapshot is not None:
+            self._go_on(self.snapshot.content)
+        else:
+            for folder in self.seed_directories:
+                _refuse_finished(folder)
+            for folder, record in zip(self.seed_directories, self._runs, strict=True):
+                _open(folder, record)
         self._stamps = [_stamp(folder) for folder in self.seed_directories]
 
     @classmethod
@@ -160,7 +191,7 @@ class Recorder:
             "config": dataclasses.asdict(config),
             "command": command_line(),
         }
-        return cls(options.out, run, config.seeds)
+        return cls(options.out, run, config.seeds, 60 * options.checkpoint_minutes)
 
     @property
     def active(self) -> list[int]:
@@ -240,7 +271,108 @@ class Recorder:
         self.flush()
         for i in self.active:
             self._end(i, "finished", None)
+        _remove_checkpoint(self.seed_directories[0])
         return 2 if "diverged" in self.statuses else 0
+
+    def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
+        """Flush, and return what a checkpoint holds of the record.
+
+        Args:
+            actions: length and SHA-256 of the file of actions.
+
+        Raises:
+            OSError: if the disk refuses.
+            UsageError: if another process has begun the same run meanwhile.
+        """
+        for i in self.active:
+            self._check_ours(i)
+        self.flush()
+        now = time.perf_counter()
+        return {
+            "identity": self._identity,
+            "files": [
+                {name: extent(folder / name) for name in TABLES if (folder / name).exists()}
+                for folder in self.seed_directories
+            ],
+            "actions": actions,
+            "ends": [{key: run[key] for key in ENDS} for run in self._runs],
+            "clock": {
+                "wall_seconds": now - self._started,
+                "interval_seconds": now - self._interval_start,
+                "interval_env_steps": self._interval_env_steps,
+                "seconds_before": self._seconds_before,
+                "seconds": dict(self.clock.seconds),
+            },
+        }
+
+    def restart_clock(self, clock: Mapping[str, Any]) -> None:
+        """Go on with the times of a checkpoint; those since it was made, and of a replay, are not.
+
+        Args:
+            clock: of what `checkpoint` returned.
+        """
+        now = time.perf_counter()
+        self._started = now - clock["wall_seconds"]
+        self._interval_start = now - clock["interval_seconds"]
+        self._interval_env_steps = clock["interval_env_steps"]
+        self._seconds_before = dict(clock["seconds_before"])
+        self.clock.seconds = dict(clock["seconds"])
+
+    def _find_snapshot(self) -> Snapshot | None:
+        """Return the checkpoint that these runs can go on from; if one does not fit, say why."""
+        try:
+            snapshot = read_snapshot(self.checkpoint_directory)
+            if snapshot is None or not self.active:
+                return None
+            misfit = self._misfit(snapshot.content)
+        except UsageError as error:
+            snapshot, misfit = None, str(error)
+        except (OSError, *BROKEN) as error:
+            snapshot, misfit = None, f"unreadable checkpoint: {error}"
+        if misfit:
+            print(f"{self.seed_directories[0]} begins anew: {misfit}", file=sys.stderr, flush=True)
+            return None
+        return snapshot
+
+    def _misfit(self, content: Mapping[str, Any]) -> str:
+        """Return why a checkpoint cannot be gone on from exactly, or nothing."""
+        theirs = content["identity"]
+        differs = [key for key, ours in self._identity.items() if theirs.get(key) != ours]
+        if differs:
+            return f"its checkpoint has another {', '.join(differs)}"
+        if any(
+            end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in content["ends"]
+        ):
+            raise ValueError("no seed can have ended so")
+        extents = {self.checkpoint_directory / ACTIONS: content["actions"]}
+        for i, files in enumerate(content["files"]):
+            folder = self.seed_directories[i]
+            if self.statuses[i] != "finished":
+                extents |= {folder / name: files[name] for name in TABLES if name in files}
+        changed = [path for path, known in extents.items() if extent(path, known[0]) != known]
+        return f"{changed[0]} is not what it was" if changed else ""
+
+    def _go_on(self, content: Mapping[str, Any]) -> None:
+        """Cut the files back to a checkpoint that fits; a seed that has finished stays as it is."""
+        os.truncate(self.checkpoint_directory / ACTIONS, content["actions"][0])
+        for i in self.active:
+            folder = self.seed_directories[i]
+            record = _read_record(folder)
+            ours, earlier = self._runs[i], record.get("resumed_at")
+            ours["started_at"] = record.get("started_at", ours["started_at"])
+            ours["resumed_at"] = [*(earlier if isinstance(earlier, list) else []), _now()]
+            ours |= content["ends"][i]
+            self.statuses[i] = ours["status"]
+            files = content["files"][i]
+            for name in FILES:
+                if name not in files:
+                    (folder / name).unlink(missing_ok=True)
+                    continue
+                os.truncate(folder / name, files[name][0])
+                header = (folder / name).read_text().partition("\n")[0]
+                self._columns[i][name] = tuple(header.split(","))
+                self._rows[i][name] = []
+            write_json(folder / "run.json", self._runs[i])
 
     def _append(self, i: int, name: str, row: Mapping[str, int | float | np.generic]) -> None:
         """Buffer a row under the columns of the file's first row; what it lacks stays empty."""
@@ -310,33 +442,60 @@ def train_each_seed(
         the exit status: 0, or 2 if a seed diverged.
     """
     config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
-    for seed in config.seeds:
-        _refuse_finished(options.out / f"seed-{seed}")
+    each = [dataclasses.replace(config, seeds=(seed,)) for seed in config.seeds]
+    # The first seeds have finished if this command was killed: it goes on after them.
+    left = list(dropwhile(lambda alone: _is_done(alone, options.out), each)) or each
+    for alone in left:
+        _refuse_finished(options.out / f"seed-{alone.seeds[0]}")
     status = 0
-    for seed in config.seeds:
-        alone = dataclasses.replace(config, seeds=(seed,))
+    for alone in left:
         recorder = Recorder.for_command(agent, alone, options)
         train(alone, recorder)
         status = max(status, recorder.finish())
     return status
 
 
+def _is_done(alone: Any, directory: Path) -> bool:
+    """Whether the only seed of a configuration has finished."""
+    record = _read_record(directory / f"seed-{alone.seeds[0]}")
+    config = json.loads(json.dumps(dataclasses.asdict(alone)))
+    return record.get("status") == "finished" and record.get("config") == config
+
+
 def _refuse_finished(folder: Path) -> None:
-    try:
-        record = (folder / "run.json").read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise UsageError(f"cannot read {folder / 'run.json'}: {error.strerror}") from None
-    if _is_finished(record):
+    if _is_finished(folder):
         raise UsageError(f"{folder} holds a finished run: choose another --out, or delete it")
 
 
-def _is_finished(record: bytes) -> bool:
+def _is_finished(folder: Path) -> bool:
+    return _read_record(folder).get("status") == "finished"
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    """Return what `run.json` says, or nothing if it is absent or no record.
+
+    Raises:
+        UsageError: if it may not be read.
+    """
     try:
-        return json.loads(record)["status"] == "finished"
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return False
+        record = json.loads((folder / "run.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return {}
+    except OSError as error:
+        raise UsageError(f"cannot read {folder / 'run.json'}: {error.strerror}") from None
+    return record if isinstance(record, dict) else {}
+
+
+def _identity(run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return all that must be equal for two commands to give the same bytes, as JSON has it."""
+    machine = records[0]["machine"]
+    identity = {
+        **{key: value for key, value in run.items() if key != "command"},
+        "seeds": [record["seed"] for record in records],
+        "processor": [machine["cpu"], machine["gpu"], machine["gpu_driver"]],
+        **{key: records[0][key] for key in ("sources", "versions")},
+    }
+    return json.loads(json.dumps(identity))
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -352,11 +511,21 @@ def _open(folder: Path, run: Mapping[str, Any]) -> None:
     """Begin a run in its folder; what an unfinished run left there is removed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_checkpoint(folder)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
         write_json(folder / "run.json", run)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror}") from None
+
+
+def _remove_checkpoint(folder: Path) -> None:
+    """Remove what a run goes on from, whatever lies in its place."""
+    path = folder / CHECKPOINT
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def command_line() -> str:

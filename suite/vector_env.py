@@ -6,6 +6,7 @@ one is given per environment; actions are neither checked nor clipped; an Atari 
 a termination while the game goes on; dm_control observations are dictionaries.
 """
 
+import hashlib
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -146,6 +147,8 @@ class VectorEnv:
         self._started = self._pending = False
         first = self._flatten(self._pool.reset()[0])
         self._first_obs = first.reshape(*self._shape, *first.shape[1:])
+        self.obs = self._first_obs
+        """Observations to act on next, `[S, N, *obs]`: what `reset` or the last step returned."""
         self.obs_shape: tuple[int, ...] = first.shape[1:]
         self.obs_dtype: np.dtype[Any] = first.dtype
 
@@ -242,6 +245,7 @@ class VectorEnv:
                 self._valid = ~ends
         else:
             self._returns, self._lengths, self._valid = returns, lengths, self._all_valid
+        self.obs = obs
         return Step(
             obs,
             next_obs,
@@ -254,6 +258,16 @@ class VectorEnv:
             returns,
             lengths,
         )
+
+    def fingerprint(self) -> str:
+        """Return a sum that is equal where simulators are in the same state, as far as it shows.
+
+        SHA-256 over the observations and the returns and lengths of the unfinished episodes.
+        """
+        parts = (self.obs, self._returns, self._lengths)
+        return hashlib.sha256(
+            b"".join(np.ascontiguousarray(p).tobytes() for p in parts)
+        ).hexdigest()
 
     def render(self) -> np.ndarray:
         """Return one RGB frame per environment, `[S, N, H, W, 3]` uint8.

@@ -315,7 +315,7 @@ class ScriptedEnv:
     reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
 
     def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = env_seeds.shape
+        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
         self.time = 0
 
     def reset(self) -> np.ndarray:

@@ -1,0 +1,243 @@
+"""The state of a run on disk: live objects as tensors and JSON, in files that prove themselves.
+
+`pack` takes objects apart, `unpack` puts what it kept back into objects of the same make, and
+`write_snapshot` and `read_snapshot` bring the two to disk and back. Nothing is pickled: reading a
+file, whoever wrote it, runs no code. A snapshot is replaced by one rename, so whatever moment a
+process dies in, the folder holds the old one or the new one, whole.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from suite.files import write_atomically
+from suite.settings import UsageError
+
+DESCRIPTION = "checkpoint.json"
+BROKEN = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError),
+    *(RecursionError, safetensors.SafetensorError),
+)
+"""What taking a foreign file for one's own can raise."""
+
+
+def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
+    """Return `value` as JSON; its tensors and arrays are copied into `tensors`.
+
+    Numbers, text, None, lists, tuples, deques and dictionaries of such; tensors, arrays, numpy's
+    generators, modules and optimisers; any other object by its attributes. A frozen dataclass is a
+    setting, not a state: it is left out.
+
+    Args:
+        value: what to keep.
+        tensors: what was kept so far.
+        name: of the value; tensors inside it are called `<name>.<key>`.
+
+    Raises:
+        TypeError: for a value that has no state of these kinds, such as a function.
+    """
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name, "device": str(value.device)}
+    if isinstance(value, np.ndarray | np.generic):
+        tensors[name] = torch.from_numpy(np.array(value))
+        return {"array" if isinstance(value, np.ndarray) else "scalar": name}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.random.Generator):
+        return {"generator": value.bit_generator.state}
+    if isinstance(value, list | tuple | deque):
+        items = [pack(item, tensors, f"{name}.{i}") for i, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if not isinstance(value, dict):
+        if _is_setting(value):
+            return None
+        value = _attributes(value, name)
+    return {"dict": [[key, pack(item, tensors, f"{name}.{key}")] for key, item in value.items()]}
+
+
+def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
+    """Return what `pack` took apart; whatever `into` can hold is put back in place.
+
+    Tensors, arrays, generators, modules, optimisers, lists, deques, dictionaries and other objects
+    stay the objects that they are, so that whoever knows them sees their old state again.
+
+    Args:
+        tree: what `pack` returned.
+        tensors: what it copied.
+        into: a value of the same make; None: everything is made anew.
+
+    Raises:
+        one of `BROKEN`: if `into` is of another make, or `tree` is no work of `pack`.
+    """
+    if _is_setting(into):
+        return into
+    if isinstance(into, np.random.Generator):
+        into.bit_generator.state = tree["generator"]
+        return into
+    if isinstance(tree, list) or (isinstance(tree, dict) and "tuple" in tree):
+        return _unpack_items(tree, tensors, into)
+    if not isinstance(tree, dict):
+        fits = isinstance(tree, int | float) if isinstance(into, int | float) else True
+        if not fits or not (into is None or isinstance(into, int | float | str)):
+            raise ValueError(f"{tree!r:.80} in place of a {type(into).__name__}")
+        return tree
+    if "tensor" in tree:
+        tensor = tensors[tree["tensor"]]
+        return tensor.to(tree["device"]) if into is None else _overwrite(into, tensor)
+    if "scalar" in tree:
+        return tensors[tree["scalar"]].numpy()[()]
+    if "array" in tree:
+        array = tensors[tree["array"]].numpy().copy()
+        if isinstance(into, np.ndarray) and into.shape == array.shape and into.flags.writeable:
+            into[...] = array
+            return into
+        return array
+    entries: list[list[Any]] = tree["dict"]
+    if into is None or isinstance(into, dict):
+        known = {} if into is None else into
+        values = {key: unpack(item, tensors, known.get(key)) for key, item in entries}
+        if into is None:
+            return values
+        into.clear()
+        into.update(values)
+    elif isinstance(into, torch.optim.Optimizer):
+        into.load_state_dict(unpack(tree, tensors))
+    else:
+        attributes = _attributes(into, "state")
+        if attributes.keys() != {key for key, _ in entries}:
+            raise ValueError(f"no state of a {type(into).__name__}")
+        for key, item in entries:
+            value = unpack(item, tensors, attributes[key])
+            if not isinstance(into, nn.Module):  # whose tensors have been overwritten
+                setattr(into, key, value)
+    return into
+
+
+def _unpack_items(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
+    """Return a list, tuple or deque; items of a sequence of the same length are put in place."""
+    trees = tree if isinstance(tree, list) else tree["tuple"]
+    old = into if into is not None and len(into) == len(trees) else [None] * len(trees)
+    items = [unpack(item, tensors, known) for item, known in zip(trees, old, strict=True)]
+    if isinstance(tree, dict):
+        return tuple(items)
+    if into is None:
+        return items
+    into.clear()
+    into.extend(items)
+    return into
+
+
+def _overwrite(into: Any, tensor: Tensor) -> Any:
+    if (into.shape, into.dtype) != (tensor.shape, tensor.dtype):  # `copy_` would make it fit
+        raise ValueError(f"a tensor {[*tensor.shape]} in place of {[*into.shape]}")
+    into.detach().copy_(tensor)
+    return into
+
+
+def _is_setting(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def _attributes(value: Any, name: str) -> dict[Any, Any]:
+    """Return the parts of an object that hold its state."""
+    if isinstance(value, nn.Module | torch.optim.Optimizer):
+        return value.state_dict()
+    if isinstance(value, type | FunctionType | MethodType) or not hasattr(value, "__dict__"):
+        raise TypeError(f"{name} is nothing that can be kept: {value!r:.80}")
+    return vars(value)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a folder keeps of a run: JSON, and the tensors that it speaks of."""
+
+    content: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Put a snapshot in the place of the one in `folder`, which is whole until this one is.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    folder.mkdir(exist_ok=True)
+    weights = safetensors.torch.save(snapshot.tensors)
+    content = {**snapshot.content, "tensors": hashlib.sha256(weights).hexdigest()}
+    path = folder / _tensors_name(content)
+    write_atomically(path, weights)
+    description = {"sha256": _sum_of(content), "content": content}
+    write_atomically(folder / DESCRIPTION, json.dumps(description).encode())
+    sync_folder(folder)
+    for other in folder.glob(_tensors_name({"tensors": "*"})):
+        if other != path:
+            other.unlink(missing_ok=True)
+
+
+def read_snapshot(folder: Path) -> Snapshot | None:
+    """Return the snapshot in a folder; None if there is none.
+
+    Raises:
+        UsageError: if one of its two files is not what was written.
+    """
+    try:
+        description = json.loads((folder / DESCRIPTION).read_bytes())
+        content = description["content"]
+        if _sum_of(content) != description["sha256"]:
+            raise ValueError(f"{DESCRIPTION} was changed")
+        weights = (folder / _tensors_name(content)).read_bytes()
+        if hashlib.sha256(weights).hexdigest() != content["tensors"]:
+            raise ValueError("its tensors were changed")
+        return Snapshot(content, safetensors.torch.load(weights))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if error.filename == str(folder / DESCRIPTION):
+            return None
+        raise UsageError(f"unreadable checkpoint in {folder}: {error.strerror}") from None
+    except (OSError, *BROKEN) as error:
+        raise UsageError(f"unreadable checkpoint in {folder}: {error}") from None
+
+
+def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
+    """Return how many bytes a file holds, at most `num_bytes`, and their SHA-256; syncs them.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    digest, count = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(2**20 if num_bytes is None else min(2**20, num_bytes - count)):
+            digest.update(chunk)
+            count += len(chunk)
+        os.fsync(file.fileno())
+    return [count, digest.hexdigest()]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlast a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tensors_name(content: Mapping[str, Any]) -> str:
+    """Return a name that only these tensors have, so that two snapshots can lie side by side."""
+    return f"tensors-{content['tensors'][:16]}.safetensors"
+
+
+def _sum_of(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,233 @@
+"""A run killed at any moment and started again ends with the same bytes as one never killed."""
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import a2c, impala, sac
+from suite.recorder import Recorder
+from suite.vector_env import Step, VectorEnv
+
+EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
+SAC = sac.Config(
+    task="Pendulum-v1",
+    seeds=(3, 4),
+    device="cpu",
+    env_steps=400,
+    num_envs=2,
+    hidden_sizes=(16, 16),
+    batch_size=8,
+    learning_starts=100,
+    log_interval=100,
+    evaluation_interval=200,
+    evaluation_episodes=1,
+)
+A2C = a2c.Config(
+    device="cpu",
+    env_steps=3_000,
+    num_envs=4,
+    hidden_sizes=(8,),
+    log_interval=200,
+    evaluation_interval=500,
+    evaluation_episodes=1,
+)
+IMPALA = impala.Config(
+    task="CartPole-v1",
+    device="cpu",
+    env_steps=3_000,
+    num_envs=4,
+    unroll_length=8,
+    num_minibatches=2,
+    hidden_sizes=(8,),
+    log_interval=200,
+    evaluation_interval=500,
+    evaluation_episodes=1,
+)
+FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 400, "log_interval": 64}
+FRAMES |= {"evaluation_rule": "training"}
+CASES: dict[str, tuple[Any, Any]] = {
+    "sac, two seeds": (sac, SAC),
+    "sac, sampled evaluation, one replay twice over": (
+        sac,
+        replace(SAC, seeds=(5,), num_envs=1, replay_capacity=150, evaluation_rule="sampled"),
+    ),
+    "sac, warm-up not counted": (
+        sac,
+        replace(SAC, task="InvertedPendulum-v4", count_warm_up=False, env_steps=400),
+    ),
+    "a2c": (a2c, A2C),
+    "a2c, normalised": (
+        a2c,
+        replace(
+            A2C,
+            task="Pendulum-v1",
+            normalise_observations=True,
+            reward_normalisation="discounted_returns",
+            learning_rate_decay_steps=4_000,
+        ),
+    ),
+    "a2c, value targets": (a2c, replace(A2C, reward_normalisation="value_targets")),
+    "a2c, frames": (a2c, replace(A2C, **FRAMES, convolutions="a3c", shared_trunk=True)),
+    "impala": (impala, IMPALA),
+    "impala, in turns": (impala, replace(IMPALA, policy_lag=0, evaluation_rule="sampled")),
+    "impala, far behind, adam": (impala, replace(IMPALA, policy_lag=3, optimiser="adam")),
+    "impala, continuous": (impala, replace(IMPALA, task="Pendulum-v1")),
+    "impala, frames": (impala, replace(IMPALA, **FRAMES)),
+}
+"""Agent and configuration; together they use every kind of state that there is."""
+
+
+class Killed(BaseException):
+    """What ends a training in the middle."""
+
+
+def tables(directory: Path) -> dict[str, bytes]:
+    paths = sorted(directory.glob("seed-*/*.csv"))
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in paths if path.name in EXACT
+    }
+
+
+def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
+    run = {"agent": agent.__name__.split(".")[1], "task": config.task}
+    recorder = Recorder(directory, run, config.seeds, checkpoint_seconds)
+    agent.train(config, recorder)
+    recorder.finish()
+    return recorder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on."""
+    agent, config = CASES[case]
+    recv, num_steps, left = VectorEnv.recv, 0, 0
+
+    def recv_or_die(env: VectorEnv) -> Step:
+        nonlocal num_steps, left
+        num_steps, left = num_steps + 1, left - 1
+        if left == 0:
+            raise Killed
+        return recv(env)
+
+    monkeypatch.setattr(VectorEnv, "recv", recv_or_die)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is lost here
+    train(agent, config, tmp_path / "whole")
+    expected = tables(tmp_path / "whole")
+    assert len(expected) >= len(config.seeds)  # else nothing is compared
+
+    generator, cuts, resumptions, longest = random.Random(case), 0, 0, int(1.5 * num_steps)
+    checkpoint_seconds = 0.2 if "frames" in case else 0.01
+    while cuts < 2 or not resumptions:
+        left = generator.randrange(1, longest)  # steps of evaluations and of the past count
+        try:
+            recorder = train(agent, config, tmp_path / "cut", checkpoint_seconds)
+        except Killed:
+            cuts += 1
+        else:
+            assert tables(tmp_path / "cut") == expected
+            resumptions += recorder.snapshot is not None
+            shutil.rmtree(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("case", ["sac, two seeds", "a2c, normalised", "impala"])
+def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
+    case: str, tmp_path: Path
+) -> None:
+    """The short form of the test below: one SIGKILL for each agent."""
+    run = Killable(case, tmp_path)
+    run.live(random.Random(case).uniform(0.2, 0.8) * run.seconds)
+    run.finish()
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_lose_nothing(tmp_path: Path) -> None:
+    """Each life of a command ends after a random time, or by itself; then it is compared."""
+    generator, cases = random.Random(0), itertools.cycle(CASES)
+    kills = num_runs = 0
+    while kills < 100 or num_runs < len(CASES):
+        num_runs += 1
+        run = Killable(next(cases), tmp_path / str(num_runs))
+        for _ in range(generator.randrange(1, 8)):
+            run.live(generator.uniform(0.0, run.seconds))
+        run.finish()
+        kills += run.kills
+    print(f"{kills} kills over {num_runs} runs: none lost, no row doubled or torn, all files equal")
+
+
+class Killable:
+    """A case as a command of its own, and what it writes when it is left alone.
+
+    Args:
+        case: which.
+        directory: for both.
+    """
+
+    def __init__(self, case: str, directory: Path) -> None:
+        agent, config = CASES[case]
+        self.case, self.directory, self.kills = case, directory, 0
+        started = time.perf_counter()
+        train(agent, config, directory / "whole")
+        self.seconds = time.perf_counter() - started
+        self.command = [sys.executable, "-m", agent.__name__, *flags(config)]
+        self.command += ["--out", str(directory / "cut"), "--checkpoint-minutes", "0.002"]
+
+    @property
+    def finished(self) -> bool:
+        records = [json.loads(record.read_text()) for record in self._records()]
+        return bool(records) and all(record["status"] == "finished" for record in records)
+
+    def live(self, seconds: float) -> None:
+        """Start the command and kill it, unless it is faster, that long after it has begun."""
+        if self.finished:
+            return
+        before = self._begun()
+        with subprocess.Popen(self.command, stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None and self._begun() == before:
+                time.sleep(0.002)
+            time.sleep(seconds)
+            process.kill()
+        assert process.returncode in (0, -signal.SIGKILL)
+        self.kills += process.returncode != 0
+        end = "killed" if process.returncode else "ended"
+        checkpoint = any((self.directory / "cut").glob("seed-*/checkpoint/checkpoint.json"))
+        says = "from a checkpoint" if checkpoint else "anew"
+        next_life = "finished" if self.finished else f"goes on {says}"
+        print(f"{self.case}: {end} within {seconds:.2f} of {self.seconds:.2f} s, {next_life}")
+
+    def finish(self) -> None:
+        """Let the command end, and compare what it wrote."""
+        if not self.finished:
+            subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
+        assert self.finished
+        assert tables(self.directory / "cut") == tables(self.directory / "whole")
+
+    def _records(self) -> list[Path]:
+        return sorted((self.directory / "cut").glob("seed-*/run.json"))
+
+    def _begun(self) -> list[int]:
+        return [record.stat().st_ino for record in self._records()]
+
+
+def flags(config: Any) -> list[str]:
+    """Return the command line that says all of a configuration."""
+    words: list[str] = []
+    for name, value in vars(config).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+    return words
