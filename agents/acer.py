@@ -42,6 +42,7 @@ from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
+from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed, train_each_seed
 from suite.settings import Budget, Preset, UsageError, above, at_least, check_run, require, within
@@ -567,7 +568,7 @@ class Replay:
         self._obs = np.zeros((*size, *shape), dtype=np.uint8 if self._stack > 1 else np.float32)
         self._ages = np.zeros(size, dtype=np.uint8)
         self._actions = np.zeros(size, dtype=np.int64)
-        self._behaviour_log_probs = np.zeros((*size, spaces.num_outputs), dtype=np.float32)
+        self.behaviour_log_probs = np.zeros((*size, spaces.num_outputs), dtype=np.float32)
         self._rewards = np.zeros(size, dtype=np.float32)
         self._terminations, self._truncations, self._valid = np.zeros((3, *size), dtype=bool)
         self._envs = np.arange(config.num_envs)
@@ -586,7 +587,7 @@ class Replay:
     def add(self, actions: np.ndarray, behaviour_log_probs: np.ndarray, step: Step) -> None:
         """Store the actions `[N]`, every action's log-probability `[N, A]` and what they caused."""
         row, following = self.num_steps % self._num_rows, (self.num_steps + 1) % self._num_rows
-        self._actions[row], self._behaviour_log_probs[row] = actions, behaviour_log_probs
+        self._actions[row], self.behaviour_log_probs[row] = actions, behaviour_log_probs
         self._rewards[row], self._valid[row] = step.rewards[0], step.valid[0]
         self._terminations[row], self._truncations[row] = step.terminations, step.truncations
         ages = np.where(self._over, 0, np.minimum(self._ages[row] + 1, self._stack - 1))
@@ -620,7 +621,7 @@ class Replay:
         return Transitions(
             prepare(obs, self._device),
             torch.from_numpy(self._actions[rows, envs]).to(self._device),
-            torch.from_numpy(self._behaviour_log_probs[rows, envs]).to(self._device),
+            torch.from_numpy(self.behaviour_log_probs[rows, envs]).to(self._device),
             *torch.from_numpy(tensors).to(self._device),
         )
 
@@ -895,12 +896,18 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream = stream(seed, "replay counts")
     noise_shape = (config.unroll_length, config.num_envs, spaces.num_outputs)
-    means, clock, reward_sum = Means(), recorder.clock, 0.0
-    env_steps = num_updates = 0
-    learning_rate = config.learning_rate
+    means, clock = Means(), recorder.clock
 
-    obs = env.reset()[0]  # [N, *obs]
-    replay.put_first_obs(obs)
+    state = {"learner": learner, "means": means, "log_probs": replay.behaviour_log_probs}
+    streams = [action_stream, replay_stream, count_stream]
+    journal = Journal(recorder, env, {**state, "streams": streams})
+    replay.put_first_obs(env.reset()[0])
+    for step, actions in journal.past():  # of a run that was killed
+        replay.add(actions[0], replay.behaviour_log_probs[0], step)  # which the state replaces
+    env_steps, num_updates, reward_sum, learning_rate = journal.resume(
+        0, 0, 0.0, config.learning_rate
+    )
+    obs = env.obs[0]  # [N, *obs]
     clock.start()
     while env_steps + config.unroll_rows <= config.env_steps and recorder.active:
         steps_before = env_steps
@@ -911,6 +918,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 actions = choose(logits, noise).cpu().numpy()
             clock.lap("acting")
             step = env.step(actions[None])
+            journal.record(actions)
             replay.add(actions, behaviour_log_probs, step)
             obs = step.obs[0]
             reward_sum += float(step.rewards.sum())
@@ -944,6 +952,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
             norm = torch.linalg.vector_norm(learner.optimiser.parameters).item()
             checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
             recorder.log(env_steps, num_updates, columns, checks)
+        if journal.due():
+            journal.save(env_steps, num_updates, reward_sum, learning_rate)
     save(config, learner, spaces, recorder)
     return learner
 

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from torch import Tensor
 from suite.recorder import ACTIONS, Recorder
 from suite.settings import UsageError
 from suite.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
+from suite.vector_env import Step
 
-ROWS_AT_ONCE = 4_096
+STEPS_AT_ONCE = 4_096
 PENDING_BYTES = 2**20
-"""Rows of actions that wait for the next write."""
+"""Actions that wait for the next write."""
 
 
 class Journal:
@@ -44,40 +45,31 @@ class Journal:
         env: a `VectorEnv`, not stepped yet.
         state: all that changes while the run goes on, by name; `resume` restores it in place.
             Whatever can be made again from `past` needs no place in it.
-        beside: shapes of what is kept beside the actions of every step, float32, by name.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        env: Any,
-        state: Mapping[str, Any],
-        beside: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
+    def __init__(self, recorder: Recorder, env: Any, state: Mapping[str, Any]) -> None:
         self._recorder, self._env, self._state = recorder, env, dict(state)
         self._folder = recorder.checkpoint_directory
         self._path = self._folder / ACTIONS
-        kind = np.dtype("<f4")
+        self._shape = (env.num_seeds, env.num_envs, *env.action_shape)
+        self._type = np.dtype("<f4")
         if not env.action_shape:  # numbers of actions: one byte is enough for all known tasks
-            kind = np.min_scalar_type(env.num_actions - 1).newbyteorder("<")
-        columns = [("actions", kind, (env.num_seeds, env.num_envs, *env.action_shape))]
-        columns += [(name, np.dtype("<f4"), tuple(shape)) for name, shape in (beside or {}).items()]
-        self._row = np.dtype(columns)
+            self._type = np.min_scalar_type(env.num_actions - 1).newbyteorder("<")
         self._pending = bytearray()
         self._num_bytes, self._sum = 0, hashlib.sha256()
         self._saved_at = time.perf_counter()
-        self._rows = self._replay()
+        self._past = self._replay()
 
-    def past(self) -> Iterator[tuple[Any, ...]]:
+    def past(self) -> Iterator[tuple[Step, np.ndarray]]:
         """Play the recorded steps into the environments; nothing, if the run begins.
 
         Yields:
-            what each step caused, its actions, and what was kept beside them.
+            what each step caused, and its actions, `[S, N, ...]`.
 
         Raises:
             UsageError: for a record of actions that cannot be played.
         """
-        return self._rows
+        return self._past
 
     def resume(self, *numbers: int | float) -> tuple[Any, ...]:
         """Play the rest of the past, then restore the state that the checkpoint holds.
@@ -91,7 +83,7 @@ class Journal:
         Raises:
             UsageError: if the environments are not where they were, or the checkpoint is damaged.
         """
-        for _ in self._rows:
+        for _ in self._past:
             pass
         snapshot = self._recorder.snapshot
         if snapshot is None:
@@ -113,12 +105,12 @@ class Journal:
         self._saved_at = time.perf_counter()
         return restored
 
-    def record(self, actions: np.ndarray, **beside: np.ndarray) -> None:
-        """Keep the actions of one vector step, `[S, N, ...]`, or of several, `[T, S, N, ...]`."""
-        rows = np.empty(actions.size // math.prod(self._row["actions"].shape), self._row)
-        for name, column in {"actions": actions, **beside}.items():
-            rows[name] = column.reshape(rows[name].shape)
-        self._pending += rows.tobytes()
+    def record(self, actions: np.ndarray) -> None:
+        """Keep the actions of one vector step, `[S, N, ...]`, or of several, `[T, S, N, ...]`.
+
+        The axis of one seed may be left out.
+        """
+        self._pending += actions.astype(self._type).tobytes()
         if len(self._pending) > PENDING_BYTES:
             self._write_pending()
 
@@ -147,31 +139,30 @@ class Journal:
         self._saved_at = time.perf_counter()
         self._recorder.clock.start()
 
-    def _replay(self) -> Iterator[tuple[Any, ...]]:
+    def _replay(self) -> Iterator[tuple[Step, np.ndarray]]:
         """Play the actions of the file, whose length and sum the recorder has checked."""
         if self._recorder.snapshot is None:
             return
-        num_rows, rest = divmod(self._path.stat().st_size, self._row.itemsize)
+        num_steps, rest = divmod(
+            self._path.stat().st_size, self._type.itemsize * math.prod(self._shape)
+        )
         if rest:
             raise self._unreadable(f"{ACTIONS} has {rest} bytes too many")
-        if not num_rows:
+        if not num_steps:
             return
-        recorded = np.memmap(self._path, self._row, mode="r")
-        for first in range(0, num_rows, ROWS_AT_ONCE):
-            rows = np.array(recorded[first : first + ROWS_AT_ONCE])
-            self._count(rows.tobytes())
-            columns = [rows[name] for name in self._row.names or ()]
-            if not self._env.action_shape:
-                columns[0] = columns[0].astype(np.int64)
-            for actions, *others in zip(*columns, strict=True):
+        recorded = np.memmap(self._path, self._type, mode="r", shape=(num_steps, *self._shape))
+        for first in range(0, num_steps, STEPS_AT_ONCE):
+            steps = np.array(recorded[first : first + STEPS_AT_ONCE])
+            self._count(steps.tobytes())
+            for actions in steps if self._env.action_shape else steps.astype(np.int64):
                 try:
                     step = self._env.step(actions)
                 except ValueError as error:
                     raise self._unreadable(error) from None
-                yield (step, actions, *others)
+                yield step, actions
 
     def _write_pending(self, *, sync: bool = False) -> None:
-        """Append the rows that wait; what a checkpoint does not count is cut when a run goes on."""
+        """Append the actions that wait; those after the last checkpoint are cut on resume."""
         self._folder.mkdir(exist_ok=True)
         with self._path.open("ab") as file:
             file.write(self._pending)
@@ -181,9 +172,9 @@ class Journal:
         self._count(self._pending)
         self._pending.clear()
 
-    def _count(self, rows: bytes | bytearray) -> None:
-        self._sum.update(rows)
-        self._num_bytes += len(rows)
+    def _count(self, actions: bytes | bytearray) -> None:
+        self._sum.update(actions)
+        self._num_bytes += len(actions)
 
     def _unreadable(self, error: object) -> UsageError:
         return UsageError(

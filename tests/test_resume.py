@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, impala, sac
+from agents import a2c, acer, impala, sac
 from suite.recorder import Recorder
+from suite.settings import UsageError
 from suite.vector_env import Step, VectorEnv
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
@@ -54,6 +55,18 @@ IMPALA = impala.Config(
     evaluation_interval=500,
     evaluation_episodes=1,
 )
+ACER = acer.Config(
+    device="cpu",
+    env_steps=1_000,
+    num_envs=4,
+    unroll_length=8,
+    replay_start=100,
+    replay_capacity=150,
+    hidden_sizes=(8,),
+    log_interval=200,
+    evaluation_interval=500,
+    evaluation_episodes=1,
+)
 FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 400, "log_interval": 64}
 FRAMES |= {"evaluation_rule": "training"}
 CASES: dict[str, tuple[Any, Any]] = {
@@ -83,6 +96,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "impala, in turns": (impala, replace(IMPALA, policy_lag=0, evaluation_rule="sampled")),
     "impala, far behind, adam": (impala, replace(IMPALA, policy_lag=3, optimiser="adam")),
     "impala, continuous": (impala, replace(IMPALA, task="Pendulum-v1")),
+    "acer": (acer, ACER),
+    "acer, frames": (acer, replace(ACER, **FRAMES, replay_start=100)),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
 }
 """Agent and configuration; together they use every kind of state that there is."""
@@ -142,7 +157,38 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
             shutil.rmtree(tmp_path / "cut")
 
 
-@pytest.mark.parametrize("case", ["sac, two seeds", "a2c, normalised", "impala"])
+def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has finished and is left alone, the second goes on, the third begins."""
+    command = ["--task=CartPole-v1", "--seeds", "1", "2", "3", "--device=cpu", "--env-steps=800"]
+    command += ["--evaluation-rule=training", "--log-interval=200", "--checkpoint-minutes=0"]
+    assert a2c.main([*command, f"--out={tmp_path / 'whole'}"]) == 0
+    finish, finished = Recorder.finish, 0
+
+    def finish_or_die(recorder: Recorder) -> int:
+        nonlocal finished
+        finished += 1
+        if finished == 2:
+            raise Killed
+        return finish(recorder)
+
+    monkeypatch.setattr(Recorder, "finish", finish_or_die)
+    command += [f"--out={tmp_path / 'cut'}"]
+    with pytest.raises(Killed):
+        a2c.main(command)
+    first = (tmp_path / "cut" / "seed-1" / "run.json").read_bytes()
+    assert a2c.main(command) == 0
+    records = [tmp_path / "cut" / f"seed-{seed}" / "run.json" for seed in (1, 2, 3)]
+    assert records[0].read_bytes() == first
+    times = [len(json.loads(record.read_text())["resumed_at"]) for record in records]
+    assert times == [0, 1, 0]
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    with pytest.raises(UsageError, match="seed-1 holds a finished run"):
+        a2c.main(command)
+
+
+@pytest.mark.parametrize("case", ["sac, two seeds", "a2c, normalised", "impala", "acer"])
 def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
     case: str, tmp_path: Path
 ) -> None:

@@ -680,12 +680,17 @@ class ScriptedEnv:
     """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
 
     spaces = Spaces((1,), 2)
+    action_shape, num_actions = (), 2
     kind = "truncation"
     reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
 
     def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = env_seeds.shape
+        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
         self.time = 0
+
+    @property
+    def obs(self) -> np.ndarray:
+        return self._obs()
 
     def reset(self) -> np.ndarray:
         return self._obs()

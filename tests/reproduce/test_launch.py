@@ -216,6 +216,19 @@ def test_what_a_killed_run_left_is_no_progress_of_the_next(
     assert list(folder.glob("*.csv")) == []
 
 
+def test_what_a_killed_run_goes_on_from_is_left_to_it(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Where there is a checkpoint the agent itself cuts, or removes, the rows since."""
+    plan = pendulum(tmp_path, [1])
+    folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
+    (folder / "checkpoint").mkdir()
+    rows = {path: path.read_bytes() for path in folder.glob("*.csv")}
+    stand_in({1: CRASH})
+    launch(plan, ignore)
+    assert {path: path.read_bytes() for path in folder.glob("*.csv")} == rows != {}
+
+
 def test_a_shorter_run_is_kept_aside_however_often(
     tmp_path: Path, stand_in: StandIn, record_run: RecordRun
 ) -> None:

@@ -221,6 +221,20 @@ def test_a_bad_command_line_is_one_line(argv: tuple[str, ...], message: str) -> 
     assert "\n" not in str(refusal.value)
 
 
+def test_the_time_between_checkpoints_is_no_setting_of_the_run() -> None:
+    """It changes no byte, so it stands beside the configuration."""
+    assert read()[1].checkpoint_minutes == 5.0
+    config, options = read("--checkpoint-minutes", "0.5")
+    assert (config, options.checkpoint_minutes) == (read()[0], 0.5)
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "inf", "soon", ""])
+def test_a_time_that_is_none_is_refused(minutes: str) -> None:
+    """In one line that names the flag."""
+    with pytest.raises(UsageError, match="--checkpoint-minutes: needs a number of minutes"):
+        read(f"--checkpoint-minutes={minutes}")
+
+
 def test_help_shows_the_flags_beside_the_configuration(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -48,12 +48,12 @@ class Run:
         self.sums = np.zeros(len(seeds))
         self.past: list[np.ndarray] = []
         state = {"streams": self.streams, "sums": self.sums}
-        self.journal = Journal(self.recorder, self.env, state, beside={"odds": (len(seeds), 2)})
+        self.journal = Journal(self.recorder, self.env, state)
 
     def play(self, stops: int = ENDS, diverges: int = -1) -> list[np.ndarray]:
-        """Go on until a step; return the probabilities of all steps since the start."""
+        """Go on until a step; return the actions of all steps since the start."""
         self.env.reset()
-        self.past = [odds for _, _, odds in self.journal.past()]
+        self.past = [actions for _, actions in self.journal.past()]
         (env_steps,) = self.journal.resume(0)
         while env_steps < ENDS:
             if env_steps == stops:
@@ -63,8 +63,8 @@ class Run:
             if self.env.action_shape:
                 actions = odds[..., None] * 2 - 1
             step = self.env.step(actions)
-            self.journal.record(actions, odds=odds)
-            self.past.append(odds)
+            self.journal.record(actions)
+            self.past.append(actions)
             env_steps += 1
             self.sums += step.raw_rewards.sum(1)
             if env_steps == diverges:
@@ -102,7 +102,7 @@ def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("stops", [5, 7, 8, 20, 34, 45, 59])
 def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_path: Path) -> None:
-    """Rows since the checkpoint are written again, once; what stood beside actions comes back."""
+    """Rows since the checkpoint are written again, once; no action is lost or rounded."""
     whole = Run(tmp_path / "whole", task=task).play()
     cut(tmp_path / "cut", stops, task=task)
     again = Run(tmp_path / "cut", task=task)
@@ -132,14 +132,14 @@ def test_the_record_of_actions_is_small(tmp_path: Path) -> None:
     for task, num_bytes in (("CartPole-v1", 1), ("Pendulum-v1", 4)):
         checkpoint = cut(tmp_path / task, SAVES[-1] + 1, task=task)
         size = (checkpoint / "actions.bin").stat().st_size
-        assert size == SAVES[-1] * 2 * (num_bytes + 4)  # two environments; four for the odds
+        assert size == SAVES[-1] * 2 * num_bytes  # two environments
 
 
 def test_a_finished_run_keeps_no_checkpoint(tmp_path: Path) -> None:
     """It is of no use any more, and a million actions are not small in a published folder."""
     Run(tmp_path).play()
     names = {path.name for path in (tmp_path / "seed-1").iterdir()}
-    assert names == {"run.json", "episodes.csv", "updates.csv", "timing.csv"}
+    assert names == {"run.json", "episodes.csv", "updates.csv", "timing.csv", "SHA256SUMS"}
 
 
 def test_an_actions_file_longer_than_its_checkpoint_is_cut(tmp_path: Path) -> None:
