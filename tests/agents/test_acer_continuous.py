@@ -411,8 +411,8 @@ MISTAKES = {
         "log_rhos = average.log_probs(batch.actions)",
     ),
     "the gradient's ratio is upside down": (
-        "(policy.log_probs(actions) - behaviour.log_probs(actions)).exp()",
-        "(behaviour.log_probs(actions) - policy.log_probs(actions)).exp()",
+        "log_rhos = policy.log_probs(actions) - behaviour.log_probs(actions)",
+        "log_rhos = behaviour.log_probs(actions) - policy.log_probs(actions)",
     ),
     "the correction takes the ratio of the action taken": (
         "policy.log_probs(corrections) - behaviour.log_probs(corrections)",
@@ -496,10 +496,11 @@ def test_diagnostics_are_what_they_are_called() -> None:
     assert seen["projected_gradient_norm"] <= seen["statistics_gradient_norm"]
 
 
-def test_far_away_behaviour_keeps_the_update_finite() -> None:
+@pytest.mark.parametrize("clip_rho_threshold", [5.0, None])
+def test_far_away_behaviour_keeps_the_update_finite(clip_rho_threshold: float | None) -> None:
     """Ratios beyond the reach of float32, both ways."""
     for shift in (-30.0, 30.0):
-        config = replace(TINY, unroll_length=6)
+        config = replace(TINY, unroll_length=6, clip_rho_threshold=clip_rho_threshold)
         batch, learner = fill(config, 4)[0].newest(), acer.make_learner(config, CONTROL, CPU)
         batch.behaviour.means.add_(shift)
         metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3).float())
@@ -913,7 +914,7 @@ def test_presets_state_their_sources_settings() -> None:
         ours = preset.config
         assert (ours.unroll_length, ours.replay_ratio, ours.batch_unrolls) == (50, 4.0, 1)
         assert (ours.num_action_samples, ours.clip_rho_threshold) == (5, 5.0)
-        assert ours.advantage_target == "q_opc"
+        assert ours.advantage_target == ("q_retrace" if source == "chainerrl" else "q_opc")
         assert preset.judged_by is None
         assert preset.departures
         steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
