@@ -43,6 +43,7 @@ from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
 from suite.hardware import find_device
+from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed, train_each_seed
 from suite.settings import Budget, Preset, UsageError, above, at_least, check_run, require, within
@@ -712,6 +713,11 @@ class Replay:
         self.num_steps += 1
         self._obs[self.num_steps % self._num_rows] = step.obs[0]
 
+    @property
+    def behaviour(self) -> np.ndarray:
+        """Means and log deviations of the policies that acted, `[2, rows, N, A]`."""
+        return self._actions[1:]
+
     def newest(self) -> Transitions:
         """Return the unrolls of all environments that were added last."""
         return self.read(np.full(len(self._envs), self.num_unrolls - 1), self._envs)
@@ -1013,11 +1019,16 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream, sample_stream = stream(seed, "replay counts"), stream(seed, "policy samples")
     noise_shape = (config.unroll_length, config.num_envs, spaces.num_outputs)
-    means, clock, reward_sum = Means(), recorder.clock, 0.0
-    env_steps = num_updates = 0
-
-    obs = env.reset()[0]  # [N, O]
-    replay.put_first_obs(obs)
+    means, clock = Means(), recorder.clock
+    streams = [action_stream, replay_stream, count_stream, sample_stream]
+    state = {"learner": learner, "means": means, "behaviour": replay.behaviour}
+    journal = Journal(recorder, env, {**state, "streams": streams})
+    replay.put_first_obs(env.reset()[0])
+    unknown = Gaussian(*torch.zeros(2, *noise_shape[1:]))
+    for step, actions in journal.past():  # of a run that was killed
+        replay.add(actions[0], unknown, step)  # the state brings the behaviour
+    env_steps, num_updates, reward_sum = journal.resume(0, 0, 0.0)
+    obs = env.obs[0]  # [N, O]
     clock.start()
     while env_steps + config.unroll_rows <= config.env_steps and recorder.active:
         steps_before = env_steps
@@ -1027,6 +1038,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 actions = behaviour.draw(noise).cpu().numpy()
             clock.lap("acting")
             step = env.step(actions[None])
+            journal.record(actions)
             replay.add(actions, behaviour, step)
             obs = step.obs[0]
             reward_sum += float(step.rewards.sum())
@@ -1059,6 +1071,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
             norm = torch.linalg.vector_norm(learner.optimiser.parameters).item()
             checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
             recorder.log(env_steps, num_updates, columns, checks)
+        if journal.due():
+            journal.save(env_steps, num_updates, reward_sum)
     save(config, learner, spaces, recorder)
     return learner
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, acer, impala, sac
+from agents import a2c, acer, acer_continuous, impala, sac
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.vector_env import Step, VectorEnv
@@ -67,6 +67,19 @@ ACER = acer.Config(
     evaluation_interval=500,
     evaluation_episodes=1,
 )
+ACER_CONTINUOUS = acer_continuous.Config(
+    task="Pendulum-v1",
+    device="cpu",
+    env_steps=1_000,
+    num_envs=4,
+    unroll_length=8,
+    replay_start=100,
+    replay_capacity=150,
+    hidden_sizes=(8,),
+    log_interval=200,
+    evaluation_interval=500,
+    evaluation_episodes=1,
+)
 FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 400, "log_interval": 64}
 FRAMES |= {"evaluation_rule": "training"}
 CASES: dict[str, tuple[Any, Any]] = {
@@ -98,6 +111,11 @@ CASES: dict[str, tuple[Any, Any]] = {
     "impala, continuous": (impala, replace(IMPALA, task="Pendulum-v1")),
     "acer": (acer, ACER),
     "acer, frames": (acer, replace(ACER, **FRAMES, replay_start=100)),
+    "acer, continuous": (acer_continuous, ACER_CONTINUOUS),
+    "acer, continuous, learned scale": (
+        acer_continuous,
+        replace(ACER_CONTINUOUS, scale="learned", online_updates=True),
+    ),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
 }
 """Agent and configuration; together they use every kind of state that there is."""
@@ -188,7 +206,9 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
         a2c.main(command)
 
 
-@pytest.mark.parametrize("case", ["sac, two seeds", "a2c, normalised", "impala", "acer"])
+@pytest.mark.parametrize(
+    "case", ["sac, two seeds", "a2c, normalised", "impala", "acer", "acer, continuous"]
+)
 def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
     case: str, tmp_path: Path
 ) -> None:
