@@ -1,10 +1,12 @@
-"""Small rules about files: names that are safe as paths, and writes that cannot be torn."""
+"""Small rules about files: names that are safe as paths, writes that cannot be torn, sums."""
 
 import errno
+import hashlib
 import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from suite.settings import UsageError
 
@@ -58,3 +60,18 @@ def to_json(value: object) -> bytes:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as `to_json` does, atomically."""
     write_atomically(path, to_json(value))
+
+
+def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
+    """Return how many bytes a file holds, at most `num_bytes`, and their SHA-256; syncs them.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    digest, count = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(2**20 if num_bytes is None else min(2**20, num_bytes - count)):
+            digest.update(chunk)
+            count += len(chunk)
+        os.fsync(file.fileno())
+    return [count, digest.hexdigest()]

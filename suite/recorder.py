@@ -26,10 +26,9 @@ import numpy as np
 
 from suite import hardware
 from suite.command_line import RunOptions, read_command_line
-from suite.files import CHECKPOINT, to_json, write_atomically, write_json
+from suite.files import CHECKPOINT, extent, to_json, write_atomically, write_json
 from suite.manifest import FILES, TABLES, write_manifest
 from suite.settings import Preset, UsageError
-from suite.snapshot import BROKEN, Snapshot, extent, read_snapshot
 from suite.vector_env import Step
 
 SCHEMA_VERSION = 2
@@ -318,8 +317,10 @@ class Recorder:
         self._seconds_before = dict(clock["seconds_before"])
         self.clock.seconds = dict(clock["seconds"])
 
-    def _find_snapshot(self) -> Snapshot | None:
+    def _find_snapshot(self) -> Any:
         """Return the checkpoint that these runs can go on from; if one does not fit, say why."""
+        from suite.snapshot import BROKEN, read_snapshot  # imports torch
+
         try:
             snapshot = read_snapshot(self.checkpoint_directory)
             if snapshot is None or not self.active:

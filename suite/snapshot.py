@@ -210,21 +210,6 @@ def read_snapshot(folder: Path) -> Snapshot | None:
         raise UsageError(f"unreadable checkpoint in {folder}: {error}") from None
 
 
-def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
-    """Return how many bytes a file holds, at most `num_bytes`, and their SHA-256; syncs them.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
-    digest, count = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(2**20 if num_bytes is None else min(2**20, num_bytes - count)):
-            digest.update(chunk)
-            count += len(chunk)
-        os.fsync(file.fileno())
-    return [count, digest.hexdigest()]
-
-
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder outlast a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -26,12 +26,14 @@ TASKS = {
     "a2c": "CartPole-v1",
     "impala": "CartPole-v1",
     "acer": "CartPole-v1",
+    "acer_continuous": "Pendulum-v1",
 }
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
     "a2c": ("--num-envs=4", "--rollout-length=5"),
     "impala": ("--num-envs=4", "--unroll-length=5"),
     "acer": ("--num-envs=4", "--unroll-length=5"),
+    "acer_continuous": ("--num-envs=4", "--unroll-length=5", "--replay-start=0"),
 }
 """So that 600 steps are many updates; every agent logs and learns more often than each 100."""
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]

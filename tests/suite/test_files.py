@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from suite.files import check_name, write_atomically, write_json
+from suite.files import check_name, extent, write_atomically, write_json
 from suite.settings import UsageError
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -110,3 +110,15 @@ def test_json_without_a_standard_meaning_is_refused(number: float, tmp_path: Pat
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"loss": number})
     assert json.loads(path.read_text()) == {"loss": 1.0}
+
+
+def test_an_extent_is_the_beginning_of_a_file(tmp_path: Path) -> None:
+    """What was appended since does not count; what was lost does."""
+    path = tmp_path / "episodes.csv"
+    path.write_bytes(b"a\n1\n")
+    known = extent(path)
+    path.write_bytes(b"a\n1\n2\n")
+    assert extent(path, known[0]) == known
+    assert extent(path) != known
+    path.write_bytes(b"a\n1")
+    assert extent(path, known[0]) != known

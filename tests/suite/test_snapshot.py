@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.settings import UsageError
-from suite.snapshot import BROKEN, Snapshot, extent, pack, read_snapshot, unpack, write_snapshot
+from suite.snapshot import BROKEN, Snapshot, pack, read_snapshot, unpack, write_snapshot
 
 
 @dataclass(frozen=True)
@@ -237,15 +237,3 @@ def test_nothing_in_a_snapshot_is_run(tmp_path: Path) -> None:
         path.write_bytes(whole)
     assert not bait.exists()
     assert read_snapshot(tmp_path / "nowhere") is None
-
-
-def test_an_extent_is_the_beginning_of_a_file(tmp_path: Path) -> None:
-    """What was appended since does not count; what was lost does."""
-    path = tmp_path / "episodes.csv"
-    path.write_bytes(b"a\n1\n")
-    known = extent(path)
-    path.write_bytes(b"a\n1\n2\n")
-    assert extent(path, known[0]) == known
-    assert extent(path) != known
-    path.write_bytes(b"a\n1")
-    assert extent(path, known[0]) != known
