@@ -374,7 +374,7 @@ class FakePool:
 
 def fake(monkeypatch: pytest.MonkeyPatch, low: float, high: float) -> None:
     monkeypatch.setattr(
-        vector_env.envpool, "make_gymnasium", lambda name, **options: FakePool(low, high, **options)
+        envpool, "make_gymnasium", lambda name, **options: FakePool(low, high, **options)
     )
 
 
