@@ -591,12 +591,17 @@ class ScriptedEnv:
     """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
 
     spaces = Spaces((1,), 1, (-1.0,), (1.0,))
+    action_shape = (1,)
     kind = "truncation"
     reward = 1.0
 
     def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = env_seeds.shape
+        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
         self.time = 0
+
+    @property
+    def obs(self) -> np.ndarray:
+        return self._obs()
 
     def reset(self) -> np.ndarray:
         return self._obs()
