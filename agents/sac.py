@@ -551,40 +551,6 @@ class Replay:
         )
 
 
-class Adam:
-    """Adam (Kingma & Ba 2015, arXiv:1412.6980, Algorithm 1) with its usual constants, on a vector.
-
-    Args:
-        parameters: what learns; changed in place.
-        learning_rate: the step size.
-    """
-
-    def __init__(self, parameters: Tensor, learning_rate: float) -> None:
-        self.parameters, self.learning_rate = parameters.detach(), learning_rate
-        self.means = torch.zeros_like(self.parameters)
-        self.squares = torch.zeros_like(self.parameters)
-        self.num_steps = torch.zeros((), device=parameters.device)
-
-    def step(self, gradient: Tensor) -> None:
-        """Make one step along `gradient`, by the kernel of `torch.optim.Adam(fused=True)`."""
-        self.num_steps += 1
-        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-            [self.parameters],
-            [gradient],
-            [self.means],
-            [self.squares],
-            [],
-            [self.num_steps],
-            lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )
-
-
 @dataclass
 class Learner:
     """All that learns, for S seeds."""
@@ -593,9 +559,9 @@ class Learner:
     critics: StackedMLP
     target_critics: StackedMLP
     log_alpha: Tensor  # [S]
-    actor_optimiser: Adam
-    critic_optimiser: Adam
-    alpha_optimiser: Adam
+    actor_optimiser: torch.optim.Adam
+    critic_optimiser: torch.optim.Adam
+    alpha_optimiser: torch.optim.Adam
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -620,10 +586,14 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         critics=online,
         target_critics=slow.requires_grad_(False),
         log_alpha=log_alpha,
-        actor_optimiser=Adam(actor.flat, config.actor_learning_rate),
-        critic_optimiser=Adam(online.flat, config.critic_learning_rate),
-        alpha_optimiser=Adam(log_alpha, config.alpha_learning_rate),
+        actor_optimiser=_adam(actor.flat, config.actor_learning_rate),
+        critic_optimiser=_adam(online.flat, config.critic_learning_rate),
+        alpha_optimiser=_adam(log_alpha, config.alpha_learning_rate),
     )
+
+
+def _adam(parameters: Tensor, learning_rate: float) -> torch.optim.Adam:
+    return torch.optim.Adam([parameters], lr=learning_rate, fused=True)
 
 
 def update(
@@ -658,8 +628,7 @@ def update(
         )
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
     critic_losses = critic_loss(q_values, targets)
-    (gradient,) = torch.autograd.grad(critic_losses.sum(), learner.critics.flat)
-    learner.critic_optimiser.step(gradient)
+    _descend(learner.critic_optimiser, critic_losses)
     metrics = {"critic_loss": critic_losses.detach(), "q_value": q_values.detach().mean((1, 2))}
     if num_updates % config.policy_period == 0:
         for actor_noise in noise[1:]:
@@ -683,18 +652,22 @@ def _update_actor(
         judged_actions.register_hook(lambda gradient: gradient.clamp(-bound, bound))
     q_values = learner.critics(torch.cat([obs, judged_actions], -1), frozen=True).squeeze(-1)
     actor_losses = actor_loss(log_probs, q_values, alpha)
-    (gradient,) = torch.autograd.grad(actor_losses.sum(), learner.actor.flat)
-    learner.actor_optimiser.step(gradient)
+    _descend(learner.actor_optimiser, actor_losses)
     if config.learn_alpha:
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
-        loss = alpha_loss(learner.log_alpha, log_probs, target_entropy)
-        (gradient,) = torch.autograd.grad(loss.sum(), learner.log_alpha)
-        learner.alpha_optimiser.step(gradient)
+        _descend(learner.alpha_optimiser, alpha_loss(learner.log_alpha, log_probs, target_entropy))
         if config.max_log_alpha is not None:
             with torch.no_grad():
                 learner.log_alpha.clamp_(max=config.max_log_alpha)
     entropy = -log_probs.detach().mean(-1)
     return {"actor_loss": actor_losses.detach(), "entropy": entropy, "alpha": alpha}
+
+
+def _descend(optimiser: torch.optim.Adam, losses: Float[Tensor, " S"]) -> None:
+    """Make one gradient step on the sum over seeds, which leaves every seed its own gradient."""
+    losses.sum().backward()
+    optimiser.step()
+    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
 
 
 def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
