@@ -14,7 +14,6 @@ import envpool
 import numpy as np
 import pytest
 
-from suite import vector_env
 from suite.randomness import environment_seeds
 from suite.tasks import Task, find_task
 from suite.vector_env import Step, VectorEnv
