@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from suite.hardware import use_threads
 from suite.randomness import environment_seeds
 from suite.recorder import Recorder
 from suite.tasks import find_task
-from suite.vector_env import VectorEnv
+from suite.vector_env import Step, VectorEnv
 
 pytestmark = pytest.mark.benchmark(disable_gc=True, warmup=True)
 CPU = torch.device("cpu")
@@ -88,6 +87,7 @@ def test_recorder(benchmark: Any, tmp_path: Path) -> None:
     benchmark(recorder.log, 1000, 1000, metrics, {"reward": np.zeros(1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "suite"), [("sac", "mujoco"), ("a2c", "atari")])
 def test_report_of_thirty_runs(benchmark: Any, agent: str, suite: str, tmp_path: Path) -> None:
     """From the files of 30 runs of 1,000,000 steps to tables, intervals, figures and the page."""
@@ -118,14 +118,13 @@ def _record_runs(plan: Plan, task: str) -> None:
     run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
     run |= {"config": asdict(config), "command": f"python -m agents.{plan.agent}"}
     recorder, shape = Recorder(plan.directory / task, run, plan.seeds), (len(plan.seeds), 1)
+    nothing, ends, lengths = np.zeros(shape), np.ones(shape, dtype=bool), np.full(shape, 100)
+    ended = Step(
+        *[nothing] * 7, episode_ends=ends, episode_returns=nothing, episode_lengths=lengths
+    )
     generator = np.random.default_rng(0)
     for step in range(100, 1_000_001, 100):
-        ended: Any = SimpleNamespace(
-            episode_ends=np.ones(shape, dtype=bool),
-            episode_returns=generator.normal(step, 1e5, shape),
-            episode_lengths=np.full(shape, 100),
-        )
-        recorder.episodes(step, ended)
+        recorder.episodes(step, ended._replace(episode_returns=generator.normal(step, 1e5, shape)))
         if step % 5_000 == 0:
             recorder.evaluation(step, generator.normal(step, 1e5, (len(plan.seeds), 10)))
         if step % 1_000 == 0:
