@@ -484,7 +484,7 @@ def test_diagnostics_are_what_they_are_called() -> None:
     )
     values, q_values = torch.tensor([[2.0], [9.0]]), torch.tensor([[[3.0]], [[7.0]]])
     corrections = single(0.4, 1, 1, 2)
-    signals = acer.judge(config, batch, policy, average, values, corrections, q_values)
+    signals = acer.learning_signals(config, batch, policy, average, values, corrections, q_values)
     seen = dict(zip(acer.METRICS, signals.diagnostics[:, 0, 0].tolist(), strict=False))
     assert signals.value_targets.item() == pytest.approx(2 + (5 - 3))  # a ratio beyond 1
     assert seen["q_loss"] == seen["value_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
