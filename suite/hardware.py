@@ -1,6 +1,7 @@
 """What a run ran on: processor, accelerator, package versions, and the code's revision."""
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -12,6 +13,8 @@ from typing import Any
 
 from suite.settings import UsageError, nearest
 
+REVISION = "revision.json"
+"""Stands in for git beside a copy of the code; see `revision`."""
 PACKAGES = ("torch", "envpool", "gymnasium", "numpy", "scipy", "pandas", "safetensors")
 
 
@@ -74,8 +77,13 @@ def find_device(name: str) -> Any:
 
 @cache
 def revision() -> dict[str, Any]:
-    """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes."""
+    """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes.
+
+    A copy of a checkout holds what it said in a file.
+    """
     root = _root()
+    if (root / REVISION).exists():
+        return json.loads((root / REVISION).read_bytes())
     try:
         _git(
             root, "ls-files", "--error-unmatch", str(Path(__file__).resolve())
