@@ -1,7 +1,7 @@
 """How long the parts take (`make bench`); figures to report, never to gate on."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from agents import sac
+from reproduce import pipeline
+from reproduce.plan import Plan, make_plan
+from suite.hardware import use_threads
 from suite.randomness import environment_seeds
 from suite.recorder import Recorder
 from suite.tasks import find_task
-from suite.vector_env import VectorEnv
+from suite.vector_env import Step, VectorEnv
 
 pytestmark = pytest.mark.benchmark(disable_gc=True, warmup=True)
 CPU = torch.device("cpu")
@@ -22,7 +25,7 @@ HALF_CHEETAH = (17, 6)
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    torch.set_num_threads(1)
+    use_threads(1)
 
 
 def test_matrix_product_of_one_core(benchmark: Any) -> None:
@@ -84,6 +87,19 @@ def test_recorder(benchmark: Any, tmp_path: Path) -> None:
     benchmark(recorder.log, 1000, 1000, metrics, {"reward": np.zeros(1)})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "suite"), [("sac", "mujoco"), ("a2c", "atari")])
+def test_report_of_thirty_runs(benchmark: Any, agent: str, suite: str, tmp_path: Path) -> None:
+    """From the files of 30 runs of 1,000,000 steps to tables, intervals, figures and the page."""
+    options: dict[str, Any] = {"env_steps": 1_000_000, "num_seeds": 10, "runs_dir": tmp_path}
+    options |= {"device": "cpu", "published": False}
+    tasks = make_plan(agent, suite, **options).tasks[:3]
+    plan = make_plan(agent, suite, tasks=tasks, **options)
+    for task in tasks:
+        _record_runs(plan, task)
+    benchmark.pedantic(pipeline.make_report, (plan,), rounds=3, warmup_rounds=1)
+
+
 def test_sac_short_training(benchmark: Any, tmp_path: Path) -> None:
     """300 updates of the whole loop, set-up included: InvertedPendulum, the paper's networks."""
     config = sac.Config(task="InvertedPendulum-v4", env_steps=500, learning_starts=200)
@@ -94,6 +110,27 @@ def test_sac_short_training(benchmark: Any, tmp_path: Path) -> None:
 
     rounds = iter(range(100))
     benchmark.pedantic(lambda: train(tmp_path / str(next(rounds))), rounds=3, warmup_rounds=0)
+
+
+def _record_runs(plan: Plan, task: str) -> None:
+    """Write what all seeds of a task record: an episode per 100 steps, a row per 1,000."""
+    config = replace(plan.config, task=task, seeds=plan.seeds, env_steps=1_000_000)
+    run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
+    run |= {"config": asdict(config), "command": f"python -m agents.{plan.agent}"}
+    recorder, shape = Recorder(plan.directory / task, run, plan.seeds), (len(plan.seeds), 1)
+    nothing, ends, lengths = np.zeros(shape), np.ones(shape, dtype=bool), np.full(shape, 100)
+    ended = Step(
+        *[nothing] * 7, episode_ends=ends, episode_returns=nothing, episode_lengths=lengths
+    )
+    generator = np.random.default_rng(0)
+    for step in range(100, 1_000_001, 100):
+        recorder.episodes(step, ended._replace(episode_returns=generator.normal(step, 1e5, shape)))
+        if step % 5_000 == 0:
+            recorder.evaluation(step, generator.normal(step, 1e5, (len(plan.seeds), 10)))
+        if step % 1_000 == 0:
+            losses = {f"loss_{i}": generator.normal(size=len(plan.seeds)) for i in range(6)}
+            recorder.log(step, step, losses, {})
+    recorder.finish()
 
 
 class _Recorded:
