@@ -290,7 +290,7 @@ def _plan_table(plan: Plan) -> Table:
         table.add_column(name, justify="left" if name == "task" else "right")
     runs = plan.runs()
     for task, env_steps in plan.env_steps.items():
-        done = [r.seed for r in runs if r.task == task and r.status in ("finished", "diverged")]
+        done = [r.seed for r in runs if r.task == task and r.has_ended]
         to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
         cells = (" ".join(map(str, seeds)) for seeds in (plan.seeds, done, to_run))
         table.add_row(task, f"{env_steps:,}", *cells)

@@ -146,8 +146,8 @@ class Pool:
                 if theirs:
                     self._waiting.append(self._plan.group(theirs))
                     self._leave(theirs)
-                todo = [run for run in ours if not self._count(run)]
-                if todo:
+                todo = [run for run in ours if run.has_ended or not self._count(run)]
+                if not all(run.has_ended for run in todo):
                     self._start(self._plan.group(todo))
             except OSError as error:
                 reason = "no space" if error.errno in NO_SPACE else "not started"
@@ -188,7 +188,8 @@ class Pool:
             raise UsageError(f"{changed} changed since this grid was started")
         self._plan.refuse_mixture()
         for run in group.runs:
-            self._keep_aside(run)
+            if not run.has_ended:
+                self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
             if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may go on with them
                 for stale in run.directory.glob("*.csv"):
