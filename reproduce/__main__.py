@@ -5,6 +5,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from rich.table import Table
 import agents
 from reproduce.plan import (
     PUBLISHED,
+    Cluster,
     Plan,
     check_writable,
     fresh_directory,
@@ -26,6 +28,7 @@ from suite.command_line import Parser, run_main
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
+LAUNCHERS = ("local", "ray")
 VERBS = ("report", "evaluate", "compare", "list", "tensorboard")
 EPILOG = """\
 other commands:
@@ -68,6 +71,14 @@ def run(argv: Sequence[str]) -> int:
     seeds.add_argument("--seeds", type=int, **several, metavar="SEED")
     parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
+    parser.add_argument(
+        "--launcher", default="local", help="local (default) or ray: on a cluster, see docs/ray.md"
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="auto: the cluster that this machine is part of (default: a Ray of its own)",
+    )
     parser.add_argument("--set", **several, default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument(
         "--no-published",
@@ -85,7 +96,21 @@ def run(argv: Sequence[str]) -> int:
         value = getattr(options, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+    if options.launcher not in LAUNCHERS:
+        near = nearest(options.launcher, LAUNCHERS)
+        raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
     check_writable(options.runs_dir)
+    if options.launcher == "ray":
+        from reproduce.ray_launch import connect
+
+        with connect(options.ray_address) as cluster:
+            return _run_grid(options, cluster)
+    if options.ray_address is not None:
+        raise UsageError("--ray-address needs --launcher ray")
+    return _run_grid(options, None)
+
+
+def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     plan = make_plan(
         options.agent,
         options.suite,
@@ -100,6 +125,7 @@ def run(argv: Sequence[str]) -> int:
         runs_dir=fresh_directory(options.runs_dir) if options.fresh else options.runs_dir,
         settings=options.settings,
         published=not options.no_published,
+        cluster=cluster,
     )
     plan.check_memory()
     console = _console()
@@ -264,7 +290,7 @@ def _plan_table(plan: Plan) -> Table:
         table.add_column(name, justify="left" if name == "task" else "right")
     runs = plan.runs()
     for task, env_steps in plan.env_steps.items():
-        done = [r.seed for r in runs if r.task == task and r.status in ("finished", "diverged")]
+        done = [r.seed for r in runs if r.task == task and r.has_ended]
         to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
         cells = (" ".join(map(str, seeds)) for seeds in (plan.seeds, done, to_run))
         table.add_row(task, f"{env_steps:,}", *cells)

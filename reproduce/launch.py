@@ -1,24 +1,25 @@
-"""Where it runs: a pool of agent processes on this machine, watched through their files."""
+"""Where it runs: a pool of agent processes on this machine, watched through their files.
+
+What every launcher does is here: what waits, whose run is whose, how each one ended. On a Ray
+cluster (`ray_launch.py`) only the workers are others.
+"""
 
 import contextlib
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
-from reproduce import processes
 from reproduce.lease import Leases
-from reproduce.plan import ROOT, Group, Plan, Run, changed_sources, read_record
+from reproduce.plan import Group, Plan, Run, changed_sources, read_record
+from reproduce.processes import AgentProcess, End
 from reproduce.progress import Board, Progress, read_progress, start_progress
 from suite.files import CHECKPOINT, NO_SPACE, write_json
 from suite.hardware import sources
@@ -27,7 +28,6 @@ from suite.settings import UsageError
 POLL_SECONDS = 0.5
 LOG_LINES = 12
 """Lines of a failed run's log that are kept in its record."""
-LEASH = Path(__file__).with_name("leash.py")
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
 )
@@ -37,22 +37,45 @@ NO_SPACE_LEFT = re.compile(
 )
 
 
-@dataclass
-class _Process:
-    group: Group
-    popen: subprocess.Popen[bytes]
-    log: IO[bytes]
-    rows: list[Progress]
-    pulse: processes.Pulse = field(init=False)
+class Worker(ABC):
+    """Where a group runs.
 
-    def __post_init__(self) -> None:
-        self.pulse = processes.Pulse(self.popen.pid)
+    Args:
+        group: what runs there.
+        log: file that holds what the agent prints.
+    """
 
-    def kill(self) -> None:
-        """End the process and all that it started, stopped or not."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait()
+    def __init__(self, group: Group, log: Path) -> None:
+        self.group, self.log = group, log
+
+    @abstractmethod
+    def poll(self) -> End | None:
+        """Return how the agent ended, once all that it wrote is in place; None while it works."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Ask the agent to end."""
+
+    @abstractmethod
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """End the agent for sure, if it does not end by itself in time."""
+
+
+class _LocalWorker(Worker):
+    """A group's process on this machine."""
+
+    def __init__(self, group: Group, log: Path) -> None:
+        super().__init__(group, log)
+        self._process = AgentProcess(group.command, log)
+
+    def poll(self) -> End | None:
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        self._process.kill(grace_seconds)
 
 
 def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
@@ -69,24 +92,32 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     Raises:
         KeyboardInterrupt: after the processes are stopped.
     """
-    pool = _Pool(plan)
+    pool = _pool(plan)
     with _signals_interrupt():
         pool.run(watch)
     watch(pool.board)
     return pool.board
 
 
-class _Pool:
-    """Groups that wait and processes that run; the runs' leases say which are this harness's."""
+def _pool(plan: Plan) -> "Pool":
+    if plan.cluster is None:
+        return Pool(plan)
+    from reproduce.ray_launch import RayPool
+
+    return RayPool(plan)
+
+
+class Pool:
+    """Groups that wait and workers that run; the runs' leases say which are this harness's."""
 
     def __init__(self, plan: Plan) -> None:
         runs = plan.runs()
         self._plan, self._waiting = plan, plan.groups(runs)
         self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
-        self._workers = plan.workers
+        self._most_workers = plan.workers
         self.board = Board(plan.workers * self._seeds_per_group, [start_progress(r) for r in runs])
         self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
-        self._processes: list[_Process] = []
+        self._workers: list[Worker] = []
         self._leases = Leases(plan.directory)
         self._sources = sources(plan.agent)
         self._before = {run.directory: _stamp(run.directory) for run in runs}
@@ -95,7 +126,7 @@ class _Pool:
     def run(self, watch: Callable[[Board], None]) -> None:
         """Do everything that waits."""
         try:
-            while self._waiting or self._processes:
+            while self._waiting or self._workers:
                 self._start_waiting()
                 time.sleep(POLL_SECONDS)
                 self._look_after()
@@ -106,7 +137,7 @@ class _Pool:
     def _start_waiting(self) -> None:
         """Start groups while there are workers; what others work on goes on waiting."""
         for group in list(self._waiting):
-            if len(self._processes) >= self._workers:
+            if len(self._workers) >= self._most_workers:
                 return
             self._waiting.remove(group)
             try:
@@ -115,8 +146,8 @@ class _Pool:
                 if theirs:
                     self._waiting.append(self._plan.group(theirs))
                     self._leave(theirs)
-                todo = [run for run in ours if not self._count(run)]
-                if todo:
+                todo = [run for run in ours if run.has_ended or not self._count(run)]
+                if not all(run.has_ended for run in todo):
                     self._start(self._plan.group(todo))
             except OSError as error:
                 reason = "no space" if error.errno in NO_SPACE else "not started"
@@ -157,33 +188,29 @@ class _Pool:
             raise UsageError(f"{changed} changed since this grid was started")
         self._plan.refuse_mixture()
         for run in group.runs:
-            self._keep_aside(run)
+            if not run.has_ended:
+                self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
             if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may go on with them
                 for stale in run.directory.glob("*.csv"):
                     stale.unlink()
         seeds = "-".join(str(run.seed) for run in group.runs)[:100]
-        log = (group.runs[0].directory.parent / f"seeds-{seeds}.log").open("wb")
-        threads: dict[str, str] = dict.fromkeys(
-            ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
-        )
-        threads["OMP_WAIT_POLICY"] = (
-            "PASSIVE"  # where a run has several, they leave the cores alone
-        )
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        popen = subprocess.Popen(
-            (sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *group.command),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops its runs
-        )
-        rows = [self._row_of[run.task, run.seed] for run in group.runs]
-        for row in rows:
-            row.state = "running"
-        self._processes.append(_Process(group, popen, log, rows))
+        log = group.runs[0].directory.parent / f"seeds-{seeds}.log"
+        self._workers.append(self._work(group, log))
+
+    def _work(self, group: Group, log: Path) -> Worker:
+        """Let an agent begin with a group.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        worker = _LocalWorker(group, log)
+        self._mark(group, "running")
+        return worker
+
+    def _mark(self, group: Group, state: str) -> None:
+        for run in group.runs:
+            self._row_of[run.task, run.seed].state = state
 
     def _keep_aside(self, run: Run) -> None:
         """Move a damaged run aside, and a finished one that is shorter than planned."""
@@ -202,46 +229,50 @@ class _Pool:
             self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
 
     def _look_after(self) -> None:
-        lost, beside = self._leases.beat(), len(self._processes) - 1
-        for process in list(self._processes):
-            ended = process.popen.poll() is not None  # asked before its last rows are read
-            for row in process.rows:
+        lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
+        for worker in list(self._workers):
+            end = worker.poll()  # before the last rows are read
+            for row in self._rows(worker):
                 read_progress(row)
-            if any(run.directory in lost for run in process.group.runs):
-                self._give_up(process)
-            elif ended:
-                self._end(process, beside)
-            elif process.pulse.stalled():
-                seconds = f"{processes.STALL_SECONDS:.0f} s"
-                self._end(process, beside, f"stalled: no sign of work for {seconds}")
+            if any(run.directory in lost for run in worker.group.runs):
+                self._put_back(worker)
+            elif end:
+                self._end(worker, end, beside[id(worker)])
         for row in self.board.rows:
             if row.state == "elsewhere":
                 read_progress(row)
 
-    def _end(self, process: _Process, beside: int, reason: str = "") -> None:
-        """Record how a process's runs ended; what is neither finished nor diverged has failed.
+    def _rows(self, worker: Worker) -> list[Progress]:
+        return [self._row_of[run.task, run.seed] for run in worker.group.runs]
+
+    def _beside(self, worker: Worker) -> int:
+        """Return how many others run on the same machine."""
+        return len(self._workers) - 1
+
+    def _end(self, worker: Worker, end: End, beside: int) -> None:
+        """Record how a worker's runs ended; what is neither finished nor diverged has failed.
 
         Args:
-            process: what has ended, or has to.
+            worker: what has ended.
+            end: how.
             beside: how many others were running.
-            reason: why it is ended here; default: it has ended by itself.
         """
-        process.kill()
-        process.log.close()
-        self._processes.remove(process)
-        lines = Path(process.log.name).read_text(errors="replace").splitlines()
-        unfinished = [row for row in process.rows if not _take_result(row, lines)]
-        status = process.popen.returncode
+        worker.kill()
+        self._workers.remove(worker)
+        lines = worker.log.read_text(errors="replace").splitlines() if worker.log.exists() else []
+        rows = self._rows(worker)
+        unfinished = [row for row in rows if not _take_result(row, lines)]
+        status, reason = end.status, end.reason
         memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
         if not reason:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
-            if _no_space(lines, process.group.runs[0].directory):
+            if _no_space(lines, worker.group.runs[0].directory):
                 reason, memory = f"no space: {reason}", False
             elif unfinished and memory and self._retry(unfinished, beside, reason):
                 return
         for row in unfinished:
-            _fail_recorded(row, process.group, reason, lines)
-        for row in process.rows:
+            _fail_recorded(row, worker.group, reason, lines)
+        for row in rows:
             self._leases.release(row.run.directory)
 
     def _retry(self, rows: list[Progress], beside: int, reason: str) -> bool:
@@ -253,27 +284,30 @@ class _Pool:
         if beside == 0 or names & self._retried:
             return False
         self._retried |= names
-        self._workers = min(self._workers, beside)
-        self.board.side_by_side = self._workers * self._seeds_per_group
+        how = self._make_room(rows, beside)
         self._waiting.insert(0, self._plan.group([row.run for row in rows]))
         for row in rows:
             row.state = "waiting"
             self._leases.release(row.run.directory)
             self.board.notes.append(
-                f"{_name(row.run)} ran out of memory ({reason}): "
-                f"once more, {self._workers} side by side"
+                f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
             )
         return True
 
-    def _give_up(self, process: _Process) -> None:
-        """Stop a process one of whose runs another harness has taken over; wait for that one."""
-        process.kill()
-        process.log.close()
-        self._processes.remove(process)
-        self._waiting.append(self._plan.group(process.group.runs))
-        for row in process.rows:
-            row.state = "waiting"
-            self._leases.release(row.run.directory)
+    def _make_room(self, rows: list[Progress], beside: int) -> str:
+        """See to it that fewer than `beside` run beside these runs; return that in words."""
+        self._most_workers = min(self._most_workers, beside)
+        self.board.side_by_side = self._most_workers * self._seeds_per_group
+        return f"{self._most_workers} side by side"
+
+    def _put_back(self, worker: Worker) -> None:
+        """Stop a worker one of whose runs another harness has taken over; wait for that one."""
+        worker.kill()
+        self._workers.remove(worker)
+        self._waiting.append(self._plan.group(worker.group.runs))
+        self._mark(worker.group, "waiting")
+        for run in worker.group.runs:
+            self._leases.release(run.directory)
 
     def _fail(self, runs: Sequence[Run], error: str) -> None:
         """Count runs as failed that were not started; nothing is recorded, so a next start may."""
@@ -284,13 +318,10 @@ class _Pool:
                 self._leases.release(run.directory)
 
     def _stop(self) -> None:
-        for process in self._processes:
-            process.popen.terminate()
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.popen.wait(timeout=10)
-            process.kill()
-            process.log.close()
+        for worker in self._workers:
+            worker.terminate()
+        for worker in self._workers:
+            worker.kill(grace_seconds=10.0)
         for row in self.board.rows:
             self._leases.release(row.run.directory)
 

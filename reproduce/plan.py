@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 
 import agents
 from suite.command_line import override
-from suite.files import write_json
+from suite.files import CHECKPOINT, write_json
 from suite.hardware import find_device, machine, num_cores, sources
 from suite.manifest import MANIFEST, damage
 from suite.settings import Preset, UsageError, find_preset, nearest
@@ -47,10 +48,15 @@ class Run:
     directory: Path
     """Where its record is, or will be."""
     status: str
-    """`finished` and `diverged` runs are kept; everything else is (started again and) run.
+    """`planned`, or what its record says.
 
     A `damaged` run was finished; its files are no longer what they were.
     """
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its result is kept; everything else is run, from its checkpoint or anew."""
+        return self.status in ("finished", "diverged")
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,27 @@ class Group:
 
     runs: tuple[Run, ...]
     command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The Ray cluster that a plan runs on, as it was when the plan was made."""
+
+    address: str | None
+    """What `--ray-address` said."""
+    nodes: tuple[Mapping[str, float], ...]
+    """Resources of every node that is alive, in Ray's words: `CPU`, `GPU`, `memory` (bytes)."""
+
+    def most(self, resource: str) -> float:
+        """Return how much of a resource the node with the most of it has."""
+        return max((node.get(resource, 0.0) for node in self.nodes), default=0.0)
+
+    def num_places(self, demand: Mapping[str, float]) -> int:
+        """Return how many groups that each take `demand` can run at the same time."""
+        return sum(
+            min(int(node.get(name, 0.0) / need) for name, need in demand.items() if need)
+            for node in self.nodes
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +110,8 @@ class Plan:
     config: Any
     """The agent's configuration, all but task, seeds and steps."""
     preset: Preset[Any]
+    cluster: Cluster | None = None
+    """Where it runs; None: on this machine."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -116,23 +145,50 @@ class Plan:
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
-        On a GPU the seeds of a task share one process if the agent trains several at once.
+        On a GPU the seeds of a task share one process if the agent trains several at once. Seeds
+        that were trained together go on together, for their checkpoint fits no others: also with
+        those among them that have ended, which stay as they are.
 
         Args:
             runs: what `runs()` returned; default: what it returns now.
         """
         runs = self.runs() if runs is None else runs
-        waiting = [run for run in runs if run.status not in ("finished", "diverged")]
+        waiting = [run for run in runs if not run.has_ended]
         if self.device == "cpu" or not self.preset.seeds_together:
             bundles = [(run,) for run in waiting]
         else:
-            by_task = {run.task: () for run in waiting}
-            bundles = [tuple(r for r in waiting if r.task == task) for task in by_task]
+            here = {run.directory: run for run in runs}
+            bundles = list(dict.fromkeys(_companions(run, here) for run in waiting))
+            fresh: dict[str, tuple[Run, ...]] = {}
+            for run in waiting:
+                if not any(run in bundle for bundle in bundles):
+                    fresh[run.task] = (*fresh.get(run.task, ()), run)
+            bundles = [*filter(None, bundles), *fresh.values()]
         return [self.group(bundle) for bundle in bundles]
 
     def group(self, runs: Sequence[Run]) -> Group:
         """Return one process for runs of one task."""
         return Group(tuple(runs), self._command(tuple(runs)))
+
+    @property
+    def has_default_workers(self) -> bool:
+        """Whether as many processes run side by side as without `--workers`."""
+        return self.workers == _workers(self.device, self.preset.cores_per_run, self.cluster)
+
+    def demand(self, group: Group) -> dict[str, float]:
+        """Return what a group occupies of a machine, in Ray's words.
+
+        CPU: the cores that a run keeps busy. GPU: on a cluster with fewer GPUs than workers, a
+        share of one. Memory, in bytes: what the agent says that it keeps; nothing, if not.
+        """
+        gpus = sum(node.get("GPU", 0.0) for node in self.cluster.nodes) if self.cluster else 1.0
+        share = 0.0 if self.device == "cpu" else min(1.0, gpus / self.workers)
+        memory = sum(_memory_gib(self.config, run) for run in group.runs) * 2**30
+        return {
+            "CPU": float(self.preset.cores_per_run),
+            "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
+            "memory": float(round(memory)),
+        }
 
     def refuse_mixture(self) -> None:
         """Refuse to add runs to a grid whose finished runs were made otherwise.
@@ -161,7 +217,7 @@ class Plan:
                     )
 
     def check_memory(self) -> None:
-        """Refuse runs that together keep more than this machine holds.
+        """Refuse runs that together keep more than this machine, or one more than any node, holds.
 
         What a run keeps beside its network is `memory_bytes` of the agent's configuration, where
         there is such a property; a replay of frames is gigabytes.
@@ -169,6 +225,10 @@ class Plan:
         Raises:
             UsageError: naming both sizes and the number of workers that would fit.
         """
+        if self.cluster:
+            for group in self.groups():
+                _refuse_unplaceable(self.demand(group), self.cluster)
+            return
         available = machine()["memory_gib"]
         sizes = [
             sum(_memory_gib(self.config, run) for run in group.runs) for group in self.groups()
@@ -195,9 +255,13 @@ class Plan:
         runs_dir = self.directory.parents[1]
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
-        words += ["--device", self.device] if self.device != find_device("auto").type else []
-        if self.workers != _workers(self.device, self.preset.cores_per_run):
+        if self.device != _find_device("auto", self.cluster):
+            words += ["--device", self.device]
+        if not self.has_default_workers:
             words += ["--workers", str(self.workers)]
+        if self.cluster:
+            words += ["--launcher", "ray"]
+            words += ["--ray-address", self.cluster.address] if self.cluster.address else []
         words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
         return shlex.join(words)
 
@@ -255,6 +319,22 @@ class Plan:
         )
 
 
+def _companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
+    """Return the runs whose checkpoint a run can go on from, in its order; none without one.
+
+    Args:
+        run: an unfinished run.
+        here: the plan's runs by folder.
+    """
+    seeds = (read_record(run.directory) or {}).get("config", {}).get("seeds")
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        return ()
+    folders = [run.directory.with_name(f"seed-{seed}") for seed in seeds]
+    whole = all(folder in here for folder in folders)
+    goes_on = whole and bool(folders) and (folders[0] / CHECKPOINT).exists()
+    return tuple(here[folder] for folder in folders) if goes_on else ()
+
+
 def make_plan(
     agent: str,
     suite: str,
@@ -270,6 +350,7 @@ def make_plan(
     runs_dir: Path = Path("runs"),
     settings: Sequence[str] = (),
     published: bool = True,
+    cluster: Cluster | None = None,
 ) -> Plan:
     """Return the plan that the command line asks for. Nothing is written.
 
@@ -282,11 +363,13 @@ def make_plan(
         env_steps: environment steps of each run instead of the budget's.
         num_seeds: seeds 1 to `num_seeds` instead of the budget's.
         seeds: these seeds instead.
-        workers: processes side by side; default: one per core, or one on a GPU.
+        workers: processes side by side; default: one per core, or one on a GPU; on a cluster as
+            many as it has room for.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
         runs_dir: where runs go.
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.
+        cluster: where it runs; default: on this machine.
 
     Raises:
         UsageError: for anything unknown or impossible, with the nearest valid value.
@@ -309,7 +392,7 @@ def make_plan(
     check_writable(runs_dir)
     module = importlib.import_module(f"agents.{agent}")
     preset = find_preset(module.PRESETS, suite, source)
-    device = find_device(device).type if device == "auto" else str(find_device(device))
+    device = _find_device(device, cluster)
     spent = preset.budgets[budget]
     names = tuple(tasks or preset.tasks or find_suite(suite))
     steps = {name: env_steps or spent.steps(name) for name in names}
@@ -325,11 +408,12 @@ def make_plan(
         seeds=tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1)),
         settings=changes,
         device=device,
-        workers=workers or _workers(device, preset.cores_per_run),
+        workers=workers or _workers(device, preset.cores_per_run, cluster),
         directory=runs_dir / f"{agent}-{suite}" / source,
         published=published,
         config=config,
         preset=preset,
+        cluster=cluster,
     )
 
 
@@ -461,9 +545,46 @@ def _python() -> str:
     return str(here.relative_to(Path.cwd()))
 
 
-def _workers(device: str, cores_per_run: int) -> int:
+def _find_device(name: str, cluster: Cluster | None) -> str:
+    """Return `cpu`, `cuda` or `cuda:<i>`; for `auto` what this machine, or the cluster, has."""
+    if cluster is None:
+        return find_device(name).type if name == "auto" else str(find_device(name))
+    if name == "auto":
+        return "cuda" if cluster.most("GPU") else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name}: on a Ray cluster it is auto, cpu or cuda")
+    return name
+
+
+def _workers(device: str, cores_per_run: int, cluster: Cluster | None) -> int:
     """Return how many processes run side by side where `--workers` does not say."""
+    if cluster:
+        demand = {"CPU": float(cores_per_run), "GPU": float(device != "cpu")}
+        _refuse_unplaceable(demand, cluster)
+        return cluster.num_places(demand)
     return max(1, num_cores() // cores_per_run) if device == "cpu" else 1
+
+
+def _refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
+    """Raise a `UsageError` unless some node of the cluster has what a group takes."""
+    if cluster.num_places(demand):
+        return
+    units = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (2**30, "GiB of memory")}
+    needs = " and ".join(
+        f"{demand[name] / unit:.4g} {what}"
+        for name, (unit, what) in units.items()
+        if demand.get(name)
+    )
+    there = "; ".join(
+        ", ".join(
+            f"{node.get(name, 0.0) / unit:.4g} {what}" for name, (unit, what) in units.items()
+        )
+        for node in cluster.nodes
+    )
+    raise UsageError(
+        f"a process needs {needs}, which no node of the Ray cluster has ({there}): add one with "
+        "`ray start --address`, or choose another --device"
+    )
 
 
 def _memory_gib(config: Any, run: Run) -> float:

@@ -1,14 +1,23 @@
-"""What the kernel says of processes (Linux's /proc): who they are, whether they live and work."""
+"""Processes: who they are, whether they live and work, and those that agents run in.
+
+What the kernel says of them is read from Linux's /proc.
+"""
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 STALL_SECONDS = 90.0
 """A run that uses no processor for this long has stalled."""
 ALIVE_SECONDS = 0.1
 """Processor time that shows life: a run that works, however slowly, uses it in a moment."""
+LEASH = Path(__file__).with_name("leash.py")
 PROC = Path("/proc")
 STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
 """Fields of `/proc/<pid>/stat` after the program's name."""
@@ -71,6 +80,68 @@ class Pulse:
         else:  # one who asks late may have been suspended together with the run
             self._idle += min(passed, STALL_SECONDS / 4)
         return self._idle >= STALL_SECONDS
+
+
+@dataclass(frozen=True)
+class End:
+    """How a process ended."""
+
+    status: int
+    """Its exit status; below zero, the signal that killed it."""
+    reason: str = ""
+    """Why it was ended from outside; empty: it ended by itself."""
+
+
+class AgentProcess:
+    """An agent's command, in a session of its own and on a leash; see `leash.py`.
+
+    Args:
+        command: program and arguments.
+        log: takes what the agent prints; what the file held before is gone.
+        directory: where the agent works; default: here.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, directory: Path | None = None) -> None:
+        threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(threads, "1")}
+        # Where a run has several threads, those that wait leave the cores alone.
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        paths = [str(LEASH.resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        with log.open("wb") as output:
+            self._popen = subprocess.Popen(
+                (sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops its runs
+            )
+        self._pulse = Pulse(self._popen.pid)
+
+    def poll(self) -> End | None:
+        """Return how it ended; None while it works. Ask often: one that stalls is killed."""
+        if self._popen.poll() is None and self._pulse.stalled():
+            self.kill()
+            reason = f"stalled: no sign of work for {STALL_SECONDS:.0f} s"
+            return End(self._popen.returncode, reason)
+        return None if self._popen.returncode is None else End(self._popen.returncode)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._popen.terminate()
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """End it and all that it started, stopped or not, unless it ends by itself in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(grace_seconds)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
 
 
 def _stat(pid: int) -> list[str] | None:

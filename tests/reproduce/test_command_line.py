@@ -439,7 +439,7 @@ def test_a_real_grid_from_command_to_page_and_again(
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(launching.subprocess, "Popen", never)
+    monkeypatch.setattr(subprocess, "Popen", never)
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
         assert (status, err) == (0, "")

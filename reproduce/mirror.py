@@ -1,0 +1,161 @@
+"""A copy of a group's files elsewhere, kept in pieces while an agent goes on writing them.
+
+`Mirror.changes` reads what is new where the agent works; `apply` puts it in place where the record
+is kept. Whatever has arrived when either machine dies, the copy is one that the agent could have
+left behind itself: it can be read, and the run goes on from it exactly.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.files import write_atomically
+from suite.manifest import MANIFEST
+
+LOG = "log"
+"""Name of what the agent prints, beside the folders of its runs."""
+RECORD = "run.json"
+LAST = ("checkpoint.json", MANIFEST, RECORD)
+"""Files that say something of those written before them, in the order of writing."""
+GROWING = (".csv", ".bin", LOG)
+"""How the names end of files that are only appended to, or begun anew."""
+Stamp = tuple[int, int, int]
+UNREAD: Stamp = (-1, -1, -1)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New content of one file."""
+
+    path: str
+    """Relative to the folder that holds `seed-<k>` for every run."""
+    start: int | None
+    """Byte from which on the content is all there is; None: it replaces the file by rename."""
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has become of a group's files, in the order in which it is to be done elsewhere."""
+
+    pieces: Sequence[Piece]
+    gone: Sequence[str]
+
+
+def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
+    """Return all that lies in folders of runs, by path relative to what holds them."""
+    return {
+        path.relative_to(folder.parent).as_posix(): path.read_bytes()
+        for folder in folders
+        for path in _files(folder)
+    }
+
+
+def apply(changes: Changes, folder: Path, log: Path) -> None:
+    """Do in `folder` what has been done where the agent works.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    for piece in changes.pieces:
+        path = log if piece.path == LOG else folder / piece.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if piece.start is None:
+            write_atomically(path, piece.content)
+            continue
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+            file.truncate(piece.start)
+            file.seek(piece.start)
+            file.write(piece.content)
+    for name in changes.gone:
+        (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (folder / name).parent.rmdir()  # a checkpoint's, if that was its last file
+
+
+class Mirror:
+    """Knows what of an agent's files has been read.
+
+    A run's folder is read from when its agent has begun it, that is, has replaced the `run.json`
+    that was there: before, the files may yet be cut back.
+
+    Args:
+        folder: where the agent works; holds `seed-<k>` for every run, and the log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known = dict.fromkeys(self._names(), UNREAD)
+        self._untouched = {name: self._stamp(name) for name in self._names() if _is_record(name)}
+
+    def changes(self) -> Changes | None:
+        """Return what is new; None if files were being replaced just now: ask again."""
+        known, pieces = dict(self._known), list[Piece]()
+        names = self._names()
+        begun = {folder for folder in map(_folder, names) if self._has_begun(folder)}
+        try:
+            # What says that other files are complete is read before them, and written after.
+            for name in sorted(names, key=_rank, reverse=True):
+                if _folder(name) in begun and self._stamp(name) != known.get(name):
+                    piece, known[name] = self._read(name, known.get(name, UNREAD))
+                    pieces.append(piece)
+        except FileNotFoundError:
+            return None
+        if self._names() != names:  # a checkpoint may have come whose tensors were not seen
+            return None
+        gone = [name for name in known if name not in names]
+        self._known = {name: stamp for name, stamp in known.items() if name in names}
+        return Changes(sorted(pieces, key=lambda piece: _rank(piece.path)), gone)
+
+    def _names(self) -> list[str]:
+        paths = [path.relative_to(self._folder) for path in _files(self._folder)]
+        return [path.as_posix() for path in paths if len(path.parts) > 1 or path.name == LOG]
+
+    def _has_begun(self, folder: str) -> bool:
+        record = f"{folder}/{RECORD}"
+        try:
+            return self._stamp(record) != self._untouched.get(record)
+        except FileNotFoundError:
+            return folder == ""  # that of the log
+
+    def _stamp(self, name: str) -> Stamp:
+        """Return what changes with a file's content."""
+        facts = (self._folder / name).stat()
+        return facts.st_ino, facts.st_size, 0 if name.endswith(GROWING) else facts.st_mtime_ns
+
+    def _read(self, name: str, known: Stamp) -> tuple[Piece, Stamp]:
+        """Return what of a file is not known yet, and what is known with it."""
+        if not name.endswith(GROWING):
+            stamp = self._stamp(name)  # first: if it is replaced meanwhile, it is read once more
+            return Piece(name, None, (self._folder / name).read_bytes()), stamp
+        with (self._folder / name).open("rb") as file:
+            facts = os.fstat(file.fileno())
+            same = facts.st_ino == known[0] and facts.st_size >= known[1]
+            start = known[1] if same else 0
+            file.seek(start)
+            content = file.read()
+        return Piece(name, start, content), (facts.st_ino, start + len(content), 0)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files below a folder; those that are being written aside have hidden names."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name[0] != "."]
+
+
+def _folder(name: str) -> str:
+    """Return the run that a file belongs to; nothing for the log."""
+    return name.rpartition("/")[0].partition("/")[0]
+
+
+def _is_record(name: str) -> bool:
+    return name.endswith(f"/{RECORD}")
+
+
+def _rank(name: str) -> int:
+    """Return the order in which files are written: each kind says something of those before it."""
+    if name.endswith(GROWING):
+        return 0
+    base = name.rpartition("/")[2]
+    return 2 + LAST.index(base) if base in LAST else 1

@@ -1,0 +1,271 @@
+"""Beyond one machine: every group is a Ray task, and its record comes back in pieces.
+
+`docs/ray.md` shows how. A task runs the agent's own command on a node (`ray_node.py`); what it
+writes arrives here while it runs (`mirror.py`), so that this machine holds the record. When a node
+is lost, its groups go on elsewhere from what has arrived.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reproduce import ray_node
+from reproduce.launch import Pool, Worker
+from reproduce.mirror import Changes, apply, read_folders
+from reproduce.plan import ROOT, Cluster, Group, Plan
+from reproduce.processes import End
+from reproduce.progress import Progress
+from suite.files import NO_SPACE, write_json
+from suite.hardware import REVISION, revision
+from suite.settings import UsageError
+
+CONNECT_SECONDS = 60.0
+STORE_BYTES = 2**28
+"""Object store of a Ray that is started here: pieces are small and soon read."""
+CANCEL_SECONDS = 10.0
+MOST_LOSSES = 3
+"""In a row, without a byte received in between: then it is no node's fault."""
+CODE = ("agents", "reproduce", "suite")
+
+
+@contextlib.contextmanager
+def connect(address: str | None) -> Iterator[Cluster]:
+    """Connect to a Ray cluster, which gets a copy of this code; disconnect in the end.
+
+    Args:
+        address: `auto`, the one that this machine belongs to; `HOST:PORT` of its head; None: a Ray
+            of this machine alone, started and stopped here.
+
+    Raises:
+        UsageError: if Ray is not installed or does not answer.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--launcher ray needs Ray: pip install 'encore-rl[ray]'") from None
+    _check_reachable(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    options: dict[str, Any] = {"address": address or "local"}
+    if address is None:
+        options |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    with tempfile.TemporaryDirectory(prefix="encore-code-") as folder:
+        for name in CODE:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, Path(folder, name), ignore=ignored)
+        write_json(Path(folder, REVISION), revision())
+        options["runtime_env"] = {"working_dir": folder}
+        _init(ray, address, options)
+    try:
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        yield Cluster(address, tuple(alive))
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str | None) -> None:
+    """Raise a `UsageError` if nobody listens at an address, which Ray itself waits long for."""
+    if address in (None, "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise UsageError(f"--ray-address is auto or HOST:PORT, not {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        raise _unreachable(address, error.strerror or error) from None
+
+
+def _unreachable(address: str | None, reason: object) -> UsageError:
+    if address is None:
+        return UsageError(f"--launcher ray: Ray does not start here: {reason}")
+    head = "HOST:PORT" if address == "auto" else address
+    return UsageError(
+        f"--ray-address {address}: no Ray cluster ({reason}); this machine joins one with "
+        f"`ray start --address={head} --num-cpus=0`"
+    )
+
+
+def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+    """Call `ray.init`, without its handling of signals.
+
+    Where it starts processes, the kernel ends them with the thread that did. Where it connects, it
+    neither returns nor fails if something else answers, so another thread waits for it.
+    """
+    errors: list[BaseException | None] = []
+
+    def init() -> None:
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+            errors.append(None)
+        except BaseException as error:
+            errors.append(error)
+
+    if address is None:
+        before = signal.getsignal(signal.SIGTERM)
+        init()
+        signal.signal(signal.SIGTERM, before)
+    else:
+        thread = threading.Thread(target=init, daemon=True)
+        thread.start()
+        thread.join(CONNECT_SECONDS)
+    if not errors:
+        raise _unreachable(address, f"no answer within {CONNECT_SECONDS:.0f} s")
+    if errors[0]:
+        raise _unreachable(address, _first_line(errors[0]).rstrip(".")) from errors[0]
+
+
+class Lost(End):
+    """The node, or Ray's part in it, has gone; the agent is not to blame."""
+
+
+class RayPool(Pool):
+    """Groups as Ray tasks: Ray says where and when each of them runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        assert plan.cluster is not None
+        self._cluster = plan.cluster
+        if plan.has_default_workers:  # nodes may join while it runs
+            self._most_workers = max(1, len(self._waiting))
+        self._losses: Counter[tuple[str, int]] = Counter()
+
+    def _work(self, group: Group, log: Path) -> "_RayWorker":
+        """Submit a group's task."""
+        place = Path("runs", *self._plan.directory.parts[-2:], group.runs[0].task)
+        there = [replace(run, directory=place / run.directory.name) for run in group.runs]
+        task = ray_node.Task(
+            agent=self._plan.agent,
+            sources=self._sources,
+            arguments=self._plan.group(there).command[1:],
+            out=place.as_posix(),
+            folders=[run.directory.name for run in group.runs],
+            files=read_folders(run.directory for run in group.runs),
+        )
+        demand = self._plan.demand(group)
+        if self._retried & {(run.task, run.seed) for run in group.runs}:
+            demand = {key: 2 * value for key, value in demand.items()}
+            demand = {key: min(value, self._cluster.most(key)) for key, value in demand.items()}
+            demand["GPU"] = min(demand["GPU"], 1.0)
+        log.write_bytes(b"")
+        worker = _RayWorker(group, log, task, demand)
+        self._mark(group, "waiting")
+        return worker
+
+    def _look_after(self) -> None:
+        super()._look_after()
+        for worker in self._workers:
+            if isinstance(worker, _RayWorker) and worker.node:
+                self._mark(worker.group, "running")
+
+    def _beside(self, worker: Any) -> int:
+        workers: list[Any] = self._workers
+        return sum(other.node == worker.node for other in workers) - 1
+
+    def _make_room(self, rows: list[Progress], beside: int) -> str:
+        """Ray is asked for twice as much of a node when the group is submitted again."""
+        return "with twice its share of a node"
+
+    def _end(self, worker: Any, end: End, beside: int) -> None:
+        """Place the groups of lost nodes again."""
+        names = [(run.task, run.seed) for run in worker.group.runs]
+        losses = 0 if worker.has_received else self._losses[names[0]]
+        self._losses.update(dict.fromkeys(names, 0))
+        for name in names:
+            self._losses[name] = losses + isinstance(end, Lost)
+        if not isinstance(end, Lost) or losses >= MOST_LOSSES:
+            super()._end(worker, end, beside)
+            return
+        for task, seed in names:
+            self.board.notes.append(f"{task} seed {seed} is placed elsewhere: {end.reason}")
+        self._put_back(worker)
+
+
+class _RayWorker(Worker):
+    """A group's Ray task."""
+
+    def __init__(
+        self, group: Group, log: Path, task: ray_node.Task, demand: dict[str, float]
+    ) -> None:
+        import ray
+
+        super().__init__(group, log)
+        self.node = ""
+        """Where it runs; empty while it waits for a place."""
+        self.has_received = self._has_ended = False
+        submit = ray.remote(
+            num_cpus=demand["CPU"],
+            num_gpus=demand["GPU"],
+            memory=demand["memory"],
+            num_returns="streaming",
+            max_retries=0,
+        )
+        self._messages: Any = submit(ray_node.work).remote(task)
+
+    def poll(self) -> End | None:
+        """Put in place what has arrived; return how the agent ended."""
+        import ray
+        import ray.exceptions as errors
+
+        try:
+            while ray.wait([self._messages], timeout=0)[0]:
+                message = ray.get(next(self._messages))
+                if isinstance(message, End):
+                    self._has_ended = True
+                    return message
+                if isinstance(message, Changes):
+                    apply(message, self.group.runs[0].directory.parent, self.log)
+                    self.has_received = True
+                else:
+                    self.node = message
+        except errors.OutOfMemoryError:  # Ray's own watch over a node's memory
+            return End(-signal.SIGKILL)
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
+            return _failure(getattr(error, "cause", None) or error)
+        except errors.RayError as error:
+            return Lost(1, f"its node is lost ({type(error).__name__})")
+        except StopIteration:
+            return Lost(1, "its task ended without a word")
+        except OSError as error:
+            return _failure(error)
+        return None
+
+    def terminate(self) -> None:
+        """Let the node stop the agent and tidy up."""
+        import ray
+
+        ray.cancel(self._messages)
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """Stop the agent; if need be by ending its node's worker, with which it dies."""
+        import ray
+
+        if self._has_ended:
+            return
+        self.terminate()
+        ended = [self._messages.completed()]
+        if not ray.wait(ended, timeout=max(grace_seconds, CANCEL_SECONDS))[0]:
+            ray.cancel(self._messages, force=True)
+            ray.wait(ended, timeout=grace_seconds)
+
+
+def _failure(error: BaseException) -> End:
+    """Return the end of a run that could not be carried out where it was placed, or kept here."""
+    kind = "not started: " if isinstance(error, UsageError) else f"{type(error).__name__}: "
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        kind = "no space: "
+    return End(1, kind + _first_line(error))
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
