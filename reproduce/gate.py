@@ -12,21 +12,41 @@ What is measured is in `reproduce.workloads`; `docs/throughput.md` says how ofte
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reproduce import workloads
+from reproduce.throughput import (
+    BASELINES,
+    Ratio,
+    Share,
+    measure,
+    ratio,
+    read_shares,
+    take_turns,
+    this_machine,
+)
 from reproduce.workloads import UPDATES, built, count_flops
 from suite.files import write_json
 from suite.settings import UsageError
 
-BASELINES = Path(__file__).resolve().parents[1] / "results" / "throughput"
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = "python -m reproduce throughput --update-baselines"
+LEAST_OF_BASELINE = 0.85
+"""A share below as much of its baseline is an alarm, if it is found twice."""
+LEAST_OF_REVISION = 0.93
+"""An alarm if the whole interval of a ratio of two commits' speeds is below."""
+PAIR_SECONDS = 2.5
+"""Measured in one comparison of two trees."""
 DECLARE = "python -m reproduce throughput --update-exact"
 SYNCHRONISING = (
     *("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero"),
@@ -124,7 +144,7 @@ def _allocations(repeat: Callable[[], object]) -> list[int]:
         torch.profiler.profile(activities=activities, profile_memory=True) as profile,
     ):
         repeat()
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events: Any = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
     return [event.nbytes() for event in events if event.name() == "[memory]"]
 
 
@@ -225,3 +245,215 @@ def read_baseline(path: Path, command: str) -> dict[str, Any]:
         raise UsageError(f"no baseline {path}: make one with {command}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path} ({error}): make it anew with {command}") from None
+
+
+# -- tier 2 -----------------------------------------------------------------------------------
+
+
+def judge_shares(
+    shares: Sequence[Share],
+    again: Callable[[str], Sequence[Share]] = measure,
+    directory: Path = BASELINES,
+) -> list[Verdict]:
+    """Compare shares with this machine's baseline: below 85 % of it, twice, is an alarm.
+
+    Args:
+        shares: what was measured.
+        again: measures a workload once more, where it seems slow.
+        directory: of the baselines.
+    """
+    baseline, facts = read_shares(directory), this_machine()
+    if baseline is None:
+        machine = f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
+        text = f"no baseline for this machine ({machine}): record one with {RECORD}"
+        return [Verdict(name, False, text) for name in dict.fromkeys(s.name for s in shares)]
+    verdicts, repeated = [], dict[str, Sequence[Share]]()
+    for share in shares:
+        if share.key not in baseline:
+            text = f"no baseline of {share.key}: record one with {RECORD}"
+            verdicts.append(Verdict(share.name, False, text))
+            continue
+        before = baseline[share.key]["median"]
+        now = share.share.median
+        if now < LEAST_OF_BASELINE * before:
+            if share.name not in repeated:
+                repeated[share.name] = again(share.name)
+            now = next(s for s in repeated[share.name] if s.key == share.key).share.median
+        text = f"{now:.3g} of {share.against}, {now / before:.2f} of its baseline {before:.3g}"
+        verdicts.append(Verdict(share.name, now < LEAST_OF_BASELINE * before, text))
+    return verdicts
+
+
+# -- tier 3 -----------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that does work with the code of a tree; see `workloads.serve`.
+
+    What is done is defined by this tree's `workloads.py`, also where the code is another's.
+
+    Args:
+        tree: whose code runs.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self._tree = tree
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", workloads.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            cwd=tree,
+            env={**os.environ, **threads, "PYTHONPATH": str(tree)},
+        )
+
+    def wait(self) -> None:
+        """Wait until it has started.
+
+        Raises:
+            UsageError: if it cannot, with the last line of its complaint.
+        """
+        code = Path(self._read())
+        if code.resolve() != self._tree.resolve():
+            raise UsageError(f"{self._tree} ran the code of {code}")
+
+    def begin(self, name: str, slowdown: float = 1.0) -> None:
+        """Build a workload.
+
+        Raises:
+            UsageError: if this code cannot do it, with what was wrong.
+        """
+        self._write(f"{name} {slowdown}")
+        answer = self._read()
+        if answer != "ready":
+            self.end()
+            raise UsageError(answer)
+
+    def __call__(self, count: int) -> float:
+        """Do it `count` times and return the seconds that took."""
+        self._write(str(count))
+        return float(self._read())
+
+    def end(self) -> None:
+        """Be done with the workload."""
+        self._write("")
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._complaints.seek(0)
+            lines = self._complaints.read().strip().splitlines() or ["no complaint"]
+            raise UsageError(lines[-1])
+        return line.strip()
+
+    def __enter__(self) -> "Worker":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._complaints.close()
+
+
+@contextmanager
+def workers(ours: Path, theirs: Path) -> Iterator[tuple[Worker, Worker]]:
+    """Start a worker in each of two trees; they wait for orders.
+
+    Raises:
+        UsageError: if one does not start.
+    """
+    with Worker(ours) as our_worker, Worker(theirs) as their_worker:
+        our_worker.wait()
+        their_worker.wait()
+        yield our_worker, their_worker
+
+
+class Incomparable(UsageError):
+    """The other tree cannot do the work."""
+
+
+def compare(
+    ours: Worker, theirs: Worker, name: str, seconds: float = PAIR_SECONDS, slowdown: float = 1.0
+) -> Ratio:
+    """Return the speed of a workload in one tree over that in another, in blocks that take turns.
+
+    Args:
+        ours: works in the tree that may be slower.
+        theirs: works in the tree it is compared with.
+        name: of the workload.
+        seconds: for both together.
+        slowdown: of ours; see `workloads.serve`.
+
+    Raises:
+        Incomparable: if theirs cannot do it.
+        UsageError: if ours cannot.
+    """
+    ours.begin(name, slowdown)
+    try:
+        theirs.begin(name)
+        times = take_turns([ours, theirs], seconds)
+        theirs.end()
+    except UsageError as error:
+        raise Incomparable(str(error)) from None
+    finally:
+        ours.end()
+    return ratio(*1 / times.T)
+
+
+def judge_pair(name: str, speeds: Ratio) -> Verdict:
+    """Say whether a workload got slower: if the whole interval of the ratio is below 0.93."""
+    text = "{:.3f} [{:.3f}, {:.3f}] times the speed".format(*speeds)
+    return Verdict(name, speeds.high < LEAST_OF_REVISION, text)
+
+
+def pair(revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS) -> Iterator[Verdict]:
+    """Compare this tree with another commit, in a worktree that is removed afterwards.
+
+    What the other commit cannot do (it lacks the function, say) is skipped in one line.
+
+    Raises:
+        UsageError: for a revision that git does not know, or work that this tree cannot do.
+    """
+    with worktree(revision) as tree, workers(ROOT, tree) as (ours, theirs):
+        for name in names:
+            try:
+                verdict = judge_pair(name, compare(ours, theirs, name, seconds))
+                yield verdict._replace(text=f"{verdict.text} at {revision}")
+            except Incomparable as error:
+                yield Verdict(name, False, f"skipped: {revision} cannot do it ({error})")
+
+
+@contextmanager
+def worktree(revision: str) -> Iterator[Path]:
+    """Check a commit of this repository out into a folder of its own, for a while.
+
+    Raises:
+        UsageError: for a revision that git does not know.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        tree = Path(folder) / "tree"
+        try:
+            commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        except (OSError, subprocess.CalledProcessError):
+            raise UsageError(f"git knows no revision {revision!r} here") from None
+        git("worktree", "add", "--detach", str(tree), commit)
+        stack.callback(git, "worktree", "remove", "--force", str(tree))
+        yield tree

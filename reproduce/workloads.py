@@ -6,6 +6,7 @@ is one speed over another, taken in the same process. Imports nothing from `repr
 or `reproduce.gate`: this file also runs on the code of other commits, see `serve`.
 """
 
+import gc
 import math
 import os
 import shutil
@@ -18,20 +19,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 import agents
 from agents import a2c, acer, acer_continuous, impala, sac
-from reproduce import collect
-from reproduce.plan import make_plan
-from reproduce.statistics import bootstrap_band, iqm, stratified_bootstrap
 from suite.affine import affine
-from suite.files import write_atomically, write_json
+from suite.files import write_atomically
 from suite.manifest import write_manifest
 from suite.randomness import environment_seeds
 from suite.recorder import Recorder
@@ -40,6 +37,10 @@ from suite.tasks import find_task
 from suite.vector_env import Spaces, Step, VectorEnv
 
 CPU = torch.device("cpu")
+ONEDNN_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+"""OneDNN's `x @ w.T + b`; None where torch was built without it."""
+PRODUCTS = ("matmul-onednn", "matmul")
+"""Ceilings of an update: the core's, and that of torch's own product, which can be lower."""
 POLICIES = Path(agents.__file__).parents[1] / "results" / "published"
 HALF_CHEETAH = Spaces((17,), 6, (-1.0,) * 6, (1.0,) * 6)
 CARTPOLE, PONG = Spaces((4,), 2), Spaces((4, 84, 84), 6)
@@ -59,13 +60,13 @@ class Work:
     against: tuple[str, ...] = ()
     """Work in the same unit that shares are taken of: first the ceiling, then plain ways."""
     known_amount: float | None = None
-    """What one repetition does, in a unit of the ceiling's; None: its FLOPs, which are counted."""
-    cores: int = 1
-    """Cores that it keeps busy."""
+    """What one repetition does, in `unit`; None: its FLOPs, which are counted."""
+    unit: str = "FLOP"
+    """`FLOP`, `B` (bytes read and written), `steps`, `actions` or `files`."""
 
     @cached_property
     def amount(self) -> float:
-        """What one repetition does: FLOPs, environment steps, bytes or files."""
+        """What one repetition does, in `unit`."""
         if self.known_amount is not None:
             return self.known_amount
         self.repeat()
@@ -74,8 +75,9 @@ class Work:
 
 def count_flops(repeat: Callable[[], object]) -> int:
     """Return the floating-point operations of matrix products and convolutions in `repeat`."""
-    affine_op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    mapping = {affine_op: _affine_flops} if affine_op is not None else {}
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+
+    mapping = {} if ONEDNN_LINEAR is None else {ONEDNN_LINEAR: _affine_flops}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         repeat()
     return counter.get_total_flops()
@@ -95,11 +97,21 @@ def matmul(_: Path) -> Work:
     return Work(lambda: torch.mm(left, right, out=out), known_amount=2 * 256**3)
 
 
+def matmul_onednn(_: Path) -> Work:
+    """The same by oneDNN, which uses all that a processor has, whoever made it."""
+    left, right = torch.randn(2, 256, 256)
+    transposed = right.t().contiguous()
+    if ONEDNN_LINEAR is None:
+        return Work(lambda: torch.mm(left, right), known_amount=2 * 256**3)
+    repeat = partial(ONEDNN_LINEAR, left, transposed, None, "none", [], "")
+    return Work(repeat, known_amount=2 * 256**3)
+
+
 def memory(_: Path) -> Work:
     """A copy that no cache holds; bytes read and written."""
     source = torch.ones(2**23)
     target = torch.empty_like(source)
-    return Work(lambda: target.copy_(source), known_amount=2 * source.nbytes)
+    return Work(lambda: target.copy_(source), known_amount=2 * source.nbytes, unit="B")
 
 
 def append(folder: Path) -> Work:
@@ -110,7 +122,7 @@ def append(folder: Path) -> Work:
             with (folder / name).open("a") as file:
                 file.write("1000,1000,0.1,0.2,0.3,0.4\n")
 
-    return Work(repeat, known_amount=2)
+    return Work(repeat, known_amount=2, unit="files")
 
 
 def simulator(task: str, num_envs: int, _: Path) -> Work:
@@ -124,7 +136,7 @@ def simulator(task: str, num_envs: int, _: Path) -> Work:
         pool.send(next(rows))
         pool.recv()
 
-    return Work(repeat, known_amount=num_envs, cores=2)
+    return Work(repeat, known_amount=num_envs, unit="steps")
 
 
 def plain_affine(_: Path) -> Work:
@@ -134,7 +146,7 @@ def plain_affine(_: Path) -> Work:
 
 def plain_acting(agent: str, batch: int, _: Path) -> Work:
     """The policy's perceptron as anybody would write it: torch from numpy to numpy."""
-    _, spaces, hidden_sizes = TRAINED[agent]
+    spaces, hidden_sizes = TRAINED[agent][1:]
     (width,), outputs, continuous = spaces.obs_shape, spaces.num_outputs, spaces.continuous
     sizes = (width, *hidden_sizes, 2 * outputs if continuous else outputs)
     layers: list[torch.nn.Module] = []
@@ -148,7 +160,7 @@ def plain_acting(agent: str, batch: int, _: Path) -> Work:
             chosen = answer[:, :outputs].tanh() if continuous else answer.argmax(-1)
         return chosen.numpy()
 
-    return Work(repeat, known_amount=batch)
+    return Work(repeat, known_amount=batch, unit="actions")
 
 
 # -- what is measured -------------------------------------------------------------------------
@@ -156,22 +168,22 @@ def plain_acting(agent: str, batch: int, _: Path) -> Work:
 
 def affine_layer(_: Path) -> Work:
     """The same layer by `suite.affine`."""
-    return replace(_layer(affine), against=("matmul", "plain-affine"))
+    return replace(_layer(affine), against=(*PRODUCTS, "plain-affine"))
 
 
 def adapter(task: str, num_envs: int, ceiling: str, _: Path) -> Work:
     """A vector step through the adapter, simulator included."""
     env, actions = _environment(task, num_envs)
     rows = cycle(actions)
-    return Work(lambda: env.step(next(rows)), (ceiling,), num_envs, cores=2)
+    return Work(lambda: env.step(next(rows)), (ceiling,), num_envs, "steps")
 
 
 def acting(agent: str, batch: int, _: Path) -> Work:
     """A trained policy's actions for a batch of observations, from numpy to numpy."""
-    folder, spaces, _ = TRAINED[agent]
+    folder, spaces = TRAINED[agent][:2]
     policy = agents.load_policy(POLICIES / folder)
     obs = np.zeros((batch, *spaces.obs_shape), dtype=np.float32)
-    return Work(lambda: policy(obs), (f"plain-act-{agent}-{batch}",), batch)
+    return Work(lambda: policy(obs), (f"plain-act-{agent}-{batch}",), batch, "actions")
 
 
 def update_sac(num_seeds: int, _: Path) -> Work:
@@ -182,7 +194,7 @@ def update_sac(num_seeds: int, _: Path) -> Work:
     indices = torch.from_numpy(generator.integers(0, 10_000, (num_seeds, config.batch_size)))
     batch = _sac_replay(10_000, num_seeds).batch(indices)
     noise = torch.from_numpy(_normal(generator, 2, num_seeds, config.batch_size, 6))
-    against = ("matmul", "update-sac") if num_seeds > 1 else ("matmul",)
+    against = (*PRODUCTS, "update-sac") if num_seeds > 1 else PRODUCTS
     return Work(lambda: sac.update(learner, config, batch, noise, 0), against)
 
 
@@ -198,7 +210,7 @@ def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
     rollout.terminations[:] = generator.random(rollout.rewards.shape) < 0.02
     rollout.valid[:] = True
     batch = rollout.transitions()
-    return Work(lambda: a2c.update(learner, config, batch, 1e-4), ("matmul",))
+    return Work(lambda: a2c.update(learner, config, batch, 1e-4), PRODUCTS)
 
 
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
@@ -214,7 +226,7 @@ def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     unroll.terminations[:] = generator.random(unroll.rewards.shape) < 0.02
     unroll.valid[:] = True
     batch = unroll.transitions()
-    return Work(lambda: impala.update(learner, config, batch, 1e-4), ("matmul",))
+    return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)
 
 
 def update_acer(_: Path) -> Work:
@@ -222,7 +234,7 @@ def update_acer(_: Path) -> Work:
     config, replay = _acer_replay()
     learner = acer.make_learner(config, CARTPOLE, CPU)
     batch = replay.sample(np.random.default_rng(0))
-    return Work(lambda: acer.update(learner, config, batch, 1e-4), ("matmul",))
+    return Work(lambda: acer.update(learner, config, batch, 1e-4), PRODUCTS)
 
 
 def update_acer_continuous(_: Path) -> Work:
@@ -233,7 +245,7 @@ def update_acer_continuous(_: Path) -> Work:
     batch = replay.sample(generator)
     shape = (config.num_action_samples + 1, *batch.rewards.shape, HALF_CHEETAH.num_outputs)
     noise = torch.from_numpy(_normal(generator, *shape))
-    return Work(lambda: acer_continuous.update(learner, config, batch, noise), ("matmul",))
+    return Work(lambda: acer_continuous.update(learner, config, batch, noise), PRODUCTS)
 
 
 def vtrace(_: Path) -> Work:
@@ -242,9 +254,7 @@ def vtrace(_: Path) -> Work:
     discounts, last = torch.full((20, 32), 0.99), torch.randn(32)
     arguments = (log_rhos, discounts, rewards, values, last)
     size = sum(tensor.nbytes for tensor in (*arguments, rewards, values))
-    return Work(
-        lambda: impala.vtrace_from_importance_weights(*arguments), ("memory",), known_amount=size
-    )
+    return Work(lambda: impala.vtrace_from_importance_weights(*arguments), ("memory",), size, "B")
 
 
 def retrace(_: Path) -> Work:
@@ -253,7 +263,7 @@ def retrace(_: Path) -> Work:
     discounts, ones = torch.full((20, 16), 0.99), torch.ones(20, 16)
     arguments = (rewards, discounts, ones, q_values, next_values, ones)
     size = sum(tensor.nbytes for tensor in (*arguments, rewards))
-    return Work(lambda: acer.retrace(*arguments), ("memory",), known_amount=size)
+    return Work(lambda: acer.retrace(*arguments), ("memory",), size, "B")
 
 
 def sample_sac(_: Path) -> Work:
@@ -263,15 +273,15 @@ def sample_sac(_: Path) -> Work:
     def repeat() -> object:
         return replay.batch(torch.from_numpy(generator.integers(0, 100_000, (1, 256))))
 
-    return Work(repeat, ("memory",), known_amount=2 * 256 * 42 * 4)
+    return Work(repeat, ("memory",), 2 * 256 * 42 * 4, "B")
 
 
 def sample_acer(_: Path) -> Work:
     """Gathering one unroll of every environment; bytes read and written."""
-    _, replay = _acer_replay()
+    replay = _acer_replay()[1]
     generator = np.random.default_rng(0)
     size = 2 * sum(tensor.nbytes for tensor in replay.sample(generator))
-    return Work(lambda: replay.sample(generator), ("memory",), known_amount=size)
+    return Work(lambda: replay.sample(generator), ("memory",), size, "B")
 
 
 def recorder(folder: Path) -> Work:
@@ -281,12 +291,17 @@ def recorder(folder: Path) -> Work:
     return Work(
         lambda: record.log(1000, 1000, metrics, {"reward": np.zeros(1)}),
         ("append",),
-        known_amount=2,
+        2,
+        "files",
     )
 
 
 def gather(folder: Path) -> Work:
     """Gathering 30 runs of 1,000,000 steps and bootstrapping them; bytes of their files."""
+    from reproduce import collect  # slow to import
+    from reproduce.plan import make_plan
+    from reproduce.statistics import bootstrap_band, iqm, stratified_bootstrap
+
     tasks, seeds = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"), range(1, 11)
     plan = make_plan(
         "sac",
@@ -321,7 +336,7 @@ def gather(folder: Path) -> Work:
             bootstrap_band(rows.to_numpy(), seed=0)
 
     size = sum(path.stat().st_size for path in folder.rglob("*.csv"))
-    return Work(repeat, ("memory",), known_amount=size)
+    return Work(repeat, ("memory",), size, "B")
 
 
 def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) -> Work:
@@ -343,12 +358,13 @@ def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) ->
             module.train(config, Recorder(Path(fresh), {"agent": agent}, config.seeds))
 
     against = (f"simulator-{task.partition('-')[0]}-{config.num_envs}",)
-    return Work(repeat, against, known_amount=env_steps, cores=2)
+    return Work(repeat, against, env_steps, "steps")
 
 
 Builder = Callable[[Path], Work]
 PLAIN: Mapping[str, Builder] = {
     "matmul": matmul,
+    "matmul-onednn": matmul_onednn,
     "memory": memory,
     "append": append,
     "plain-affine": plain_affine,
@@ -405,6 +421,10 @@ MEASURED: Mapping[str, Builder] = {
 }
 """Every piece of work that has a share."""
 WORKLOADS: Mapping[str, Builder] = {**PLAIN, **MEASURED}
+GATED = tuple(
+    name for name in MEASURED if not name.startswith(("train-", "gather", "recorder", "sample-"))
+)
+"""Short enough for a gate, and no matter of the disk."""
 UPDATES = tuple(name for name in MEASURED if name.startswith("update-"))
 """Gradient steps: what the exact tier counts."""
 
@@ -430,31 +450,67 @@ def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
         yield works
 
 
-def serve(name: str, slowdown: float = 1.0) -> None:
-    """Answer every line "count" on standard input with the seconds of so many repetitions.
+@contextmanager
+def pinned(name: str) -> Iterator[None]:
+    """Keep this thread, and those it starts, on one core; trainings may use all.
 
-    Args:
-        name: of the work.
-        slowdown: every repetition is followed by a busy wait, until it has taken as many times as
-            long; how well the gate finds slow code is measured with it.
+    A simulator's thread and ours wait for each other; on one core they change places at once, while
+    waking another core can take longer than a step.
     """
-    with built([name]) as works:
+    cores = os.sched_getaffinity(0)
+    if not name.startswith("train-"):
+        os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def serve() -> None:
+    """Do on standard input's orders what `reproduce.gate.Worker` asks for, work after work.
+
+    The first line that is written is the folder whose code this is. An order "name slowdown" forks
+    a process that builds the work and writes "ready", or what was wrong; it answers every line
+    "count" with the seconds of so many repetitions, until an empty line ends it. `slowdown` makes
+    every repetition wait, busily, until it has taken as many times as long: how well the gate finds
+    slow code is measured with it.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the work prints is no answer
+    print(Path(agents.__file__).parents[1], file=answers, flush=True)
+    while order := sys.stdin.readline():
+        if child := os.fork():
+            os.waitpid(child, 0)
+            continue
+        name, slowdown = order.split()
+        try:
+            _serve_one(name, float(slowdown), answers)
+        except Exception as error:  # the other side says it in one line
+            print(f"{type(error).__name__}: {error}".split("\n")[0], file=answers, flush=True)
+            sys.stdin.readline()
+        os._exit(0)
+
+
+def _serve_one(name: str, slowdown: float, answers: TextIO) -> None:
+    with pinned(name), built([name]) as works:
         repeat = works[name].repeat
         if slowdown > 1:
             repeat = partial(_slowly, repeat, slowdown)
         repeat()
-        answers = os.fdopen(os.dup(1), "w")
-        print(works[name].cores, file=answers, flush=True)
-        for line in sys.stdin:
-            print(time_repetitions(repeat, int(line)), file=answers, flush=True)
+        print("ready", file=answers, flush=True)
+        while count := sys.stdin.readline().strip():
+            print(time_repetitions(repeat, int(count)), file=answers, flush=True)
 
 
 def time_repetitions(repeat: Callable[[], object], count: int) -> float:
-    """Return the seconds that `count` repetitions take."""
+    """Return the seconds that `count` repetitions take; the garbage collector waits meanwhile."""
+    gc.disable()
     started = time.perf_counter()
     for _ in range(count):
         repeat()
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    gc.enable()
+    return seconds
 
 
 def _slowly(repeat: Callable[[], object], slowdown: float) -> None:
@@ -579,4 +635,4 @@ def _record_run(directory: Path, config: sac.Config) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
+    serve()

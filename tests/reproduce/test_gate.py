@@ -122,7 +122,7 @@ def test_an_undeclared_workload_and_a_missing_baseline_name_the_command(tmp_path
 def test_the_products_of_an_affine_layer_are_counted_whoever_makes_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """oneDNN's operator, of which torch's counter knows nothing, counts as torch.addmm does."""
+    """An operator of which torch's counter knows nothing counts as torch.addmm does."""
     with built(["update-sac"]) as works:
         counted = works["update-sac"].amount
     monkeypatch.setattr("suite.affine._linear", None)
