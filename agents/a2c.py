@@ -307,7 +307,7 @@ def orthogonal(
 
 
 class Trunk(nn.Module):
-    """Convolutions for frames or none for other observations, then linear layers with one head.
+    """Convolutions (for frames only), then linear layers, the last of which gives every head.
 
     Args:
         config: the run's settings.

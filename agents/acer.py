@@ -279,7 +279,7 @@ def orthogonal(
 
 # Same in: a2c.py
 class Trunk(nn.Module):
-    """Convolutions for frames or none for other observations, then linear layers with one head.
+    """Convolutions (for frames only), then linear layers, the last of which gives every head.
 
     Args:
         config: the run's settings.
@@ -685,14 +685,14 @@ class Signals(NamedTuple):
 
 
 @torch.no_grad()
-def judge(
+def learning_signals(
     config: Config,
     batch: Transitions,
     logits: Float[Tensor, "T1 N A"],
     q_values: Float[Tensor, "T1 N A"],
     average_logits: Float[Tensor, "T N A"],
 ) -> Signals:
-    """Judge the actions of unrolls and say how policy and Q should change (Eq. 5 to 12).
+    """Return what the actions of unrolls say of how policy and Q should change (Eq. 5 to 12).
 
     Args:
         config: the run's settings.
@@ -770,7 +770,7 @@ def update(
     with torch.no_grad():
         average_outputs = learner.average_policy(batch.obs[:-num_envs])
     average_logits = average_outputs[:, : logits.shape[-1]].unflatten(0, (-1, num_envs))
-    signals = judge(config, batch, logits.detach(), q_values.detach(), average_logits)
+    signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
     shares = batch.valid / batch.valid.sum().clamp_min(1)
     weights = shares if config.loss_reduction == "mean" else batch.valid

@@ -571,7 +571,7 @@ def policy_gradients(
         of the objective that is maximised.
     """
     log_rhos = policy.log_probs(actions) - behaviour.log_probs(actions)
-    rhos = log_rhos.clamp(max=20).exp()
+    rhos = log_rhos.clamp(max=20).exp()  # densities, unlike probabilities, differ without bound
     if clip_rho_threshold is not None:
         rhos = rhos.clamp(max=clip_rho_threshold)
     gradients = (rhos * (targets - values)).unsqueeze(-1) * policy.scores(actions)
@@ -793,7 +793,7 @@ class Signals(NamedTuple):
 
 
 @torch.no_grad()
-def judge(
+def learning_signals(
     config: Config,
     batch: Transitions,
     policy: Gaussian,
@@ -802,7 +802,7 @@ def judge(
     corrections: Float[Tensor, "T B A"],
     q_values: Float[Tensor, "M T B"],
 ) -> Signals:
-    """Judge the actions of unrolls and say how policy, Q and V should change.
+    """Return what the actions of unrolls say of how policy, Q and V should change.
 
     Args:
         config: the run's settings.
@@ -893,7 +893,7 @@ def update(
     values = unrolls(values)
     q_values = q_values.unflatten(1, (length, size))
     policy, average = (Gaussian(*map(unrolls, rows)) for rows in (policy, average))
-    signals = judge(
+    signals = learning_signals(
         config,
         batch,
         Gaussian(*(part.detach() for part in policy)),

@@ -69,6 +69,7 @@ def find_device(name: str) -> Any:
     if int(name.partition(":")[2] or 0) >= num_gpus:
         raise UsageError(f"--device {name}: torch finds {num_gpus} GPUs here; use --device cpu")
     torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, as all else is by default
+    torch.backends.cudnn.deterministic = True  # the same command gives the same bytes
     return torch.device(name)
 
 
