@@ -333,13 +333,22 @@ class Worker:
             raise UsageError(answer)
 
     def __call__(self, count: int) -> float:
-        """Do it `count` times and return the seconds that took."""
+        """Do it `count` times and return the seconds that took.
+
+        Raises:
+            UsageError: if it fails, with what was wrong.
+        """
         self._write(str(count))
-        return float(self._read())
+        answer = self._read()
+        try:
+            return float(answer)
+        except ValueError:
+            raise UsageError(answer) from None
 
     def end(self) -> None:
         """Be done with the workload."""
         self._write("")
+        self._read()  # until then, the next order would be read as a count
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -402,11 +411,14 @@ def compare(
     """
     ours.begin(name, slowdown)
     try:
-        theirs.begin(name)
-        times = take_turns([ours, theirs], seconds)
-        theirs.end()
-    except UsageError as error:
-        raise Incomparable(str(error)) from None
+        try:
+            theirs.begin(name)
+        except UsageError as error:
+            raise Incomparable(str(error)) from None
+        try:
+            times = take_turns([ours, theirs], seconds)
+        finally:
+            theirs.end()
     finally:
         ours.end()
     return ratio(*1 / times.T)

@@ -471,24 +471,31 @@ def serve() -> None:
 
     The first line that is written is the folder whose code this is. An order "name slowdown" forks
     a process that builds the work and writes "ready", or what was wrong; it answers every line
-    "count" with the seconds of so many repetitions, until an empty line ends it. `slowdown` makes
-    every repetition wait, busily, until it has taken as many times as long: how well the gate finds
-    slow code is measured with it.
+    "count" with the seconds of so many repetitions, until an empty line ends it, which is answered
+    with "ended". `slowdown` makes every repetition wait, busily, until it has taken as many times
+    as long: how well the gate finds slow code is measured with it.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the work prints is no answer
     print(Path(agents.__file__).parents[1], file=answers, flush=True)
     while order := sys.stdin.readline():
-        if child := os.fork():
-            os.waitpid(child, 0)
-            continue
-        name, slowdown = order.split()
-        try:
-            _serve_one(name, float(slowdown), answers)
-        except Exception as error:  # the other side says it in one line
-            print(f"{type(error).__name__}: {error}".split("\n")[0], file=answers, flush=True)
-            sys.stdin.readline()
-        os._exit(0)
+        if order.strip():
+            _in_child(order, answers)
+        print("ended", file=answers, flush=True)
+
+
+def _in_child(order: str, answers: TextIO) -> None:
+    """Fork a process for an order and wait for its end."""
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    name, slowdown = order.split()
+    try:
+        _serve_one(name, float(slowdown), answers)
+    except Exception as error:  # the other side says it in one line
+        print(f"{type(error).__name__}: {error}".split("\n")[0], file=answers, flush=True)
+        sys.stdin.readline()
+    os._exit(0)
 
 
 def _serve_one(name: str, slowdown: float, answers: TextIO) -> None:
