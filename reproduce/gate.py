@@ -37,17 +37,17 @@ from reproduce.throughput import (
 )
 from reproduce.workloads import UPDATES, built, count_flops
 from suite.files import write_json
-from suite.settings import UsageError
+from suite.settings import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = "python -m reproduce throughput --update-baselines"
+RECORD = "python -m reproduce throughput --update"
 LEAST_OF_BASELINE = 0.85
 """A share below as much of its baseline is an alarm, if it is found twice."""
 LEAST_OF_REVISION = 0.93
 """An alarm if the whole interval of a ratio of two commits' speeds is below."""
 PAIR_SECONDS = 2.5
 """Measured in one comparison of two trees."""
-DECLARE = "python -m reproduce throughput --update-exact"
+DECLARE = "python -m reproduce throughput --exact --update"
 SYNCHRONISING = (
     *("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero"),
     *("aten.masked_select", "aten.unique", "aten._unique2", "aten.unique_consecutive"),
@@ -171,7 +171,14 @@ def environment() -> dict[str, str]:
 
 
 def count_all(names: Sequence[str] = UPDATES) -> dict[str, Exact]:
-    """Return the counts of workloads by name."""
+    """Return the counts of updates by name.
+
+    Raises:
+        UsageError: for work that is no update.
+    """
+    for name in names:
+        if name not in UPDATES:
+            raise UsageError(f"--exact counts updates, not {name!r}{nearest(name, UPDATES)}")
     with built(names) as works:
         return {name: exact_counts(work.repeat) for name, work in works.items()}
 
@@ -193,7 +200,7 @@ def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> lis
     Raises:
         UsageError: without a baseline.
     """
-    baseline = read_baseline(directory / "exact.json", DECLARE)
+    baseline = _read_exact(directory / "exact.json")
     here, problem = environment(), ""
     if baseline["torch"] != here["torch"]:
         problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
@@ -233,18 +240,13 @@ def _changes(before: Exact, now: Exact, *, allocations: bool) -> list[str]:
     ]
 
 
-def read_baseline(path: Path, command: str) -> dict[str, Any]:
-    """Return a baseline.
-
-    Raises:
-        UsageError: if there is none or it cannot be read, naming the command that makes one.
-    """
+def _read_exact(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"no baseline {path}: make one with {command}") from None
+        raise UsageError(f"no baseline {path}: make one with {DECLARE}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"unreadable {path} ({error}): make it anew with {command}") from None
+        raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
 
 
 # -- tier 2 -----------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from jaxtyping import Float
 from rich.table import Table
 from scipy import stats
 
-from reproduce.workloads import built, pinned, time_repetitions
+from reproduce.workloads import MEASURED, built, pinned, time_repetitions
 from suite import hardware
 from suite.files import write_json
+from suite.settings import UsageError, nearest
 
 BASELINES = Path(__file__).resolve().parents[1] / "results" / "throughput"
 BLOCK_SECONDS = 0.02
@@ -115,6 +116,18 @@ def measure(name: str, seconds: float = 2.0) -> list[Share]:
     ]
 
 
+def measure_all(names: Sequence[str]) -> list[Share]:
+    """Return the shares of several workloads.
+
+    Raises:
+        UsageError: for a name that has none.
+    """
+    for name in names:
+        if name not in MEASURED:
+            raise UsageError(f"no workload {name!r}{nearest(name, MEASURED)}")
+    return [share for name in names for share in measure(name)]
+
+
 # -- baselines --------------------------------------------------------------------------------
 
 
@@ -133,18 +146,16 @@ def baseline_path(directory: Path = BASELINES) -> Path:
 
 
 def write_shares(shares: Sequence[Share], directory: Path = BASELINES) -> Path:
-    """Write shares as this machine's baseline and return its path; others' shares stay there."""
-    path, known = baseline_path(directory), {}
-    if path.exists():
-        known = read_shares(directory) or {}
+    """Write shares as this machine's baseline, in place of an older one, and return its path."""
     directory.mkdir(parents=True, exist_ok=True)
+    path = baseline_path(directory)
     record = {
         "identity": this_machine(),
         "machine": hardware.machine(),
         "versions": hardware.versions(),
         "commit": hardware.revision()["commit"],
         "recorded_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "shares": dict(sorted({**known, **{s.key: _describe(s) for s in shares}}.items())),
+        "shares": {share.key: _describe(share) for share in shares},
     }
     write_json(path, record)
     return path
@@ -167,9 +178,9 @@ def read_shares(directory: Path = BASELINES) -> Mapping[str, Mapping[str, Any]] 
         return None
 
 
-def share_table(shares: Sequence[Share], baseline: Mapping[str, Mapping[str, Any]] | None) -> Table:
+def share_table(shares: Sequence[Share]) -> Table:
     """Return the table that the command prints."""
-    facts = this_machine()
+    facts, baseline = this_machine(), read_shares()
     title = f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}, one thread"
     note = "" if baseline else "no baseline for this machine"
     table = Table(title=title, caption=note, caption_justify="left")

@@ -59,13 +59,13 @@ class Work:
     """Does it once. Repetitions are alike: nothing grows, nothing is finished at last."""
     against: tuple[str, ...] = ()
     """Work in the same unit that shares are taken of: first the ceiling, then plain ways."""
-    known_amount: float | None = None
+    known_amount: int | float | None = None
     """What one repetition does, in `unit`; None: its FLOPs, which are counted."""
     unit: str = "FLOP"
     """`FLOP`, `B` (bytes read and written), `steps`, `actions` or `files`."""
 
     @cached_property
-    def amount(self) -> float:
+    def amount(self) -> int | float:
         """What one repetition does, in `unit`."""
         if self.known_amount is not None:
             return self.known_amount

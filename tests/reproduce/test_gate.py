@@ -1,6 +1,8 @@
 """The gate: each tier finds what was planted for it, and nothing where nothing was."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -9,7 +11,10 @@ import pytest
 import torch
 
 from reproduce import gate
+from reproduce.__main__ import main
+from reproduce.throughput import Ratio, Share, write_shares
 from reproduce.workloads import UPDATES, built
+from suite.command_line import run_main
 from suite.settings import UsageError
 
 
@@ -111,7 +116,7 @@ def test_on_another_processor_allocations_alone_are_not_compared(tmp_path: Path)
 
 def test_an_undeclared_workload_and_a_missing_baseline_name_the_command(tmp_path: Path) -> None:
     """A new update is declared like a changed one."""
-    with pytest.raises(UsageError, match="--update-exact"):
+    with pytest.raises(UsageError, match="--exact --update"):
         gate.judge_exact({}, tmp_path)
     gate.write_exact({}, tmp_path)
     (verdict,) = gate.judge_exact({"step": {"operators": {}, "flops": 2}}, tmp_path)
@@ -135,3 +140,118 @@ def test_every_agent_has_an_update_that_is_counted() -> None:
     from agents import AGENTS
 
     assert {name.split("-")[1] for name in UPDATES} == set(AGENTS)
+
+
+# Shares
+
+
+def share(level: float, name: str = "vtrace") -> Share:
+    """What a measurement might have found."""
+    return Share(name, "memory", 1e-3, 1e9, "B", Ratio(level, level, level))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alarm"),
+    [(0.5, 0.1, False), (0.43, 0.1, False), (0.42, 0.43, False), (0.42, 0.42, True)],
+)
+def test_a_share_alarms_below_85_per_cent_of_its_baseline_found_twice(
+    first: float, second: float, alarm: bool, tmp_path: Path
+) -> None:
+    """One disturbed measurement is repeated before anybody is called."""
+    write_shares([share(0.5)], tmp_path)
+    (verdict,) = gate.judge_shares([share(first)], lambda name: [share(second, name)], tmp_path)
+    assert verdict.alarm == alarm
+    assert "of its baseline 0.5" in verdict.text
+
+
+def test_a_share_without_a_baseline_says_how_to_record_one(tmp_path: Path) -> None:
+    """Another machine, or new work: neither an alarm nor silence."""
+    (verdict,) = gate.judge_shares([share(0.5)], directory=tmp_path)
+    assert not verdict.alarm
+    assert verdict.text.startswith("no baseline for this machine")
+    assert verdict.text.endswith(gate.RECORD)
+    write_shares([share(0.5)], tmp_path)
+    (verdict,) = gate.judge_shares([share(0.5, "retrace")], directory=tmp_path)
+    assert not verdict.alarm
+    assert verdict.text == f"no baseline of retrace / memory: record one with {gate.RECORD}"
+
+
+# Pairs
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Callable[[str, str], Path]:
+    """A function that copies this tree and appends code to one of its files."""
+
+    def copy(file: str, code: str) -> Path:
+        for room in ("agents", "suite", "reproduce"):
+            shutil.copytree(
+                gate.ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        with (tmp_path / file).open("a") as source:
+            source.write(code)
+        return tmp_path
+
+    return copy
+
+
+def test_code_that_got_slower_is_found_and_equal_code_is_not(
+    planted: Callable[[str, str], Path],
+) -> None:
+    """V-trace computed twice, in another tree; the same tree twice is no slower than itself."""
+    slow = planted(
+        "agents/impala.py",
+        "\n\n_once = vtrace_from_importance_weights\n"
+        "def vtrace_from_importance_weights(*arguments):\n"
+        "    _once(*arguments)\n"
+        "    return _once(*arguments)\n",
+    )
+    with gate.workers(slow, gate.ROOT) as (ours, theirs):
+        verdict = gate.judge_pair("vtrace", gate.compare(ours, theirs, "vtrace", 1.5))
+        assert verdict.alarm, verdict.text
+        same = gate.judge_pair("retrace", gate.compare(ours, theirs, "retrace", 1.5))
+        assert not same.alarm, same.text
+        faster = gate.judge_pair("vtrace", gate.compare(theirs, ours, "vtrace", 1.5))
+        assert not faster.alarm, faster.text
+
+
+def test_what_the_other_tree_cannot_do_is_told_from_what_this_one_cannot(
+    planted: Callable[[str, str], Path],
+) -> None:
+    """An older commit may lack a function; a tree that broke it is an error. Both can go on."""
+    broken = planted("agents/impala.py", "\n\ndel vtrace_from_importance_weights\n")
+    with gate.workers(gate.ROOT, broken) as (whole, lacking):
+        with pytest.raises(gate.Incomparable, match="has no attribute 'vtrace_from_importance"):
+            gate.compare(whole, lacking, "vtrace", 0.2)
+        with pytest.raises(UsageError, match="has no attribute 'vtrace_from_importance") as caught:
+            gate.compare(lacking, whole, "vtrace", 0.2)
+        assert not isinstance(caught.value, gate.Incomparable)
+        assert gate.compare(whole, lacking, "retrace", 0.2).median > 0
+
+
+def test_a_tree_that_does_not_start_is_an_error(planted: Callable[[str, str], Path]) -> None:
+    """The last line of its complaint is shown."""
+    broken = planted("suite/settings.py", "\n\nraise RuntimeError('not today')\n")
+    with (
+        pytest.raises(UsageError, match="RuntimeError: not today"),
+        gate.workers(gate.ROOT, broken),
+    ):
+        pass
+
+
+def test_a_commit_is_checked_out_and_removed_again() -> None:
+    """Nothing is left of it, on disk or in git's list of worktrees."""
+    if not (gate.ROOT / ".git").exists():
+        pytest.skip("needs a git checkout")
+    with gate.worktree("HEAD") as tree:
+        assert (tree / "agents" / "sac.py").exists()
+        assert tree != gate.ROOT
+    assert not tree.exists()
+    listed = ["git", "-C", str(gate.ROOT), "worktree", "list"]
+    assert str(tree) not in subprocess.run(listed, capture_output=True, text=True).stdout
+
+
+def test_an_unknown_revision_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 before anything is measured."""
+    assert run_main(lambda _: main(["throughput", "--pair", "nowhere"])) == 2
+    assert capsys.readouterr().err == "error: git knows no revision 'nowhere' here\n"
