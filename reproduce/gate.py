@@ -45,7 +45,7 @@ LEAST_OF_BASELINE = 0.85
 """A share below as much of its baseline is an alarm, if it is found twice."""
 LEAST_OF_REVISION = 0.93
 """An alarm if the whole interval of a ratio of two commits' speeds is below."""
-PAIR_SECONDS = 2.5
+PAIR_SECONDS = 5.0
 """Measured in one comparison of two trees."""
 DECLARE = "python -m reproduce throughput --exact --update"
 SYNCHRONISING = (
