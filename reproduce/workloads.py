@@ -27,6 +27,7 @@ from torch import Tensor
 
 import agents
 from agents import a2c, acer, acer_continuous, impala, sac
+from suite import hardware
 from suite.affine import affine
 from suite.files import write_atomically
 from suite.manifest import write_manifest
@@ -439,7 +440,7 @@ def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
     for name in names:
         if name not in WORKLOADS:
             raise UsageError(f"no workload {name!r}{nearest(name, WORKLOADS)}")
-    torch.set_num_threads(1)
+    getattr(hardware, "use_threads", torch.set_num_threads)(1)  # commits before it lack the first
     with tempfile.TemporaryDirectory() as directory:
         works = {}
         for name in names:
