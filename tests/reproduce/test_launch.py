@@ -483,10 +483,12 @@ def test_seeds_trained_together_go_on_together_after_one_diverged(
     def train(folder: Path, dies_at: float) -> Plan:
         """Let seed 1 diverge at 600 steps and, perhaps, all be killed later."""
 
-        def faulty(recorder: Recorder, env_steps: int, *arguments: Any) -> None:
-            *others, checks = arguments
+        def faulty(
+            recorder: Recorder, env_steps: int, num_updates: int, metrics: Any, checks: Any
+        ) -> None:
             bad = math.nan if env_steps == 600 else 0.0
-            log(recorder, env_steps, *others, {**checks, "planted": np.array([bad, 0.0, 0.0])})
+            checks = {**checks, "planted": np.array([bad, 0.0, 0.0])}
+            log(recorder, env_steps, num_updates, metrics, checks)
             recorder.checkpoint_seconds = 0.0 if env_steps == 800 else math.inf
             if env_steps >= dies_at:
                 raise KeyboardInterrupt
