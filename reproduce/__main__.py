@@ -103,7 +103,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
     check_writable(options.runs_dir)
     if options.launcher == "ray":
-        from reproduce.ray_launch import connect
+        from reproduce.ray_pool import connect
 
         with connect(options.ray_address) as cluster:
             return _run_grid(options, cluster)

@@ -324,7 +324,7 @@ def test_ctrl_c_says_how_to_go_on(
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
     monkeypatch.setattr(Plan, "_command", lambda self, runs: command)
-    monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr("reproduce.pool.POLL_SECONDS", 0.02)
     launch = launching.launch
 
     def launch_and_interrupt(plan: Plan, watch: Callable[[Board], None]) -> Board:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from agents import sac
-from reproduce import launch as launching
+from reproduce import pool as pooling
 from reproduce.launch import launch
 from reproduce.plan import ROOT, Plan, Run, make_plan, read_record
 from reproduce.progress import Board, Progress, last_row
@@ -92,7 +92,7 @@ def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
     record = record_of(plan, 2)
     assert record["status"] == "failed"
     assert record["error"] == "exit 1: MemoryError: no more"
-    assert len(record["log_tail"]) == launching.LOG_LINES
+    assert len(record["log_tail"]) == pooling.LOG_LINES
     assert record["log_tail"][-1] == "MemoryError: no more"
     assert "all is well" in record["log_tail"]
     assert sys.executable in record["command"]
