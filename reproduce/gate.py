@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,8 +46,8 @@ LEAST_OF_BASELINE = 0.85
 """A share below as much of its baseline is an alarm, if it is found twice."""
 LEAST_OF_REVISION = 0.93
 """An alarm if the whole interval of a ratio of two commits' speeds is below."""
-PAIR_SECONDS = 5.0
-"""Measured in one comparison of two trees."""
+PAIR_SECONDS, MOST_SECONDS = 6.0, 8.5
+"""Of measuring in one comparison of two trees; after which it ends also if building was slow."""
 DECLARE = "python -m reproduce throughput --exact --update"
 SYNCHRONISING = (
     *("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero"),
@@ -404,13 +405,14 @@ def compare(
         ours: works in the tree that may be slower.
         theirs: works in the tree it is compared with.
         name: of the workload.
-        seconds: for both together.
+        seconds: of measuring, both together.
         slowdown: of ours; see `workloads.serve`.
 
     Raises:
         Incomparable: if theirs cannot do it.
         UsageError: if ours cannot.
     """
+    started = time.perf_counter()
     ours.begin(name, slowdown)
     try:
         try:
@@ -418,7 +420,8 @@ def compare(
         except UsageError as error:
             raise Incomparable(str(error)) from None
         try:
-            times = take_turns([ours, theirs], seconds)
+            left = MOST_SECONDS - (time.perf_counter() - started)
+            times = take_turns([ours, theirs], min(seconds, left))
         finally:
             theirs.end()
     finally:

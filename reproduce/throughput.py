@@ -8,6 +8,7 @@ other; figures of different machines never do.
 import datetime
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -60,21 +61,21 @@ class Share(NamedTuple):
 def take_turns(
     runners: Sequence[Runner], seconds: float, block_seconds: float = BLOCK_SECONDS
 ) -> Float[np.ndarray, "rounds runners"]:
-    """Return seconds per repetition of things that take turns, ABBA, for about `seconds`.
+    """Return seconds per repetition of things that take turns, ABBA.
 
     Args:
         runners: what takes turns.
-        seconds: for all of them together.
+        seconds: after which it ends, warm-up included; there are always four rounds.
         block_seconds: that one turn lasts, or one repetition if that is longer.
     """
+    until = time.perf_counter() + seconds
     counts = [max(1, round(block_seconds / _pace(runner))) for runner in runners]
-    order, rows, spent = list(range(len(runners))), [], 0.0
-    while spent < seconds or len(rows) < 4 or len(rows) % 2:
+    order, rows = list(range(len(runners))), []
+    while time.perf_counter() < until or len(rows) < 4 or len(rows) % 2:
         row = np.zeros(len(runners))
         for i in order:
             row[i] = runners[i](counts[i])
         rows.append(row / counts)
-        spent += row.sum()
         order.reverse()
     return np.array(rows)
 
