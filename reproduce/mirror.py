@@ -11,12 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.files import CHECKPOINT, write_atomically
+from suite.files import write_atomically
 from suite.manifest import MANIFEST
 
 LOG = "log"
 """Name of what the agent prints, beside the folders of its runs."""
-RECORD, DESCRIPTION = "run.json", "checkpoint.json"
+RECORD = "run.json"
+LAST = ("checkpoint.json", MANIFEST, RECORD)
+"""Files that say something of those written before them, in the order of writing."""
 GROWING = (".csv", ".bin", LOG)
 """How the names end of files that are only appended to, or begun anew."""
 Stamp = tuple[int, int, int]
@@ -77,7 +79,8 @@ class Mirror:
     """Knows what of an agent's files has been read.
 
     A run's folder is read from when its agent has begun it, that is, has replaced the `run.json`
-    that was there: before, the files may yet be cut back.
+    that was there: before, the files may yet be cut back. It must be read once before the run ends:
+    a manifest that arrives before any record looks like that of a damaged run.
 
     Args:
         folder: where the agent works; holds `seed-<k>` for every run, and the log.
@@ -91,19 +94,17 @@ class Mirror:
     def changes(self) -> Changes | None:
         """Return what is new; None if files were being replaced just now: ask again."""
         known, pieces = dict(self._known), list[Piece]()
+        names = self._names()
+        begun = {folder for folder in map(_folder, names) if self._has_begun(folder)}
         try:
-            names = self._names()
             # What says that other files are complete is read before them, and written after.
-            begun = sorted(filter(self._has_begun, names), key=_rank, reverse=True)
-            for name in begun:
-                stamp = self._stamp(name)
-                if stamp != known.get(name):
+            for name in sorted(names, key=_rank, reverse=True):
+                if _folder(name) in begun and self._stamp(name) != known.get(name):
                     piece, known[name] = self._read(name, known.get(name, UNREAD))
                     pieces.append(piece)
-            # Files of one checkpoint belong together.
-            if any(self._stamp(name) != known[name] for name in begun if _is_description(name)):
-                return None
         except FileNotFoundError:
+            return None
+        if self._names() != names:  # a checkpoint may have come whose tensors were not seen
             return None
         gone = [name for name in known if name not in names]
         self._known = {name: stamp for name, stamp in known.items() if name in names}
@@ -113,14 +114,12 @@ class Mirror:
         paths = [path.relative_to(self._folder) for path in _files(self._folder)]
         return [path.as_posix() for path in paths if len(path.parts) > 1 or path.name == LOG]
 
-    def _has_begun(self, name: str) -> bool:
-        if name == LOG:
-            return True
-        record = f"{name.partition('/')[0]}/{RECORD}"
+    def _has_begun(self, folder: str) -> bool:
+        record = f"{folder}/{RECORD}"
         try:
             return self._stamp(record) != self._untouched.get(record)
         except FileNotFoundError:
-            return False
+            return folder == ""  # that of the log
 
     def _stamp(self, name: str) -> Stamp:
         """Return what changes with a file's content."""
@@ -146,16 +145,18 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name[0] != "."]
 
 
+def _folder(name: str) -> str:
+    """Return the run that a file belongs to; nothing for the log."""
+    return name.rpartition("/")[0].partition("/")[0]
+
+
 def _is_record(name: str) -> bool:
     return name.endswith(f"/{RECORD}")
-
-
-def _is_description(name: str) -> bool:
-    return name.endswith(f"/{CHECKPOINT}/{DESCRIPTION}")
 
 
 def _rank(name: str) -> int:
     """Return the order in which files are written: each kind says something of those before it."""
     if name.endswith(GROWING):
         return 0
-    return 4 if _is_record(name) else 3 if name.endswith(MANIFEST) else 1 + _is_description(name)
+    base = name.rpartition("/")[2]
+    return 2 + LAST.index(base) if base in LAST else 1
