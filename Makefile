@@ -61,7 +61,7 @@ $(PEERS)/.installed: constraints-peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip $(PIP) $(TORCH)
 	$(PEERS)/bin/pip $(PIP) --constraint constraints-peers.txt \
-		stable-baselines3 "gymnasium[mujoco]" ale-py opencv-python-headless pfrl
+		stable-baselines3 "gymnasium[mujoco]" ale-py opencv-python-headless pfrl torchrl
 	touch $@
 
 clean:

@@ -40,7 +40,7 @@ from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
-from suite.hardware import find_device
+from suite.hardware import find_device, use_threads
 from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed, train_each_seed
@@ -307,7 +307,7 @@ def orthogonal(
 
 
 class Trunk(nn.Module):
-    """Convolutions for frames or none for other observations, then linear layers with one head.
+    """Convolutions (for frames only), then linear layers, the last of which gives every head.
 
     Args:
         config: the run's settings.
@@ -905,7 +905,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     """
     (seed,) = config.seeds
     device = find_device(config.device)
-    torch.set_num_threads(config.num_threads)
+    use_threads(config.num_threads)
     env = VectorEnv(
         find_task(config.task, config.protocol),
         environment_seeds([seed], config.num_envs, "environments"),

@@ -41,7 +41,7 @@ from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
-from suite.hardware import find_device
+from suite.hardware import find_device, use_threads
 from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed, train_each_seed
@@ -279,7 +279,7 @@ def orthogonal(
 
 # Same in: a2c.py
 class Trunk(nn.Module):
-    """Convolutions for frames or none for other observations, then linear layers with one head.
+    """Convolutions (for frames only), then linear layers, the last of which gives every head.
 
     Args:
         config: the run's settings.
@@ -685,14 +685,14 @@ class Signals(NamedTuple):
 
 
 @torch.no_grad()
-def judge(
+def learning_signals(
     config: Config,
     batch: Transitions,
     logits: Float[Tensor, "T1 N A"],
     q_values: Float[Tensor, "T1 N A"],
     average_logits: Float[Tensor, "T N A"],
 ) -> Signals:
-    """Judge the actions of unrolls and say how policy and Q should change (Eq. 5 to 12).
+    """Return what the actions of unrolls say of how policy and Q should change (Eq. 5 to 12).
 
     Args:
         config: the run's settings.
@@ -770,7 +770,7 @@ def update(
     with torch.no_grad():
         average_outputs = learner.average_policy(batch.obs[:-num_envs])
     average_logits = average_outputs[:, : logits.shape[-1]].unflatten(0, (-1, num_envs))
-    signals = judge(config, batch, logits.detach(), q_values.detach(), average_logits)
+    signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
     shares = batch.valid / batch.valid.sum().clamp_min(1)
     weights = shares if config.loss_reduction == "mean" else batch.valid
@@ -885,7 +885,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     """
     (seed,) = config.seeds
     device = find_device(config.device)
-    torch.set_num_threads(config.num_threads)
+    use_threads(config.num_threads)
     env = VectorEnv(
         find_task(config.task, config.protocol),
         environment_seeds([seed], config.num_envs, "environments"),

@@ -42,7 +42,7 @@ from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
-from suite.hardware import find_device
+from suite.hardware import find_device, use_threads
 from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed, train_each_seed
@@ -571,7 +571,7 @@ def policy_gradients(
         of the objective that is maximised.
     """
     log_rhos = policy.log_probs(actions) - behaviour.log_probs(actions)
-    rhos = log_rhos.clamp(max=20).exp()
+    rhos = log_rhos.clamp(max=20).exp()  # densities, unlike probabilities, differ without bound
     if clip_rho_threshold is not None:
         rhos = rhos.clamp(max=clip_rho_threshold)
     gradients = (rhos * (targets - values)).unsqueeze(-1) * policy.scores(actions)
@@ -793,7 +793,7 @@ class Signals(NamedTuple):
 
 
 @torch.no_grad()
-def judge(
+def learning_signals(
     config: Config,
     batch: Transitions,
     policy: Gaussian,
@@ -802,7 +802,7 @@ def judge(
     corrections: Float[Tensor, "T B A"],
     q_values: Float[Tensor, "M T B"],
 ) -> Signals:
-    """Judge the actions of unrolls and say how policy, Q and V should change.
+    """Return what the actions of unrolls say of how policy, Q and V should change.
 
     Args:
         config: the run's settings.
@@ -893,7 +893,7 @@ def update(
     values = unrolls(values)
     q_values = q_values.unflatten(1, (length, size))
     policy, average = (Gaussian(*map(unrolls, rows)) for rows in (policy, average))
-    signals = judge(
+    signals = learning_signals(
         config,
         batch,
         Gaussian(*(part.detach() for part in policy)),
@@ -1008,7 +1008,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     """
     (seed,) = config.seeds
     device = find_device(config.device)
-    torch.set_num_threads(config.num_threads)
+    use_threads(config.num_threads)
     env = VectorEnv(
         find_task(config.task),
         environment_seeds([seed], config.num_envs, "environments"),

@@ -49,7 +49,7 @@ from suite.affine import affine
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import run_main
 from suite.evaluation import evaluate
-from suite.hardware import find_device
+from suite.hardware import find_device, use_threads
 from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, passed, train_each_seed
@@ -602,7 +602,7 @@ def initial_weight(
 
 
 class Trunk(nn.Module):
-    """Convolutions for frames or none for other observations, then linear layers with two heads.
+    """Convolutions (for frames only), then linear layers, the last of which gives every head.
 
     Args:
         config: the run's settings.
@@ -735,7 +735,7 @@ class ActorCritic(nn.Module):
         return outputs[:, :-1], outputs[:, -1]
 
 
-def judge(
+def evaluate_actions(
     outputs: Float[Tensor, "T N A"], log_stds: Tensor | None, actions: Tensor
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
     """Return log pi(a|s), summed over dimensions, and the entropies of either kind of policy."""
@@ -890,7 +890,7 @@ class Unroll:
             casting="unsafe",
         )
         rewards, discounts, trace_mask, valid = torch.from_numpy(columns).to(self._device)
-        log_probs, _ = judge(self.outputs, self.log_stds, self.actions)
+        log_probs, _ = evaluate_actions(self.outputs, self.log_stds, self.actions)
         return Transitions(self.obs, self.actions, log_probs, rewards, discounts, trace_mask, valid)
 
 
@@ -956,7 +956,7 @@ def update(
     outputs, values = learner.network(flatten(batch.obs))
     outputs = outputs.unflatten(0, batch.obs.shape[:2])[:-1]
     values = values.unflatten(0, batch.obs.shape[:2])  # [T + 1, N]
-    log_probs, entropies = judge(outputs, learner.network.log_stds, batch.actions)
+    log_probs, entropies = evaluate_actions(outputs, learner.network.log_stds, batch.actions)
     log_rhos = (log_probs.detach() - batch.behaviour_log_probs).where(valid > 0, 0.0)
     returns = vtrace_from_importance_weights(
         log_rhos,
@@ -1165,7 +1165,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     """
     (seed,) = config.seeds
     device = find_device(config.device)
-    torch.set_num_threads(config.num_threads)
+    use_threads(config.num_threads)
     env = VectorEnv(
         find_task(config.task, config.protocol),
         environment_seeds([seed], config.num_envs, "environments"),

@@ -24,7 +24,7 @@ Deviations from the paper, and details it leaves open:
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -35,11 +35,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.affine import affine
+from suite.affine import Layers, perceptrons
 from suite.checkpoint import Policy, save_policy
 from suite.command_line import read_command_line, run_main
 from suite.evaluation import evaluate
-from suite.hardware import find_device
+from suite.hardware import find_device, use_threads
 from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Means, Recorder, passed
@@ -294,12 +294,17 @@ class StackedMLP(nn.Module):
     """Perceptrons with ReLU between layers: K independent ones for each of S seeds.
 
     Weights are `[S, K, in, out]`, biases `[S, K, out]`. Nothing is shared or mixed between members.
+    All lie in one vector, which is the module's only parameter: one Adam step, one target copy.
     """
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
         super().__init__()
-        self.weights = nn.ParameterList(weights)
-        self.biases = nn.ParameterList(biases)
+        blocks = [*weights, *biases]
+        self._shapes = [block.shape for block in blocks]
+        self.flat = nn.Parameter(torch.cat([block.flatten() for block in blocks]))
+        self.weights, self.biases = self._split(self.flat.detach())
+        num_seeds, num_members = weights[0].shape[:2]
+        self._members = [[self._layers(s, k) for k in range(num_members)] for s in range(num_seeds)]
 
     def forward(
         self, inputs: Float[Tensor, "S B I"], *, frozen: bool = False
@@ -310,32 +315,20 @@ class StackedMLP(nn.Module):
             inputs: one batch per seed, shared by its K members.
             frozen: treat the weights as constants; gradients reach the inputs alone.
         """
-        weights: Sequence[Tensor] = list(self.weights)
-        biases: Sequence[Tensor] = list(self.biases)
-        if frozen:
-            weights = [weight.detach() for weight in weights]
-            biases = [bias.detach() for bias in biases]
-        num_seeds, num_members = weights[0].shape[:2]
-        if inputs.is_cuda and num_seeds * num_members > 1:
-            return batched_forward(inputs, weights, biases)
-        return membered_forward(inputs, weights, biases)
+        flat = self.flat.detach() if frozen else self.flat
+        if inputs.is_cuda and len(self._members) * len(self._members[0]) > 1:
+            return batched_forward(inputs, *self._split(flat))
+        return perceptrons(inputs, flat, self._members)
 
+    def _split(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the weights and biases of every layer as views of a vector."""
+        parts = flat.split([shape.numel() for shape in self._shapes])
+        views = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return views[: len(views) // 2], views[len(views) // 2 :]
 
-def membered_forward(
-    inputs: Float[Tensor, "S B I"], weights: Sequence[Tensor], biases: Sequence[Tensor]
-) -> Float[Tensor, "S K B O"]:
-    """Apply stacked perceptrons one member at a time: the fastest way on a CPU."""
-    num_seeds, num_members = weights[0].shape[:2]
-    hidden = [batch for batch in inputs.unbind(0) for _ in range(num_members)]
-    last = len(weights) - 1
-    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        members = zip(
-            bias.flatten(0, 1).unbind(0), hidden, weight.flatten(0, 1).unbind(0), strict=True
-        )
-        hidden = [affine(b, h, w) for b, h, w in members]
-        if layer < last:
-            hidden = [h.relu_() for h in hidden]
-    return torch.stack(hidden).unflatten(0, (num_seeds, num_members))
+    def _layers(self, seed: int, member: int) -> Layers:
+        pairs = zip(self.weights, self.biases, strict=True)
+        return [(weight[seed, member], bias[seed, member]) for weight, bias in pairs]
 
 
 def batched_forward(
@@ -593,14 +586,14 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         critics=online,
         target_critics=slow.requires_grad_(False),
         log_alpha=log_alpha,
-        actor_optimiser=_adam(actor.parameters(), config.actor_learning_rate),
-        critic_optimiser=_adam(online.parameters(), config.critic_learning_rate),
-        alpha_optimiser=_adam([log_alpha], config.alpha_learning_rate),
+        actor_optimiser=_adam(actor.flat, config.actor_learning_rate),
+        critic_optimiser=_adam(online.flat, config.critic_learning_rate),
+        alpha_optimiser=_adam(log_alpha, config.alpha_learning_rate),
     )
 
 
-def _adam(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+def _adam(parameters: Tensor, learning_rate: float) -> torch.optim.Adam:
+    return torch.optim.Adam([parameters], lr=learning_rate, fused=True)
 
 
 def update(
@@ -642,9 +635,7 @@ def update(
             metrics |= _update_actor(learner, config, batch.obs, actor_noise)
     if (num_updates + 1) % config.target_period == 0:
         with torch.no_grad():
-            online = learner.critics.parameters()
-            for slow, fast in zip(learner.target_critics.parameters(), online, strict=True):
-                slow.lerp_(fast, config.tau)
+            learner.target_critics.flat.lerp_(learner.critics.flat, config.tau)
     return metrics
 
 
@@ -674,14 +665,15 @@ def _update_actor(
 
 def _descend(optimiser: torch.optim.Adam, losses: Float[Tensor, " S"]) -> None:
     """Make one gradient step on the sum over seeds, which leaves every seed its own gradient."""
-    optimiser.zero_grad()
     losses.sum().backward()
     optimiser.step()
+    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
 
 
 def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
     """Return each seed's Euclidean norm over all actor and critic weights; finite while healthy."""
-    parameters = [*learner.actor.parameters(), *learner.critics.parameters()]
+    networks = (learner.actor, learner.critics)
+    parameters = [p for net in networks for p in (*net.weights, *net.biases)]
     return torch.stack([p.detach().square().flatten(1).sum(1) for p in parameters]).sum(0).sqrt()
 
 
@@ -775,7 +767,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         UsageError: for a GPU that is not there.
     """
     device = find_device(config.device)
-    torch.set_num_threads(config.num_threads)
+    use_threads(config.num_threads)
     env = VectorEnv(
         find_task(config.task),
         environment_seeds(config.seeds, config.num_envs, "environments"),

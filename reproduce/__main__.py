@@ -29,12 +29,13 @@ from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
 LAUNCHERS = ("local", "ray")
-VERBS = ("report", "evaluate", "compare", "list", "tensorboard")
+VERBS = ("report", "evaluate", "compare", "throughput", "list", "tensorboard")
 EPILOG = """\
 other commands:
   report AGENT SUITE           gather, check and draw again what was run
   evaluate RUN --episodes N    score the policy that a run saved
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
+  throughput                   speeds as shares of the machine's, and the gate on them
   list                         agents, suites, tasks, sources, published results
   tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
 """
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
         "report": report_again,
         "evaluate": evaluate,
         "compare": compare,
+        "throughput": throughput,
         "list": list_all,
         "tensorboard": tensorboard,
     }
@@ -101,7 +103,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
     check_writable(options.runs_dir)
     if options.launcher == "ray":
-        from reproduce.ray_launch import connect
+        from reproduce.ray_pool import connect
 
         with connect(options.ray_address) as cluster:
             return _run_grid(options, cluster)
@@ -204,6 +206,55 @@ def compare(argv: Sequence[str]) -> int:
     return 0
 
 
+def throughput(argv: Sequence[str]) -> int:
+    """Print speeds as shares of what the machine can do, and whether the gate's tiers alarm."""
+    parser = _parser("throughput ", "speeds as shares of the machine's, and the gate on them")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of them")
+    tiers = parser.add_mutually_exclusive_group()
+    tiers.add_argument("--exact", action="store_true", help="only count what updates do; no clock")
+    tiers.add_argument("--pair", metavar="REV", help="compare this tree with another commit")
+    tiers.add_argument(
+        "--history",
+        type=Path,
+        metavar="CSV",
+        help="append the shares to a file and draw it beside it, with its change points",
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="declare what is found as the baseline"
+    )
+    options = parser.parse(argv)
+    if options.update and (options.workloads or options.pair):
+        raise UsageError("--update declares every workload: leave out --pair and the names")
+    from reproduce import gate, history, workloads
+    from reproduce import throughput as speeds
+
+    console, names = _console(), options.workloads
+    if options.pair:
+        verdicts = gate.pair(options.pair, names or workloads.GATED)
+    elif options.exact:
+        counts = gate.count_all(names or workloads.UPDATES)
+        if options.update:
+            print(gate.write_exact(counts))
+            return 0
+        verdicts = gate.judge_exact(counts)
+    else:
+        with console.status("measuring"):
+            shares = speeds.measure_all(names or list(workloads.MEASURED))
+        console.print(speeds.share_table(shares))
+        if options.history:
+            print(history.append(options.history, shares))
+        if options.update:
+            print(speeds.write_shares(shares))
+            return 0
+        verdicts = gate.judge_shares([share for share in shares if share.name in workloads.GATED])
+    alarms = 0
+    for verdict in verdicts:
+        alarms += verdict.alarm
+        text = f"{'ALARM' if verdict.alarm else 'ok'} {verdict.name}: {verdict.text}"
+        _say(console, text, "bold red" if verdict.alarm else "")
+    return 1 if alarms else 0
+
+
 def list_all(argv: Sequence[str]) -> int:
     """Print agents with their suites and sources, suites with their tasks, published results."""
     _parser("list", "agents, suites, tasks, sources, published results").parse(argv)
@@ -290,7 +341,7 @@ def _plan_table(plan: Plan) -> Table:
         table.add_column(name, justify="left" if name == "task" else "right")
     runs = plan.runs()
     for task, env_steps in plan.env_steps.items():
-        done = [r.seed for r in runs if r.task == task and r.status in ("finished", "diverged")]
+        done = [r.seed for r in runs if r.task == task and r.has_ended]
         to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
         cells = (" ".join(map(str, seeds)) for seeds in (plan.seeds, done, to_run))
         table.add_row(task, f"{env_steps:,}", *cells)

@@ -15,6 +15,7 @@ from suite.tasks import find_task
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
+EPISODES, EVALUATIONS = "episodes.csv", "evaluations.csv"
 CURVE_POINTS = 100
 """Points of a curve of training episodes; evaluations have their own."""
 
@@ -43,23 +44,43 @@ def read_table(path: Path) -> pd.DataFrame:
 def score(directory: Path, rule: str, env_steps: int) -> float:
     """Return a run's score at `env_steps`, NaN where nothing falls into its window.
 
-    The score is the mean over (0.9 t, t] of the evaluations (`deterministic`, `sampled`), or of the
-    returns of the training episodes that end there (`training`); reward units.
+    The score is the mean over (0.9 t, t] of the evaluations that were due there (`deterministic`,
+    `sampled`), or of the returns of the training episodes that end there (`training`); reward
+    units.
     """
-    file, column = _source_of(rule)
-    return _window_mean(read_table(directory / file), column, env_steps)
+    if rule == "training":
+        return _window_mean(read_table(directory / EPISODES), "episode_return", env_steps)
+    return _window_mean(evaluations(directory), "mean_return", env_steps)
+
+
+def evaluations(directory: Path) -> pd.DataFrame:
+    """Return a run's evaluations, each at the step it was due: a multiple of the interval.
+
+    Agents that act for a while between two updates evaluate at the first update past that step, up
+    to one rollout late, and for the last time up to one before their end. By the step that was due,
+    seeds share their steps and an evaluation falls into the same window as the reference's.
+    """
+    table = read_table(directory / EVALUATIONS)
+    record = read_record(directory) or {}
+    config = record.get("config", {})
+    interval = config.get("evaluation_interval")
+    if table.empty or not isinstance(interval, int) or interval < 1:
+        return table
+    due = table.env_steps // interval * interval
+    if record["status"] == "finished":
+        due.iloc[-1] = config["env_steps"]
+    return table.assign(env_steps=due)
 
 
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
-    file, column = _source_of(rule)
-    table = read_table(directory / file)
+    table = read_table(directory / EPISODES) if rule == "training" else evaluations(directory)
     if table.empty:
         return pd.DataFrame({"env_steps": [], "mean_return": []})
     if rule != "training":
-        return table.loc[table.env_steps <= env_steps, ["env_steps", column]]
+        return table.loc[table.env_steps <= env_steps, ["env_steps", "mean_return"]]
     points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
-    scores = [_window_mean(table, column, int(point)) for point in points]
+    scores = [_window_mean(table, "episode_return", int(point)) for point in points]
     return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
 
 
@@ -211,10 +232,3 @@ def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:
         return float("nan")
     inside = (table.env_steps > 0.9 * env_steps) & (table.env_steps <= env_steps)
     return float(table.loc[inside, column].mean(skipna=False)) if inside.any() else float("nan")
-
-
-def _source_of(rule: str) -> tuple[str, str]:
-    """Return the file and the column that a score of this rule is made of."""
-    if rule == "training":
-        return "episodes.csv", "episode_return"
-    return "evaluations.csv", "mean_return"

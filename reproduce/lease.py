@@ -52,7 +52,11 @@ class Leases:
             holder = {"host": platform.node(), "pid": os.getpid(), "machine": machine()}
             holder |= {"process_started": start_time(os.getpid()), "claimed_at": time.time()}
             write_atomically(lease, to_json(holder))
-            self._ours[run] = os.open(lease, os.O_RDWR)
+            try:
+                self._ours[run] = os.open(lease, os.O_RDWR)
+            except OSError:
+                lease.unlink()
+                raise
         return True
 
     def beat(self) -> list[Path]:

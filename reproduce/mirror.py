@@ -79,8 +79,7 @@ class Mirror:
     """Knows what of an agent's files has been read.
 
     A run's folder is read from when its agent has begun it, that is, has replaced the `run.json`
-    that was there: before, the files may yet be cut back. It must be read once before the run ends:
-    a manifest that arrives before any record looks like that of a damaged run.
+    that was there: before, the files may yet be cut back.
 
     Args:
         folder: where the agent works; holds `seed-<k>` for every run, and the log.

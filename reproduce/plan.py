@@ -17,7 +17,7 @@ from typing import Any
 
 import agents
 from suite.command_line import override
-from suite.files import write_json
+from suite.files import CHECKPOINT, write_json
 from suite.hardware import find_device, machine, num_cores, sources
 from suite.manifest import MANIFEST, damage
 from suite.settings import Preset, UsageError, find_preset, nearest
@@ -48,10 +48,15 @@ class Run:
     directory: Path
     """Where its record is, or will be."""
     status: str
-    """`finished` and `diverged` runs are kept; everything else is (started again and) run.
+    """`planned`, or what its record says.
 
     A `damaged` run was finished; its files are no longer what they were.
     """
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its result is kept; everything else is run, from its checkpoint or anew."""
+        return self.status in ("finished", "diverged")
 
 
 @dataclass(frozen=True)
@@ -140,18 +145,25 @@ class Plan:
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
-        On a GPU the seeds of a task share one process if the agent trains several at once.
+        On a GPU the seeds of a task share one process if the agent trains several at once. Seeds
+        that were trained together go on together, for their checkpoint fits no others: also with
+        those among them that have ended, which stay as they are.
 
         Args:
             runs: what `runs()` returned; default: what it returns now.
         """
         runs = self.runs() if runs is None else runs
-        waiting = [run for run in runs if run.status not in ("finished", "diverged")]
+        waiting = [run for run in runs if not run.has_ended]
         if self.device == "cpu" or not self.preset.seeds_together:
             bundles = [(run,) for run in waiting]
         else:
-            by_task = {run.task: () for run in waiting}
-            bundles = [tuple(r for r in waiting if r.task == task) for task in by_task]
+            here = {run.directory: run for run in runs}
+            bundles = list(dict.fromkeys(_companions(run, here) for run in waiting))
+            fresh: dict[str, tuple[Run, ...]] = {}
+            for run in waiting:
+                if not any(run in bundle for bundle in bundles):
+                    fresh[run.task] = (*fresh.get(run.task, ()), run)
+            bundles = [*filter(None, bundles), *fresh.values()]
         return [self.group(bundle) for bundle in bundles]
 
     def group(self, runs: Sequence[Run]) -> Group:
@@ -305,6 +317,22 @@ class Plan:
             *("--out", str(first.directory.parent)),
             *_flags(self.config, self.settings),
         )
+
+
+def _companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
+    """Return the runs whose checkpoint a run can go on from, in its order; none without one.
+
+    Args:
+        run: an unfinished run.
+        here: the plan's runs by folder.
+    """
+    seeds = (read_record(run.directory) or {}).get("config", {}).get("seeds")
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        return ()
+    folders = [run.directory.with_name(f"seed-{seed}") for seed in seeds]
+    whole = all(folder in here for folder in folders)
+    goes_on = whole and bool(folders) and (folders[0] / CHECKPOINT).exists()
+    return tuple(here[folder] for folder in folders) if goes_on else ()
 
 
 def make_plan(

@@ -40,7 +40,7 @@ def start_time(pid: int) -> int | None:
 
     With the number it names a process for good: numbers are used again, this pair is not.
     """
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return int(fields[START_TIME]) if fields and fields[STATE] not in ("Z", "X") else None
 
 
@@ -49,7 +49,9 @@ def cpu_seconds(session: int) -> float | None:
     ticks = [
         sum(map(int, fields[USER_TIME : CHILD_SYSTEM_TIME + 1]))
         for entry in (os.listdir(PROC) if PROC.exists() else ())
-        if entry.isdecimal() and (fields := _stat(int(entry))) and fields[SESSION] == str(session)
+        if entry.isdecimal()
+        and (fields := stat_fields(int(entry)))
+        and fields[SESSION] == str(session)
     ]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
@@ -144,7 +146,8 @@ class AgentProcess:
         self._popen.wait()
 
 
-def _stat(pid: int) -> list[str] | None:
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of `/proc/<pid>/stat` after the program's name; None if it has ended."""
     with contextlib.suppress(OSError):  # it has ended
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return None

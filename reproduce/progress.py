@@ -69,7 +69,7 @@ class Board:
 
 def start_progress(run: Run) -> Progress:
     """Return how far a run is before it is started: nowhere, unless it has ended."""
-    state = run.status if run.status in ("finished", "diverged") else "waiting"
+    state = run.status if run.has_ended else "waiting"
     return Progress(run, state, run.env_steps if state == "finished" else 0)
 
 

@@ -53,7 +53,7 @@ class View:
     def __call__(self, board: Board) -> None:
         """Show the state of every run; failures are printed once, as they happen."""
         if not self._reported:
-            done = [row for row in board.rows if row.run.status in ("finished", "diverged")]
+            done = [row for row in board.rows if row.run.has_ended]
             self._reported |= {(row.run.task, row.run.seed) for row in done} | {("", 0)}
         for note in board.notes[self._num_notes :]:
             self._say(note)

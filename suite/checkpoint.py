@@ -33,6 +33,9 @@ class Policy:
     def __init__(self, task: Task, spaces: Spaces, decide: Decide) -> None:
         self.task = task
         self._spaces, self._decide = spaces, decide
+        if spaces.continuous:
+            self._low, high = np.array([spaces.low, spaces.high], dtype=np.float32)
+            self._half_range = (high - self._low) / 2
 
     def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
         """Return actions as `VectorEnv.step` takes them: numbers, or `[..., A]` in [-1, 1].
@@ -50,8 +53,7 @@ class Policy:
         actions = self.act(obs, generator)
         if not self._spaces.continuous:
             return actions
-        low, high = np.array([self._spaces.low, self._spaces.high], dtype=np.float32)
-        return low + (actions + 1) / 2 * (high - low)
+        return self._low + (actions + 1) * self._half_range
 
 
 def save_policy(

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: if the disk refuses; `path` then holds what it held before.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not the process's number: on a shared disk, another machine's process may have the same.
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with aside.open("wb") as file:
+        with aside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

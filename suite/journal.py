@@ -126,6 +126,7 @@ class Journal:
 
         Raises:
             OSError: if the disk refuses; the checkpoint before stays.
+            UsageError: if another process has begun the same run meanwhile.
         """
         self._write_pending(sync=True)
         tensors: dict[str, Tensor] = {}
@@ -163,6 +164,7 @@ class Journal:
 
     def _write_pending(self, *, sync: bool = False) -> None:
         """Append the actions that wait; those after the last checkpoint are cut on resume."""
+        self._recorder.check_ours()
         self._folder.mkdir(exist_ok=True)
         with self._path.open("ab") as file:
             file.write(self._pending)

@@ -18,7 +18,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -283,8 +282,7 @@ class Recorder:
             OSError: if the disk refuses.
             UsageError: if another process has begun the same run meanwhile.
         """
-        for i in self.active:
-            self._check_ours(i)
+        self.check_ours()
         self.flush()
         now = time.perf_counter()
         return {
@@ -303,6 +301,15 @@ class Recorder:
                 "seconds": dict(self.clock.seconds),
             },
         }
+
+    def check_ours(self) -> None:
+        """Make sure that these runs are still this process's.
+
+        Raises:
+            UsageError: if another process has begun the same run meanwhile.
+        """
+        for i in self.active:
+            self._check_ours(i)
 
     def restart_clock(self, clock: Mapping[str, Any]) -> None:
         """Go on with the times of a checkpoint; those since it was made, and of a replay, are not.
@@ -444,11 +451,12 @@ def train_each_seed(
     """
     config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
     each = [dataclasses.replace(config, seeds=(seed,)) for seed in config.seeds]
-    # The first seeds have finished if this command was killed: it goes on after them.
-    left = list(dropwhile(lambda alone: _is_done(alone, options.out), each)) or each
+    # Seeds have ended if this command was killed: it goes on with the others.
+    ends = [_end_of(alone, options.out) for alone in each]
+    left = [alone for alone, end in zip(each, ends, strict=True) if end is None] or each
     for alone in left:
         _refuse_finished(options.out / f"seed-{alone.seeds[0]}")
-    status = 0
+    status = 2 if "diverged" in ends else 0
     for alone in left:
         recorder = Recorder.for_command(agent, alone, options)
         train(alone, recorder)
@@ -456,11 +464,12 @@ def train_each_seed(
     return status
 
 
-def _is_done(alone: Any, directory: Path) -> bool:
-    """Whether the only seed of a configuration has finished."""
+def _end_of(alone: Any, directory: Path) -> Status | None:
+    """Return how the only seed of a configuration has ended; None if it has not."""
     record = _read_record(directory / f"seed-{alone.seeds[0]}")
     config = json.loads(json.dumps(dataclasses.asdict(alone)))
-    return record.get("status") == "finished" and record.get("config") == config
+    ended = record.get("status") in ("finished", "diverged") and record.get("config") == config
+    return record["status"] if ended else None
 
 
 def _refuse_finished(folder: Path) -> None:

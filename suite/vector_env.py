@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import envpool
 import numpy as np
 
 from suite.tasks import Task
@@ -112,6 +111,8 @@ class VectorEnv:
         options: dict[str, Any] = dict(task.options)
         if render:
             options["render_mode"] = "rgb_array"
+        import envpool  # half a second, which plans and usage errors need not wait
+
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds of float64 spaces
             warnings.simplefilter("ignore")
             self._pool = envpool.make_gymnasium(

@@ -1,7 +1,15 @@
 """What all tests share: GPU tests are skipped, by name, where there is no GPU."""
 
+import signal
+
 import pytest
 import torch
+
+
+def pytest_configure() -> None:
+    """Take back what `nohup` or a shell's `&` has the tests ignore: some of them send it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

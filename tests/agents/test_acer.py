@@ -270,7 +270,7 @@ def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None
         valid=torch.ones(1, 1),
     )
     average = torch.tensor([[[-200.0, 0.0, 0.0]]])
-    signals = acer.judge(config, batch, logits, torch.ones(2, 1, 3), average)
+    signals = acer.learning_signals(config, batch, logits, torch.ones(2, 1, 3), average)
     assert torch.isfinite(signals.gradients).all()
     assert torch.isfinite(signals.diagnostics).all()
 
@@ -559,7 +559,7 @@ def test_diagnostics_are_what_they_are_called() -> None:
         trace_mask=torch.zeros(1, 1),
         valid=torch.ones(1, 1),
     )
-    rows = acer.judge(
+    rows = acer.learning_signals(
         config,
         batch,
         policy.log().expand(2, 1, 3),

@@ -484,7 +484,7 @@ def test_diagnostics_are_what_they_are_called() -> None:
     )
     values, q_values = torch.tensor([[2.0], [9.0]]), torch.tensor([[[3.0]], [[7.0]]])
     corrections = single(0.4, 1, 1, 2)
-    signals = acer.judge(config, batch, policy, average, values, corrections, q_values)
+    signals = acer.learning_signals(config, batch, policy, average, values, corrections, q_values)
     seen = dict(zip(acer.METRICS, signals.diagnostics[:, 0, 0].tolist(), strict=False))
     assert signals.value_targets.item() == pytest.approx(2 + (5 - 3))  # a ratio beyond 1
     assert seen["q_loss"] == seen["value_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
@@ -591,12 +591,17 @@ class ScriptedEnv:
     """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
 
     spaces = Spaces((1,), 1, (-1.0,), (1.0,))
+    action_shape = (1,)
     kind = "truncation"
     reward = 1.0
 
     def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = env_seeds.shape
+        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
         self.time = 0
+
+    @property
+    def obs(self) -> np.ndarray:
+        return self._obs()
 
     def reset(self) -> np.ndarray:
         return self._obs()

@@ -401,7 +401,7 @@ def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) ->
         """The loss as `update` has it, its targets those of the first call."""
         outputs, values = network(batch.obs.flatten(0, 1))
         outputs, values = outputs.unflatten(0, (7, 4))[:-1], values.unflatten(0, (7, 4))
-        log_probs, entropies = impala.judge(outputs, network.log_stds, batch.actions)
+        log_probs, entropies = impala.evaluate_actions(outputs, network.log_stds, batch.actions)
         if not held:
             held.append(
                 impala.vtrace_from_importance_weights(
@@ -677,7 +677,7 @@ def test_log_probabilities_of_continuous_actions_are_summed() -> None:
     means, draws = torch.randn(2, 3, 2, 4, generator=generator)
     log_stds = torch.tensor([-1.0, 0.0, 0.5, 0.2])
     normal = torch.distributions.Normal(means, log_stds.exp().expand_as(means))
-    log_probs, entropies = impala.judge(means, log_stds, draws)
+    log_probs, entropies = impala.evaluate_actions(means, log_stds, draws)
     torch.testing.assert_close(log_probs, normal.log_prob(draws).sum(-1))
     torch.testing.assert_close(entropies, normal.entropy().sum(-1))
 

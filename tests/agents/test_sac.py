@@ -13,6 +13,7 @@ from torch import Tensor
 
 import agents
 from agents import sac
+from suite import affine
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.vector_env import Step
@@ -59,7 +60,7 @@ def random_batch(
 
 def parameters_of(learner: sac.Learner) -> list[Tensor]:
     modules = (learner.actor, learner.critics, learner.target_critics)
-    return [p.detach().clone() for module in modules for p in module.parameters()]
+    return [p.clone() for module in modules for p in (*module.weights, *module.biases)]
 
 
 # Mathematics
@@ -219,45 +220,56 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
 def _flat(stack: sac.StackedMLP, member: int) -> list[Tensor]:
     """Return a member's weights and biases in the layout of `nn.Linear`'s state."""
     pairs = zip(stack.weights, stack.biases, strict=True)
-    return [t.detach() for w, b in pairs for t in (w[0, member].T, b[0, member])]
+    return [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
 
 
-def test_the_actor_step_builds_no_critic_gradients() -> None:
+def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """dQ/da needs no weight gradients; building them would waste a third of the actor's step."""
     config = replace(TINY, seeds=(1, 2))
     learner = sac.make_learner(config, 3, 1, CPU)
     obs, noise = torch.randn(2, 8, 3), torch.randn(2, 8, 1)
-    before = [p.detach().clone() for p in learner.critics.parameters()]
+    sizes = []
+    weight_gradient = affine._weight_gradient
+    monkeypatch.setattr(
+        affine, "_weight_gradient", lambda x, g: sizes.append(x.shape[1]) or weight_gradient(x, g)
+    )
+    before = learner.critics.flat.detach().clone()
     sac._update_actor(learner, config, obs, noise)
-    assert all(p.grad is None for p in learner.critics.parameters())
-    assert all(torch.equal(p, q) for p, q in zip(learner.critics.parameters(), before, strict=True))
+    assert sizes == [16, 16, 3] * 2  # the actors' layers, last one first
+    assert learner.critics.flat.grad is None
+    assert torch.equal(learner.critics.flat, before)
 
 
 def test_the_batched_form_equals_the_form_member_by_member() -> None:
-    """The GPU's and the CPU's way of applying stacked weights are the same function."""
+    """The GPU's and the CPU's way of applying stacked weights: one function and one gradient."""
     config = replace(TINY, seeds=(1, 2, 3), num_critics=4)
     critics = sac.make_learner(config, 5, 2, CPU).critics
     inputs = torch.randn(3, 8, 7)
-    weights, biases = list(critics.weights), list(critics.biases)
-    torch.testing.assert_close(
-        sac.batched_forward(inputs, weights, biases), sac.membered_forward(inputs, weights, biases)
-    )
+    batched = sac.batched_forward(inputs, *critics._split(critics.flat))
+    membered = critics(inputs)
+    torch.testing.assert_close(batched, membered)
+    upstream = torch.randn_like(batched)
+    gradients = [torch.autograd.grad(y, critics.flat, upstream)[0] for y in (batched, membered)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.1])
-def test_the_action_gradient_is_clipped_per_component(clip: float) -> None:
+def test_the_action_gradient_is_clipped_per_component(
+    clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """dQ/da enters the actor's gradient bounded by `clip`, whatever the batch size."""
     config = replace(TINY, action_gradient_clip=clip, learn_alpha=False, initial_alpha=0.0)
     learner = sac.make_learner(config, 3, 1, CPU)
     with torch.no_grad():
         for weight in learner.critics.weights:
             weight.mul_(20)
-    last_bias = learner.actor.biases[-1]
+    monkeypatch.setattr(learner.actor_optimiser, "zero_grad", lambda: None)
     obs, noise = torch.randn(1, 8, 3), torch.zeros(1, 8, 1)
     sac._update_actor(learner, config, obs, noise)
     # d loss / d mean = -mean over B of clipped dQ/da times d tanh/du, which is at most 1
-    assert last_bias.grad is not None
-    assert 0 < last_bias.grad[0, 0, 0].abs().item() <= clip
+    assert learner.actor.flat.grad is not None
+    last_bias = learner.actor._split(learner.actor.flat.grad)[1][-1]
+    assert 0 < last_bias[0, 0, 0].abs().item() <= clip
 
 
 # Initial weights and replay

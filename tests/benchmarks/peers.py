@@ -59,6 +59,55 @@ if __name__ == "__main__":
     print((counts[1] - counts[0]) / (times[1] - times[0]))
     env.close()
 """
+TORCHRL = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch import nn
+from tensordict.nn import TensorDictModule
+from torchrl.collectors import Collector
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import DoubleToFloat, GymEnv, TransformedEnv
+from torchrl.modules import MLP, NormalParamExtractor, ProbabilisticActor, TanhNormal, ValueOperator
+from torchrl.objectives import SACLoss, SoftUpdate
+
+threads, warm_up, steps = map(int, sys.argv[1:])
+torch.set_num_threads(threads)
+torch.manual_seed(1)
+env = TransformedEnv(GymEnv("HalfCheetah-v5"), DoubleToFloat())
+bounds = {"low": env.action_spec.space.low, "high": env.action_spec.space.high, "tanh_loc": False}
+layers = {"num_cells": [256, 256], "activation_class": nn.ReLU}
+net = nn.Sequential(MLP(in_features=17, out_features=12, **layers), NormalParamExtractor())
+actor = ProbabilisticActor(
+    TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
+    spec=env.action_spec, in_keys=["loc", "scale"], distribution_class=TanhNormal,
+    distribution_kwargs=bounds, return_log_prob=False)
+critic = ValueOperator(MLP(in_features=23, out_features=1, **layers),
+                       in_keys=["action", "observation"])
+loss = SACLoss(actor, critic, num_qvalue_nets=2, loss_function="l2", delay_qvalue=True)
+loss.make_value_estimator(gamma=0.99)
+target = SoftUpdate(loss, eps=0.995)
+parameters = [loss.actor_network_params, loss.qvalue_network_params]
+optimisers = [torch.optim.Adam([*p.flatten_keys().values()], lr=3e-4) for p in parameters]
+optimisers.append(torch.optim.Adam([loss.log_alpha], lr=3e-4))
+replay = TensorDictReplayBuffer(storage=LazyTensorStorage(1_000_000), batch_size=256)
+collector = Collector(env, actor, frames_per_batch=1, total_frames=warm_up + steps,
+                              init_random_frames=warm_up - 100)
+for step, data in enumerate(collector):
+    if step == warm_up:
+        started = time.perf_counter()
+    replay.extend(data.reshape(-1))
+    if step < warm_up - 100:
+        continue
+    losses = loss(replay.sample())
+    for optimiser in optimisers:
+        optimiser.zero_grad()
+    (losses["loss_actor"] + losses["loss_qvalue"] + losses["loss_alpha"]).backward()
+    for optimiser in optimisers:
+        optimiser.step()
+    target.step()
+print(steps / (time.perf_counter() - started))
+"""
 PFRL = """
 import sys, time, warnings
 warnings.simplefilter("ignore")
@@ -149,6 +198,11 @@ def stable_baselines3(name: str, threads: int, warm_up: int, steps: int) -> floa
     return _peer(STABLE_BASELINES3, [name, *map(str, (threads, warm_up, steps))], threads)
 
 
+def torchrl(threads: int, warm_up: int, steps: int) -> float:
+    """Return the speed of SAC put together from torchrl's collector, replay and loss."""
+    return _peer(TORCHRL, [*map(str, (threads, warm_up, steps))], threads)
+
+
 def pfrl(replay_ratio: int, unroll_length: int, warm_up: int, steps: int) -> float:
     """Return the speed of pfrl's ACER on CartPole, networks and unrolls as ours."""
     numbers = (replay_ratio, unroll_length, 1, warm_up, steps // 20)  # it takes its time
@@ -197,6 +251,7 @@ COMPARISONS = {
                 600,
             ),
             "stable-baselines3": partial(stable_baselines3, "sac", 1, 600),
+            "torchrl": partial(torchrl, 1, 600),
         },
     ),
     "a2c-cartpole": Comparison(

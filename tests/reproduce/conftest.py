@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reproduce import launch as launching
 from reproduce import plan as planning
+from reproduce import pool as pooling
 from reproduce.plan import Plan, Run
 from suite.manifest import write_manifest
 from suite.recorder import Recorder
@@ -47,7 +47,7 @@ def end(folder, status, error=None):
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """A function that says by its first seed which script a process runs."""
-    monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pooling, "POLL_SECONDS", 0.02)
 
     def choose(scripts: Mapping[int, str]) -> None:
         def command(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:

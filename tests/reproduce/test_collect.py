@@ -23,8 +23,9 @@ Reseal = Callable[[Path], None]
 
 
 def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
-    """Runs of 1,000 steps of Pendulum on a CPU."""
+    """Runs of 1,000 steps of Pendulum on a CPU, evaluated every 50."""
     standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu"}
+    standard["settings"] = ["evaluation_interval=50"]
     return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
 
 
@@ -82,6 +83,36 @@ def test_a_score_is_the_mean_of_its_window_and_nothing_else(
     lines = [columns, *(f"{step},{value},0.5" for step, value in rows)]
     (tmp_path / file).write_text("\n".join(lines) + "\n")
     assert collect.score(tmp_path, rule, steps) == np.mean(list(inside.values()))
+
+
+LATE = {304: 3.0, 600: 6.0, 904: 9.0, 998: 10.0}
+"""Returns by step of an agent that acts 8 steps between updates: due at 300, 600, 900 and 1000."""
+
+
+def test_a_late_evaluation_counts_at_the_step_it_was_due(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """The one due at 0.9 t falls out of the window, as the reference's does; the last is at t."""
+    plan = pendulum(tmp_path, [1, 2, 3], settings=["evaluation_interval=300"])
+    folder = record_run(plan, TASK, 1, LATE)
+    record_run(plan, TASK, 2, {301: 3.0, 607: 6.0, 900: 9.0, 993: 10.0})
+    record_run(plan, TASK, 3, {302: 3.0, 601: 6.0, 903: 9.0}, status="running")
+    assert collect.score(folder, "deterministic", 1000) == 10.0
+    steps = collect.collect_curves(plan).groupby("seed").env_steps.apply(list).to_dict()
+    assert steps == {1: [300, 600, 900, 1000], 2: [300, 600, 900, 1000], 3: [300, 600, 900]}
+
+
+@pytest.mark.parametrize(("env_steps", "inside"), [(400, 1), (1000, 2), (1400, 3), (2000, 4)])
+def test_a_window_holds_as_many_evaluations_as_the_references(
+    env_steps: int, inside: int, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Of one and the same step t, `references` counts 0.9 t / interval out, rounded down."""
+    plan = pendulum(tmp_path, [1], env_steps=env_steps)
+    last = env_steps - 4
+    late = {step + 7: 0.0 for step in range(50, last, 50)} | {last: 0.0}
+    table = collect.evaluations(record_run(plan, TASK, 1, late))
+    window = (10 * table.env_steps > 9 * env_steps) & (table.env_steps <= env_steps)
+    assert window.sum() == inside == env_steps // 50 - 9 * env_steps // 500
 
 
 def test_every_episode_of_the_window_weighs_the_same(tmp_path: Path) -> None:

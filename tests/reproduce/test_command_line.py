@@ -225,6 +225,20 @@ def test_a_mistake_in_a_shell_is_one_line(line: str, answer: str, desk: Path) ->
     assert answer in ended.stderr
 
 
+def test_a_plan_is_shown_before_a_simulator_is_imported(desk: Path) -> None:
+    """57 games are planned from names and settings; envpool would double the time of it."""
+    script = """
+import sys
+from reproduce.__main__ import main
+assert main(["a2c", "atari", "--dry-run"]) == 0
+slow = {"envpool", "pandas", "matplotlib", "scipy"} & set(sys.modules)
+assert not slow, slow
+"""
+    ended = in_a_shell(["-c", script], desk)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "57 processes" in ended.stdout
+
+
 def test_a_mistake_is_answered_before_torch_is_imported(desk: Path) -> None:
     """Whatever names alone can tell takes a moment, not the seconds that torch needs."""
     script = """
@@ -310,7 +324,7 @@ def test_ctrl_c_says_how_to_go_on(
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
     monkeypatch.setattr(Plan, "_command", lambda self, runs: command)
-    monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr("reproduce.pool.POLL_SECONDS", 0.02)
     launch = launching.launch
 
     def launch_and_interrupt(plan: Plan, watch: Callable[[Board], None]) -> Board:

@@ -3,6 +3,7 @@
 What is opened for writing, and what is started, is seen by an audit hook of the interpreter.
 """
 
+import hashlib
 import json
 import os
 import pickle
@@ -28,6 +29,7 @@ from reproduce.plan import PLAN_KEYS, ROOT, load_plan, make_plan, read_record
 from suite.command_line import run_main
 from suite.files import check_name
 from suite.settings import UsageError
+from suite.snapshot import Snapshot, read_snapshot, write_snapshot
 from suite.tasks import SUITES, tasks_in
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -401,6 +403,33 @@ def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
     (plan.directory / "plan.json").write_bytes(bomb)
     said = refused(["report", "sac", "classic", "--runs-dir", str(tmp_path)], deeds, capsys)
     assert f"unreadable {plan.directory / 'plan.json'}" in said
+
+
+@pytest.mark.parametrize("what", ["description", "tensors", "tensors with their sum"])
+@all_bombs
+def test_a_pickle_in_place_of_a_checkpoint_is_not_loaded(
+    bomb: bytes, what: str, tmp_path: Path, deeds: list[str]
+) -> None:
+    """Not even one whose sum a forger has put into the description."""
+    write_snapshot(tmp_path, Snapshot({}, {"tensor": torch.zeros(1)}))
+    (tensors,) = tmp_path.glob("*.safetensors")
+    if what == "description":
+        (tmp_path / "checkpoint.json").write_bytes(bomb)
+    else:
+        tensors.write_bytes(bomb)
+    if what == "tensors with their sum":
+        content = {"tensors": hashlib.sha256(bomb).hexdigest()}
+        tensors.rename(tmp_path / f"tensors-{content['tensors'][:16]}.safetensors")
+        seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        (tmp_path / "checkpoint.json").write_text(json.dumps({"sha256": seal, "content": content}))
+    watching.append(deeds)
+    try:
+        with pytest.raises(UsageError, match=r"^unreadable checkpoint in") as refusal:
+            read_snapshot(tmp_path)
+    finally:
+        watching.pop()
+    assert deeds == []
+    assert ("changed" in str(refusal.value)) == (what == "tensors")
 
 
 def test_a_pickle_is_not_loaded_by_a_command_in_a_shell(

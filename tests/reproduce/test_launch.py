@@ -3,8 +3,10 @@
 Small scripts stand in for the agents: a launcher knows them by their files and exit status alone.
 """
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,13 +16,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from reproduce import launch as launching
+from agents import sac
+from reproduce import pool as pooling
 from reproduce.launch import launch
 from reproduce.plan import ROOT, Plan, Run, make_plan, read_record
 from reproduce.progress import Board, Progress, last_row
 from suite.files import write_atomically
+from suite.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -87,7 +92,7 @@ def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
     record = record_of(plan, 2)
     assert record["status"] == "failed"
     assert record["error"] == "exit 1: MemoryError: no more"
-    assert len(record["log_tail"]) == launching.LOG_LINES
+    assert len(record["log_tail"]) == pooling.LOG_LINES
     assert record["log_tail"][-1] == "MemoryError: no more"
     assert "all is well" in record["log_tail"]
     assert sys.executable in record["command"]
@@ -462,3 +467,53 @@ def test_seeds_of_one_process_are_not_waited_for_one_after_another(
     for row in board.rows:
         row.state, row.env_steps, row.env_steps_per_second = "waiting", 0, 10.0
     assert board.seconds_left == 200.0
+
+
+def test_seeds_trained_together_go_on_together_after_one_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their checkpoint is gone on from, not thrown away; the divergence stays what it was."""
+    command, log = Plan._command, Recorder.log
+
+    def on_a_cpu(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
+        return tuple("cpu" if word == "cuda" else word for word in command(plan, runs))
+
+    monkeypatch.setattr(Plan, "_command", on_a_cpu)
+
+    def train(folder: Path, dies_at: float) -> Plan:
+        """Let seed 1 diverge at 600 steps and, perhaps, all be killed later."""
+
+        def faulty(
+            recorder: Recorder, env_steps: int, num_updates: int, metrics: Any, checks: Any
+        ) -> None:
+            bad = math.nan if env_steps == 600 else 0.0
+            checks = {**checks, "planted": np.array([bad, 0.0, 0.0])}
+            log(recorder, env_steps, num_updates, metrics, checks)
+            recorder.checkpoint_seconds = 0.0 if env_steps == 800 else math.inf
+            if env_steps >= dies_at:
+                raise KeyboardInterrupt
+
+        changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200"]
+        changes += ["log_interval=50", "evaluation_interval=600", "evaluation_episodes=1"]
+        plan = pendulum(folder, [1, 2, 3, 4], env_steps=1200, settings=changes)
+        plan = dataclasses.replace(plan, device="cuda")
+        runs = [run for run in plan.runs() if run.seed != 4]
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(Recorder, "log", faulty)
+            sac.main(plan.group(runs).command[3:])
+        return plan
+
+    whole, cut = train(tmp_path / "whole", math.inf), train(tmp_path / "cut", 1000)
+    assert [run.status for run in cut.runs()] == ["diverged", "running", "running", "planned"]
+    board = launch(cut, ignore)
+    assert [row.state for row in board.rows] == ["diverged", "finished", "finished", "finished"]
+    folder = cut.directory / TASK
+    assert (folder / "seeds-1-2-3.log").exists()
+    assert (folder / "seeds-4.log").exists()
+    for seed in (1, 2, 3):
+        record = json.loads((folder / f"seed-{seed}" / "run.json").read_bytes())
+        assert len(record["resumed_at"]) == 1
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv"):
+            ours, theirs = (plan.directory / TASK / f"seed-{seed}" / name for plan in (cut, whole))
+            assert ours.read_bytes() == theirs.read_bytes()
+    assert launch(cut, ignore).rows[0].state == "diverged"

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from reproduce import launch as launching
+from reproduce import pool as pooling
 from reproduce import processes
 from reproduce.launch import launch
 from reproduce.plan import ROOT, Cluster, Plan, make_plan
 from reproduce.progress import Board
-from reproduce.ray_launch import RayPool, connect
+from reproduce.ray_pool import RayPool, connect
 from suite import hardware
 from suite.settings import UsageError
 
@@ -91,7 +91,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             super().__init__(plan)
             made.append(self)
 
-    monkeypatch.setattr("reproduce.ray_launch.RayPool", Known)
+    monkeypatch.setattr("reproduce.ray_pool.RayPool", Known)
     return made
 
 
@@ -199,7 +199,7 @@ def test_an_error_of_the_agent_is_its_own(nodes: Nodes, tmp_path: Path, stand_in
     assert (tmp_path / "starts").read_text() == "x"
     record = record_of(plan, 2)
     assert record["log_tail"][-1] == "ValueError: no more"
-    assert len(record["log_tail"]) == launching.LOG_LINES
+    assert len(record["log_tail"]) == pooling.LOG_LINES
     assert [run.status for run in plan.runs()] == ["finished", "failed", "finished"]
 
 
@@ -209,7 +209,7 @@ def test_other_code_than_the_grids_is_refused(
     """Nodes compare what they were sent with what the grid was begun with."""
     stand_in({1: FINISH})
     ours = hardware.sources("sac")
-    monkeypatch.setattr(launching, "sources", lambda agent: ours | {"suite/tasks.py": "0"})
+    monkeypatch.setattr(pooling, "sources", lambda agent: ours | {"suite/tasks.py": "0"})
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster)
         ((state, error),) = ends(launch(plan, ignore)).values()
@@ -344,7 +344,7 @@ sys.path.insert(0, {tests!r})
 from test_ray import OFTEN, pendulum
 from reproduce.launch import launch
 from reproduce.plan import Plan
-from reproduce.ray_launch import connect
+from reproduce.ray_pool import connect
 command = Plan._command
 Plan._command = lambda plan, runs: (*command(plan, runs), *OFTEN)
 with connect("auto") as cluster:
@@ -432,10 +432,8 @@ def test_without_the_extra_the_line_names_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_something_else_at_the_address_is_one_line(tmp_path: Path) -> None:
     """Ray would wait for minutes."""
-    program = (
-        "import sys; from reproduce import __main__, ray_launch; from suite import command_line"
-    )
-    program += "; ray_launch.CONNECT_SECONDS = 2.0; sys.exit(command_line.run_main(__main__.main))"
+    program = "import sys; from reproduce import __main__, ray_pool; from suite import command_line"
+    program += "; ray_pool.CONNECT_SECONDS = 2.0; sys.exit(command_line.run_main(__main__.main))"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

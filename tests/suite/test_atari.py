@@ -20,12 +20,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import ale_py
+import envpool
 import numpy as np
 import pytest
 from ale_py.roms import get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 
-from suite import vector_env
 from suite.tasks import Protocol, find_task
 from suite.vector_env import Step, VectorEnv
 
@@ -103,7 +103,7 @@ def scripted(
         made.update(settings, name=name)
         return pool
 
-    monkeypatch.setattr(vector_env.envpool, "make_gymnasium", make)
+    monkeypatch.setattr(envpool, "make_gymnasium", make)
     env = VectorEnv(find_task("Breakout-v5", protocol), np.zeros((1, 2), dtype=np.int32), **options)
     sticky = protocol == "sticky"
     assert made["episodic_life"] is not sticky

@@ -383,6 +383,23 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
 
 
+def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(tmp_path: Path) -> None:
+    """They would stand before the newer one's own, and spoil what it goes on from."""
+    Run(tmp_path / "whole").play()
+    old, new = Run(tmp_path / "cut"), Run(tmp_path / "cut")
+    old.env.reset()
+    old.journal.record(np.ones((1, 2)))
+    with pytest.raises(UsageError, match="begun anew by another process"):
+        old.journal.save(1)
+    with pytest.raises(Killed):
+        new.play(45)
+    again = Run(tmp_path / "cut")
+    assert again.recorder.snapshot is not None
+    assert again.recorder.snapshot.content["numbers"] == [SAVES[-1]]
+    again.play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
 def test_unread_sums_go_on(tmp_path: Path) -> None:
     """Diagnostics of half a log interval: the mean is over the whole one."""
     whole, first, second = Means(), Means(), Means()

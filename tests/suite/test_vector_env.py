@@ -14,7 +14,6 @@ import envpool
 import numpy as np
 import pytest
 
-from suite import vector_env
 from suite.randomness import environment_seeds
 from suite.tasks import Task, find_task
 from suite.vector_env import Step, VectorEnv
@@ -374,7 +373,7 @@ class FakePool:
 
 def fake(monkeypatch: pytest.MonkeyPatch, low: float, high: float) -> None:
     monkeypatch.setattr(
-        vector_env.envpool, "make_gymnasium", lambda name, **options: FakePool(low, high, **options)
+        envpool, "make_gymnasium", lambda name, **options: FakePool(low, high, **options)
     )
 
 

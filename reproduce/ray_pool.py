@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import ray_node
-from reproduce.launch import Pool, Worker
 from reproduce.mirror import Changes, apply, read_folders
 from reproduce.plan import ROOT, Cluster, Group, Plan
+from reproduce.pool import Pool, Worker
 from reproduce.processes import End
 from reproduce.progress import Progress
 from suite.files import NO_SPACE, write_json

@@ -1,0 +1,473 @@
+"""A gate for speed in four tiers, of which none may cry wolf.
+
+1. Exact: what an update dispatches, multiplies, allocates and waits for is counted and must be what
+   `results/throughput/exact.json` says. Counts have no noise, so any change is an alarm.
+2. Shares: speeds over ceilings and over plain ways, taken in one process, against those that were
+   recorded on the same machine.
+3. Pairs: this tree against another commit, two processes that take turns.
+4. History: shares over time with their change points; it draws, and never alarms.
+
+What is measured is in `reproduce.workloads`; `docs/throughput.md` says how often each tier errs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reproduce import workloads
+from reproduce.throughput import (
+    BASELINES,
+    Ratio,
+    Share,
+    measure,
+    ratio,
+    read_shares,
+    take_turns,
+    this_machine,
+)
+from reproduce.workloads import UPDATES, built, count_flops
+from suite.files import write_json
+from suite.settings import UsageError, nearest
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = "python -m reproduce throughput --update"
+LEAST_OF_BASELINE = 0.85
+"""A share below as much of its baseline is an alarm, if it is found twice."""
+LEAST_OF_REVISION = 0.93
+"""An alarm if the whole interval of a ratio of two commits' speeds is below."""
+PAIR_SECONDS = 5.0
+"""Measured in one comparison of two trees."""
+DECLARE = "python -m reproduce throughput --exact --update"
+SYNCHRONISING = (
+    *("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero"),
+    *("aten.masked_select", "aten.unique", "aten._unique2", "aten.unique_consecutive"),
+    *("aten.unique_dim", "aten.bincount", "aten.repeat_interleave"),
+)
+"""Operators whose result the host has to wait for: a value, or a shape that depends on values."""
+Exact = dict[str, Any]
+"""What is counted of one workload: `operators` by name, and numbers."""
+
+
+class Verdict(NamedTuple):
+    """What a tier says of one workload."""
+
+    name: str
+    """Of the workload."""
+    alarm: bool
+    text: str
+    """One line: what was found, or why nothing could be."""
+
+
+# -- tier 1 -----------------------------------------------------------------------------------
+
+
+class _Operators(TorchDispatchMode):
+    """Counts dispatched operators, and those among them that the host waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.num_synchronising = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Count one operator and do it."""
+        name = str(func)
+        self.counts[name] += 1
+        waits = name.rpartition(".")[0] in SYNCHRONISING or _selects_by_mask(name, args)
+        self.num_synchronising += waits
+        return func(*args, **(kwargs or {}))
+
+
+def _selects_by_mask(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an index is a mask, the number of whose true entries decides a shape."""
+    if not name.startswith(("aten.index.Tensor", "aten.index_put")):
+        return False
+    return any(index is not None and index.dtype == torch.bool for index in args[1])
+
+
+def exact_counts(repeat: Callable[[], object]) -> Exact:
+    """Return what one repetition costs, free of noise, once it is in its steady state.
+
+    Keys: `operators` (times each was dispatched, by name), `flops` of matrix products and
+    convolutions, `synchronisations` with the host, `recompilations` by torch.compile,
+    `allocations` and `allocated_bytes` of torch's memory, and `growth_bytes`: what is not freed.
+    """
+    for _ in range(2):  # optimisers make their state at the first step
+        repeat()
+    compiled = _num_compilations()
+    repeat()
+    recompilations = _num_compilations() - compiled
+    with _Operators() as operators:
+        repeat()
+    _allocations(repeat)  # the profiler counts the release of what it has seen made
+    allocations = _allocations(repeat)
+    made = [size for size in allocations if size > 0]
+    return {
+        "operators": dict(sorted(operators.counts.items())),
+        "flops": count_flops(repeat),
+        "synchronisations": operators.num_synchronising,
+        "recompilations": recompilations,
+        "allocations": len(made),
+        "allocated_bytes": sum(made),
+        "growth_bytes": sum(allocations),
+    }
+
+
+def _num_compilations() -> int:
+    """Return how many graphs torch.compile has made so far in this process."""
+    if "torch._dynamo" not in sys.modules:
+        return 0
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def _allocations(repeat: Callable[[], object]) -> list[int]:
+    """Return the bytes of every allocation, and negative ones of every release, by torch."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        _quiet_stderr(),
+        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
+    ):
+        repeat()
+    events: Any = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return [event.nbytes() for event in events if event.name() == "[memory]"]
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop what the profiler's C++ writes about itself."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with Path(os.devnull).open("w") as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def environment() -> dict[str, str]:
+    """Return what counts depend on beside the code."""
+    return {
+        "torch": torch.__version__.partition("+")[0],
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def count_all(names: Sequence[str] = UPDATES) -> dict[str, Exact]:
+    """Return the counts of updates by name.
+
+    Raises:
+        UsageError: for work that is no update.
+    """
+    for name in names:
+        if name not in UPDATES:
+            raise UsageError(f"--exact counts updates, not {name!r}{nearest(name, UPDATES)}")
+    with built(names) as works:
+        return {name: exact_counts(work.repeat) for name, work in works.items()}
+
+
+def write_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> Path:
+    """Write counts as the new baseline and return its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "exact.json"
+    write_json(path, {**environment(), "workloads": counts})
+    return path
+
+
+def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> list[Verdict]:
+    """Compare counts with the baseline: any difference is an alarm.
+
+    With another version of torch nothing compares, and the verdicts say so; on a processor with
+    other instructions allocations do not, since oneDNN lays out its tensors differently.
+
+    Raises:
+        UsageError: without a baseline.
+    """
+    baseline = _read_exact(directory / "exact.json")
+    here, problem = environment(), ""
+    if baseline["torch"] != here["torch"]:
+        problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
+    same_processor = baseline["instructions"] == here["instructions"]
+    verdicts = []
+    for name, now in counts.items():
+        before = baseline["workloads"].get(name)
+        if problem:
+            verdicts.append(Verdict(name, False, problem))
+        elif before is None:
+            verdicts.append(Verdict(name, True, f"has no baseline; declare it: {DECLARE}"))
+        else:
+            changes = _changes(before, now, allocations=same_processor)
+            text = f"{'; '.join(changes)}; if that is meant, declare it: {DECLARE}"
+            note = "" if same_processor else "; allocations not compared: other instructions"
+            num_operators = sum(now["operators"].values())
+            same = f"{num_operators} operators, {now['flops']:,} FLOPs, as declared{note}"
+            verdicts.append(Verdict(name, bool(changes), text if changes else same))
+    return verdicts
+
+
+def _changes(before: Exact, now: Exact, *, allocations: bool) -> list[str]:
+    """Return what differs, operators first: "aten.mul.Tensor 3 -> 4"."""
+    old, new = before["operators"], now["operators"]
+    changes = [
+        f"{operator} {old.get(operator, 0)} -> {new.get(operator, 0)}"
+        for operator in sorted({*old, *new})
+        if old.get(operator) != new.get(operator)
+    ]
+    names = [name for name in now if name != "operators"]
+    if not allocations:
+        names = [name for name in names if name not in ("allocations", "allocated_bytes")]
+    return changes + [
+        f"{name} {before.get(name):,} -> {now[name]:,}"
+        for name in names
+        if before.get(name) != now[name]
+    ]
+
+
+def _read_exact(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"no baseline {path}: make one with {DECLARE}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
+
+
+# -- tier 2 -----------------------------------------------------------------------------------
+
+
+def judge_shares(
+    shares: Sequence[Share],
+    again: Callable[[str], Sequence[Share]] = measure,
+    directory: Path = BASELINES,
+) -> list[Verdict]:
+    """Compare shares with this machine's baseline: below 85 % of it, twice, is an alarm.
+
+    Args:
+        shares: what was measured.
+        again: measures a workload once more, where it seems slow.
+        directory: of the baselines.
+    """
+    baseline, facts = read_shares(directory), this_machine()
+    if baseline is None:
+        machine = f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
+        text = f"no baseline for this machine ({machine}): record one with {RECORD}"
+        return [Verdict(name, False, text) for name in dict.fromkeys(s.name for s in shares)]
+    verdicts, repeated = [], dict[str, Sequence[Share]]()
+    for share in shares:
+        if share.key not in baseline:
+            text = f"no baseline of {share.key}: record one with {RECORD}"
+            verdicts.append(Verdict(share.name, False, text))
+            continue
+        before = baseline[share.key]["median"]
+        now = share.share.median
+        if now < LEAST_OF_BASELINE * before:
+            if share.name not in repeated:
+                repeated[share.name] = again(share.name)
+            now = next(s for s in repeated[share.name] if s.key == share.key).share.median
+        text = f"{now:.3g} of {share.against}, {now / before:.2f} of its baseline {before:.3g}"
+        verdicts.append(Verdict(share.name, now < LEAST_OF_BASELINE * before, text))
+    return verdicts
+
+
+# -- tier 3 -----------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that does work with the code of a tree; see `workloads.serve`.
+
+    What is done is defined by this tree's `workloads.py`, also where the code is another's.
+
+    Args:
+        tree: whose code runs.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self._tree = tree
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", workloads.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            cwd=tree,
+            env={**os.environ, **threads, "PYTHONPATH": str(tree)},
+        )
+
+    def wait(self) -> None:
+        """Wait until it has started.
+
+        Raises:
+            UsageError: if it cannot, with the last line of its complaint.
+        """
+        code = Path(self._read())
+        if code.resolve() != self._tree.resolve():
+            raise UsageError(f"{self._tree} ran the code of {code}")
+
+    def begin(self, name: str, slowdown: float = 1.0) -> None:
+        """Build a workload.
+
+        Raises:
+            UsageError: if this code cannot do it, with what was wrong.
+        """
+        self._write(f"{name} {slowdown}")
+        answer = self._read()
+        if answer != "ready":
+            self.end()
+            raise UsageError(answer)
+
+    def __call__(self, count: int) -> float:
+        """Do it `count` times and return the seconds that took.
+
+        Raises:
+            UsageError: if it fails, with what was wrong.
+        """
+        self._write(str(count))
+        answer = self._read()
+        try:
+            return float(answer)
+        except ValueError:
+            raise UsageError(answer) from None
+
+    def end(self) -> None:
+        """Be done with the workload."""
+        self._write("")
+        self._read()  # until then, the next order would be read as a count
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._complaints.seek(0)
+            lines = self._complaints.read().strip().splitlines() or ["no complaint"]
+            raise UsageError(lines[-1])
+        return line.strip()
+
+    def __enter__(self) -> "Worker":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._complaints.close()
+
+
+@contextmanager
+def workers(ours: Path, theirs: Path) -> Iterator[tuple[Worker, Worker]]:
+    """Start a worker in each of two trees; they wait for orders.
+
+    Raises:
+        UsageError: if one does not start.
+    """
+    with Worker(ours) as our_worker, Worker(theirs) as their_worker:
+        our_worker.wait()
+        their_worker.wait()
+        yield our_worker, their_worker
+
+
+class Incomparable(UsageError):
+    """The other tree cannot do the work."""
+
+
+def compare(
+    ours: Worker, theirs: Worker, name: str, seconds: float = PAIR_SECONDS, slowdown: float = 1.0
+) -> Ratio:
+    """Return the speed of a workload in one tree over that in another, in blocks that take turns.
+
+    Args:
+        ours: works in the tree that may be slower.
+        theirs: works in the tree it is compared with.
+        name: of the workload.
+        seconds: for both together.
+        slowdown: of ours; see `workloads.serve`.
+
+    Raises:
+        Incomparable: if theirs cannot do it.
+        UsageError: if ours cannot.
+    """
+    ours.begin(name, slowdown)
+    try:
+        try:
+            theirs.begin(name)
+        except UsageError as error:
+            raise Incomparable(str(error)) from None
+        try:
+            times = take_turns([ours, theirs], seconds)
+        finally:
+            theirs.end()
+    finally:
+        ours.end()
+    return ratio(*1 / times.T)
+
+
+def judge_pair(name: str, speeds: Ratio) -> Verdict:
+    """Say whether a workload got slower: if the whole interval of the ratio is below 0.93."""
+    text = "{:.3f} [{:.3f}, {:.3f}] times the speed".format(*speeds)
+    return Verdict(name, speeds.high < LEAST_OF_REVISION, text)
+
+
+def pair(revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS) -> Iterator[Verdict]:
+    """Compare this tree with another commit, in a worktree that is removed afterwards.
+
+    What the other commit cannot do (it lacks the function, say) is skipped in one line.
+
+    Raises:
+        UsageError: for a revision that git does not know, or work that this tree cannot do.
+    """
+    with worktree(revision) as tree, workers(ROOT, tree) as (ours, theirs):
+        for name in names:
+            try:
+                verdict = judge_pair(name, compare(ours, theirs, name, seconds))
+                yield verdict._replace(text=f"{verdict.text} at {revision}")
+            except Incomparable as error:
+                yield Verdict(name, False, f"skipped: {revision} cannot do it ({error})")
+
+
+@contextmanager
+def worktree(revision: str) -> Iterator[Path]:
+    """Check a commit of this repository out into a folder of its own, for a while.
+
+    Raises:
+        UsageError: for a revision that git does not know.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        tree = Path(folder) / "tree"
+        try:
+            commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        except (OSError, subprocess.CalledProcessError):
+            raise UsageError(f"git knows no revision {revision!r} here") from None
+        git("worktree", "add", "--detach", str(tree), commit)
+        stack.callback(git, "worktree", "remove", "--force", str(tree))
+        yield tree

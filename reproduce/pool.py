@@ -1,0 +1,368 @@
+"""Groups that wait and workers that run them, watched through the files of their runs.
+
+What every launcher does is here: what waits, whose run is whose, how each one ended. `Pool` itself
+runs agents on this machine; on a Ray cluster (`ray_pool.py`) only the workers are others.
+"""
+
+import contextlib
+import re
+import shlex
+import signal
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduce.lease import Leases
+from reproduce.plan import Group, Plan, Run, changed_sources, read_record
+from reproduce.processes import AgentProcess, End
+from reproduce.progress import Board, Progress, read_progress, start_progress
+from suite.files import CHECKPOINT, NO_SPACE, write_json
+from suite.hardware import sources
+from suite.settings import UsageError
+
+POLL_SECONDS = 0.5
+LOG_LINES = 12
+"""Lines of a failed run's log that are kept in its record."""
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
+)
+"""How Python, C++, CUDA and torch say it; the kernel says it with SIGKILL."""
+NO_SPACE_LEFT = re.compile(
+    "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
+)
+
+
+class Worker(ABC):
+    """Where a group runs.
+
+    Args:
+        group: what runs there.
+        log: file that holds what the agent prints.
+    """
+
+    def __init__(self, group: Group, log: Path) -> None:
+        self.group, self.log = group, log
+
+    @abstractmethod
+    def poll(self) -> End | None:
+        """Return how the agent ended, once all that it wrote is in place; None while it works."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Ask the agent to end."""
+
+    @abstractmethod
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """End the agent for sure, if it does not end by itself in time."""
+
+
+class _LocalWorker(Worker):
+    """A group's process on this machine."""
+
+    def __init__(self, group: Group, log: Path) -> None:
+        super().__init__(group, log)
+        self._process = AgentProcess(group.command, log)
+
+    def poll(self) -> End | None:
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        self._process.kill(grace_seconds)
+
+
+class Pool:
+    """Groups that wait and workers that run; the runs' leases say which are this harness's.
+
+    A group that fails is recorded as failed, with its log's last lines, and leaves the others
+    alone. Runs that another harness works on are waited for and counted.
+
+    Args:
+        plan: what to run; finished runs in it are left as they are.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        runs = plan.runs()
+        self._plan, self._waiting = plan, plan.groups(runs)
+        self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
+        self._most_workers = plan.workers
+        self.board = Board(plan.workers * self._seeds_per_group, [start_progress(r) for r in runs])
+        self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
+        self._workers: list[Worker] = []
+        self._leases = Leases(plan.directory)
+        self._sources = sources(plan.agent)
+        self._before = {run.directory: _stamp(run.directory) for run in runs}
+        self._retried: set[tuple[str, int]] = set()
+
+    def run(self, watch: Callable[[Board], None]) -> None:
+        """Do everything that waits."""
+        try:
+            while self._waiting or self._workers:
+                self._start_waiting()
+                time.sleep(POLL_SECONDS)
+                self._look_after()
+                watch(self.board)
+        finally:
+            self._stop()
+
+    def _start_waiting(self) -> None:
+        """Start groups while there are workers; what others work on goes on waiting."""
+        for group in list(self._waiting):
+            if len(self._workers) >= self._most_workers:
+                return
+            self._waiting.remove(group)
+            try:
+                ours = [run for run in group.runs if self._leases.claim(run.directory)]
+                theirs = [run for run in group.runs if run not in ours]
+                if theirs:
+                    self._waiting.append(self._plan.group(theirs))
+                    self._leave(theirs)
+                todo = [run for run in ours if run.has_ended or not self._count(run)]
+                if not all(run.has_ended for run in todo):
+                    self._start(self._plan.group(todo))
+            except OSError as error:
+                reason = "no space" if error.errno in NO_SPACE else "not started"
+                self._fail(group.runs, f"{reason}: {error}")
+            except UsageError as error:
+                self._fail(group.runs, f"not started: {error}")
+
+    def _leave(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            if row.state != "elsewhere":
+                row.state = "elsewhere"
+                holder = self._leases.holder(run.directory)
+                self.board.notes.append(f"{_name(run)} is run elsewhere: {holder}")
+
+    def _count(self, run: Run) -> bool:
+        """Return whether another harness has run a run since this one began; take its result."""
+        status = self._plan.run(run.task, run.seed).status
+        new = _stamp(run.directory) != self._before[run.directory]
+        ended = status in ("finished", "diverged") or (status == "failed" and new)
+        if ended:
+            row = self._row_of[run.task, run.seed]
+            read_progress(row)
+            row.state = status
+            row.error = (read_record(run.directory) or {}).get("error") or ""
+            self._leases.release(run.directory)
+        return ended
+
+    def _start(self, group: Group) -> None:
+        """Start a group whose leases are held.
+
+        Raises:
+            OSError: if the disk refuses.
+            UsageError: if the code is no longer that of the grid.
+        """
+        changed = changed_sources(self._sources, sources(self._plan.agent))
+        if changed:
+            raise UsageError(f"{changed} changed since this grid was started")
+        self._plan.refuse_mixture()
+        for run in group.runs:
+            if not run.has_ended:
+                self._keep_aside(run)
+            run.directory.mkdir(parents=True, exist_ok=True)
+            if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may go on with them
+                for stale in run.directory.glob("*.csv"):
+                    stale.unlink()
+        seeds = "-".join(str(run.seed) for run in group.runs)[:100]
+        log = group.runs[0].directory.parent / f"seeds-{seeds}.log"
+        self._workers.append(self._work(group, log))
+
+    def _work(self, group: Group, log: Path) -> Worker:
+        """Let an agent begin with a group.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        worker = _LocalWorker(group, log)
+        self._mark(group, "running")
+        return worker
+
+    def _mark(self, group: Group, state: str) -> None:
+        for run in group.runs:
+            self._row_of[run.task, run.seed].state = state
+
+    def _keep_aside(self, run: Run) -> None:
+        """Move a damaged run aside, and a finished one that is shorter than planned."""
+        record = read_record(run.directory)
+        if record is None or record["status"] not in ("finished", "diverged", "damaged"):
+            return
+        damaged = record["status"] == "damaged"
+        label = "damaged" if damaged else record["config"]["env_steps"]
+        aside = run.directory.with_name(f"{run.directory.name}.{label}")
+        copies = 1
+        while aside.exists():
+            copies += 1
+            aside = aside.with_name(f"{run.directory.name}.{label}.{copies}")
+        run.directory.rename(aside)
+        if damaged:
+            self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
+
+    def _look_after(self) -> None:
+        lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
+        for worker in list(self._workers):
+            end = worker.poll()  # before the last rows are read
+            for row in self._rows(worker):
+                read_progress(row)
+            if any(run.directory in lost for run in worker.group.runs):
+                self._put_back(worker)
+            elif end:
+                self._end(worker, end, beside[id(worker)])
+        for row in self.board.rows:
+            if row.state == "elsewhere":
+                read_progress(row)
+
+    def _rows(self, worker: Worker) -> list[Progress]:
+        return [self._row_of[run.task, run.seed] for run in worker.group.runs]
+
+    def _beside(self, worker: Worker) -> int:
+        """Return how many others run on the same machine."""
+        return len(self._workers) - 1
+
+    def _end(self, worker: Worker, end: End, beside: int) -> None:
+        """Record how a worker's runs ended; what is neither finished nor diverged has failed.
+
+        Args:
+            worker: what has ended.
+            end: how.
+            beside: how many others were running.
+        """
+        worker.kill()
+        self._workers.remove(worker)
+        lines = worker.log.read_text(errors="replace").splitlines() if worker.log.exists() else []
+        rows = self._rows(worker)
+        unfinished = [row for row in rows if not _take_result(row, lines)]
+        status, reason = end.status, end.reason
+        memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
+        if not reason:
+            reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
+            if _no_space(lines, worker.group.runs[0].directory):
+                reason, memory = f"no space: {reason}", False
+            elif unfinished and memory and self._retry(unfinished, beside, reason):
+                return
+        for row in unfinished:
+            _fail_recorded(row, worker.group, reason, lines)
+        for row in rows:
+            self._leases.release(row.run.directory)
+
+    def _retry(self, rows: list[Progress], beside: int, reason: str) -> bool:
+        """Let runs that lacked memory wait for a second try beside fewer; False if there is none.
+
+        From then on fewer run side by side: what died need not be what took the most.
+        """
+        names = {(row.run.task, row.run.seed) for row in rows}
+        if beside == 0 or names & self._retried:
+            return False
+        self._retried |= names
+        how = self._make_room(rows, beside)
+        self._waiting.insert(0, self._plan.group([row.run for row in rows]))
+        for row in rows:
+            row.state = "waiting"
+            self._leases.release(row.run.directory)
+            self.board.notes.append(
+                f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
+            )
+        return True
+
+    def _make_room(self, rows: list[Progress], beside: int) -> str:
+        """See to it that fewer than `beside` run beside these runs; return that in words."""
+        self._most_workers = min(self._most_workers, beside)
+        self.board.side_by_side = self._most_workers * self._seeds_per_group
+        return f"{self._most_workers} side by side"
+
+    def _put_back(self, worker: Worker) -> None:
+        """Stop a worker one of whose runs another harness has taken over; wait for that one."""
+        worker.kill()
+        self._workers.remove(worker)
+        self._waiting.append(self._plan.group(worker.group.runs))
+        self._mark(worker.group, "waiting")
+        for run in worker.group.runs:
+            self._leases.release(run.directory)
+
+    def _fail(self, runs: Sequence[Run], error: str) -> None:
+        """Count runs as failed that were not started; nothing is recorded, so a next start may."""
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            if run not in [other for group in self._waiting for other in group.runs]:
+                row.state, row.error = "failed", error
+                self._leases.release(run.directory)
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.terminate()
+        for worker in self._workers:
+            worker.kill(grace_seconds=10.0)
+        for row in self.board.rows:
+            self._leases.release(row.run.directory)
+
+
+def _take_result(row: Progress, log: Sequence[str]) -> bool:
+    """Take over how a run ended, if it is finished or diverged."""
+    record = read_record(row.run.directory)
+    if record is None or record["status"] not in ("finished", "diverged"):
+        return False
+    row.state, row.error = record["status"], record.get("error") or ""
+    if row.state == "diverged":
+        _write_record(row.run, {**record, "log_tail": log[-LOG_LINES:]})
+    return True
+
+
+def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
+    """Record a run as failed, beside what it recorded itself."""
+    record = read_record(row.run.directory) or {}
+    if record.get("status") == "damaged":
+        reason, record = record["error"], {}
+    row.state = "failed"
+    row.error = f"{reason}: {log[-1].strip() if log else 'no output'}"
+    config, command = {"env_steps": row.run.env_steps}, shlex.join(group.command)
+    failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
+    failed |= {"config": config, "command": command, **record}
+    failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
+    _write_record(row.run, failed)
+
+
+def _write_record(run: Run, record: dict[str, Any]) -> None:
+    """Write a run's record; on a full disk the old one stays, which says neither that it ended."""
+    with contextlib.suppress(OSError):
+        write_json(run.directory / "run.json", record)
+
+
+def _no_space(log: Sequence[str], directory: Path) -> bool:
+    """Return whether a run ended for lack of space: it says so, or there is none now.
+
+    A full disk takes no last words either, so it is tried.
+    """
+    if NO_SPACE_LEFT.search("\n".join(log[-LOG_LINES:])):
+        return True
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(2**16))
+    except OSError as error:
+        return error.errno in NO_SPACE
+    return False
+
+
+def _stamp(directory: Path) -> tuple[int, int] | None:
+    """Return what tells one record of a run from the next; None without one."""
+    try:
+        facts = (directory / "run.json").stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns
+
+
+def _name(run: Run) -> str:
+    return f"{run.task} seed {run.seed}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
