@@ -126,24 +126,41 @@ class AgentProcess:
         self._pulse = Pulse(self._popen.pid)
 
     def poll(self) -> End | None:
-        """Return how it ended; None while it works. Ask often: one that stalls is killed."""
-        if self._popen.poll() is None and self._pulse.stalled():
+        """Return how it ended, with all that it started; None while it works.
+
+        Ask often: one that stalls is killed.
+        """
+        if self._has_ended():
+            self.kill()
+            return End(self._popen.returncode)
+        if self._pulse.stalled():
             self.kill()
             reason = f"stalled: no sign of work for {STALL_SECONDS:.0f} s"
             return End(self._popen.returncode, reason)
-        return None if self._popen.returncode is None else End(self._popen.returncode)
+        return None
 
     def terminate(self) -> None:
         """Ask it to end."""
-        self._popen.terminate()
+        if self._popen.returncode is None:
+            os.kill(self._popen.pid, signal.SIGTERM)
 
     def kill(self, grace_seconds: float = 0.0) -> None:
         """End it and all that it started, stopped or not, unless it ends by itself in time."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(grace_seconds)
+        if self._popen.returncode is not None:
+            return
+        until = time.monotonic() + grace_seconds
+        while not self._has_ended() and time.monotonic() < until:
+            time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
+
+    def _has_ended(self) -> bool:
+        """Return whether it has ended, and keep its number: after a `wait` it may be another's."""
+        if self._popen.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._popen.pid, options) is not None
 
 
 def stat_fields(pid: int) -> list[str] | None:

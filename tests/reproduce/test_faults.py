@@ -10,6 +10,7 @@ import platform
 import random
 import resource
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -704,3 +705,39 @@ def test_code_that_changes_while_a_grid_runs_starts_no_further_run(
     assert executions(plan) == Counter({1: 1})
     assert [run.status for run in plan.runs()] == ["finished", "planned"]
     assert launch(plan, ignore).count("finished") == 2
+
+
+@pytest.mark.parametrize("ask", [False, True])
+def test_only_its_own_processes_are_killed(
+    ask: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number may be another's after a `wait`: signals go to one that is still taken."""
+    taken: list[bool] = []
+    killpg = os.killpg
+
+    def look_and_kill(number: int, sent: int) -> None:
+        taken.append(processes.stat_fields(number) is not None)
+        killpg(number, sent)
+
+    monkeypatch.setattr("os.killpg", look_and_kill)
+    child = tmp_path / "child"
+    script = "import pathlib, subprocess, sys\n"
+    script += "child = subprocess.Popen(['sleep', '60'])\n"
+    script += f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\nsys.exit(3)"
+    agent = processes.AgentProcess((sys.executable, "-c", script), tmp_path / "log")
+    deadline = time.monotonic() + 30
+    if ask:
+        while not (child.exists() and processes.start_time(agent._popen.pid) is None):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        agent.terminate()
+    while (end := agent.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert end == processes.End(3)
+    while processes.start_time(int(child.read_text())) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    agent.terminate()
+    agent.kill()
+    assert taken == [True]
