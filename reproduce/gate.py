@@ -11,6 +11,7 @@ What is measured is in `reproduce.workloads`; `docs/throughput.md` says how ofte
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproduce import workloads
@@ -38,12 +40,12 @@ from reproduce.throughput import (
 )
 from reproduce.workloads import UPDATES, built, count_flops
 from suite.files import write_json
-from suite.settings import UsageError, nearest
+from suite.settings import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = "python -m reproduce throughput --update"
 LEAST_OF_BASELINE = 0.85
-"""A share below as much of its baseline is an alarm, if it is found twice."""
+"""An alarm if a share's whole interval is below as much of its baseline, and again."""
 LEAST_OF_REVISION = 0.93
 """An alarm if the whole interval of a ratio of two commits' speeds is below."""
 PAIR_SECONDS, MOST_SECONDS = 6.0, 8.5
@@ -55,6 +57,10 @@ SYNCHRONISING = (
     *("aten.unique_dim", "aten.bincount", "aten.repeat_interleave"),
 )
 """Operators whose result the host has to wait for: a value, or a shape that depends on values."""
+READING = tuple(
+    getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "to", "__array__")
+)
+"""Methods that bring a tensor to the host, or may; on a CPU they dispatch nothing."""
 Exact = dict[str, Any]
 """What is counted of one workload: `operators` by name, and numbers."""
 
@@ -95,6 +101,25 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Readings(TorchFunctionMode):
+    """Counts calls of `READING`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Count one call and make it."""
+        self.count += func in READING
+        return func(*args, **(kwargs or {}))
+
+
 def _selects_by_mask(name: str, args: tuple[Any, ...]) -> bool:
     """Whether an index is a mask, the number of whose true entries decides a shape."""
     if not name.startswith(("aten.index.Tensor", "aten.index_put")):
@@ -114,7 +139,7 @@ def exact_counts(repeat: Callable[[], object]) -> Exact:
     compiled = _num_compilations()
     repeat()
     recompilations = _num_compilations() - compiled
-    with _Operators() as operators:
+    with _Operators() as operators, _Readings() as readings:
         repeat()
     _allocations(repeat)  # the profiler counts the release of what it has seen made
     allocations = _allocations(repeat)
@@ -122,7 +147,7 @@ def exact_counts(repeat: Callable[[], object]) -> Exact:
     return {
         "operators": dict(sorted(operators.counts.items())),
         "flops": count_flops(repeat),
-        "synchronisations": operators.num_synchronising,
+        "synchronisations": operators.num_synchronising + readings.count,
         "recompilations": recompilations,
         "allocations": len(made),
         "allocated_bytes": sum(made),
@@ -163,10 +188,11 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def environment() -> dict[str, str]:
+def environment() -> dict[str, Any]:
     """Return what counts depend on beside the code."""
     return {
         "torch": torch.__version__.partition("+")[0],
+        "onednn": workloads.ONEDNN_LINEAR is not None,
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
 
@@ -177,9 +203,7 @@ def count_all(names: Sequence[str] = UPDATES) -> dict[str, Exact]:
     Raises:
         UsageError: for work that is no update.
     """
-    for name in names:
-        if name not in UPDATES:
-            raise UsageError(f"--exact counts updates, not {name!r}{nearest(name, UPDATES)}")
+    workloads.check_names(names, UPDATES)
     with built(names) as works:
         return {name: exact_counts(work.repeat) for name, work in works.items()}
 
@@ -205,6 +229,8 @@ def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> lis
     here, problem = environment(), ""
     if baseline["torch"] != here["torch"]:
         problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
+    elif baseline["onednn"] != here["onednn"]:
+        problem = "not compared: counted with oneDNN and here is none, or the other way round"
     same_processor = baseline["instructions"] == here["instructions"]
     verdicts = []
     for name, now in counts.items():
@@ -243,10 +269,13 @@ def _changes(before: Exact, now: Exact, *, allocations: bool) -> list[str]:
 
 def _read_exact(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes())
+        baseline = json.loads(path.read_bytes())
+        for key in (*environment(), "workloads"):
+            baseline[key]
+        return baseline
     except FileNotFoundError:
         raise UsageError(f"no baseline {path}: make one with {DECLARE}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
 
 
@@ -258,7 +287,7 @@ def judge_shares(
     again: Callable[[str], Sequence[Share]] = measure,
     directory: Path = BASELINES,
 ) -> list[Verdict]:
-    """Compare shares with this machine's baseline: below 85 % of it, twice, is an alarm.
+    """Compare shares with this machine's baseline: certainly below 85 % of it, twice, is an alarm.
 
     Args:
         shares: what was measured.
@@ -276,18 +305,22 @@ def judge_shares(
             text = f"no baseline of {share.key}: record one with {RECORD}"
             verdicts.append(Verdict(share.name, False, text))
             continue
-        before = baseline[share.key]["median"]
-        now = share.share.median
-        if now < LEAST_OF_BASELINE * before:
+        before, now = baseline[share.key]["median"], share.share
+        if now.high < LEAST_OF_BASELINE * before:
             if share.name not in repeated:
                 repeated[share.name] = again(share.name)
-            now = next(s for s in repeated[share.name] if s.key == share.key).share.median
-        text = f"{now:.3g} of {share.against}, {now / before:.2f} of its baseline {before:.3g}"
-        verdicts.append(Verdict(share.name, now < LEAST_OF_BASELINE * before, text))
+            now = next(s for s in repeated[share.name] if s.key == share.key).share
+        change = "{:.2f} [{:.2f}, {:.2f}]".format(*(part / before for part in now))
+        text = f"{now.median:.3g} of {share.against}, {change} of its baseline {before:.3g}"
+        verdicts.append(Verdict(share.name, now.high < LEAST_OF_BASELINE * before, text))
     return verdicts
 
 
 # -- tier 3 -----------------------------------------------------------------------------------
+
+
+class Incomparable(UsageError):
+    """The other tree cannot do the work."""
 
 
 class Worker:
@@ -384,16 +417,16 @@ def workers(ours: Path, theirs: Path) -> Iterator[tuple[Worker, Worker]]:
     """Start a worker in each of two trees; they wait for orders.
 
     Raises:
-        UsageError: if one does not start.
+        Incomparable: if theirs does not start.
+        UsageError: if ours does not.
     """
     with Worker(ours) as our_worker, Worker(theirs) as their_worker:
         our_worker.wait()
-        their_worker.wait()
+        try:
+            their_worker.wait()
+        except UsageError as error:
+            raise Incomparable(str(error)) from None
         yield our_worker, their_worker
-
-
-class Incomparable(UsageError):
-    """The other tree cannot do the work."""
 
 
 def compare(
@@ -431,6 +464,8 @@ def compare(
 
 def judge_pair(name: str, speeds: Ratio) -> Verdict:
     """Say whether a workload got slower: if the whole interval of the ratio is below 0.93."""
+    if not math.isfinite(speeds.high):
+        return Verdict(name, False, "not judged: too slow here for enough turns")
     text = "{:.3f} [{:.3f}, {:.3f}] times the speed".format(*speeds)
     return Verdict(name, speeds.high < LEAST_OF_REVISION, text)
 
@@ -441,9 +476,16 @@ def pair(revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS) -> 
     What the other commit cannot do (it lacks the function, say) is skipped in one line.
 
     Raises:
-        UsageError: for a revision that git does not know, or work that this tree cannot do.
+        UsageError: for a revision that git does not know, work that there is not, or that this
+            tree cannot do.
     """
-    with worktree(revision) as tree, workers(ROOT, tree) as (ours, theirs):
+    workloads.check_names(names, workloads.WORKLOADS)
+    with worktree(revision) as tree, ExitStack() as stack:
+        try:
+            ours, theirs = stack.enter_context(workers(ROOT, tree))
+        except Incomparable as error:
+            yield Verdict("all", False, f"skipped: {revision} cannot do this work ({error})")
+            return
         for name in names:
             try:
                 verdict = judge_pair(name, compare(ours, theirs, name, seconds))
@@ -471,6 +513,9 @@ def worktree(revision: str) -> Iterator[Path]:
             commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
         except (OSError, subprocess.CalledProcessError):
             raise UsageError(f"git knows no revision {revision!r} here") from None
-        git("worktree", "add", "--detach", str(tree), commit)
+        try:
+            git("worktree", "add", "--detach", str(tree), commit)
+        except subprocess.CalledProcessError as error:
+            raise UsageError(f"no worktree of {revision}: {error.stderr.strip()}") from None
         stack.callback(git, "worktree", "remove", "--force", str(tree))
         yield tree

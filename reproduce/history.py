@@ -48,10 +48,14 @@ def append(path: Path, shares: Sequence[Share]) -> str:
         new = not path.exists()
         if not new and tuple(pd.read_csv(path, nrows=0).columns) != COLUMNS:
             raise UsageError(f"{path} is no history: its columns are not {', '.join(COLUMNS)}")
+        if not new and not path.read_bytes().endswith(b"\n"):
+            raise UsageError(f"{path} ends within a row: cut that row, or choose another file")
         pd.DataFrame(rows, columns=COLUMNS).to_csv(path, mode="a", header=new, index=False)
         table = pd.read_csv(path)
         ours = table[table.machine == machine]
         figure = draw(ours, path.with_suffix(".svg"))
+    except UsageError:
+        raise
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot keep the history {path}: {error}") from None
     lines = []

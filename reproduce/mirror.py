@@ -93,17 +93,17 @@ class Mirror:
     def changes(self) -> Changes | None:
         """Return what is new; None if files were being replaced just now: ask again."""
         known, pieces = dict(self._known), list[Piece]()
-        names = self._names()
-        begun = {folder for folder in map(_folder, names) if self._has_begun(folder)}
         try:
+            names = self._names()
+            begun = {folder for folder in map(_folder, names) if self._has_begun(folder)}
             # What says that other files are complete is read before them, and written after.
             for name in sorted(names, key=_rank, reverse=True):
                 if _folder(name) in begun and self._stamp(name) != known.get(name):
                     piece, known[name] = self._read(name, known.get(name, UNREAD))
                     pieces.append(piece)
-        except FileNotFoundError:
-            return None
-        if self._names() != names:  # a checkpoint may have come whose tensors were not seen
+            if self._names() != names:  # a checkpoint may have come whose tensors were not seen
+                return None
+        except FileNotFoundError:  # also of a folder that is removed while it is listed
             return None
         gone = [name for name in known if name not in names]
         self._known = {name: stamp for name, stamp in known.items() if name in names}

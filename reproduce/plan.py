@@ -81,9 +81,18 @@ class Cluster:
         return max((node.get(resource, 0.0) for node in self.nodes), default=0.0)
 
     def num_places(self, demand: Mapping[str, float]) -> int:
-        """Return how many groups that each take `demand` can run at the same time."""
+        """Return how many groups that each take `demand` can run at the same time.
+
+        A share of a GPU is of one GPU: three shares of 0.4 need two.
+        """
+
+        def places(name: str, there: float, need: float) -> int:
+            if name == "GPU" and need < 1:
+                return int(there) * int(1 / need)
+            return int(there / need)
+
         return sum(
-            min(int(node.get(name, 0.0) / need) for name, need in demand.items() if need)
+            min(places(name, node.get(name, 0.0), need) for name, need in demand.items() if need)
             for node in self.nodes
         )
 
@@ -146,8 +155,8 @@ class Plan:
         """Return the processes still to be run: one per seed.
 
         On a GPU the seeds of a task share one process if the agent trains several at once. Seeds
-        that were trained together go on together, for their checkpoint fits no others: also with
-        those among them that have ended, which stay as they are.
+        that were trained together go on together, for their checkpoint fits no others: those among
+        them that have ended, too.
 
         Args:
             runs: what `runs()` returned; default: what it returns now.
@@ -182,7 +191,7 @@ class Plan:
         share of one. Memory, in bytes: what the agent says that it keeps; nothing, if not.
         """
         gpus = sum(node.get("GPU", 0.0) for node in self.cluster.nodes) if self.cluster else 1.0
-        share = 0.0 if self.device == "cpu" else min(1.0, gpus / self.workers)
+        share = 0.0 if self.device == "cpu" else 1.0 / math.ceil(self.workers / max(gpus, 1.0))
         memory = sum(_memory_gib(self.config, run) for run in group.runs) * 2**30
         return {
             "CPU": float(self.preset.cores_per_run),
@@ -330,9 +339,13 @@ def _companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
         return ()
     folders = [run.directory.with_name(f"seed-{seed}") for seed in seeds]
-    whole = all(folder in here for folder in folders)
-    goes_on = whole and bool(folders) and (folders[0] / CHECKPOINT).exists()
-    return tuple(here[folder] for folder in folders) if goes_on else ()
+    if not folders or not (folders[0] / CHECKPOINT).exists():
+        return ()
+    for folder in folders:
+        record = read_record(folder) if folder in here else None
+        if record is None or record["config"].get("seeds") != seeds:
+            return ()
+    return tuple(here[folder] for folder in folders)
 
 
 def make_plan(

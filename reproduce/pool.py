@@ -12,6 +12,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,9 @@ class Pool:
                     self._waiting.append(self._plan.group(theirs))
                     self._leave(theirs)
                 todo = [run for run in ours if run.has_ended or not self._count(run)]
-                if not all(run.has_ended for run in todo):
+                if all(run.has_ended for run in todo):
+                    self._settle(todo)
+                else:
                     self._start(self._plan.group(todo))
             except OSError as error:
                 reason = "no space" if error.errno in NO_SPACE else "not started"
@@ -145,12 +148,28 @@ class Pool:
         new = _stamp(run.directory) != self._before[run.directory]
         ended = status in ("finished", "diverged") or (status == "failed" and new)
         if ended:
+            self._settle([replace(run, status=status)])
+        return ended
+
+    def _settle(self, runs: Sequence[Run]) -> None:
+        """Count runs as they have ended and give their leases back."""
+        for run in runs:
             row = self._row_of[run.task, run.seed]
             read_progress(row)
-            row.state = status
+            row.state = run.status
             row.error = (read_record(run.directory) or {}).get("error") or ""
             self._leases.release(run.directory)
-        return ended
+
+    def _wait_again(self, runs: Sequence[Run], *, first: bool = False) -> None:
+        """Give leases back and let runs wait, in groups of what they have become."""
+        runs = [self._plan.run(run.task, run.seed) for run in runs]
+        groups = self._plan.groups(runs)
+        self._waiting = [*groups, *self._waiting] if first else [*self._waiting, *groups]
+        waiting = [run for group in groups for run in group.runs]
+        self._settle([run for run in runs if run not in waiting])
+        for run in waiting:
+            self._row_of[run.task, run.seed].state = "waiting"
+            self._leases.release(run.directory)
 
     def _start(self, group: Group) -> None:
         """Start a group whose leases are held.
@@ -164,8 +183,9 @@ class Pool:
             raise UsageError(f"{changed} changed since this grid was started")
         self._plan.refuse_mixture()
         for run in group.runs:
-            if not run.has_ended:
-                self._keep_aside(run)
+            if run.has_ended:
+                continue
+            self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
             if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may go on with them
                 for stale in run.directory.glob("*.csv"):
@@ -207,12 +227,13 @@ class Pool:
     def _look_after(self) -> None:
         lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
         for worker in list(self._workers):
+            if any(run.directory in lost for run in worker.group.runs):
+                self._put_back(worker)
+                continue
             end = worker.poll()  # before the last rows are read
             for row in self._rows(worker):
                 read_progress(row)
-            if any(run.directory in lost for run in worker.group.runs):
-                self._put_back(worker)
-            elif end:
+            if end:
                 self._end(worker, end, beside[id(worker)])
         for row in self.board.rows:
             if row.state == "elsewhere":
@@ -244,14 +265,14 @@ class Pool:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
             if _no_space(lines, worker.group.runs[0].directory):
                 reason, memory = f"no space: {reason}", False
-            elif unfinished and memory and self._retry(unfinished, beside, reason):
+            elif unfinished and memory and self._retry(worker, unfinished, beside, reason):
                 return
         for row in unfinished:
             _fail_recorded(row, worker.group, reason, lines)
         for row in rows:
             self._leases.release(row.run.directory)
 
-    def _retry(self, rows: list[Progress], beside: int, reason: str) -> bool:
+    def _retry(self, worker: Worker, rows: list[Progress], beside: int, reason: str) -> bool:
         """Let runs that lacked memory wait for a second try beside fewer; False if there is none.
 
         From then on fewer run side by side: what died need not be what took the most.
@@ -261,13 +282,11 @@ class Pool:
             return False
         self._retried |= names
         how = self._make_room(rows, beside)
-        self._waiting.insert(0, self._plan.group([row.run for row in rows]))
         for row in rows:
-            row.state = "waiting"
-            self._leases.release(row.run.directory)
             self.board.notes.append(
                 f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
             )
+        self._wait_again(worker.group.runs, first=True)
         return True
 
     def _make_room(self, rows: list[Progress], beside: int) -> str:
@@ -280,10 +299,7 @@ class Pool:
         """Stop a worker one of whose runs another harness has taken over; wait for that one."""
         worker.kill()
         self._workers.remove(worker)
-        self._waiting.append(self._plan.group(worker.group.runs))
-        self._mark(worker.group, "waiting")
-        for run in worker.group.runs:
-            self._leases.release(run.directory)
+        self._wait_again(worker.group.runs)
 
     def _fail(self, runs: Sequence[Run], error: str) -> None:
         """Count runs as failed that were not started; nothing is recorded, so a next start may."""

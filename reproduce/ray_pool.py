@@ -82,8 +82,8 @@ def _check_reachable(address: str | None) -> None:
         raise UsageError(f"--ray-address is auto or HOST:PORT, not {address!r}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except OSError as error:
-        raise _unreachable(address, error.strerror or error) from None
+    except (OSError, UnicodeError) as error:
+        raise _unreachable(address, getattr(error, "strerror", None) or error) from None
 
 
 def _unreachable(address: str | None, reason: object) -> UsageError:
@@ -154,13 +154,20 @@ class RayPool(Pool):
         )
         demand = self._plan.demand(group)
         if self._retried & {(run.task, run.seed) for run in group.runs}:
-            demand = {key: 2 * value for key, value in demand.items()}
-            demand = {key: min(value, self._cluster.most(key)) for key, value in demand.items()}
-            demand["GPU"] = min(demand["GPU"], 1.0)
+            demand = self._twice(demand)
         log.write_bytes(b"")
         worker = _RayWorker(group, log, task, demand)
         self._mark(group, "waiting")
         return worker
+
+    def _twice(self, demand: dict[str, float]) -> dict[str, float]:
+        """Return twice a demand, or as much of that as some node can give."""
+        more = {key: 2 * value for key, value in demand.items()}
+        more["GPU"] = min(more["GPU"], max(1.0, demand["GPU"]))
+        for key in ("CPU", "GPU", "memory"):
+            if not self._cluster.num_places(more):
+                more[key] = demand[key]
+        return more
 
     def _look_after(self) -> None:
         super()._look_after()

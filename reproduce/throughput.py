@@ -7,6 +7,7 @@ other; figures of different machines never do.
 
 import datetime
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,9 @@ from jaxtyping import Float
 from rich.table import Table
 from scipy import stats
 
-from reproduce.workloads import MEASURED, built, pinned, time_repetitions
+from reproduce.workloads import MEASURED, built, check_names, pinned, time_repetitions
 from suite import hardware
 from suite.files import write_json
-from suite.settings import UsageError, nearest
 
 BASELINES = Path(__file__).resolve().parents[1] / "results" / "throughput"
 BLOCK_SECONDS = 0.02
@@ -103,7 +103,7 @@ def ratio(first: Float[np.ndarray, " rounds"], second: Float[np.ndarray, " round
     return Ratio(*np.exp([np.median(turns), low, high]).tolist())
 
 
-def measure(name: str, seconds: float = 2.0) -> list[Share]:
+def measure(name: str, seconds: float = 4.0) -> list[Share]:
     """Return the shares of one workload, its ceiling first; about `seconds` for all together."""
     with pinned(name), built([name]) as works, built(works[name].against) as others:
         work = works[name]
@@ -123,9 +123,7 @@ def measure_all(names: Sequence[str]) -> list[Share]:
     Raises:
         UsageError: for a name that has none.
     """
-    for name in names:
-        if name not in MEASURED:
-            raise UsageError(f"no workload {name!r}{nearest(name, MEASURED)}")
+    check_names(names, MEASURED)
     return [share for name in names for share in measure(name)]
 
 
@@ -163,7 +161,9 @@ def write_shares(shares: Sequence[Share], directory: Path = BASELINES) -> Path:
 
 
 def _describe(share: Share) -> dict[str, Any]:
+    """Return a share as it is recorded; an end that few turns left open is null."""
     fields = {**share._asdict(), **share.share._asdict()}
+    fields["high"] = share.share.high if math.isfinite(share.share.high) else None
     return {key: fields[key] for key in ("median", "low", "high", "seconds", "rate", "unit")}
 
 
@@ -174,7 +174,7 @@ def read_shares(directory: Path = BASELINES) -> Mapping[str, Mapping[str, Any]] 
     """
     try:
         record = json.loads(baseline_path(directory).read_bytes())
-        return record["shares"] if record["identity"] == this_machine() else None
+        return dict(record["shares"]) if record["identity"] == this_machine() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

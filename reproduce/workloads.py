@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -378,7 +378,8 @@ PLAIN: Mapping[str, Builder] = {
         f"simulator-{task.partition('-')[0]}-{num_envs}": partial(simulator, task, num_envs)
         for task, num_envs in (
             *(("HalfCheetah-v4", 1), ("HalfCheetah-v4", 8), ("Pong-v5", 8), ("Pong-v5", 16)),
-            *(("InvertedPendulum-v4", 1), ("InvertedPendulum-v4", 16), ("CartPole-v1", 16)),
+            *(("InvertedPendulum-v4", 1), ("InvertedPendulum-v4", 16)),
+            *(("CartPole-v1", 8), ("CartPole-v1", 16)),
         )
     },
 }
@@ -430,6 +431,17 @@ UPDATES = tuple(name for name in MEASURED if name.startswith("update-"))
 """Gradient steps: what the exact tier counts."""
 
 
+def check_names(names: Sequence[str], known: Collection[str]) -> None:
+    """Make sure that names are among those that can be asked for.
+
+    Raises:
+        UsageError: for the first that is not.
+    """
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no such workload {name!r}{nearest(name, known)}")
+
+
 @contextmanager
 def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
     """Build work by name, with folders that are removed afterwards.
@@ -437,9 +449,7 @@ def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
     Raises:
         UsageError: for an unknown name.
     """
-    for name in names:
-        if name not in WORKLOADS:
-            raise UsageError(f"no workload {name!r}{nearest(name, WORKLOADS)}")
+    check_names(names, WORKLOADS)
     getattr(hardware, "use_threads", torch.set_num_threads)(1)  # commits before it lack the first
     with tempfile.TemporaryDirectory() as directory:
         works = {}
@@ -458,6 +468,7 @@ def pinned(name: str) -> Iterator[None]:
     A simulator's thread and ours wait for each other; on one core they change places at once, while
     waking another core can take longer than a step.
     """
+    hardware.machine()  # remembers how many cores there are, before only one is left
     cores = os.sched_getaffinity(0)
     if not name.startswith("train-"):
         os.sched_setaffinity(0, {max(cores)})
@@ -490,8 +501,8 @@ def _in_child(order: str, answers: TextIO) -> None:
     if child := os.fork():
         os.waitpid(child, 0)
         return
-    name, slowdown = order.split()
     try:
+        name, slowdown = order.split()
         _serve_one(name, float(slowdown), answers)
     except Exception as error:  # the other side says it in one line
         print(f"{type(error).__name__}: {error}".split("\n")[0], file=answers, flush=True)

@@ -3,6 +3,7 @@
 Each fault is injected for real. Small scripts stand in for agents, forked processes for harnesses.
 """
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -512,6 +513,44 @@ assert len(list(pathlib.Path(out).glob("*/now"))) == 1
     (note,) = board.notes
     assert note.startswith(f"{TASK} seed 2 ran out of memory (")
     assert note.endswith("once more, 1 side by side")
+
+
+TOGETHER = """
+def note(folder, status):
+    config = {"env_steps": int(env_steps), "seeds": [int(seed) for seed in seeds]}
+    record = {"task": "t", "seed": 1, "config": config, "status": status}
+    (folder / "run.json").write_text(json.dumps(record))
+marks = pathlib.Path(out).parent
+if "Pendulum" in out and not (marks / "died").exists():
+    for folder, status in zip(folders, ("diverged", "running", "running")):
+        note(folder, status)
+    (folders[0] / "checkpoint").mkdir()
+    while not (marks / "rival").exists():
+        time.sleep(0.005)
+    (marks / "died").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+(marks / "rival").touch()
+until = time.monotonic() + 20
+while not (marks / "died").exists() and time.monotonic() < until:
+    time.sleep(0.005)
+for folder in folders["Pendulum" in out:]:
+    note(folder, "finished")
+"""
+
+
+def test_seeds_trained_together_have_their_second_try_together(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Also with one that diverged before memory lacked: their checkpoint fits all or none."""
+    stand_in({1: TOGETHER})
+    plan = pendulum(tmp_path, 3, tasks=[TASK, "MountainCarContinuous-v0"])
+    board = launch(dataclasses.replace(plan, device="cuda"), ignore)
+    assert executions(plan) == Counter({1: 2, 2: 2, 3: 2})
+    assert [row.state for row in board.rows] == ["diverged", *["finished"] * 5]
+    assert [note[: note.index(" (")] for note in board.notes] == [
+        f"{TASK} seed {seed} ran out of memory" for seed in (2, 3)
+    ]
+    assert list(plan.directory.rglob("*.lease")) == []
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """The gate: each tier finds what was planted for it, and nothing where nothing was."""
 
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 
@@ -60,12 +62,15 @@ def test_one_more_operator_is_found(step: Callable[[], object], tmp_path: Path) 
 
 
 def test_a_synchronisation_is_found(step: Callable[[], object], tmp_path: Path) -> None:
-    """A value read by the host, or a shape that depends on values."""
+    """A value read by the host, on a CPU too where that costs nothing, or a shape of values."""
     number, mask = torch.ones(()), torch.tensor([True, False])
     text = _alarm(step, lambda: (step(), number.item()), tmp_path)
     assert "synchronisations 0 -> 1" in text
     text = _alarm(step, lambda: (step(), number.expand(2)[mask]), tmp_path)
     assert "synchronisations 0 -> 1" in text
+    for read in (number.cpu, number.tolist, number.numpy, lambda: number.to("cpu")):
+        text = _alarm(step, lambda read=read: (step(), read()), tmp_path)
+        assert "synchronisations 0 -> 1" in text
 
 
 def test_memory_that_is_not_freed_is_found(step: Callable[[], object], tmp_path: Path) -> None:
@@ -142,12 +147,31 @@ def test_every_agent_has_an_update_that_is_counted() -> None:
     assert {name.split("-")[1] for name in UPDATES} == set(AGENTS)
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"torch": "1"}'])
+def test_a_damaged_baseline_is_one_line(content: str, tmp_path: Path) -> None:
+    """Naming the command that makes it anew."""
+    (tmp_path / "exact.json").write_text(content)
+    with pytest.raises(UsageError, match=r"make it anew with .* --exact --update"):
+        gate.judge_exact({}, tmp_path)
+
+
+def test_counts_without_onednn_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products then are other operators, which is no change of the code."""
+    gate.write_exact({"step": {"operators": {}, "flops": 1}}, tmp_path)
+    monkeypatch.setattr("reproduce.workloads.ONEDNN_LINEAR", None)
+    (verdict,) = gate.judge_exact({"step": {"operators": {}, "flops": 2}}, tmp_path)
+    assert not verdict.alarm
+    assert verdict.text.startswith("not compared")
+
+
 # Shares
 
 
-def share(level: float, name: str = "vtrace") -> Share:
+def share(level: float, name: str = "vtrace", high: float | None = None) -> Share:
     """What a measurement might have found."""
-    return Share(name, "memory", 1e-3, 1e9, "B", Ratio(level, level, level))
+    return Share(name, "memory", 1e-3, 1e9, "B", Ratio(level, level, high or level))
 
 
 @pytest.mark.parametrize(
@@ -162,6 +186,14 @@ def test_a_share_alarms_below_85_per_cent_of_its_baseline_found_twice(
     (verdict,) = gate.judge_shares([share(first)], lambda name: [share(second, name)], tmp_path)
     assert verdict.alarm == alarm
     assert "of its baseline 0.5" in verdict.text
+
+
+def test_a_share_that_may_be_as_fast_as_before_is_no_alarm(tmp_path: Path) -> None:
+    """Few turns, or disturbed ones, have a wide interval."""
+    write_shares([share(0.5)], tmp_path)
+    wide = share(0.2, high=0.45)
+    (verdict,) = gate.judge_shares([wide], lambda name: [wide], tmp_path)
+    assert not verdict.alarm
 
 
 def test_a_share_without_a_baseline_says_how_to_record_one(tmp_path: Path) -> None:
@@ -229,12 +261,29 @@ def test_what_the_other_tree_cannot_do_is_told_from_what_this_one_cannot(
         assert gate.compare(whole, lacking, "retrace", 0.2).median > 0
 
 
+def test_a_commit_that_cannot_start_is_skipped(
+    planted: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be older than what the workloads import; one line instead of one for each."""
+    broken = planted("suite/settings.py", "\n\nraise RuntimeError('not today')\n")
+    monkeypatch.setattr(gate, "worktree", lambda revision: nullcontext(broken))
+    (verdict,) = gate.pair("old", ["vtrace", "retrace"])
+    assert not verdict.alarm
+    assert verdict.text == "skipped: old cannot do this work (RuntimeError: not today)"
+
+
+def test_too_few_turns_judge_nothing() -> None:
+    """Work that takes a second leaves no interval: it says so."""
+    verdict = gate.judge_pair("slow", Ratio(0.5, 0.0, math.inf))
+    assert verdict == gate.Verdict("slow", False, "not judged: too slow here for enough turns")
+
+
 def test_a_tree_that_does_not_start_is_an_error(planted: Callable[[str, str], Path]) -> None:
     """The last line of its complaint is shown."""
     broken = planted("suite/settings.py", "\n\nraise RuntimeError('not today')\n")
     with (
         pytest.raises(UsageError, match="RuntimeError: not today"),
-        gate.workers(gate.ROOT, broken),
+        gate.workers(broken, gate.ROOT),
     ):
         pass
 
@@ -249,6 +298,13 @@ def test_a_commit_is_checked_out_and_removed_again() -> None:
     assert not tree.exists()
     listed = ["git", "-C", str(gate.ROOT), "worktree", "list"]
     assert str(tree) not in subprocess.run(listed, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("name", ["nonsense", "a b"])
+def test_an_unknown_workload_stops_a_pair_before_it_begins(name: str) -> None:
+    """Not after the minutes that those before it take."""
+    with pytest.raises(UsageError, match=f"no such workload '{name}'"):
+        next(gate.pair("HEAD", ["vtrace", name]))
 
 
 def test_an_unknown_revision_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,10 +90,18 @@ def test_another_machines_history_is_kept_and_not_compared(tmp_path: Path) -> No
     assert len(pd.read_csv(path)) == 32
 
 
-def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("a,b\n1,2\n", "^[^ ]*mine.csv is no history"),
+        ("", "cannot keep the history"),
+        (",".join(history.COLUMNS) + "\n1,2,3,4,0.5", "^[^ ]*mine.csv ends within a row"),
+    ],
+)
+def test_a_file_that_is_no_history_is_left_alone(content: str, says: str, tmp_path: Path) -> None:
     """One line, and not a byte written."""
     path = tmp_path / "mine.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="is no history"):
+    path.write_text(content)
+    with pytest.raises(UsageError, match=says):
         history.append(path, shares(1.0))
-    assert path.read_text() == "a,b\n1,2\n"
+    assert path.read_text() == content

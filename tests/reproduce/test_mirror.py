@@ -201,6 +201,21 @@ def test_a_checkpoint_that_comes_while_the_files_are_listed_waits(
     assert check(copy, tmp_path) == (0, 10)
 
 
+def test_a_folder_that_goes_while_it_is_listed_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint is removed when its runs finish."""
+    mirror = Mirror(tmp_path)
+
+    def vanish(self: Path, pattern: str) -> list[Path]:
+        raise FileNotFoundError(self / "seed-1" / "checkpoint")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rglob", vanish)
+        assert mirror.changes() is None
+    assert mirror.changes() == Changes([], [])
+
+
 def test_a_file_that_begins_anew_is_sent_anew(tmp_path: Path) -> None:
     """Cut back or replaced: the copy has nothing of what it was."""
     there, copy = tmp_path / "there", tmp_path / "copy"

@@ -272,6 +272,33 @@ def test_what_no_node_can_give_is_one_line(
         pendulum(tmp_path, [1], cluster=Cluster(None, tuple(nodes_there)), **options)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "workers", "share"),
+    [(1, 2, 0.5), (3, 5, 0.5), (2, 3, 0.5), (4, 4, 1.0), (1, 3, 1 / 3)],
+)
+def test_shares_of_gpus_let_as_many_run_as_the_plan_says(
+    gpus: int, workers: int, share: float, tmp_path: Path
+) -> None:
+    """A process is on one GPU: what is left of two makes none."""
+    cluster = Cluster(None, ({"CPU": 8.0, "GPU": float(gpus)},))
+    plan = pendulum(tmp_path, [1], device="cuda", workers=workers, cluster=cluster)
+    (group,) = plan.groups()
+    demand = plan.demand(group)
+    assert demand["GPU"] == pytest.approx(share, abs=1e-4)
+    assert cluster.num_places(demand) >= workers
+
+
+def test_a_second_try_asks_for_no_more_than_a_node_has(tmp_path: Path) -> None:
+    """Two processors are on one node, the GPU on another: asking for both would wait for ever."""
+    cluster = Cluster(None, ({"CPU": 32.0, "memory": 8.0}, {"CPU": 1.0, "GPU": 1.0, "memory": 9.0}))
+    pool = RayPool(pendulum(tmp_path, [1], device="cuda", cluster=cluster))
+    demand = pool._twice({"CPU": 1.0, "GPU": 0.5, "memory": 4.0})
+    assert demand == {"CPU": 1.0, "GPU": 1.0, "memory": 8.0}
+    assert pool._twice({"CPU": 1.0, "GPU": 0.0, "memory": 4.0}) == {
+        **{"CPU": 2.0, "GPU": 0.0, "memory": 8.0}
+    }
+
+
 def test_a_replay_that_no_node_holds_is_one_line(tmp_path: Path) -> None:
     """Memory counts where the agent says what it keeps; there Ray is asked for it."""
     gibibytes = {"CPU": 4.0, "memory": 4.0 * 2**30}
@@ -401,6 +428,7 @@ def say(*words: str, **environment: str) -> tuple[int, str]:
         (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
         (["--launcher", "ray", "--ray-address", "head"], "is auto or HOST:PORT, not 'head'"),
         (["--launcher", "ray", "--ray-address", "head:0"], "is auto or HOST:PORT, not 'head:0'"),
+        (["--launcher", "ray", "--ray-address", "a..b:6379"], "a..b:6379: no Ray cluster ("),
         (["--launcher", "ray", "--ray-address", "{free}"], "{free}: no Ray cluster (Connection r"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from rich.console import Console
 from reproduce import throughput
 from reproduce.__main__ import main
 from reproduce.throughput import Ratio, Share
-from reproduce.workloads import MEASURED
+from reproduce.workloads import MEASURED, built, pinned
+from suite import hardware
 from suite.settings import UsageError
 
 
@@ -57,14 +59,25 @@ def test_a_share_is_taken_of_the_ceiling_in_the_same_unit() -> None:
     assert found.rate == pytest.approx(2 * 3 * 256**3 / found.seconds, rel=0.01)
 
 
+def test_a_pinned_thread_does_not_hide_the_machines_cores() -> None:
+    """What is recorded while one core is left still names the whole machine."""
+    hardware.machine.cache_clear()
+    cores = hardware.num_cores()
+    with pinned("vtrace"):
+        assert hardware.num_cores() == 1
+        assert throughput.this_machine()["cores"] == cores
+
+
 def test_baselines_are_read_on_the_same_machine_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another processor, number of cores or version of torch has a file of its own."""
-    path = throughput.write_shares([share()], tmp_path)
+    open_end = share(name="gather")._replace(share=Ratio(0.5, 0.0, math.inf))
+    path = throughput.write_shares([share(), open_end], tmp_path)
     recorded = throughput.read_shares(tmp_path)
     assert recorded is not None
     assert recorded["update-sac / matmul"]["median"] == 0.5
+    assert recorded["gather / matmul"]["high"] is None
     here = throughput.this_machine()
     for change in ({"cpu": "Another"}, {"cores": 99}, {"torch": "1.0.0"}):
         monkeypatch.setattr(throughput, "this_machine", lambda change=change: {**here, **change})
@@ -93,9 +106,19 @@ def test_the_table_shows_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", [name for name in MEASURED if name != "gather"])
+def test_every_ceiling_of_a_workload_can_be_measured(name: str) -> None:
+    """It is named, and in the same unit."""
+    with built([name]) as works, built(works[name].against) as ceilings:
+        assert ceilings
+        assert {ceiling.unit for ceiling in ceilings.values()} == {works[name].unit}
+
+
 def test_an_unknown_workload_is_named(tmp_path: Path) -> None:
     """Before anything is measured, with what was meant."""
-    with pytest.raises(UsageError, match=r"no workload 'update-sca'; did you mean update-sac\?"):
+    with pytest.raises(
+        UsageError, match=r"no such workload 'update-sca'; did you mean update-sac\?"
+    ):
         throughput.measure_all(["vtrace", "update-sca"])
 
 
@@ -118,9 +141,10 @@ def test_a_baseline_is_declared_whole(argv: list[str]) -> None:
         main(["throughput", *argv])
 
 
-def test_every_committed_baseline_is_of_workloads_that_exist() -> None:
-    """A renamed workload is declared again."""
-    for path in throughput.BASELINES.glob("*.json"):
-        record = json.loads(path.read_text())
-        for key in record.get("shares", {}):
-            assert key.partition(" / ")[0] in MEASURED
+def test_committed_baselines_are_of_the_workloads_that_there_are() -> None:
+    """A new or renamed workload is declared again; there is a baseline for some machine."""
+    records = [json.loads(path.read_text()) for path in throughput.BASELINES.glob("*.json")]
+    baselines = [record["shares"] for record in records if "shares" in record]
+    assert baselines
+    for shares in baselines:
+        assert {key.partition(" / ")[0] for key in shares} == set(MEASURED)
