@@ -16,7 +16,8 @@ Deviations from the paper, and details it leaves open:
 - Order within an update: critics, then the actor against the updated critics, then the temperature
   on the entropy just measured, then the target copies.
 - The initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in
-  the authors' code; the paper does not say.
+  the authors' code; the paper does not say. Mean and log standard deviation are drawn as two
+  layers, as in jaxrl; nnabla_rl and pytorch_sac draw one, whose bounds are slightly narrower.
 - A step cut by the time limit bootstraps; a termination does not.
 - The update ratio counts transitions: `num_envs` environments make `num_envs` updates per vector
   step.
