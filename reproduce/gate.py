@@ -203,7 +203,7 @@ def count_all(names: Sequence[str] = UPDATES) -> dict[str, Exact]:
     Raises:
         UsageError: for work that is no update.
     """
-    workloads.check_names(names, UPDATES)
+    workloads.check_names(names, UPDATES, "update")
     with built(names) as works:
         return {name: exact_counts(work.repeat) for name, work in works.items()}
 

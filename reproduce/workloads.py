@@ -431,7 +431,7 @@ UPDATES = tuple(name for name in MEASURED if name.startswith("update-"))
 """Gradient steps: what the exact tier counts."""
 
 
-def check_names(names: Sequence[str], known: Collection[str]) -> None:
+def check_names(names: Sequence[str], known: Collection[str], what: str = "workload") -> None:
     """Make sure that names are among those that can be asked for.
 
     Raises:
@@ -439,7 +439,7 @@ def check_names(names: Sequence[str], known: Collection[str]) -> None:
     """
     for name in names:
         if name not in known:
-            raise UsageError(f"no such workload {name!r}{nearest(name, known)}")
+            raise UsageError(f"no such {what} {name!r}{nearest(name, known)}")
 
 
 @contextmanager
