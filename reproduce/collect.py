@@ -15,7 +15,6 @@ from suite.tasks import find_task
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
-EPISODES, EVALUATIONS = "episodes.csv", "evaluations.csv"
 CURVE_POINTS = 100
 """Points of a curve of training episodes; evaluations have their own."""
 
@@ -48,9 +47,7 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
     `sampled`), or of the returns of the training episodes that end there (`training`); reward
     units.
     """
-    if rule == "training":
-        return _window_mean(read_table(directory / EPISODES), "episode_return", env_steps)
-    return _window_mean(evaluations(directory), "mean_return", env_steps)
+    return _window_mean(*_scored(directory, rule), env_steps)
 
 
 def evaluations(directory: Path) -> pd.DataFrame:
@@ -60,7 +57,7 @@ def evaluations(directory: Path) -> pd.DataFrame:
     to one rollout late, and for the last time up to one before their end. By the step that was due,
     seeds share their steps and an evaluation falls into the same window as the reference's.
     """
-    table = read_table(directory / EVALUATIONS)
+    table = read_table(directory / "evaluations.csv")
     record = read_record(directory) or {}
     config = record.get("config", {})
     interval = config.get("evaluation_interval")
@@ -74,13 +71,13 @@ def evaluations(directory: Path) -> pd.DataFrame:
 
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
-    table = read_table(directory / EPISODES) if rule == "training" else evaluations(directory)
+    table, column = _scored(directory, rule)
     if table.empty:
         return pd.DataFrame({"env_steps": [], "mean_return": []})
     if rule != "training":
-        return table.loc[table.env_steps <= env_steps, ["env_steps", "mean_return"]]
+        return table.loc[table.env_steps <= env_steps, ["env_steps", column]]
     points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
-    scores = [_window_mean(table, "episode_return", int(point)) for point in points]
+    scores = [_window_mean(table, column, int(point)) for point in points]
     return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
 
 
@@ -224,6 +221,13 @@ def _describe(run: Run) -> dict[str, Any]:
 def _device(run: Run) -> str:
     record = read_record(run.directory) or {}
     return record.get("device", "") or record.get("config", {}).get("device", "")
+
+
+def _scored(directory: Path, rule: str) -> tuple[pd.DataFrame, str]:
+    """Return the rows, and the column of them, that a score of this rule is made of."""
+    if rule == "training":
+        return read_table(directory / "episodes.csv"), "episode_return"
+    return evaluations(directory), "mean_return"
 
 
 def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:

@@ -28,15 +28,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproduce import workloads
+from reproduce.processes import THREADING
 from reproduce.throughput import (
     BASELINES,
     Ratio,
     Share,
+    machine_name,
     measure,
     ratio,
     read_shares,
     take_turns,
-    this_machine,
 )
 from reproduce.workloads import UPDATES, built, count_flops
 from suite.files import write_json
@@ -294,10 +295,9 @@ def judge_shares(
         again: measures a workload once more, where it seems slow.
         directory: of the baselines.
     """
-    baseline, facts = read_shares(directory), this_machine()
+    baseline = read_shares(directory)
     if baseline is None:
-        machine = f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
-        text = f"no baseline for this machine ({machine}): record one with {RECORD}"
+        text = f"no baseline for this machine ({machine_name()}): record one with {RECORD}"
         return [Verdict(name, False, text) for name in dict.fromkeys(s.name for s in shares)]
     verdicts, repeated = [], dict[str, Sequence[Share]]()
     for share in shares:
@@ -333,7 +333,6 @@ class Worker:
     """
 
     def __init__(self, tree: Path) -> None:
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._tree = tree
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
         self._process = subprocess.Popen(
@@ -343,7 +342,7 @@ class Worker:
             stderr=self._complaints,
             text=True,
             cwd=tree,
-            env={**os.environ, **threads, "PYTHONPATH": str(tree)},
+            env={**os.environ, **THREADING, "PYTHONPATH": str(tree)},
         )
 
     def wait(self) -> None:
@@ -356,17 +355,22 @@ class Worker:
         if code.resolve() != self._tree.resolve():
             raise UsageError(f"{self._tree} ran the code of {code}")
 
-    def begin(self, name: str, slowdown: float = 1.0) -> None:
-        """Build a workload.
+    @contextmanager
+    def doing(self, name: str, slowdown: float = 1.0) -> Iterator[None]:
+        """Build a workload, and be done with it in the end.
 
         Raises:
             UsageError: if this code cannot do it, with what was wrong.
         """
         self._write(f"{name} {slowdown}")
         answer = self._read()
-        if answer != "ready":
-            self.end()
-            raise UsageError(answer)
+        try:
+            if answer != "ready":
+                raise UsageError(answer)
+            yield
+        finally:
+            self._write("")
+            self._read()  # until then, the next order would be read as a count
 
     def __call__(self, count: int) -> float:
         """Do it `count` times and return the seconds that took.
@@ -380,11 +384,6 @@ class Worker:
             return float(answer)
         except ValueError:
             raise UsageError(answer) from None
-
-    def end(self) -> None:
-        """Be done with the workload."""
-        self._write("")
-        self._read()  # until then, the next order would be read as a count
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -446,19 +445,13 @@ def compare(
         UsageError: if ours cannot.
     """
     started = time.perf_counter()
-    ours.begin(name, slowdown)
-    try:
+    with ours.doing(name, slowdown), ExitStack() as stack:
         try:
-            theirs.begin(name)
+            stack.enter_context(theirs.doing(name))
         except UsageError as error:
             raise Incomparable(str(error)) from None
-        try:
-            left = MOST_SECONDS - (time.perf_counter() - started)
-            times = take_turns([ours, theirs], min(seconds, left))
-        finally:
-            theirs.end()
-    finally:
-        ours.end()
+        left = MOST_SECONDS - (time.perf_counter() - started)
+        times = take_turns([ours, theirs], min(seconds, left))
     return ratio(*1 / times.T)
 
 

@@ -4,16 +4,17 @@ Nothing here alarms. A slow drift that no single comparison sees shows in the fi
 """
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from jaxtyping import Float
 from scipy import stats
 
-from reproduce.throughput import Share, this_machine
+from reproduce.throughput import Share, machine_name
 from suite import hardware
 from suite.settings import UsageError
 
@@ -38,11 +39,9 @@ def append(path: Path, shares: Sequence[Share]) -> str:
     Raises:
         UsageError: if the file is no history, or cannot be written.
     """
-    facts = this_machine()
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     commit = (hardware.revision()["commit"] or "")[:12]
-    machine = f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
-    rows = [(now, commit, machine, share.key, share.share.median) for share in shares]
+    rows = [(now, commit, machine_name(), share.key, share.share.median) for share in shares]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
@@ -52,8 +51,12 @@ def append(path: Path, shares: Sequence[Share]) -> str:
             raise UsageError(f"{path} ends within a row: cut that row, or choose another file")
         pd.DataFrame(rows, columns=COLUMNS).to_csv(path, mode="a", header=new, index=False)
         table = pd.read_csv(path)
-        ours = table[table.machine == machine]
-        figure = draw(ours, path.with_suffix(".svg"))
+        ours = table[table.machine == machine_name()]
+        changes: dict[Hashable, Sequence[int]] = {
+            work: change_points(of_work.share.to_numpy())
+            for work, of_work in ours.groupby("work", sort=False)
+        }
+        figure = draw(ours, changes, path.with_suffix(".svg"))
     except UsageError:
         raise
     except (OSError, ValueError) as error:
@@ -61,7 +64,7 @@ def append(path: Path, shares: Sequence[Share]) -> str:
     lines = []
     for work, of_work in ours.groupby("work", sort=False):
         levels = of_work.share.to_numpy()
-        ends = [0, *change_points(levels), len(levels)]
+        ends = [0, *changes[work], len(levels)]
         for before, at, after in zip(ends, ends[1:], ends[2:], strict=False):
             ratio = np.median(levels[at:after]) / np.median(levels[before:at])
             lines.append(f"{work} became {ratio:.2f} times as fast at {of_work.commit.iloc[at]}")
@@ -96,8 +99,8 @@ def _split_statistics(ranks: np.ndarray) -> np.ndarray:
     return np.abs(excess) / np.sqrt(before * (size - before) * (size + 1) / 12)
 
 
-def draw(table: pd.DataFrame, path: Path) -> Path:
-    """Draw one machine's history, a panel per piece of work, change points as lines."""
+def draw(table: pd.DataFrame, changes: Mapping[Hashable, Sequence[int]], path: Path) -> Path:
+    """Draw one machine's history, a panel per piece of work, its change points as lines."""
     table = table.assign(measurement=table.groupby("work", sort=False).cumcount())
     grid = sns.relplot(
         table,
@@ -113,10 +116,8 @@ def draw(table: pd.DataFrame, path: Path) -> Path:
     )
     grid.set_titles("{col_name}", size=8)
     for work, panel in grid.axes_dict.items():
-        for at in change_points(table[table.work == work].share.to_numpy()):
+        for at in changes[work]:
             panel.axvline(at - 0.5, color="black", linewidth=1, linestyle="--")
     grid.savefig(path)
-    import matplotlib.pyplot as plt
-
     plt.close(grid.figure)
     return path

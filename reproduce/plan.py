@@ -167,12 +167,11 @@ class Plan:
             bundles = [(run,) for run in waiting]
         else:
             here = {run.directory: run for run in runs}
-            bundles = list(dict.fromkeys(_companions(run, here) for run in waiting))
-            fresh: dict[str, tuple[Run, ...]] = {}
-            for run in waiting:
-                if not any(run in bundle for bundle in bundles):
-                    fresh[run.task] = (*fresh.get(run.task, ()), run)
-            bundles = [*filter(None, bundles), *fresh.values()]
+            companions = {run: _companions(run, here) for run in waiting}
+            bundles = dict.fromkeys(
+                bundle or tuple(r for r in waiting if r.task == run.task and not companions[r])
+                for run, bundle in companions.items()
+            )
         return [self.group(bundle) for bundle in bundles]
 
     def group(self, runs: Sequence[Run]) -> Group:

@@ -12,7 +12,6 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +77,7 @@ class _LocalWorker(Worker):
 
 
 class Pool:
-    """Groups that wait and workers that run; the runs' leases say which are this harness's.
-
-    A group that fails is recorded as failed, with its log's last lines, and leaves the others
-    alone. Runs that another harness works on are waited for and counted.
-
-    Args:
-        plan: what to run; finished runs in it are left as they are.
-    """
+    """Groups that wait and workers that run; the runs' leases say which are this harness's."""
 
     def __init__(self, plan: Plan) -> None:
         runs = plan.runs()
@@ -144,11 +136,11 @@ class Pool:
 
     def _count(self, run: Run) -> bool:
         """Return whether another harness has run a run since this one began; take its result."""
-        status = self._plan.run(run.task, run.seed).status
+        now = self._plan.run(run.task, run.seed)
         new = _stamp(run.directory) != self._before[run.directory]
-        ended = status in ("finished", "diverged") or (status == "failed" and new)
+        ended = now.has_ended or (now.status == "failed" and new)
         if ended:
-            self._settle([replace(run, status=status)])
+            self._settle([now])
         return ended
 
     def _settle(self, runs: Sequence[Run]) -> None:
@@ -158,7 +150,7 @@ class Pool:
             read_progress(row)
             row.state = run.status
             row.error = (read_record(run.directory) or {}).get("error") or ""
-            self._leases.release(run.directory)
+            self._leases.release(row.run.directory)
 
     def _wait_again(self, runs: Sequence[Run], *, first: bool = False) -> None:
         """Give leases back and let runs wait, in groups of what they have become."""

@@ -17,6 +17,11 @@ STALL_SECONDS = 90.0
 """A run that uses no processor for this long has stalled."""
 ALIVE_SECONDS = 0.1
 """Processor time that shows life: a run that works, however slowly, uses it in a moment."""
+THREADING = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+"""Environment of an agent: one thread; where it asks for more, those that wait leave the cores."""
 LEASH = Path(__file__).with_name("leash.py")
 PROC = Path("/proc")
 STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
@@ -107,10 +112,7 @@ class AgentProcess:
     """
 
     def __init__(self, command: Sequence[str], log: Path, directory: Path | None = None) -> None:
-        threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(threads, "1")}
-        # Where a run has several threads, those that wait leave the cores alone.
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        environment = {**os.environ, **THREADING}
         paths = [str(LEASH.resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with log.open("wb") as output:

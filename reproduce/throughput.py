@@ -27,7 +27,10 @@ from suite.files import write_json
 
 BASELINES = Path(__file__).resolve().parents[1] / "results" / "throughput"
 BLOCK_SECONDS = 0.02
-"""Time of one block: long beside the clock's tick, short beside what disturbs a machine."""
+"""Time of one block: long beside the clock's tick, short beside what disturbs a machine.
+
+A block is one repetition if that takes longer.
+"""
 Runner = Callable[[int], float]
 """Does something so many times and returns the seconds it took."""
 
@@ -58,18 +61,15 @@ class Share(NamedTuple):
         return f"{self.name} / {self.against}"
 
 
-def take_turns(
-    runners: Sequence[Runner], seconds: float, block_seconds: float = BLOCK_SECONDS
-) -> Float[np.ndarray, "rounds runners"]:
+def take_turns(runners: Sequence[Runner], seconds: float) -> Float[np.ndarray, "rounds runners"]:
     """Return seconds per repetition of things that take turns, ABBA.
 
     Args:
         runners: what takes turns.
         seconds: after which it ends, warm-up included; there are always four rounds.
-        block_seconds: that one turn lasts, or one repetition if that is longer.
     """
     until = time.perf_counter() + seconds
-    counts = [max(1, round(block_seconds / _pace(runner))) for runner in runners]
+    counts = [max(1, round(BLOCK_SECONDS / _pace(runner))) for runner in runners]
     order, rows = list(range(len(runners))), []
     while time.perf_counter() < until or len(rows) < 4 or len(rows) % 2:
         row = np.zeros(len(runners))
@@ -137,11 +137,15 @@ def this_machine() -> dict[str, Any]:
     return {"cpu": facts["cpu"], "cores": facts["cores"], "threads": 1, "torch": version}
 
 
+def machine_name() -> str:
+    """Return this machine in words, one for those whose shares compare."""
+    facts = this_machine()
+    return f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
+
+
 def baseline_path(directory: Path = BASELINES) -> Path:
     """Return where this machine's shares are kept."""
-    facts = this_machine()
-    words = f"{facts['cpu']} {facts['cores']} cores torch {facts['torch']}".lower()
-    return directory / (re.sub(r"[^a-z0-9.]+", "-", words).strip("-") + ".json")
+    return directory / (re.sub(r"[^a-z0-9.]+", "-", machine_name().lower()).strip("-") + ".json")
 
 
 def write_shares(shares: Sequence[Share], directory: Path = BASELINES) -> Path:
@@ -181,10 +185,9 @@ def read_shares(directory: Path = BASELINES) -> Mapping[str, Mapping[str, Any]] 
 
 def share_table(shares: Sequence[Share]) -> Table:
     """Return the table that the command prints."""
-    facts, baseline = this_machine(), read_shares()
-    title = f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}, one thread"
+    baseline = read_shares()
     note = "" if baseline else "no baseline for this machine"
-    table = Table(title=title, caption=note, caption_justify="left")
+    table = Table(title=f"{machine_name()}, one thread", caption=note, caption_justify="left")
     for column in ("work", "time", "rate", "share of", "share [95 %]", "baseline", "ratio"):
         table.add_column(column, justify="left" if column in ("work", "share of") else "right")
     for share in shares:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from reproduce.plan import ROOT
-from reproduce.processes import CHILD_SYSTEM_TIME, PROC, USER_TIME, stat_fields
+from reproduce.processes import CHILD_SYSTEM_TIME, PROC, THREADING, USER_TIME, stat_fields
 from suite.command_line import Parser, run_main
 from suite.hardware import num_cores
 
@@ -68,10 +68,8 @@ def time_command(words: Sequence[str]) -> tuple[float, float]:
     Raises:
         subprocess.CalledProcessError: if it fails.
     """
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    environment = {**os.environ, **dict.fromkeys(threads, "1"), MARK: mark}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {**os.environ, **THREADING, MARK: mark, "PYTHONPATH": str(ROOT)}
     samples: list[tuple[float, float]] = []
     started = time.perf_counter()
     with subprocess.Popen(
