@@ -1,0 +1,477 @@
+"""The short runs whose bytes are compared: a source's settings, made small.
+
+Between them an agent's runs use every source, every choice that a setting offers and every branch;
+`test_golden.py` counts the first two. Sizes of networks and batches stay the source's in at least
+one run of every agent, as they decide how a processor adds up. Settings have their present names.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training.
+
+    Its seeds train in one process where the agent can, else in turn.
+    """
+
+    preset: tuple[str, str]
+    """Suite and source."""
+    settings: dict[str, Any]
+    """What differs from the source's."""
+    cut: bool = False
+    """Whether it is killed in its second half, and goes on from a checkpoint."""
+
+
+def _run(
+    suite: str, source: str, *small: dict[str, Any], cut: bool = False, **settings: Any
+) -> Run:
+    merged: dict[str, Any] = {}
+    for each in (COMMON, *small, settings):
+        merged |= each
+    return Run(preset=(suite, source), settings=merged, cut=cut)
+
+
+COMMON: dict[str, Any] = {"device": "cpu", "num_threads": 1, "evaluation_episodes": 2}
+SAC: dict[str, Any] = {
+    **{"hidden_sizes": (16, 16), "batch_size": 8, "learning_starts": 100, "env_steps": 400},
+    **{"num_envs": 2, "log_interval": 60, "evaluation_interval": 200},
+}
+CLASSIC: dict[str, Any] = {
+    **{"num_envs": 4, "env_steps": 1_000, "log_interval": 100, "evaluation_interval": 400},
+}
+MUJOCO: dict[str, Any] = {**CLASSIC, "log_interval": 200}
+FRAMES: dict[str, Any] = {
+    **{"task": "Breakout-v5", "num_envs": 4, "env_steps": 300, "log_interval": 80},
+    **{"evaluation_interval": 10_000, "evaluation_episodes": 1},
+}
+REPLAY: dict[str, Any] = {"replay_start": 60, "replay_capacity": 150}
+
+RUNS: dict[str, dict[str, Run]] = {
+    "sac": {
+        "paper, in full": _run(
+            "mujoco",
+            "paper",
+            learning_starts=150,
+            env_steps=200,
+            evaluation_episodes=1,
+            log_interval=50,
+            evaluation_interval=200,
+        ),
+        "jaxrl, two seeds, cut": _run(
+            "mujoco", "jaxrl", SAC, task="Hopper-v4", seeds=(3, 4), cut=True
+        ),
+        "tianshou_v3, sampled, one critic, replay twice over": _run(
+            "mujoco",
+            "tianshou_v3",
+            SAC,
+            task="Walker2d-v4",
+            num_envs=1,
+            num_critics=1,
+            update_ratio=0.5,
+            evaluation_rule="sampled",
+            replay_capacity=150,
+        ),
+        "simbav2_baselines, warm-up not counted, cut": _run(
+            "mujoco",
+            "simbav2_baselines",
+            SAC,
+            task="Ant-v4",
+            num_envs=4,
+            env_steps=200,
+            hidden_sizes=(16,),
+            update_ratio=1.5,
+            evaluation_episodes=1,
+            count_warm_up=False,
+            cut=True,
+        ),
+        "dmc, pytorch_sac, three seeds": _run(
+            "dmc",
+            "pytorch_sac",
+            SAC,
+            task="ReacherEasy-v1",
+            seeds=(1, 2, 7),
+            hidden_sizes=(32, 32),
+            env_steps=240,
+            evaluation_episodes=1,
+        ),
+        "dmc, actor seldom, once": _run(
+            "dmc",
+            "paper",
+            SAC,
+            task="CartpoleSwingup-v1",
+            policy_period=3,
+            env_steps=300,
+            evaluation_episodes=1,
+            compensate_policy_period=False,
+            num_critics=3,
+        ),
+        "mujoco-small, actor seldom, bounds": _run(
+            "mujoco-small",
+            "paper",
+            SAC,
+            task="InvertedPendulum-v4",
+            seeds=(5, 6),
+            policy_period=2,
+            max_log_alpha=0.001,
+            action_gradient_clip=0.01,
+            entropy_in_target=False,
+            alpha_learning_rate=0.01,
+            target_entropy_per_action=2.0,
+        ),
+        "mujoco-small, tianshou_v3, bound from the start": _run(
+            "mujoco-small",
+            "tianshou_v3",
+            SAC,
+            task="Reacher-v4",
+            max_log_alpha=-3.0,
+            hidden_sizes=(16, 8, 16),
+        ),
+        "classic, no temperature": _run(
+            "classic",
+            "paper",
+            SAC,
+            task="Pendulum-v1",
+            env_steps=600,
+            learn_alpha=False,
+            initial_alpha=0.0,
+            reward_scale=0.1,
+        ),
+    },
+    "a2c": {
+        "classic, two seeds, cut": _run(
+            "classic", "paper", CLASSIC, task="CartPole-v1", seeds=(1, 2), cut=True
+        ),
+        "classic, in full": _run("classic", "paper", task="Acrobot-v1", env_steps=800),
+        "classic, continuous, the rate reaches 0": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            task="Pendulum-v1",
+            activation="relu",
+            shared_trunk=True,
+            reward_normalisation="none",
+            learning_rate_decay_steps=700,
+            rmsprop_form="tensorflow",
+            evaluation_rule="deterministic",
+            entropy_coef=0.01,
+            max_gradient_norm=None,
+        ),
+        "classic, one row at a time": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            task="CartPole-v1",
+            num_envs=1,
+            unroll_length=1,
+            env_steps=200,
+            log_interval=1,
+            evaluation_rule="sampled",
+        ),
+        "mujoco, in full": _run(
+            "mujoco",
+            "paper",
+            task="HalfCheetah-v4",
+            env_steps=800,
+            log_interval=200,
+            evaluation_interval=400,
+            evaluation_episodes=1,
+        ),
+        "mujoco-small, tianshou_v3, cut": _run(
+            "mujoco-small",
+            "tianshou_v3",
+            MUJOCO,
+            task="Reacher-v4",
+            time_limit_is_terminal=True,
+            seeds=(8,),
+            cut=True,
+        ),
+        "classic, value targets": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            task="MountainCar-v0",
+            evaluation_rule="deterministic",
+            reward_normalisation="value_targets",
+            normalise_observations=False,
+        ),
+        "frames": _run("atari", "paper", FRAMES, env_steps=200, log_interval=40, cut=True),
+        "frames, nnabla_rl, evaluated": _run(
+            "atari-7", "nnabla_rl", FRAMES, learning_rate_decay_steps=600
+        ),
+        "frames, sticky, two trunks": _run(
+            "atari",
+            "paper",
+            FRAMES,
+            task="Pong-v5",
+            env_steps=200,
+            protocol="sticky",
+            shared_trunk=False,
+        ),
+    },
+    "impala": {
+        "frames": _run("atari-7", "paper", FRAMES, env_steps=480, cut=True),
+        "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=8, env_steps=320),
+        "frames, rllib_2018": _run(
+            "atari-7",
+            "rllib_2018",
+            FRAMES,
+            task="SpaceInvaders-v5",
+            num_minibatches=2,
+            env_steps=400,
+        ),
+        "frames, in turns, evaluated": _run(
+            "atari",
+            "paper",
+            FRAMES,
+            policy_lag=0,
+            initialisation="orthogonal",
+            evaluation_rule="sampled",
+        ),
+        "classic, two seeds, cut": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            unroll_length=8,
+            seeds=(1, 2),
+            evaluation_rule="sampled",
+            cut=True,
+        ),
+        "classic, in full": _run("classic", "paper", task="Acrobot-v1", env_steps=1600),
+        "classic, far behind, adam, cut": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            unroll_length=8,
+            policy_lag=3,
+            optimiser="adam",
+            activation="relu",
+            initialisation="glorot_uniform",
+            learning_rate_decay_steps=0,
+            max_gradient_norm=None,
+            cut=True,
+        ),
+        "classic, continuous, in turns, the rate reaches 0": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            task="Pendulum-v1",
+            unroll_length=8,
+            policy_lag=0,
+            evaluation_rule="deterministic",
+            learning_rate_decay_steps=700,
+            clip_rho_threshold=None,
+            clip_c_threshold=None,
+            trace_lambda=0.9,
+            clip_pg_rho_threshold=None,
+            max_gradient_norm=None,
+            cut=True,
+        ),
+        "classic, continuous, sums": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            task="MountainCarContinuous-v0",
+            loss_reduction="sum",
+            initialisation="cleanba",
+            evaluation_rule="sampled",
+            rmsprop_form="tensorflow",
+            policy_lag=2,
+            time_limit_is_terminal=True,
+        ),
+        "classic, one row at a time": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            num_envs=1,
+            unroll_length=1,
+            num_minibatches=1,
+            env_steps=200,
+            log_interval=1,
+            initialisation="truncated_normal",
+        ),
+    },
+    "acer": {
+        "classic, two seeds, cut": _run(
+            "classic", "paper", CLASSIC, REPLAY, seeds=(1, 2), evaluation_rule="sampled", cut=True
+        ),
+        "classic, in full": _run("classic", "paper", task="Acrobot-v1", env_steps=1600),
+        "classic, ChainerRL's choices": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            task="MountainCar-v0",
+            statistics="logits",
+            advantage_target="q_opc",
+            entropy_in_trust_region=False,
+            loss_reduction="sum",
+            replay_count="fixed",
+            replay_ratio=2.0,
+            learning_rate_decay_steps=700,
+            activation="relu",
+            shared_trunk=True,
+            trust_region_delta=0.01,
+            evaluation_rule="deterministic",
+            cut=True,
+        ),
+        "classic, logits, entropy inside": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            statistics="logits",
+            rmsprop_form="tensorflow",
+            trust_region_delta=0.0,
+        ),
+        "classic, probabilities, entropy outside": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            entropy_in_trust_region=False,
+            clip_rho_threshold=1.0,
+            trust_region_delta=0.001,
+            time_limit_is_terminal=True,
+        ),
+        "classic, from replay alone, no truncation, no trust region": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            online_updates=False,
+            clip_rho_threshold=None,
+            trust_region_delta=None,
+            max_gradient_norm=None,
+        ),
+        "classic, without replay": _run(
+            "classic", "paper", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10
+        ),
+        "classic, one row at a time": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            num_envs=1,
+            unroll_length=1,
+            env_steps=150,
+            log_interval=1,
+        ),
+        "frames": _run(
+            "atari-7", "paper", FRAMES, REPLAY, env_steps=480, replay_start=40, cut=True
+        ),
+        "frames, replay twice over, two trunks, evaluated": _run(
+            "atari",
+            "paper",
+            FRAMES,
+            convolutions="a3c",
+            shared_trunk=False,
+            protocol="sticky",
+            replay_start=20,
+            replay_capacity=40,
+            evaluation_rule="sampled",
+        ),
+    },
+    "acer_continuous": {
+        "mujoco": _run(
+            "mujoco", "paper", MUJOCO, task="HalfCheetah-v4", evaluation_episodes=1, env_steps=600
+        ),
+        "mujoco, pfrl": _run(
+            "mujoco", "pfrl", MUJOCO, REPLAY, task="Hopper-v4", num_envs=2, env_steps=500
+        ),
+        "mujoco, chainerrl": _run(
+            "mujoco", "chainerrl", MUJOCO, REPLAY, task="Walker2d-v4", num_envs=2, env_steps=500
+        ),
+        "mujoco-small, paper, cut": _run(
+            "mujoco-small",
+            "paper",
+            MUJOCO,
+            REPLAY,
+            task="InvertedPendulum-v4",
+            unroll_length=10,
+            seeds=(9,),
+            cut=True,
+        ),
+        "classic, two seeds, cut": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            seeds=(1, 2),
+            unroll_length=10,
+            hidden_sizes=(16,),
+            batch_unrolls=3,
+            advantage_hidden_sizes=(8, 8),
+            cut=True,
+        ),
+        "classic, chainerrl, cut": _run(
+            "classic",
+            "chainerrl",
+            CLASSIC,
+            REPLAY,
+            unroll_length=10,
+            evaluation_rule="deterministic",
+            hidden_sizes=(16, 16),
+            num_envs=8,
+            trust_region_delta=0.0,
+            cut=True,
+        ),
+        "classic, learned deviation": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            unroll_length=10,
+            std="learned",
+            entropy_coef=0.01,
+            activation="tanh",
+            bounded_mean=False,
+            rmsprop_form="torch",
+            trust_region_delta=0.001,
+            replay_count="fixed",
+            batch_unrolls=2,
+            max_gradient_norm=None,
+            hidden_sizes=(16,),
+        ),
+        "classic, learned deviation, no truncation, no trust region": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            unroll_length=10,
+            std="learned",
+            online_updates=True,
+            clip_rho_threshold=None,
+            trust_region_delta=None,
+            hidden_sizes=(16,),
+            num_action_samples=1,
+            evaluation_rule="training",
+        ),
+        "classic, without replay": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            task="MountainCarContinuous-v0",
+            unroll_length=10,
+            online_updates=True,
+            replay_ratio=0.0,
+            replay_capacity=10,
+            replay_start=0,
+            clip_rho_threshold=0.5,
+        ),
+        "classic, one row at a time": _run(
+            "classic",
+            "paper",
+            CLASSIC,
+            REPLAY,
+            num_envs=1,
+            unroll_length=1,
+            env_steps=250,
+            log_interval=1,
+            hidden_sizes=(16,),
+            replay_ratio=2.0,
+        ),
+    },
+}
+"""By agent and name."""

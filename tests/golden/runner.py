@@ -1,0 +1,171 @@
+"""Run configurations with the agents that Python finds, and say what bytes they gave.
+
+A program of its own: `tests/golden/trees.py` starts it by its path, with another tree's root as
+`PYTHONPATH`, so that the same code asks any commit. It knows no more of an agent than `Config`,
+`PRESETS` and `train`. From standard input it reads `{"agent": ..., "tree": ..., "runs": {name:
+{"preset": ..., "settings": ..., "cut": ...}}}`, to standard output it writes a checksum for every
+file, by name of the run.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from suite.recorder import Recorder
+
+TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
+SEEDS_TOGETHER = ("sac",)
+"""Agents that train several seeds in one process."""
+FORMER_NAMES = {
+    "unroll_length": "rollout_length",
+    "hidden_gain": "orthogonal_gain",
+    "policy_head_gain": "actor_head_gain",
+    "std": "scale",
+}
+"""What settings were called; goes as soon as the base commit has the present names."""
+
+
+class Killed(BaseException):
+    """What ends a training in the middle."""
+
+
+class CutRecorder(Recorder):
+    """Has a checkpoint made in the second half of a run, and kills it some updates later."""
+
+    def __init__(self, *arguments: Any, env_steps: int) -> None:
+        super().__init__(*arguments, checkpoint_seconds=math.inf)
+        self._half, self._num_checkpoints = env_steps // 2, 0
+
+    def log(
+        self,
+        env_steps: int,
+        num_updates: int,
+        metrics: Mapping[str, np.ndarray],
+        checks: Mapping[str, np.ndarray],
+    ) -> None:
+        if self._num_checkpoints:
+            raise Killed
+        if env_steps >= self._half:
+            self.checkpoint_seconds = 0.0
+        super().log(env_steps, num_updates, metrics, checks)
+
+    def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
+        self._num_checkpoints, self.checkpoint_seconds = 1, math.inf
+        return super().checkpoint(actions)
+
+
+def configure(agent: Any, preset: tuple[str, str], settings: Mapping[str, Any]) -> Any:
+    """Return a preset's configuration with other settings, by the names that the agent has."""
+    names = {field.name for field in dataclasses.fields(agent.Config)}
+    changes = {
+        name if name in names else FORMER_NAMES.get(name, name): value
+        for name, value in settings.items()
+    }
+    for name, value in changes.items():
+        if isinstance(value, list):  # as JSON has a tuple
+            changes[name] = tuple(value)
+    return dataclasses.replace(agent.PRESETS[preset].config, **changes)
+
+
+def train(agent: Any, config: Any, directory: Path, *, cut: bool) -> Any:
+    """Return what an agent has learned; `cut`: in two lives."""
+    run = {"agent": agent.__name__.split(".")[1], "task": config.task}
+    arguments = (directory, run, config.seeds)
+    if cut:
+        recorder = CutRecorder(*arguments, env_steps=config.env_steps)
+        with contextlib.suppress(Killed):
+            agent.train(config, recorder)
+            raise RuntimeError("the run ended before it was cut")
+    recorder = Recorder(*arguments, checkpoint_seconds=math.inf)
+    learner = agent.train(config, recorder)
+    recorder.finish()
+    for record in directory.glob("seed-*/run.json"):
+        ends = json.loads(record.read_bytes())
+        if ends["status"] != "finished" or (len(ends["resumed_at"]) == 1) != cut:
+            raise RuntimeError(f"{ends['status']}, resumed {len(ends['resumed_at'])} times")
+    return learner
+
+
+def weights(value: Any) -> Iterator[Tensor]:
+    """Yield all that is learned, and slow copies of it: modules, and tensors that have gradients.
+
+    Optimisers and running statistics are left out: what they do shows in the weights.
+    """
+    if isinstance(value, nn.Module):
+        yield from value.parameters()
+        yield from value.buffers()
+    elif isinstance(value, Tensor):
+        if value.requires_grad:
+            yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from weights(item)
+    elif isinstance(value, dict):
+        yield from weights(list(value.values()))
+    elif dataclasses.is_dataclass(value):
+        yield from weights([getattr(value, field.name) for field in dataclasses.fields(value)])
+
+
+def checksum(tensors: Iterator[Tensor]) -> str:
+    """Return the SHA-256 of all values, sorted: names, order and layout in memory are free."""
+    values = [tensor.detach().cpu().float().flatten().numpy() for tensor in tensors]
+    bits = np.concatenate(values).view(np.uint32)  # sorted as they are: also NaN, and -0 beside 0
+    return hashlib.sha256(np.sort(bits).tobytes()).hexdigest()
+
+
+def checksums(agent: Any, run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of every file that a run wrote, by seed, and of what it learned."""
+    config = configure(agent, tuple(run["preset"]), run["settings"])
+    together = agent.__name__.split(".")[1] in SEEDS_TOGETHER
+    groups = [config.seeds] if together else [(seed,) for seed in config.seeds]
+    found: dict[str, str] = {}
+    for seeds in groups:
+        group = dataclasses.replace(config, seeds=seeds)
+        with tempfile.TemporaryDirectory() as directory:
+            learner = train(agent, group, Path(directory), cut=run["cut"])
+            for path in sorted(Path(directory).glob("seed-*/*.csv")):
+                if path.name in TABLES:
+                    name = path.relative_to(directory).as_posix()
+                    found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[f"weights of {' and '.join(map(str, seeds))}"] = checksum(weights(learner))
+    return found
+
+
+def main() -> None:
+    """Do as standard input says."""
+    order = json.load(sys.stdin)
+    agent = importlib.import_module(f"agents.{order['agent']}")
+    for module in (agent, sys.modules[Recorder.__module__]):
+        if not Path(str(module.__file__)).resolve().is_relative_to(Path(order["tree"]).resolve()):
+            raise RuntimeError(f"{module.__file__} is not of the tree {order['tree']}")
+    os.fsync = lambda descriptor: None  # no power is lost here
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, str]] = {}
+    with contextlib.redirect_stdout(sys.stderr):
+        for name, run in order["runs"].items():
+            started = time.process_time()
+            try:
+                found[name] = checksums(agent, run)
+                print(f"{name}: {time.process_time() - started:.1f} s of processor time")
+            except Exception as error:
+                error.add_note(f"in the run {name!r}")
+                raise
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

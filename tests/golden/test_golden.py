@@ -1,0 +1,56 @@
+"""The agents give the same bytes as at the base commit: files, and the values of all weights."""
+
+import importlib
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from agents import AGENTS
+from tests.golden import trees
+from tests.golden.configurations import RUNS
+from tests.golden.runner import configure
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_gives_the_base_commits_bytes(agent: str) -> None:
+    """Whatever is rewritten, every short run has the CSV files and the weights that it had."""
+    lines = trees.differences(trees.expected(agent), trees.run(trees.ROOT, agent))
+    assert not lines, "\n".join([f"{agent} gives other bytes than the base commit in", *lines])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
+    """A new source, a new word or a new switch needs a run that uses it."""
+    module = importlib.import_module(f"agents.{agent}")
+    configs = [configure(module, run.preset, run.settings) for run in RUNS[agent].values()]
+    assert any(run.cut for run in RUNS[agent].values())
+    assert any(len(config.seeds) > 1 for config in configs)
+    sources = {_family(*preset) for preset in module.PRESETS}
+    assert sources <= {_family(*run.preset) for run in RUNS[agent].values()}
+    for name, hint in get_type_hints(module.Config).items():
+        used = {_choice(getattr(config, name), hint) for config in configs}
+        assert set(_choices(hint)) <= used, name
+
+
+def _family(suite: str, source: str) -> tuple[str, str]:
+    """Return a source and what kind of suite it is for: `atari-7` is `atari` as well."""
+    return suite.partition("-")[0], source
+
+
+def _choices(hint: Any) -> list[Any]:
+    """Return the words of a setting's type, yes and no, and whether it may be None."""
+    if hint is bool:
+        return [True, False]
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [_choices(part) for part in get_args(hint) if part is not type(None)]
+        return [None, *(choice for part in parts for choice in part or ["a value"])]
+    return []
+
+
+def _choice(value: Any, hint: Any) -> Any:
+    """Return what `_choices` calls a value."""
+    choices = _choices(hint)
+    return value if value in choices or not choices else "a value"
