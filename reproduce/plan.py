@@ -20,12 +20,11 @@ from suite.command_line import override
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import find_device, machine, num_cores, sources
 from suite.manifest import MANIFEST, damage
-from suite.settings import Preset, UsageError, find_preset, nearest
+from suite.settings import BUDGETS, Preset, UsageError, find_preset, nearest
 from suite.tasks import Protocol, find_suite, find_task, tasks_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "results" / "published"
-BUDGETS = ("smoke", "laptop", "paper")
 NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
 """Fields of a configuration that do not change what is learned per step and seed."""
 RECORD_STATUSES = ("running", "finished", "diverged", "failed")

@@ -26,7 +26,7 @@ from reproduce.pool import Pool, Worker
 from reproduce.processes import End
 from reproduce.progress import Progress
 from suite.files import NO_SPACE, write_json
-from suite.hardware import REVISION, revision
+from suite.hardware import REVISION, SETTINGS, revision
 from suite.settings import UsageError
 
 CONNECT_SECONDS = 60.0
@@ -60,10 +60,7 @@ def connect(address: str | None) -> Iterator[Cluster]:
     if address is None:
         options |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     with tempfile.TemporaryDirectory(prefix="encore-code-") as folder:
-        for name in CODE:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, Path(folder, name), ignore=ignored)
-        write_json(Path(folder, REVISION), revision())
+        copy_code(Path(folder))
         options["runtime_env"] = {"working_dir": folder}
         _init(ray, address, options)
     try:
@@ -71,6 +68,17 @@ def connect(address: str | None) -> Iterator[Cluster]:
         yield Cluster(address, tuple(alive))
     finally:
         ray.shutdown()
+
+
+def copy_code(folder: Path) -> None:
+    """Copy into a folder what an agent's command reads: the code, sources' settings, a revision."""
+    for name in CODE:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.glob(SETTINGS.format(agent="*")):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    write_json(folder / REVISION, revision())
 
 
 def _check_reachable(address: str | None) -> None:

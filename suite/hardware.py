@@ -16,6 +16,8 @@ from suite.settings import UsageError, nearest
 
 REVISION = "revision.json"
 """Stands in for git beside a copy of the code; see `revision`."""
+SETTINGS = "results/references/*/{agent}.toml"
+"""Where the sources' settings for an agent are; see `suite/presets.py`."""
 PACKAGES = ("torch", "envpool", "gymnasium", "numpy", "scipy", "pandas", "safetensors")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
@@ -107,20 +109,22 @@ def revision() -> dict[str, Any]:
             root, "ls-files", "--error-unmatch", str(Path(__file__).resolve())
         )  # ours, not a host's
         commit = _git(root, "rev-parse", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--", "suite", "agents", "reproduce")
+        code = ("suite", "agents", "reproduce", ":(glob)" + SETTINGS.format(agent="*"))
+        changed = _git(root, "status", "--porcelain", "--", *code)
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
     return {"commit": commit, "dirty": bool(changed)}
 
 
 def sources(agent: str) -> dict[str, str]:
-    """Return the SHA-256 of every file whose code an agent's run executes, by path.
+    """Return the SHA-256 of every file that decides what an agent's run does, by path.
 
     Unlike a commit it stays the same where only pages, tests or figures change, and differs where
     a change is not committed.
     """
     root = _root()
     paths = [root / "agents" / f"{agent}.py", *sorted((root / "suite").glob("*.py"))]
+    paths += sorted(root.glob(SETTINGS.format(agent=agent)))
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths

@@ -8,6 +8,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 ConfigT = TypeVar("ConfigT")
 
+BUDGETS = ("smoke", "laptop", "paper")
+"""What a preset may spend; see `Preset.budgets`."""
+
 
 class UsageError(ValueError):
     """Bad input: one line that names the fix. Command lines print it and exit with status 2."""

@@ -195,16 +195,16 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 
 SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "classic": tuple(task.name for task in CLASSIC_TASKS),
         "mujoco": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS if n not in MUJOCO_SMALL),
         "mujoco-small": tuple(f"{n}-v4" for n in MUJOCO_SMALL),
         "mujoco-9": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS),
-        "classic": tuple(task.name for task in CLASSIC_TASKS),
         "dmc": tuple(f"{name}-v1" for name in DMC_TASKS),
-        "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
         "atari-7": tuple(f"{game}-v5" for game in ATARI_7),
+        "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
     }
 )
-"""Task names by suite."""
+"""Task names by suite, in the order in which an agent's presets come."""
 
 
 def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,6 +13,7 @@ import torch
 
 from reproduce import gate
 from reproduce.__main__ import main
+from reproduce.ray_pool import copy_code
 from reproduce.throughput import Ratio, Share, write_shares
 from reproduce.workloads import UPDATES, built
 from suite.command_line import run_main
@@ -216,10 +216,7 @@ def planted(tmp_path: Path) -> Callable[[str, str], Path]:
     """A function that copies this tree and appends code to one of its files."""
 
     def copy(file: str, code: str) -> Path:
-        for room in ("agents", "suite", "reproduce"):
-            shutil.copytree(
-                gate.ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__")
-            )
+        copy_code(tmp_path)
         with (tmp_path / file).open("a") as source:
             source.write(code)
         return tmp_path

@@ -136,6 +136,25 @@ def test_a_new_file_of_code_counts_as_a_difference(checkout: Path) -> None:
     assert hardware.revision.__wrapped__()["dirty"] is True
 
 
+def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Path) -> None:
+    """A commit's command must train what the record says; another agent's settings are no part."""
+    source = checkout / "results" / "references" / "authors"
+    source.mkdir(parents=True)
+    for name in ("curves.csv", "sac.toml", "a2c.toml"):
+        (source / name).write_text("one\n")
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    before = hardware.sources("sac")
+    assert "results/references/authors/sac.toml" in before
+    for name in ("curves.csv", "a2c.toml"):
+        (source / name).write_text("two\n")
+        assert hardware.sources("sac") == before
+        assert hardware.revision.__wrapped__()["dirty"] is (name == "a2c.toml")
+    (source / "sac.toml").write_text("two\n")
+    assert hardware.sources("sac") != before
+
+
 def test_the_checkout_of_a_host_is_not_taken_for_ours(checkout: Path) -> None:
     """Installed inside somebody's project, the package would carry that project's commit."""
     git(checkout, "init", "--quiet")

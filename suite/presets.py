@@ -1,0 +1,229 @@
+"""Sources as data: presets are read from `results/references/<source>/<agent>.toml`.
+
+A file states one source's settings for one agent, each with the place that says so:
+
+    title = "jaxrl (Ilya Kostrikov)"
+    repository = "ikostrikov/jaxrl"     # cited files are those of this commit
+    commit = "7745b27028a5b75c7755719333430ce1adcf4775"
+    judged_by = "jaxrl"                 # any field of `Preset` but `config`
+
+    [settings]                          # fields of the agent's `Config`; all else is its default
+    orthogonal_gain = { value = 1.0, at = "sac.py:22" }
+    evaluation_episodes = { value = 1, because = "inferred from ..." }   # where no line says so
+
+    [budgets]
+    paper = { env_steps = 1_000_000, num_seeds = 10 }
+
+    [suites.mujoco]                     # one table for each suite; what it says replaces the above
+
+`"none"` stands for None. Every mistake is a `UsageError` that names file and key.
+"""
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from suite.settings import BUDGETS, ConfigT, Preset, UsageError, nearest
+from suite.tasks import SUITES, find_suite, find_task
+
+REFERENCES = Path(__file__).resolve().parents[1] / "results" / "references"
+"""A folder for each source."""
+COMMIT = re.compile("[0-9a-f]{40}")
+CITATION = re.compile(
+    r"arXiv:\d{4}\.\d{4,5}, .+"  # a place in a paper
+    r"|(?P<elsewhere>[\w.-]+/[\w.-]+@[0-9a-f]{7,40}:)?[^\s:][^:]*:\d+(-\d+)?(, \d+(-\d+)?)*"
+)
+"""`file:line`, `file:first-last, line`, before it `owner/name@commit:` for another repository."""
+_hints = cache(get_type_hints)
+PRESET = {name: hint for name, hint in _hints(Preset).items() if name != "config"}
+SHARED = {**PRESET, "task": str, "settings": Mapping[str, Any]}
+"""What a file says, and a suite of it otherwise; `task` is the one of the agent's own command."""
+SOURCE = {**SHARED, "title": str, "repository": str, "commit": str, "suites": Mapping[str, Any]}
+SUITE = {**SHARED, "names": tuple[str, ...], "first": bool}
+"""`names`: what `--like` calls it, where that is not the folder's name; `first`: this suite has the
+task that an agent's own command trains if it is told none."""
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    tuple: "a list",
+}
+
+
+class _Entry(NamedTuple):
+    suite: str
+    source: str
+    first: bool
+    path: Path
+    preset: Any
+
+
+def read_presets(
+    agent: str, config_class: type[ConfigT], root: Path = REFERENCES
+) -> dict[tuple[str, str], Preset[ConfigT]]:
+    """Return an agent's preset of every source, by (suite, source).
+
+    Suites come in the order of `SUITES`, but for the one that is marked `first`; within a suite
+    `paper` comes first, then the others by name.
+
+    Args:
+        agent: name of the files, without `.toml`.
+        config_class: the agent's `Config`, whose fields are the settings.
+        root: the folder that holds a folder for each source.
+
+    Raises:
+        UsageError: naming file and key: it is unknown or missing, its value is of another type or
+            is refused by the configuration, or nothing says where it comes from.
+    """
+    entries: list[_Entry] = []
+    for path in sorted(root.glob(f"*/{agent}.toml")):
+        entries += _read(path, config_class)
+    if not entries:
+        raise UsageError(f"{root} has no source with {agent}.toml")
+    first = {entry.suite for entry in entries if entry.first}
+    if len(first) > 1:
+        raise UsageError(
+            f"{root}/*/{agent}.toml: two suites are first, {' and '.join(sorted(first))}"
+        )
+    places = {suite: place for place, suite in enumerate(SUITES)}
+    entries.sort(
+        key=lambda e: (e.suite not in first, places[e.suite], e.source != "paper", e.source)
+    )
+    presets: dict[tuple[str, str], Preset[ConfigT]] = {}
+    for before, entry in zip([None, *entries], entries, strict=False):
+        if before and before[:2] == entry[:2]:
+            raise UsageError(f"{entry.path}: {before.path} has {entry.source} of {entry.suite} too")
+        presets[entry.suite, entry.source] = entry.preset
+    return presets
+
+
+def _read(path: Path, config_class: type) -> list[_Entry]:
+    """Return what one file says."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise UsageError(f"{path}: {error}") from None
+    source = _table(document, SOURCE, f"{path}: ")
+    for name in ("title", "suites"):
+        if not source.get(name):
+            raise UsageError(f"{path}: {name} is missing")
+    if not COMMIT.fullmatch(source.get("commit", "0" * 40)):
+        raise UsageError(f"{path}: commit must be 40 hexadecimal digits, not {source['commit']!r}")
+    has_commit = "repository" in source and "commit" in source
+    _check_settings(source, config_class, has_commit, f"{path}: ")
+    entries = []
+    for suite, table in source["suites"].items():
+        where = f"{path}: suites.{suite}."
+        if suite not in SUITES:
+            raise UsageError(f"{where[:-1]}: unknown suite{nearest(suite, SUITES)}")
+        said = _table(table, SUITE, where)
+        _check_settings(said, config_class, has_commit, where)
+        preset = _preset({**source, **said, **_merged(source, said)}, suite, config_class, where)
+        for name in said.get("names", (path.parent.name,)):
+            entries.append(_Entry(suite, name, said.get("first", False), path, preset))
+    return entries
+
+
+def _merged(source: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings and budgets of a suite: the file's, with those of its own."""
+    return {key: {**source.get(key, {}), **said.get(key, {})} for key in ("settings", "budgets")}
+
+
+def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str) -> Preset[Any]:
+    """Return the preset that a suite's whole table describes."""
+    for task in table.get("tasks", ()):
+        if task not in find_suite(suite):
+            near = nearest(task, find_suite(suite))
+            raise UsageError(f"{where}tasks: {suite} has no {task}{near}")
+    if set(table["budgets"]) != set(BUDGETS):
+        raise UsageError(f"{where}budgets must be {', '.join(BUDGETS)}")
+    if "judged_by" not in table:
+        raise UsageError(f'{where}judged_by is missing; "none": nothing compares')
+    settings = dict(table["settings"])
+    if "task" in table:
+        settings["task"] = table["task"]
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    if table.get("protocol") and "protocol" in fields:
+        settings["protocol"] = table["protocol"]
+    try:
+        for budget in table["budgets"].values():
+            for task in budget.env_steps_of:
+                find_task(task)
+        return Preset(
+            config=config_class(**settings),
+            **{name: table[name] for name in PRESET if name in table},
+        )
+    except ValueError as error:
+        raise UsageError(f"{where[:-1]}: {error}") from None
+
+
+def _check_settings(
+    table: dict[str, Any], config_class: type, has_commit: bool, where: str
+) -> None:
+    """Put values in the place of settings whose citations are sound."""
+    hints = _hints(config_class)
+    values = {}
+    for name, entry in table.get("settings", {}).items():
+        here = f"{where}settings.{name}"
+        if name not in hints:
+            raise UsageError(f"{here}: unknown setting{nearest(name, hints)}")
+        keys = {"value": hints[name], "at": str, "because": str}
+        said = _table(entry, keys, f"{here}.")
+        if "value" not in said:
+            raise UsageError(f"{here}.value is missing")
+        if bool(said.get("at")) == bool(said.get("because")):
+            raise UsageError(f'{here}: give either at = "file:line" or because = "a reason"')
+        cited = CITATION.fullmatch(said["at"]) if "at" in said else None
+        if "at" in said and not cited:
+            raise UsageError(f'{here}.at must be "file:line", not {said["at"]!r}')
+        if cited and not (has_commit or cited["elsewhere"] or said["at"].startswith("arXiv:")):
+            raise UsageError(f"{here}.at: the file names no repository and commit")
+        values[name] = said["value"]
+    table["settings"] = values
+
+
+def _table(table: object, hints: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a table's values as `hints` ask for, each under its key."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where.rstrip('.: ')}: must be a table, not {table!r}")
+    for name in table:
+        if name not in hints:
+            raise UsageError(f"{where}{name}: unknown key{nearest(name, hints)}")
+    return {name: _fit(value, hints[name], where + name) for name, value in table.items()}
+
+
+def _fit(value: Any, hint: Any, where: str) -> Any:
+    """Return a value of a TOML file as the type that a dataclass declares."""
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if hint is Any or type(value) is hint:
+        return value
+    if kind in (Union, UnionType):  # of None and one other
+        other = next(argument for argument in arguments if argument is not NoneType)
+        return None if value == "none" else _fit(value, other, where)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is tuple and isinstance(value, list):
+        return tuple(_fit(item, arguments[0], where) for item in value)
+    if kind is Literal:
+        if value in arguments:
+            return value
+        raise UsageError(
+            f"{where}: must be one of {', '.join(map(repr, arguments))}, not {value!r}"
+        )
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        keys = dict.fromkeys(value, arguments[1]) if isinstance(value, dict) else {}
+        return _table(value, keys, f"{where}.")
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        said = _table(value, _hints(hint), f"{where}.")
+        for field in dataclasses.fields(hint):
+            required = field.default is field.default_factory is dataclasses.MISSING
+            if required and field.name not in said:
+                raise UsageError(f"{where}.{field.name} is missing")
+        return hint(**said)
+    raise UsageError(f"{where}: must be {KINDS[kind]}, not {value!r}")
