@@ -346,7 +346,7 @@ def _report(
         _say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         _say(console, str(row.log_tail))
     _say(console, tally(runs.status))
-    _say(console, saved_by_looks(plan, runs))
+    _say(console, saved_by_looks(plan, verdicts, runs))
     if plan.departures:
         _say(console, "Not matched to the reference: " + "; ".join(plan.departures))
     _say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")

@@ -117,21 +117,24 @@ def next_looks(plan: Plan, verdicts: pd.DataFrame) -> dict[str, int] | None:
     return num_seeds if num_seeds != plan.num_seeds else None
 
 
-def saved_by_looks(plan: Plan, runs: pd.DataFrame) -> str:
-    """Return what was saved by stopping where a look decided; empty for plans of one look.
+def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """Return what was saved by stopping where a look decided; empty where looks are still open.
 
     Args:
         plan: which seeds there are.
+        verdicts: what `gather` returned for it.
         runs: what `gather` returned; its wall times give the hours.
     """
     left = {task: len(plan.seeds) - count for task, count in plan.num_seeds.items()}
-    num_saved, num_planned = sum(left.values()), len(plan.seeds) * len(left)
-    if num_saved == 0:
+    has_ended = runs.status.isin(["finished", "diverged"]).all() and not next_looks(plan, verdicts)
+    if not has_ended or not any(left.values()):
         return ""
     seconds = runs.groupby("task")["wall_seconds"].mean()
-    hours = sum(count * seconds.get(task, float("nan")) for task, count in left.items()) / 3600.0
-    time = f", about {hours:.1f} hours of them" if hours == hours else ""
-    return f"Looks saved {num_saved} of {num_planned} runs{time}."
+    hours = sum(count * seconds[task] for task, count in left.items()) / 3600.0
+    return (
+        f"Looks saved {sum(left.values())} of {len(plan.seeds) * len(left)} runs, about "
+        f"{hours:.1f} hours of training."
+    )
 
 
 def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) -> int:

@@ -104,9 +104,11 @@ def test_a_task_that_does_not_count_changes_nothing_in_a_suite() -> None:
     assert counted.tolist() == [True, True, False]
     every = compare_suite(ours, theirs, np.zeros(3), counted)
     two = compare_suite(
-        Sample(*(np.asarray(part)[:2] for part in ours)), Sample(*(np.asarray(part)[:2] for part in theirs)),
-        np.zeros(2), np.ones(2, bool),
-    )  # fmt: skip
+        Sample(*(np.asarray(part)[:2] for part in ours)),
+        Sample(*(np.asarray(part)[:2] for part in theirs)),
+        np.zeros(2),
+        np.ones(2, bool),
+    )
     np.testing.assert_allclose(np.array(every), np.array(two))
 
 

@@ -220,9 +220,12 @@ def test_a_grid_runs_until_decided_and_says_what_that_saved(
     assert not verdicts["exploratory"].any()
     saved = load_plan("sac", "mujoco", "paper", tmp_path)
     assert saved.num_seeds == {HOPPER: 10, WALKER: 5}
-    runs = pipeline.gather(saved)["runs"].assign(wall_seconds=720.0)
-    assert saved_by_looks(saved, runs) == "Looks saved 5 of 20 runs, about 1.0 hours of them."
-    assert saved_by_looks(mujoco(tmp_path / "b", num_seeds=3), runs) == ""
+    tables = pipeline.gather(saved)
+    runs = tables["runs"].assign(wall_seconds=720.0)
+    said = "Looks saved 5 of 20 runs, about 1.0 hours of training."
+    assert saved_by_looks(saved, tables["verdicts"], runs) == said
+    at_five = pipeline.gather(plan)
+    assert saved_by_looks(plan, at_five["verdicts"], at_five["runs"]) == "", "Hopper is open"
 
 
 def test_seeds_beyond_the_looks_are_exploratory_in_table_and_page(
