@@ -149,6 +149,9 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     plan.check_memory()
     console = _console()
     console.print(_plan_table(plan))
+    if options.until_decided:
+        looks = next(iter(plan.looks.values()))
+        _say(console, f"Declared: {looks}; more are run only where a task is undecided")
     for task, looks in plan.looks.items():
         if not set(plan.seeds) <= set(looks.seeds):
             _say(console, f"{task} was started with {looks}; with more it is exploratory")
