@@ -7,6 +7,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,12 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 import agents
+from reproduce.looks import SCHEDULE
 from reproduce.plan import (
     PUBLISHED,
     Cluster,
     Plan,
     check_writable,
     fresh_directory,
+    keep_looks,
     load_plan,
     make_plan,
 )
@@ -71,6 +74,12 @@ def run(argv: Sequence[str]) -> int:
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
     seeds.add_argument("--seeds", type=int, **several, metavar="SEED")
+    seeds.add_argument(
+        "--until-decided",
+        action="store_true",
+        help="look at 5, 10 and 20 seeds; more are run only where a task is undecided",
+    )
+    parser.add_argument("--max-seeds", type=int, metavar="N", help="with --until-decided: 5 to 20")
     parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
     parser.add_argument(
@@ -98,6 +107,12 @@ def run(argv: Sequence[str]) -> int:
         value = getattr(options, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+    if options.max_seeds is not None and not options.until_decided:
+        raise UsageError("--max-seeds needs --until-decided; --num-seeds runs so many at once")
+    if options.max_seeds is not None and not SCHEDULE[0] <= options.max_seeds <= SCHEDULE[-1]:
+        raise UsageError(
+            f"--max-seeds must be {SCHEDULE[0]} to {SCHEDULE[-1]}, not {options.max_seeds}"
+        )
     if options.launcher not in LAUNCHERS:
         near = nearest(options.launcher, LAUNCHERS)
         raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
@@ -120,8 +135,9 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         tasks=options.tasks,
         budget=options.budget,
         env_steps=options.env_steps,
-        num_seeds=options.num_seeds,
+        num_seeds=options.max_seeds or SCHEDULE[-1] if options.until_decided else options.num_seeds,
         seeds=options.seeds,
+        until_decided=options.until_decided,
         workers=options.workers,
         device=options.device,
         runs_dir=fresh_directory(options.runs_dir) if options.fresh else options.runs_dir,
@@ -129,9 +145,16 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         published=not options.no_published,
         cluster=cluster,
     )
+    plan = keep_looks(plan, until_decided=options.until_decided)
     plan.check_memory()
     console = _console()
     console.print(_plan_table(plan))
+    if options.until_decided:
+        looks = next(iter(plan.looks.values()))
+        _say(console, f"Declared: {looks}; more are run only where a task is undecided")
+    for task, looks in plan.looks.items():
+        if not set(plan.seeds) <= set(looks.seeds):
+            _say(console, f"{task} was started with {looks}; with more it is exploratory")
     if options.dry_run:
         return 0
     return _run_plan(plan, console)
@@ -288,40 +311,49 @@ def tensorboard(argv: Sequence[str]) -> int:
 
 def _run_plan(plan: Plan, console: Console) -> int:
     from reproduce.launch import launch
+    from reproduce.pipeline import gather, next_looks
     from reproduce.view import View
 
-    if plan.groups():
-        plan.refuse_mixture()
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    plan.save()
-    try:
-        with View(console) as view:
-            board = launch(plan, view)
-    except KeyboardInterrupt:
-        _say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
-        return 130
-    failed = [row for row in board.rows if row.state == "failed"]
-    return _report(plan, console, {(row.run.task, row.run.seed): row.error for row in failed})
+    while True:
+        if plan.groups():
+            plan.refuse_mixture()
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        plan.save()
+        try:
+            with View(console) as view:
+                board = launch(plan, view)
+        except KeyboardInterrupt:
+            _say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
+            return 130
+        failed = [row for row in board.rows if row.state == "failed"]
+        failures = {(row.run.task, row.run.seed): row.error for row in failed}
+        num_seeds = next_looks(plan, gather(plan, failures)["verdicts"])
+        if num_seeds is None:
+            return _report(plan, console, failures)
+        undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
+        _say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
+        plan = replace(plan, num_seeds=num_seeds)
 
 
 def _report(
     plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
 ) -> int:
-    from reproduce.collect import collect_runs
-    from reproduce.pipeline import exit_status, make_report, tally
+    from reproduce.pipeline import exit_status, gather, saved_by_looks, tally, write_report
     from reproduce.report import verdict_lines
 
-    verdicts = make_report(plan, failures)
-    console.print(verdict_lines(verdicts))
-    runs = collect_runs(plan, failures)
+    tables = gather(plan, failures)
+    write_report(plan, tables)
+    verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
+    console.print(verdict_lines(verdicts, suite))
     for row in runs[runs.status != "finished"].itertuples():
         _say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         _say(console, str(row.log_tail))
     _say(console, tally(runs.status))
+    _say(console, saved_by_looks(plan, verdicts, runs))
     if plan.departures:
         _say(console, "Not matched to the reference: " + "; ".join(plan.departures))
     _say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
-    return exit_status(verdicts, runs.status)
+    return exit_status(verdicts, suite, runs.status)
 
 
 def _plan_table(plan: Plan) -> Table:
@@ -343,7 +375,8 @@ def _plan_table(plan: Plan) -> Table:
     for task, env_steps in plan.env_steps.items():
         done = [r.seed for r in runs if r.task == task and r.has_ended]
         to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
-        cells = (" ".join(map(str, seeds)) for seeds in (plan.seeds, done, to_run))
+        planned = plan.seeds[: plan.num_seeds[task]]
+        cells = (" ".join(map(str, seeds)) for seeds in (planned, done, to_run))
         table.add_row(task, f"{env_steps:,}", *cells)
     return table
 

@@ -1,65 +1,53 @@
 """Verdicts: was the published result reproduced?
 
-One task is judged by Welch's 90 % interval of the difference between the mean of our seeds and
-the mean of the reference's runs, against a margin of a tenth of the gap between the reference and
-a random policy. `docs/verdicts.md` explains how to read a verdict and how often it errs.
+A task is judged at its declared looks (`reproduce.looks`) by Welch's interval of the difference
+between the mean of our seeds and the mean of the reference's runs, against a margin of a tenth of
+the gap between the reference and a random policy; a suite by the mean of those differences in units
+of their gaps. `reproduce.inference` has the arithmetic; `docs/verdicts.md` explains how to read a
+verdict and how often it errs.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy import special
 
 from reproduce import statistics
+from reproduce.inference import (
+    MARGIN_FRACTION,
+    MIN_SEEDS_APART,
+    Sample,
+    compare_suite,
+    counts_in_suite,
+    decide,
+    detectable_shortfall,
+    holm,
+    lies_apart,
+    welch,
+)
+from reproduce.looks import LEVELS, MIN_SEEDS, Looks, one_look
 from reproduce.references import ReferenceScore
 
 VerdictName = Literal["reproduced", "above", "below", "inconclusive", "shown only", "no reference"]
 
-MARGIN_FRACTION = 0.1
-"""Margin as a fraction of the gap between the reference and a random policy."""
-
-CONFIDENCE = 0.90
-"""Confidence of the two-sided interval; each of its ends is a one-sided test at 5 %."""
-
-MIN_SEEDS = 3
-"""With fewer seeds no test is made."""
-
 MAX_SEEDS = 10_000
 """Largest number of seeds tried when looking for the number that would settle a task."""
 
-DETECTION_POWER = 0.8
-"""Probability with which the smallest detectable shortfall is declared `below`."""
+MIN_TASKS = 2
+"""A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
 
 STATUSES = ("finished", "failed", "diverged", "running", "planned")
 
 TABLE_COLUMNS = (
-    *("task", "verdict", "env_steps", "rule", "num_seeds", "num_failed", "num_diverged"),
-    *("score_mean", "score_std", "reference_source", "reference_mean", "reference_std"),
-    *("reference_num_runs", "random_score", "margin", "difference", "ci_low", "ci_high"),
-    *("p_below", "p_below_holm", "smallest_detectable_shortfall", "seeds_to_settle", "ratio"),
-    "note",
+    *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
+    *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
+    *("reference_mean", "reference_std", "reference_num_runs", "random_score", "margin"),
+    *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
+    *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
 )
-
-Numbers = float | Float[np.ndarray, " *tests"]
-
-
-class Welch(NamedTuple):
-    """Welch's comparison of two means; every field has one entry per test."""
-
-    difference: Numbers
-    """Mean of our seeds minus mean of the reference."""
-    standard_error: Numbers
-    """Of the difference."""
-    degrees_of_freedom: Numbers
-    """Welch-Satterthwaite."""
-    ci_low: Numbers
-    """Lower end of the interval of the difference."""
-    ci_high: Numbers
-    """Upper end of that interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,68 +91,73 @@ class Verdict:
     note: str
     """What a reader has to know beside the numbers."""
 
+    @property
+    def ours(self) -> Sample:
+        """Our side of the test."""
+        return Sample(self.score_mean, self.score_std, self.num_seeds)
 
-def welch(
-    score_mean: Numbers,
-    score_std: Numbers,
-    num_seeds: int | np.ndarray,
-    reference_mean: Numbers,
-    reference_std: Numbers,
-    reference_num_runs: int,
-    confidence: float = CONFIDENCE,
-) -> Welch:
-    """Compares two means without assuming equal spreads (Welch 1947).
-
-    Every argument may hold one entry per test. Where neither side has any spread, the interval
-    shrinks to the difference.
-
-    Args:
-        score_mean: mean of our seeds.
-        score_std: standard deviation of our seeds.
-        num_seeds: number of our seeds, at least 2.
-        reference_mean: mean of the reference's runs.
-        reference_std: standard deviation of the reference's runs.
-        reference_num_runs: number of the reference's runs, at least 2.
-        confidence: of the two-sided interval.
-
-    Returns:
-        Difference, standard error, degrees of freedom and interval.
-    """
-    ours = np.square(score_std) / num_seeds
-    theirs = np.square(reference_std) / reference_num_runs
-    spread = np.square(ours) / (num_seeds - 1) + np.square(theirs) / (reference_num_runs - 1)
-    degrees_of_freedom = np.where(
-        spread > 0.0,
-        np.square(ours + theirs) / np.where(spread > 0.0, spread, 1.0),
-        num_seeds + reference_num_runs - 2.0,
-    )
-    difference = score_mean - reference_mean
-    standard_error = np.sqrt(ours + theirs)
-    half_width = standard_error * special.stdtrit(degrees_of_freedom, (1.0 + confidence) / 2.0)
-    return Welch(
-        difference,
-        standard_error,
-        degrees_of_freedom,
-        difference - half_width,
-        difference + half_width,
-    )
+    @property
+    def theirs(self) -> Sample:
+        """The reference's side of the test."""
+        return Sample(self.reference_mean, self.reference_std, self.reference_num_runs)
 
 
-def decide(ci_low: Numbers, ci_high: Numbers, margin: Numbers) -> np.ndarray:
-    """Name of the verdict for intervals of the difference and positive margins, one per test."""
-    return np.select(
-        [ci_low > margin, ci_low >= -margin, ci_high < -margin],
-        ["above", "reproduced", "below"],
-        default="inconclusive",
-    )
+class Judged(NamedTuple):
+    """A task at each of its declared looks, and beyond."""
+
+    looks: Looks
+    """What was declared."""
+    at_looks: tuple[Verdict, ...]
+    """Verdict at each look whose seeds all have a score, up to the first that decides."""
+    shown: Verdict
+    """What the table shows: the last of them, or what there is before, or beyond, the looks."""
+    is_exploratory: bool
+    """Whether `shown` counts seeds beyond the declared looks."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no declared look is left that could still decide."""
+        every = len(self.at_looks) == len(self.looks.counts)
+        return every or (bool(self.at_looks) and self.at_looks[-1].verdict != "inconclusive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteVerdict:
+    """Verdict on the mean over tasks of (ours - random) / (reference - random) - 1."""
+
+    verdict: Literal["reproduced", "above", "below", "inconclusive", "not judged"]
+    """As for a task; `not judged` where fewer than `MIN_TASKS` tasks count."""
+    exploratory: bool = False
+    """Whether it counts seeds beyond the declared looks."""
+    num_tasks: int
+    """Tasks that count."""
+    num_seeds: int = 0
+    """Our scores, over all tasks that count."""
+    level: float = float("nan")
+    """One-sided level of each of its looks."""
+    difference: float = float("nan")
+    """The mean; 0 is a match."""
+    ci_low: float = float("nan")
+    """Lower end of its interval."""
+    ci_high: float = float("nan")
+    """Upper end of its interval."""
+    margin: float = MARGIN_FRACTION
+    """Of the difference."""
+    p_below: float = float("nan")
+    """One-sided p-value against "short by at most the margin", at the last declared look."""
+    left_out: str = ""
+    """Tasks that do not count, each with the reason."""
+    note: str = ""
+    """What a reader has to know beside the numbers."""
 
 
 def judge(
     scores: Float[np.ndarray, " seeds"],
     reference: ReferenceScore | None,
     random_score: float | None,
+    level: float = LEVELS[0],
 ) -> Verdict:
-    """Judges one task.
+    """Judge one task by all its scores, once.
 
     In this order:
 
@@ -172,24 +165,26 @@ def judge(
     2. No score of ours: `inconclusive`.
     3. The reference has one run or no spread, or the margin cannot be declared because the score
        of a random policy is unknown or not below the reference: `shown only`.
-    4. Fewer than `MIN_SEEDS` scores: `inconclusive`.
+    4. Fewer than `MIN_SEEDS` scores, or than `MIN_SEEDS_APART` where one of them lies apart from
+       the others: `inconclusive`.
     5. The lower end of the interval is above the margin: `above`; not below minus the margin:
        `reproduced`. The upper end is below minus the margin: `below`. Else: `inconclusive`.
 
     `smallest_detectable_shortfall` is the shortfall of our true mean below the true mean of the
-    reference, margin included, at which `below` would be declared with a probability of
-    `DETECTION_POWER`, taking the measured spreads, degrees of freedom and margin as the true ones.
+    reference, margin included, at which `below` would be declared with a probability of 80 %,
+    taking the measured spreads and margin as the true ones.
 
     `seeds_to_settle` is, for an inconclusive task, the smallest number of our seeds that would
     give another verdict if our mean, both spreads and the reference stayed as they are, and None
     if no number up to `MAX_SEEDS` would: more seeds of ours cannot make up for few runs of the
-    reference. It is `MIN_SEEDS`, the least that is judged at all, where fewer scores exist; the
-    number of our seeds for a task that is decided; None where no test is possible.
+    reference. It is the least that is judged at all where fewer scores exist; the number of our
+    seeds for a task that is decided; None where no test is possible.
 
     Args:
         scores: one score per seed, reward units.
         reference: what to compare with, at the same step and by the same rule.
         random_score: score of a random policy; None or NaN if unknown.
+        level: one-sided level of the test at either end of the interval.
 
     Returns:
         The verdict and its numbers.
@@ -201,189 +196,250 @@ def judge(
         raise ValueError(f"scores must be finite, not {scores[~np.isfinite(scores)][0]}")
     if reference is not None and not np.isfinite(reference.mean):
         raise ValueError(f"the reference's mean must be finite, not {reference.mean}")
-    random = float("nan") if random_score is None else float(random_score)
-    score_mean = float(scores.mean()) if scores.size > 0 else float("nan")
-    score_std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
+    untested = _untested(scores, reference, random_score)
+    obstacle = _obstacle(untested)
     if reference is None:
-        return _untested(
-            "no reference",
-            scores.size,
-            score_mean,
-            score_std,
-            None,
-            random,
-            note="no comparable reference at this step and rule",
+        return replace(untested, verdict="no reference", note=obstacle)
+    if obstacle and scores.size > 0:
+        return replace(untested, verdict="shown only", note=obstacle)
+    least = MIN_SEEDS
+    if scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin):
+        least = MIN_SEEDS_APART
+    if scores.size < least:
+        apart = ", for one run lies apart from the others" if least > MIN_SEEDS else ""
+        return replace(
+            untested,
+            note=f"{scores.size} seeds; at least {least} are needed{apart}",
+            seeds_to_settle=None if obstacle else least,
         )
-    gap = reference.mean - random
-    obstacle = ""
-    if reference.num_runs < 2:
-        obstacle = "the reference has a single run"
-    elif not np.isfinite(reference.std):
-        obstacle = "the reference states no spread"
-    elif not np.isfinite(gap):
-        obstacle = "no margin: the score of a random policy is unknown"
-    elif gap <= 0.0:
-        obstacle = "no margin: the reference is not above a random policy"
-    if scores.size > 0 and obstacle:
-        return _untested(
-            "shown only", scores.size, score_mean, score_std, reference, random, note=obstacle
-        )
-    if scores.size < MIN_SEEDS:
-        return _untested(
-            "inconclusive",
-            scores.size,
-            score_mean,
-            score_std,
-            reference,
-            random,
-            note=f"{scores.size} seeds; at least {MIN_SEEDS} are needed",
-            seeds_to_settle=None if obstacle else MIN_SEEDS,
-        )
-    return _tested(scores.size, score_mean, score_std, reference, random)
+    return _tested(untested, level)
 
 
 def _untested(
-    verdict: VerdictName,
-    num_seeds: int,
-    score_mean: float,
-    score_std: float,
+    scores: Float[np.ndarray, " seeds"],
     reference: ReferenceScore | None,
-    random_score: float,
-    *,
-    note: str,
-    seeds_to_settle: int | None = None,
+    random_score: float | None,
 ) -> Verdict:
-    """Verdict without a test: what can be shown is shown, the rest is NaN."""
+    """Return `inconclusive` without a test: what can be shown is shown, the rest is NaN."""
     nan = float("nan")
+    score_mean = float(scores.mean()) if scores.size > 0 else nan
     reference_mean = nan if reference is None else reference.mean
-    gap = reference_mean - random_score
+    random = nan if random_score is None else float(random_score)
+    gap = reference_mean - random
     return Verdict(
-        verdict=verdict,
-        num_seeds=num_seeds,
+        verdict="inconclusive",
+        num_seeds=scores.size,
         score_mean=score_mean,
-        score_std=score_std,
+        score_std=float(scores.std(ddof=1)) if scores.size > 1 else nan,
         reference_source="" if reference is None else reference.source,
         reference_mean=reference_mean,
         reference_std=nan if reference is None else reference.std,
         reference_num_runs=0 if reference is None else reference.num_runs,
-        random_score=random_score,
+        random_score=random,
         margin=MARGIN_FRACTION * gap if gap > 0.0 else nan,
         difference=score_mean - reference_mean,
         ci_low=nan,
         ci_high=nan,
         p_below=nan,
         smallest_detectable_shortfall=nan,
-        seeds_to_settle=seeds_to_settle,
-        ratio=(score_mean - random_score) / gap if gap > 0.0 else nan,
-        note=note,
+        seeds_to_settle=None,
+        ratio=(score_mean - random) / gap if gap > 0.0 else nan,
+        note="",
     )
 
 
-def _tested(
-    num_seeds: int,
-    score_mean: float,
-    score_std: float,
-    reference: ReferenceScore,
-    random_score: float,
-) -> Verdict:
-    """Verdict by Welch's test; both sides have a spread and the margin is positive."""
-    gap = reference.mean - random_score
-    margin = MARGIN_FRACTION * gap
-    difference, standard_error, degrees_of_freedom, ci_low, ci_high = map(
-        float,
-        welch(score_mean, score_std, num_seeds, reference.mean, reference.std, reference.num_runs),
-    )
-    if standard_error > 0.0:
-        p_below = float(special.stdtr(degrees_of_freedom, (difference + margin) / standard_error))
-    else:
-        p_below = 0.0 if difference < -margin else 1.0
-    # The test rejects below -quantile; with a true mean short by d it is a noncentral t variable
-    # with noncentrality (margin - d) / standard error.
-    quantile = special.stdtrit(degrees_of_freedom, (1.0 + CONFIDENCE) / 2.0)
-    noncentrality = special.nctdtrinc(degrees_of_freedom, 1.0 - DETECTION_POWER, quantile)
-    verdict = decide(ci_low, ci_high, margin).item()
-    seeds_to_settle, note = num_seeds, ""
+def _obstacle(verdict: Verdict) -> str:
+    """Return why a task's reference cannot judge, whatever our seeds do; empty if it can."""
+    gap = verdict.reference_mean - verdict.random_score
+    if verdict.reference_num_runs == 0:
+        return "no comparable reference at this step and rule"
+    if verdict.reference_num_runs == 1:
+        return "the reference has a single run"
+    if not np.isfinite(verdict.reference_std):
+        return "the reference states no spread"
+    if not np.isfinite(gap):
+        return "no margin: the score of a random policy is unknown"
+    return "" if gap > 0.0 else "no margin: the reference is not above a random policy"
+
+
+def _tested(untested: Verdict, level: float) -> Verdict:
+    """Return the verdict by Welch's test; both sides have a spread and the margin is positive."""
+    ours, theirs, margin = untested.ours, untested.theirs, untested.margin
+    test = welch(ours, theirs, level)
+    verdict = decide(test.ci_low, test.ci_high, margin).item()
+    seeds_to_settle, note = untested.num_seeds, ""
     if verdict == "inconclusive":
-        seeds_to_settle = _seeds_to_settle(num_seeds, score_mean, score_std, reference, margin)
+        seeds_to_settle = _seeds_to_settle(ours, theirs, margin, level)
         note = (
             f"{seeds_to_settle} seeds would settle it if mean and spread stay as they are"
             if seeds_to_settle is not None
             else f"not even {MAX_SEEDS:,} seeds would settle it: the reference has "
-            f"{reference.num_runs} runs"
+            f"{theirs.num_runs} runs"
         )
-    elif score_std == 0.0 and reference.std == 0.0:
+    elif test.standard_error == 0.0:
         note = "neither side has a spread: the means are compared"
-    return Verdict(
+    return replace(
+        untested,
         verdict=verdict,
-        num_seeds=num_seeds,
-        score_mean=score_mean,
-        score_std=score_std,
-        reference_source=reference.source,
-        reference_mean=reference.mean,
-        reference_std=reference.std,
-        reference_num_runs=reference.num_runs,
-        random_score=random_score,
-        margin=margin,
-        difference=difference,
-        ci_low=ci_low,
-        ci_high=ci_high,
-        p_below=p_below,
-        smallest_detectable_shortfall=float(margin + noncentrality * standard_error),
+        ci_low=float(test.ci_low),
+        ci_high=float(test.ci_high),
+        p_below=float(test.p_below(margin)),
+        smallest_detectable_shortfall=detectable_shortfall(ours, theirs, margin, level),
         seeds_to_settle=seeds_to_settle,
-        ratio=(score_mean - random_score) / gap,
         note=note,
     )
 
 
-def _seeds_to_settle(
-    num_seeds: int, score_mean: float, score_std: float, reference: ReferenceScore, margin: float
-) -> int | None:
-    """Smallest larger number of seeds with another verdict, all else unchanged."""
+def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float, level: float) -> int | None:
+    """Return the smallest larger number of seeds with another verdict, all else unchanged."""
     # Every number is tried: the interval need not shrink with more seeds, because degrees of
     # freedom fall towards the reference's as its runs come to dominate the standard error.
-    candidates = np.arange(num_seeds + 1, MAX_SEEDS + 1)
-    test = welch(
-        score_mean, score_std, candidates, reference.mean, reference.std, reference.num_runs
-    )
+    candidates = np.arange(int(ours.num_runs) + 1, MAX_SEEDS + 1)
+    test = welch(ours._replace(num_runs=candidates), theirs, level)
     settled = candidates[decide(test.ci_low, test.ci_high, margin) != "inconclusive"]
     return int(settled[0]) if settled.size > 0 else None
 
 
-def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
-    """P-values adjusted for the number of tests (Holm 1979); NaN is no test and stays NaN.
+def judge_looks(
+    scores: Mapping[int, float],
+    looks: Looks,
+    seeds: Sequence[int],
+    reference: ReferenceScore | None,
+    random_score: float | None,
+) -> Judged:
+    """Judge a task at one declared look after the other, until one decides.
 
-    Rejecting where the adjusted value is at most 0.05 keeps the probability of any false
-    rejection among all tests at 5 %, whatever their dependence.
+    A look is taken once each of its seeds has a score: a run that failed, or has not finished,
+    leaves the task at what the look before said, or `inconclusive`. Later seeds do not change a
+    verdict that a look has reached. Seeds that no look declared are judged together with all
+    others, and that verdict is exploratory.
 
     Args:
-        p_values: in [0, 1] or NaN.
-
-    Returns:
-        Adjusted p-values in the same order.
-
-    Raises:
-        ValueError: if a p-value lies outside [0, 1].
+        scores: by seed; a diverged run has that of a random policy.
+        looks: what was declared.
+        seeds: of the plan, whether or not they have a score.
+        reference: as in `judge`.
+        random_score: as in `judge`.
     """
-    tested = np.flatnonzero(~np.isnan(p_values))
-    values = p_values[tested]
-    if ((values < 0.0) | (values > 1.0)).any():
-        raise ValueError(
-            f"p-values must lie in [0, 1], not {values[(values < 0.0) | (values > 1.0)][0]}"
+
+    def judge_seeds(those: Iterable[int]) -> Verdict:
+        of_those = np.array([scores[seed] for seed in those if seed in scores], np.float64)
+        return judge(of_those, reference, random_score, looks.level)
+
+    at_looks: list[Verdict] = []
+    for look in looks.seeds_at_looks():
+        if not scores.keys() >= set(look):
+            break
+        at_looks.append(judge_seeds(look))
+        if at_looks[-1].verdict != "inconclusive":
+            break
+    every = list(dict.fromkeys([*looks.seeds, *seeds]))
+    is_exploratory = len(every) > len(looks.seeds) and scores.keys() >= set(every)
+    shown = at_looks[-1] if at_looks and not is_exploratory else judge_seeds(every)
+    if not at_looks and shown.verdict not in ("no reference", "shown only"):
+        of_every = np.array([scores[seed] for seed in every if seed in scores], np.float64)
+        look = looks.seeds_at_looks()[0]
+        have = sum(seed in scores for seed in look)
+        note = f"{have} of the {len(look)} seeds of its look have a score"
+        shown = replace(_untested(of_every, reference, random_score), note=note)
+    return Judged(looks, tuple(at_looks), shown, is_exploratory)
+
+
+def judge_suite(judged: Mapping[str, Judged]) -> SuiteVerdict:
+    """Judge the mean over tasks of (ours - random) / (reference - random) - 1, look by look.
+
+    At each look a task takes part with the seeds of that look, or of the earlier one that decided
+    it. Left out are tasks that cannot be judged, and those whose gap is below twice the reference's
+    deviation over runs.
+
+    Args:
+        judged: every task.
+    """
+    reasons = {task: _why_left_out(each.shown) for task, each in judged.items()}
+    left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items() if reason)
+    counted = [each for task, each in judged.items() if not reasons[task]]
+    if len(counted) < MIN_TASKS:
+        return SuiteVerdict(
+            verdict="not judged",
+            num_tasks=len(counted),
+            left_out=left_out,
+            note=f"a suite needs {MIN_TASKS} tasks that count",
         )
-    order = np.argsort(values)
-    remaining = np.arange(values.size, 0, -1)
-    adjusted = p_values.copy()
-    adjusted[tested[order]] = np.minimum(np.maximum.accumulate(remaining * values[order]), 1.0)
-    return adjusted
+    num_looks = max(len(each.looks.counts) for each in counted)
+    level, at_looks = LEVELS[num_looks - 1], list[tuple[list[Verdict], SuiteVerdict]]()
+    for index in range(num_looks):
+        taken = [each for each in counted if len(each.at_looks) > index or each.has_ended]
+        verdicts = [each.at_looks[: index + 1][-1] for each in taken if each.at_looks]
+        few = any(verdict.num_seeds < MIN_SEEDS for verdict in verdicts)
+        if few or len(verdicts) < len(counted) or (at_looks and verdicts == at_looks[-1][0]):
+            break
+        at_looks.append((verdicts, _compare(verdicts, level)))
+        if at_looks[-1][1].verdict != "inconclusive":
+            break
+    if not at_looks:
+        num_seeds = sum(each.shown.num_seeds for each in counted)
+        return SuiteVerdict(
+            verdict="inconclusive",
+            num_tasks=len(counted),
+            num_seeds=num_seeds,
+            level=level,
+            left_out=left_out,
+            note=f"a task lacks seeds of its look, or has fewer than {MIN_SEEDS}",
+        )
+    shown = declared = at_looks[-1][1]
+    if any(each.is_exploratory for each in counted):
+        shown = replace(
+            _compare([each.shown for each in counted], level),
+            exploratory=True,
+            p_below=declared.p_below,
+            note=f"at its declared looks: {declared.verdict}",
+        )
+    return replace(shown, left_out=left_out)
 
 
-def verdict_table(
+def _why_left_out(verdict: Verdict) -> str:
+    """Return why a task does not count in its suite; empty if it does."""
+    obstacle = _obstacle(verdict)
+    if not obstacle and not counts_in_suite(verdict.theirs, verdict.random_score):
+        return "its reference is within two standard deviations of a random policy"
+    return obstacle
+
+
+def _compare(verdicts: Sequence[Verdict], level: float) -> SuiteVerdict:
+    """Return the verdict on a suite by one verdict's samples per task."""
+
+    def of_tasks(name: str) -> np.ndarray:
+        return np.array([getattr(verdict, name) for verdict in verdicts], np.float64)
+
+    test = compare_suite(
+        Sample(of_tasks("score_mean"), of_tasks("score_std"), of_tasks("num_seeds")),
+        Sample(
+            of_tasks("reference_mean"), of_tasks("reference_std"), of_tasks("reference_num_runs")
+        ),
+        of_tasks("random_score"),
+        np.ones(len(verdicts), bool),
+        level,
+    )
+    return SuiteVerdict(
+        verdict=decide(test.ci_low, test.ci_high, MARGIN_FRACTION).item(),
+        num_tasks=len(verdicts),
+        num_seeds=sum(verdict.num_seeds for verdict in verdicts),
+        level=level,
+        difference=float(test.difference),
+        ci_low=float(test.ci_low),
+        ci_high=float(test.ci_high),
+        p_below=float(test.p_below(MARGIN_FRACTION)),
+    )
+
+
+def judge_tasks(
     scores: pd.DataFrame,
     references: Mapping[str, ReferenceScore | None],
     random_scores: Mapping[str, float],
     runs_by_status: pd.DataFrame,
-) -> pd.DataFrame:
-    """Judges every task of a plan.
+    looks: Mapping[str, Looks] | None = None,
+) -> dict[str, Judged]:
+    """Judge every task of a plan.
 
     Args:
         scores: columns task, seed, env_steps, score, rule; one row per seed of a task, and one
@@ -392,10 +448,10 @@ def verdict_table(
         random_scores: scores of a random policy by task; may lack tasks.
         runs_by_status: columns task, seed, status; one row per planned run, with the status
             finished, failed, diverged, running or planned.
+        looks: by task; a task that is missing has one look at its planned seeds.
 
     Returns:
-        One row per task that any argument names, planned tasks first, with `TABLE_COLUMNS`.
-        `p_below_holm` is adjusted for all tasks that were tested.
+        Every task that any argument names, planned tasks first.
 
     Raises:
         ValueError: if a score is not finite, a seed counts twice, a task mixes steps or rules, a
@@ -404,35 +460,91 @@ def verdict_table(
     unknown = set(runs_by_status["status"]) - set(STATUSES)
     if unknown:
         raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {min(unknown)!r}")
-    tasks = dict.fromkeys([*runs_by_status["task"], *scores["task"], *references])
-    rows = []
-    for task in tasks:
-        reference = references.get(task)
-        task_scores = scores.query("task == @task")
-        statuses = runs_by_status.loc[runs_by_status["task"] == task, "status"]
-        env_steps, rule = _step_and_rule(task, task_scores, reference)
-        verdict = judge(
-            task_scores["score"].to_numpy(np.float64), reference, random_scores.get(task)
+    judged = {}
+    for task in dict.fromkeys([*runs_by_status["task"], *scores["task"], *references]):
+        of_task = scores.query("task == @task")
+        _step_and_rule(task, of_task, references.get(task))
+        planned = runs_by_status.loc[runs_by_status["task"] == task, "seed"]
+        seeds = list(dict.fromkeys(int(seed) for seed in (*planned, *of_task["seed"])))
+        judged[task] = judge_looks(
+            {
+                int(seed): score
+                for seed, score in zip(of_task["seed"], of_task["score"], strict=True)
+            },
+            (looks or {}).get(task) or one_look(seeds),
+            seeds,
+            references.get(task),
+            random_scores.get(task),
         )
-        notes = [
-            f"{(statuses == status).sum()} of {len(statuses)} runs {status}"
-            for status in ("failed", "diverged", "running", "planned")
-            if (statuses == status).any()
-        ]
+    return judged
+
+
+def verdict_table(
+    judged: Mapping[str, Judged],
+    scores: pd.DataFrame,
+    references: Mapping[str, ReferenceScore | None],
+    runs_by_status: pd.DataFrame,
+) -> pd.DataFrame:
+    """Return one row per task with `TABLE_COLUMNS`.
+
+    `look` is the number of seeds of the last declared look that was taken. `p_below` is that of
+    this look, also where the verdict is exploratory and all other numbers are of more seeds;
+    `p_below_holm` is adjusted for all tasks that were tested at it.
+
+    Args:
+        judged: what `judge_tasks` returned for the other arguments.
+        scores: as there.
+        references: as there.
+        runs_by_status: as there.
+    """
+    rows = []
+    for task, each in judged.items():
+        statuses = runs_by_status.loc[runs_by_status["task"] == task, "status"]
+        of_task = scores.query("task == @task")
+        env_steps, rule = _step_and_rule(task, of_task, references.get(task))
         rows.append(
             {
-                **asdict(verdict),
+                **asdict(each.shown),
                 "task": task,
+                "exploratory": each.is_exploratory,
                 "env_steps": env_steps,
                 "rule": rule,
                 "num_failed": int((statuses == "failed").sum()),
                 "num_diverged": int((statuses == "diverged").sum()),
-                "note": "; ".join(filter(None, [verdict.note, *notes])),
+                "looks": " ".join(map(str, each.looks.counts)),
+                "look": each.at_looks[-1].num_seeds if each.at_looks else None,
+                "level": each.looks.level,
+                "p_below": each.at_looks[-1].p_below if each.at_looks else float("nan"),
+                "note": "; ".join(filter(None, _notes(each, statuses))),
             }
         )
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    table["p_below_holm"] = holm(table["p_below"].to_numpy(np.float64))
-    return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64"})
+    table["p_below_holm"] = _holm_by_look(list(judged.values()))
+    return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64", "look": "Int64"})
+
+
+def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
+    """Return what a reader has to know beside the numbers of a row."""
+    notes = [judged.shown.note]
+    if judged.is_exploratory and judged.at_looks:
+        notes.append(f"declared was {judged.looks}: {judged.at_looks[-1].verdict}")
+    suffixes = {"diverged": ", counted as a random policy"}
+    notes += [
+        f"{(statuses == status).sum()} of {len(statuses)} runs {status}{suffixes.get(status, '')}"
+        for status in ("failed", "diverged", "running", "planned")
+        if (statuses == status).any()
+    ]
+    return notes
+
+
+def _holm_by_look(judged: Sequence[Judged]) -> np.ndarray:
+    """Return the p-value of every task at its last look, adjusted for the tasks tested there."""
+    adjusted = np.full(len(judged), np.nan)
+    for index in range(max((len(each.at_looks) for each in judged), default=0)):
+        there = [i for i, each in enumerate(judged) if len(each.at_looks) > index]
+        p_values = holm(np.array([judged[i].at_looks[index].p_below for i in there]))
+        adjusted[there] = p_values  # a later look of the same task overwrites it
+    return adjusted
 
 
 def suite_summary(

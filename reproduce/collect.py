@@ -132,15 +132,76 @@ def collect_curves(plan: Plan) -> pd.DataFrame:
     return table.assign(rule=plan.rule)
 
 
-def collect_scores(plan: Plan) -> pd.DataFrame:
-    """Return task, seed, env_steps, score, rule of every finished run that has a score."""
+def collect_scores(
+    plan: Plan, random_scores: Mapping[str, float] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return task, seed, env_steps, score, rule of every run that has ended and has a score.
+
+    A diverged run has that of a random policy: what it would act like is nobody's to say, and left
+    out it would flatter the others' mean.
+
+    Args:
+        plan: the planned runs.
+        random_scores: of a random policy, by task; where it is unknown, diverged runs have none.
+    """
+    nan = float("nan")
     rows = [
-        (run.task, run.seed, run.env_steps, score(run.directory, plan.rule, run.env_steps))
+        (
+            *(run.task, run.seed, run.env_steps),
+            score(run.directory, plan.rule, run.env_steps)
+            if run.status == "finished"
+            else random_scores.get(run.task, nan),
+        )
         for run in plan.runs()
-        if run.status == "finished"
+        if run.has_ended
     ]
     table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"]).dropna()
     return table.astype({"seed": int, "env_steps": int, "score": float}).assign(rule=plan.rule)
+
+
+AREA_COLUMNS = ("area_mean", "area_std", "reference_area")
+
+
+def collect_areas(
+    plan: Plan,
+    curves: pd.DataFrame,
+    reference_curves: pd.DataFrame,
+    random_scores: Mapping[str, float],
+) -> pd.DataFrame:
+    """Return the mean height of the curves up to the step, ours and the reference's, by task.
+
+    It is the area under a curve (trapezia) over the steps that every curve of the task covers, per
+    step: a second endpoint, which tells an agent that learns early from one that learns late.
+
+    Args:
+        plan: the planned runs; those that ended count, diverged ones as a random policy.
+        curves: what `collect_curves` returned.
+        reference_curves: those that may be drawn beside them; the judge's count.
+        random_scores: of a random policy, by task.
+
+    Returns:
+        One row per task, as index, with `AREA_COLUMNS`; NaN where something lacks.
+    """
+    ended = [run for run in plan.runs() if run.has_ended]
+    rows = {}
+    for task in plan.tasks:
+        of_task = curves[curves.task == task]
+        finished = [run.seed for run in ended if run.task == task and run.status == "finished"]
+        ours = [_points(of_task[of_task.seed == seed], "mean_return") for seed in finished]
+        judging = (reference_curves.task == task) & (reference_curves.role == "judge")
+        theirs = _points(reference_curves[judging], "return_mean")
+        drawn = [points for points in (*ours, theirs) if len(points[0]) > 1]
+        start = max((steps[0] for steps, _ in drawn), default=0.0)
+        end = min((steps[-1] for steps, _ in drawn), default=0.0)
+        num_diverged = sum(run.task == task and run.status == "diverged" for run in ended)
+        heights = [_mean_height(*points, start, end) for points in ours]
+        heights += [random_scores.get(task, float("nan"))] * num_diverged
+        rows[task] = (
+            np.mean(heights) if heights else np.nan,
+            np.std(heights, ddof=1) if len(heights) > 1 else np.nan,
+            _mean_height(*theirs, start, end),
+        )
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(AREA_COLUMNS), dtype=float)
 
 
 def collect_throughput(plan: Plan) -> pd.DataFrame:
@@ -228,6 +289,23 @@ def _scored(directory: Path, rule: str) -> tuple[pd.DataFrame, str]:
     if rule == "training":
         return read_table(directory / "episodes.csv"), "episode_return"
     return evaluations(directory), "mean_return"
+
+
+def _points(curve: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of one curve, rising, and its values there."""
+    curve = curve.drop_duplicates("env_steps", keep="last").sort_values("env_steps")
+    return curve["env_steps"].to_numpy(np.float64), curve[column].to_numpy(np.float64)
+
+
+def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float) -> float:
+    """Return the area between two steps under the line through the points, over their distance."""
+    if len(steps) < 2 or not start < end:
+        return float("nan")
+    inside = (steps > start) & (steps < end)
+    bounds = np.interp([start, end], steps, values)
+    x = np.concatenate([[start], steps[inside], [end]])
+    y = np.concatenate([bounds[:1], values[inside], bounds[1:]])
+    return float(np.trapezoid(y, x) / (end - start))
 
 
 def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from reproduce.check import welch
 from reproduce.collect import score, throughput
+from reproduce.inference import sample, welch
 from reproduce.plan import read_record
 from suite.settings import UsageError
 
@@ -59,15 +59,7 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...
     theirs = np.array([score(run, rule, env_steps) for run in runs_b])
     low = high = float("nan")
     if len(ours) > 1 and len(theirs) > 1:
-        test = welch(
-            theirs.mean(),
-            theirs.std(ddof=1),
-            len(theirs),
-            ours.mean(),
-            ours.std(ddof=1),
-            len(ours),
-            confidence=0.95,
-        )
+        test = welch(sample(theirs), sample(ours), level=0.025)
         low, high = float(test.ci_low), float(test.ci_high)
     speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
     return (

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,27 +17,37 @@ from suite.tasks import find_task, random_scores
 
 
 def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:
-    """Gather, compare and draw what a plan's runs have recorded so far.
-
-    Writes `curves.csv`, `reference_curves.csv`, `scores.csv`, `throughput.csv`, `verdicts.csv`,
-    `summary.csv`, `runs.csv`, `report.json`, the figures and `index.html` into the plan's folder.
+    """Gather, compare and draw what a plan's runs have recorded so far; return the verdicts.
 
     Args:
         plan: whose runs to report.
         failures: what the launcher knows of failed runs beyond their records.
+    """
+    tables = gather(plan, failures)
+    write_report(plan, tables)
+    return tables["verdicts"]
+
+
+def gather(
+    plan: Plan, failures: collect.Failures = MappingProxyType({})
+) -> dict[str, pd.DataFrame]:
+    """Gather and compare what a plan's runs have recorded so far.
+
+    Args:
+        plan: whose runs to compare.
+        failures: what the launcher knows of failed runs beyond their records.
 
     Returns:
-        the verdicts, one row per planned task.
+        Every table by the stem of its file: `curves`, `reference_curves`, `scores`, `throughput`,
+        `verdicts` (one row per planned task), `suite` (one row, none for a plan of one task),
+        `summary`, `runs`.
     """
-    directory = plan.directory
-    directory.mkdir(parents=True, exist_ok=True)
-    runs = collect.collect_runs(plan, failures)
-    scores = collect.collect_scores(plan)
-    curves = collect.collect_curves(plan)
-    speed = collect.collect_throughput(plan)
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     measured = {name: random_scores().get((name, task.protocol)) for name, task in tasks.items()}
     zeros = {name: score for name, score in measured.items() if score is not None}
+    runs = collect.collect_runs(plan, failures)
+    scores = collect.collect_scores(plan, zeros)
+    curves = collect.collect_curves(plan)
     judge = plan.preset.judged_by
     judging = {
         name: references.reference_score(
@@ -44,44 +55,103 @@ def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -
         )
         for name, task in tasks.items()
     }
-    verdicts = check.verdict_table(scores, judging, zeros, runs[["task", "seed", "status"]])
-    summary = check.suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
     drawn = pd.concat(
         [
             references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
             for name, task in tasks.items()
         ]
     )
-    tables = {
+    statuses = runs[["task", "seed", "status"]]
+    judged = check.judge_tasks(scores, judging, zeros, statuses, plan.looks)
+    verdicts = check.verdict_table(judged, scores, judging, statuses)
+    areas = collect.collect_areas(plan, curves, drawn, zeros)
+    suite = [dataclasses.asdict(check.judge_suite(judged))] if len(judged) > 1 else []
+    return {
         "curves": curves,
         "reference_curves": drawn,
         "scores": _normalise(scores, judging, zeros),
-        "throughput": speed,
-        "verdicts": verdicts,
-        "summary": summary,
+        "throughput": collect.collect_throughput(plan),
+        "verdicts": verdicts.join(areas, on="task"),
+        "suite": pd.DataFrame(suite, columns=list(report.COLUMNS["suite"])),
+        "summary": check.suite_summary(scores, judging, zeros, references.human_scores(plan.tasks)),
         "runs": runs,
     }
+
+
+def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Write tables as CSV, `report.json`, the figures and `index.html` into the plan's folder.
+
+    Args:
+        plan: whose runs were gathered.
+        tables: what `gather` returned.
+    """
+    directory = plan.directory
+    directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         content = table.to_csv(index=False, lineterminator="\n").encode()
         write_atomically(directory / f"{name}.csv", content)
     write_json(directory / "report.json", _describe(plan))
-    plot.draw_curves(curves, drawn, verdicts, directory)
+    curves, verdicts = tables["curves"], tables["verdicts"]
+    plot.draw_curves(curves, tables["reference_curves"], verdicts, directory)
     plot.draw_scores(tables["scores"], verdicts, directory)
-    plot.draw_throughput(speed, directory)
+    plot.draw_throughput(tables["throughput"], directory)
     report.write_page(directory)
-    return verdicts
 
 
-def exit_status(verdicts: pd.DataFrame, runs: pd.Series) -> int:
-    """Return 0 if nothing is below its reference, 1 if something is, 2 if a run is missing.
+def next_looks(plan: Plan, verdicts: pd.DataFrame) -> dict[str, int] | None:
+    """Return how many seeds each task is to have next; None if no look is left to be taken.
+
+    Seeds are added where the last look was taken and did not decide: not where a run of it failed,
+    which is run again first.
 
     Args:
-        verdicts: what `make_report` returned.
+        plan: which seeds there are, and the declared looks.
+        verdicts: what `gather` returned for it.
+    """
+    num_seeds = dict(plan.num_seeds)
+    rows = zip(verdicts["task"], verdicts["verdict"], verdicts["look"].fillna(0), strict=True)
+    for task, verdict, look in rows:
+        later = [count for count in plan.looks[task].counts if count > look]
+        if verdict == "inconclusive" and look == num_seeds[task] and later:
+            num_seeds[task] = later[0]
+    return num_seeds if num_seeds != plan.num_seeds else None
+
+
+def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """Return what was saved by stopping where a look decided; empty where looks are still open.
+
+    Args:
+        plan: which seeds there are.
+        verdicts: what `gather` returned for it.
+        runs: what `gather` returned; its wall times give the hours.
+    """
+    left = {task: len(plan.seeds) - count for task, count in plan.num_seeds.items()}
+    has_ended = runs.status.isin(["finished", "diverged"]).all() and not next_looks(plan, verdicts)
+    if not has_ended or not any(left.values()):
+        return ""
+    seconds = runs.groupby("task")["wall_seconds"].mean()
+    hours = sum(count * seconds[task] for task, count in left.items()) / 3600.0
+    return (
+        f"Looks saved {sum(left.values())} of {len(plan.seeds) * len(left)} runs, about "
+        f"{hours:.1f} hours of training."
+    )
+
+
+def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) -> int:
+    """Return 0 if nothing is below its reference, 1 if something is, 2 if a run is missing.
+
+    A task is below where its p-value is at its declared look, adjusted for the tasks of that look;
+    the suite, where its own is.
+
+    Args:
+        verdicts: what `gather` returned.
+        suite: what `gather` returned.
         runs: the status of every planned run.
     """
     if (runs != "finished").any():
         return 2
-    return 1 if (verdicts.verdict == "below").any() else 0
+    below = (verdicts.p_below_holm <= verdicts.level).any() or (suite.p_below < suite.level).any()
+    return int(below)
 
 
 def tally(runs: pd.Series) -> str:
@@ -128,7 +198,7 @@ def _describe(plan: Plan) -> dict[str, Any]:
         "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
         "env_steps": dict(plan.env_steps),
-        "seeds": list(plan.seeds),
+        "seeds": list(plan.seeds[: max(plan.num_seeds.values())]),
         "generated_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "config": {k: v for k, v in config.items() if k not in ("task", "seeds", "env_steps")},
         "departures": list(plan.departures),

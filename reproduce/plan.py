@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import agents
+from reproduce.looks import Declared, Looks, declare, read_declared, to_json, worth_declaring
 from suite.command_line import override
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import find_device, machine, num_cores, sources
@@ -34,7 +35,8 @@ PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
     *("workers", "published"),
 )
-"""What `plan.json` says."""
+"""What `plan.json` says; beside it the declared `looks` and, by task, `num_seeds`, which plans of
+older versions lack: these had one look at all their seeds."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ class Plan:
     env_steps: Mapping[str, int]
     """Environment steps of each run, by task; the order of the tasks is the plan's."""
     seeds: tuple[int, ...]
+    """Every seed that may be run, in the order in which they are added."""
+    num_seeds: Mapping[str, int]
+    """How many of them each task runs: all, or those up to the look that it has come to."""
+    looks: Mapping[str, Looks]
+    """At which numbers of seeds each task is judged, declared when it was first started."""
     settings: Mapping[str, str]
     """What `--set` changed."""
     device: str
@@ -148,7 +155,11 @@ class Plan:
         Raises:
             UsageError: if a finished run was made with other settings.
         """
-        return [self.run(task, seed) for task in self.env_steps for seed in self.seeds]
+        return [
+            self.run(task, seed)
+            for task in self.env_steps
+            for seed in self.seeds[: self.num_seeds[task]]
+        ]
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
@@ -254,7 +265,11 @@ class Plan:
     def command(self) -> str:
         """Return the command that makes, or goes on with, this plan."""
         words = [_python(), "-m", "reproduce", self.agent, self.suite, "--tasks", *self.tasks]
-        words += ["--budget", self.budget, "--seeds", *map(str, self.seeds)]
+        words += ["--budget", self.budget]
+        if min(self.num_seeds.values()) < len(self.seeds):
+            words += ["--until-decided", "--max-seeds", str(len(self.seeds))]
+        else:
+            words += ["--seeds", *map(str, self.seeds)]
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
             words += ["--env-steps", str(steps.pop())]
@@ -273,8 +288,18 @@ class Plan:
         return shlex.join(words)
 
     def save(self) -> None:
-        """Write `plan.json`, from which `report` works without being told the plan again."""
-        write_json(self.directory / "plan.json", {key: getattr(self, key) for key in PLAN_KEYS})
+        """Write `plan.json`, from which `report` works without being told the plan again.
+
+        It keeps the looks of every task that was ever started in its folder.
+        """
+        path = self.directory / "plan.json"
+        declared: Declared = {
+            (task, env_steps): self.looks[task] for task, env_steps in self.env_steps.items()
+        }
+        content = {key: getattr(self, key) for key in PLAN_KEYS}
+        content["num_seeds"] = self.num_seeds
+        content["looks"] = to_json(worth_declaring(declared) | read_declared(path))
+        write_json(path, content)
 
     def run(self, task: str, seed: int) -> Run:
         """Return one run with its present status.
@@ -356,6 +381,7 @@ def make_plan(
     env_steps: int | None = None,
     num_seeds: int | None = None,
     seeds: Sequence[int] | None = None,
+    until_decided: bool = False,
     workers: int | None = None,
     device: str = "auto",
     runs_dir: Path = Path("runs"),
@@ -374,6 +400,7 @@ def make_plan(
         env_steps: environment steps of each run instead of the budget's.
         num_seeds: seeds 1 to `num_seeds` instead of the budget's.
         seeds: these seeds instead.
+        until_decided: declare several looks at these seeds, and begin with those of the first.
         workers: processes side by side; default: one per core, or one on a GPU; on a cluster as
             many as it has room for.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
@@ -410,13 +437,17 @@ def make_plan(
     config = _configure(preset.config, names[0], changes)
     for name, count in steps.items():
         dataclasses.replace(config, task=name, env_steps=count)  # refuses what it cannot do
+    chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
+    looks = declare({}, steps, chosen, until_decided=until_decided)
     return Plan(
         agent=agent,
         suite=suite,
         source=source,
         budget=budget,
         env_steps=steps,
-        seeds=tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1)),
+        seeds=chosen,
+        num_seeds={name: looks[name].counts[0] if until_decided else len(chosen) for name in names},
+        looks=looks,
         settings=changes,
         device=device,
         workers=workers or _workers(device, preset.cores_per_run, cluster),
@@ -458,9 +489,29 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
         settings=[f"{key}={value}" for key, value in saved["settings"].items()],
         published=saved["published"],
     )
-    return dataclasses.replace(
-        plan, env_steps=saved["env_steps"], device=saved["device"], workers=saved["workers"]
+    plan = dataclasses.replace(
+        plan,
+        env_steps=saved["env_steps"],
+        num_seeds=saved.get("num_seeds", plan.num_seeds),
+        device=saved["device"],
+        workers=saved["workers"],
     )
+    return keep_looks(plan)
+
+
+def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
+    """Return the plan with the looks that were declared when its tasks were first started.
+
+    Args:
+        plan: what is asked for now.
+        until_decided: whether it asks for several looks.
+
+    Raises:
+        UsageError: if it cannot keep to what was declared.
+    """
+    declared = read_declared(plan.directory / "plan.json")
+    looks = declare(declared, plan.env_steps, plan.seeds, until_decided=until_decided)
+    return dataclasses.replace(plan, looks=looks)
 
 
 def _is_plan(saved: Any) -> bool:
@@ -468,9 +519,12 @@ def _is_plan(saved: Any) -> bool:
     if not isinstance(saved, dict) or any(key not in saved for key in PLAN_KEYS):
         return False
     steps, seeds, changes = saved["env_steps"], saved["seeds"], saved["settings"]
+    num_seeds = saved.get("num_seeds", dict.fromkeys(steps, 1) if isinstance(steps, dict) else {})
     return (
-        all(isinstance(value, dict) for value in (steps, changes))
+        all(isinstance(value, dict) for value in (steps, changes, num_seeds))
         and isinstance(seeds, list)
+        and list(num_seeds) == list(steps)
+        and all(type(n) is int and 0 < n <= len(seeds) for n in num_seeds.values())
         and all(type(n) is int and n > 0 for n in (*steps.values(), saved["workers"]))
         and all(type(seed) is int for seed in seeds)
         and all(isinstance(text, str) for text in (*changes.values(), saved["budget"]))

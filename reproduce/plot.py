@@ -25,7 +25,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from reproduce.report import mean_and_spread, number
+from reproduce.report import mean_and_spread, number, verdict_words
 from reproduce.statistics import bootstrap_band
 from suite.files import write_atomically
 
@@ -487,7 +487,7 @@ def _losses(verdict: Mapping[str, Any]) -> list[str]:
 
 def _verdict_line(verdict: Mapping[str, Any]) -> str:
     seeds = _float(verdict, "num_seeds")
-    parts = [str(verdict.get("verdict", "not judged"))]
+    parts = [verdict_words(verdict)]
     if seeds > 0:
         parts.append(f"{seeds:.0f} seed{'s' * (seeds != 1)}")
     return ", ".join(parts + _losses(verdict))
@@ -631,7 +631,7 @@ def _annotate_row(panel: Axes, place: int, row: ScoreRow) -> None:
         _float(verdict, "reference_std"),
         _float(verdict, "reference_num_runs"),
     )
-    words = ", ".join([str(verdict.get("verdict", "not judged")), *_losses(verdict)])
+    words = ", ".join([verdict_words(verdict), *_losses(verdict)])
     colours = (INK, INK, _verdict_colour(verdict))
     _annotate_columns(panel, place, (ours, reference, words), colours)
 

@@ -9,7 +9,7 @@ in the terminal, and figures are embedded as images, in which nothing can run.
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -45,11 +45,16 @@ COLUMNS = {
         *("learning_share", "other_share", "env_frames_per_second"),
     ),
     "verdicts": (
-        *("task", "verdict", "env_steps", "rule", "num_seeds", "num_failed", "num_diverged"),
-        *("score_mean", "score_std", "reference_source", "reference_mean", "reference_std"),
-        *("reference_num_runs", "random_score", "margin", "difference", "ci_low", "ci_high"),
-        *("p_below", "p_below_holm", "smallest_detectable_shortfall", "seeds_to_settle", "ratio"),
-        "note",
+        *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
+        *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
+        *("reference_mean", "reference_std", "reference_num_runs", "random_score", "margin"),
+        *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
+        *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
+        *("area_mean", "area_std", "reference_area"),
+    ),
+    "suite": (
+        *("verdict", "exploratory", "num_tasks", "num_seeds", "level", "difference", "ci_low"),
+        *("ci_high", "margin", "p_below", "left_out", "note"),
     ),
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
     "runs": (
@@ -63,7 +68,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
         *("note", "statistic", "status", "error", "cpu", "gpu", "commit"),
-        *("dirty", "command", "log_tail"),
+        *("dirty", "command", "log_tail", "looks", "left_out"),
     )
 )
 
@@ -193,7 +198,45 @@ def explain(row: Mapping[str, Any]) -> str:
         "The departures from the source are the first suspects.",
     }
     sentence = sentences.get(verdict, "Needs finished runs and a verdict.")
+    if verdict == "below" and (row["p_below_holm"] or 0.0) > (row["level"] or 1.0):
+        sentence += (
+            " Among all tasks of its look that may be chance (adjusted p-value "
+            f"{number(row['p_below_holm'])}), so the exit status does not count it."
+        )
     return f"{sentence} {note[0].upper()}{note[1:]}." if note else sentence
+
+
+def explain_suite(suite: Mapping[str, Any]) -> str:
+    """The verdict on a suite in words: what was compared, and what was left out.
+
+    Args:
+        suite: The row of `suite.csv`, missing cells as None.
+
+    Returns:
+        One to three sentences.
+    """
+    difference, margin = suite["difference"], number(suite["margin"])
+    if difference is None:
+        sentences = [f"No mean over {number(suite['num_tasks'])} tasks yet"]
+    else:
+        interval = with_interval(difference, suite["ci_low"], suite["ci_high"])
+        sentences = [
+            f"Mean over {number(suite['num_tasks'])} tasks of the score, a random policy at 0 and "
+            f"the reference at 1, minus 1: {interval}, margin {margin}"
+        ]
+    sentences += [f"Left out: {suite['left_out']}"] if suite["left_out"] else []
+    sentences += [f"{suite['note'][0].upper()}{suite['note'][1:]}"] if suite["note"] else []
+    return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def is_exploratory(row: Mapping[str, Any]) -> bool:
+    """Whether a verdict counts seeds beyond the declared looks."""
+    return pd.notna(row.get("exploratory")) and bool(row["exploratory"])
+
+
+def verdict_words(row: Mapping[str, Any]) -> str:
+    """A verdict as it is shown: an exploratory one says so."""
+    return f"{row.get('verdict', 'not judged')}{', exploratory' * is_exploratory(row)}"
 
 
 def verdict_rows(directory: Path) -> list[dict[str, Any]]:
@@ -209,22 +252,28 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def verdict_lines(comparison: Path | pd.DataFrame) -> Table:
-    """Verdicts as a table for the terminal.
+def suite_row(directory: Path) -> dict[str, Any] | None:
+    """The row of `suite.csv`; None where no suite was compared."""
+    rows = _records(read_table(directory, "suite"))
+    return rows[0] if rows else None
+
+
+def verdict_lines(comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = None) -> Table:
+    """Verdicts as a table for the terminal, that of the suite first.
 
     Args:
         comparison: Directory of a comparison, or the rows of its `verdicts.csv`.
+        suite: The rows of its `suite.csv`; read where `comparison` is a directory.
 
     Returns:
         One row per task, and below it one line per task that is not `reproduced`, saying what
         would settle it.
     """
-    is_frame = isinstance(comparison, pd.DataFrame)
-    rows = (
-        _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
-        if is_frame
-        else verdict_rows(Path(comparison))
-    )
+    if isinstance(comparison, pd.DataFrame):
+        rows = _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
+        whole = next(iter(_records(suite)), None) if suite is not None else None
+    else:
+        rows, whole = verdict_rows(Path(comparison)), suite_row(Path(comparison))
     table = Table(box=box.SIMPLE_HEAD, caption_justify="left", pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("ours, mean ± std (seeds)", justify="right")
@@ -232,6 +281,14 @@ def verdict_lines(comparison: Path | pd.DataFrame) -> Table:
     table.add_column(Text("difference [interval], margin"), justify="right")
     table.add_column("verdict")
     caption = Text()
+    if whole:
+        style = TERMINAL_STYLES.get(whole["verdict"], "yellow")
+        interval = with_interval(whole["difference"], whole["ci_low"], whole["ci_high"])
+        cells = (f"suite of {number(whole['num_tasks'])}", "", "")
+        cells += (f"{interval}, {number(whole['margin'])}",)
+        table.add_row(*map(Text, map(_printable, cells)), Text(verdict_words(whole), style))
+        caption.append("suite", style).append(_printable(f" {verdict_words(whole)}. "))
+        caption.append(_printable(explain_suite(whole)))
     for row in rows:
         reference = (row["reference_mean"], row["reference_std"], row["reference_num_runs"])
         cells = (
@@ -243,17 +300,21 @@ def verdict_lines(comparison: Path | pd.DataFrame) -> Table:
         )
         style = TERMINAL_STYLES.get(row["verdict"], "yellow")
         table.add_row(
-            *(Text(_printable(cell)) for cell in cells), Text(_printable(row["verdict"]), style)
+            *(Text(_printable(cell)) for cell in cells), Text(_printable(verdict_words(row)), style)
         )
-        if row["verdict"] != "reproduced":
+        if row["verdict"] != "reproduced" or is_exploratory(row):
             caption.append("\n" if caption else "").append(_printable(row["task"]), style)
-            caption.append(_printable(f" {row['verdict']}. {explain(row)}"))
+            caption.append(_printable(f" {verdict_words(row)}. {explain(row)}"))
     table.caption = caption if caption else None
     return table
 
 
-def headline(report: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The result in one sentence: what ran, what judged it and how many tasks got each verdict."""
+def headline(
+    report: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    suite: Mapping[str, Any] | None = None,
+) -> str:
+    """The result in one sentence: what ran, what judged it, the suite's verdict and each count."""
     verdicts = [row["verdict"] for row in rows]
     above, total = verdicts.count("above"), len(verdicts)
     matched = verdicts.count("reproduced") + above
@@ -261,6 +322,10 @@ def headline(report: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> st
     parts[0] += f" ({above} of them above the reference)" if above else ""
     others = [name for name in dict.fromkeys([*VERDICTS[2:], *verdicts]) if name in verdicts]
     parts += [f"{verdicts.count(name)} {name}" for name in others if name not in VERDICTS[:2]]
+    num_exploratory = sum(map(is_exploratory, rows))
+    parts += [f"{num_exploratory} exploratory"] if num_exploratory else []
+    if suite and total:
+        parts.insert(0, f"the suite {verdict_words(suite)}")
     what = (
         f"{report['agent'].upper()} on {report['suite']} with the settings of '{report['source']}'"
     )
@@ -284,6 +349,7 @@ def write_page(directory: Path) -> Path:
     """
     directory = Path(directory)
     report, verdicts = _read_report(directory), verdict_rows(directory)
+    suite = suite_row(directory)
     tables = {name: read_table(directory, name) for name in COLUMNS}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -303,11 +369,14 @@ def write_page(directory: Path) -> Path:
         "with_interval": with_interval,
         "losses": _losses,
         "explain": explain,
+        "explain_suite": explain_suite,
+        "verdict_words": verdict_words,
     }
     runs = _records(tables["runs"])
     page = environment.get_template("index.html.j2").render(
         report=report,
-        headline=headline(report, verdicts),
+        headline=headline(report, verdicts, suite),
+        suite=suite,
         verdicts=verdicts,
         failures=[run for run in runs if run["status"] in ("failed", "diverged")],
         failures_shown_open=FAILURES_SHOWN_OPEN,

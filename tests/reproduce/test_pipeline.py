@@ -10,7 +10,7 @@ import pytest
 
 from reproduce import __main__ as command_line
 from reproduce import collect, pipeline, plot
-from reproduce.pipeline import exit_status, make_report
+from reproduce.pipeline import exit_status, gather, make_report
 from reproduce.plan import Plan, make_plan
 from reproduce.references import ReferenceScore, reference_score
 from reproduce.report import COLUMNS
@@ -66,6 +66,12 @@ def records(plan: Plan, name: str) -> list[dict[str, Any]]:
     return pd.read_csv(plan.directory / f"{name}.csv").to_dict("records")  # type: ignore[return-value]
 
 
+def status_of(plan: Plan) -> int:
+    """The exit status of a report on the plan."""
+    tables = gather(plan)
+    return exit_status(tables["verdicts"], tables["suite"], tables["runs"].status)
+
+
 def statuses(plan: Plan) -> pd.Series:
     """The status of every run."""
     return collect.collect_runs(plan).status
@@ -83,7 +89,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     verdicts = make_report(plan)
     assert verdicts.task.tolist() == [HOPPER, ANT]
     assert verdicts.verdict.tolist() == ["reproduced", "no reference"]
-    assert exit_status(verdicts, statuses(plan)) == 0
+    assert status_of(plan) == 0
     hopper = verdicts.iloc[0]
     random_score = find_task(HOPPER).random_score
     assert hopper.score_mean == pytest.approx(reference.mean)
@@ -137,14 +143,17 @@ def test_a_shifted_curve_is_noticed(
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == [verdict]
     assert verdicts.difference[0] == pytest.approx(shift * gap)
-    assert exit_status(verdicts, statuses(plan)) == status
+    assert status_of(plan) == status
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_failed_and_diverged_runs_are_seen_everywhere(
     tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Good scores of the other seeds hide neither: tables, page, terminal, and status 2."""
+    """Good scores of the other seeds hide neither: tables, page, terminal, and status 2.
+
+    The failed run leaves `inconclusive`; the diverged one is a random policy in the mean.
+    """
     plan = mujoco(tmp_path, [HOPPER], seeds=[1, 2, 3, 4, 5])
     mean = reference_of(plan, HOPPER).mean
     for seed in (1, 2, 3):
@@ -153,16 +162,19 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
     record_run(plan, HOPPER, 5, around(mean, 2), status="diverged")
     verdicts = make_report(plan)
     (row,) = records(plan, "verdicts")
-    assert (row["num_seeds"], row["num_failed"], row["num_diverged"]) == (3, 1, 1)
-    assert "1 of 5 runs failed; 1 of 5 runs diverged" in row["note"]
+    assert (row["num_seeds"], row["num_failed"], row["num_diverged"]) == (4, 1, 1)
+    assert "4 of the 5 seeds" in row["note"]
+    assert "1 of 5 runs failed; 1 of 5 runs diverged, counted as a random policy" in row["note"]
+    random_score = find_task(HOPPER).random_score
+    assert row["score_mean"] == pytest.approx((3.0 * mean + random_score) / 4.0)
     assert [run["status"] for run in records(plan, "runs")] == [
         *("finished", "finished", "finished", "failed", "diverged"),
     ]
     page = (plan.directory / "index.html").read_text()
     for words in ("no memory", "non-finite critic_loss", "diverged", "failed"):
         assert words in page
-    assert verdicts.verdict.tolist() == ["reproduced"]
-    assert exit_status(verdicts, statuses(plan)) == 2
+    assert verdicts.verdict.tolist() == ["inconclusive"]
+    assert status_of(plan) == 2
 
     plan.save()
     capsys.readouterr()
@@ -188,7 +200,7 @@ def test_a_run_that_is_missing_is_status_two(
     assert verdicts.verdict.tolist() == ["inconclusive"]
     assert verdicts.num_seeds.tolist() == [2]
     assert statuses(plan).tolist() == ["finished", "finished", status]
-    assert exit_status(verdicts, statuses(plan)) == 2
+    assert status_of(plan) == 2
 
 
 def test_a_report_on_nothing_has_every_file(tmp_path: Path, tree: Tree) -> None:
@@ -196,7 +208,7 @@ def test_a_report_on_nothing_has_every_file(tmp_path: Path, tree: Tree) -> None:
     plan = mujoco(tmp_path, [HOPPER, ANT])
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == ["inconclusive", "no reference"]
-    assert exit_status(verdicts, statuses(plan)) == 2
+    assert status_of(plan) == 2
     figures = {name for name in WRITTEN if name.endswith((".svg", ".png"))}
     assert set(WRITTEN) - figures <= set(tree(plan.directory))
 
@@ -215,7 +227,7 @@ def test_a_task_without_a_measured_random_policy_is_shown_only(
     assert verdicts.verdict.tolist() == ["shown only"]
     assert "random policy is unknown" in verdicts.note[0]
     assert pd.DataFrame(records(plan, "scores")).normalised_score.isna().all()
-    assert exit_status(verdicts, statuses(plan)) == 0
+    assert status_of(plan) == 0
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -235,23 +247,27 @@ def test_a_report_reads_files_only(tmp_path: Path, record_run: RecordRun, tree: 
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "runs", "expected"),
+    ("p_values", "suite", "runs", "expected"),
     [
-        (["reproduced", "above"], ["finished"] * 6, 0),
-        (["inconclusive", "no reference", "shown only"], ["finished"] * 6, 0),
-        (["reproduced", "below"], ["finished"] * 6, 1),
-        (["reproduced"], ["finished", "failed"], 2),
-        (["reproduced"], ["finished", "diverged"], 2),
-        (["reproduced"], ["finished", "running"], 2),
-        (["reproduced"], ["finished", "planned"], 2),
-        (["below"], ["finished", "failed"], 2),
+        ([0.5, 0.9], 0.5, ["finished"] * 6, 0),
+        ([float("nan")], None, ["finished"] * 6, 0),
+        ([0.5, 0.04], 0.5, ["finished"] * 6, 1),
+        ([0.5, 0.06], 0.5, ["finished"] * 6, 0),
+        ([0.5, 0.9], 0.04, ["finished"] * 6, 1),
+        ([0.5], None, ["finished", "failed"], 2),
+        ([0.5], None, ["finished", "diverged"], 2),
+        ([0.5], None, ["finished", "running"], 2),
+        ([0.5], None, ["finished", "planned"], 2),
+        ([0.01], 0.01, ["finished", "failed"], 2),
     ],
 )
 def test_the_exit_status_is_the_worst_that_happened(
-    verdicts: list[str], runs: list[str], expected: int
+    p_values: list[float], suite: float | None, runs: list[str], expected: int
 ) -> None:
-    """0 nothing is below, 1 something is, 2 a run is missing, which goes before 1."""
-    assert exit_status(pd.DataFrame({"verdict": verdicts}), pd.Series(runs)) == expected
+    """0 nothing is below after Holm, nor the suite; 1 something is; 2 a run is missing."""
+    verdicts = pd.DataFrame({"p_below_holm": p_values, "level": 0.05})
+    suites = pd.DataFrame({"p_below": [suite], "level": 0.05}).dropna()
+    assert exit_status(verdicts, suites, pd.Series(runs)) == expected
 
 
 def test_a_task_without_a_reference_has_scores_and_no_normalised_ones() -> None:

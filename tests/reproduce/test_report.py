@@ -251,6 +251,55 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
     assert "Not judged: nothing comparable is published. A published score at" in closing[3]
 
 
+def suite(name: str, **fields: object) -> dict[str, object]:
+    """A row of suite.csv."""
+    row = {"num_tasks": 2, "num_seeds": 10, "level": 0.05, "difference": -0.02, "ci_low": -0.06}
+    row |= {"ci_high": 0.02, "margin": 0.1, "left_out": "Ant: no comparable reference"}
+    return dict.fromkeys(COLUMNS["suite"]) | row | {"verdict": name} | fields
+
+
+def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
+    """Above every task, with what was left out; a plan of one task has no such row."""
+    rows = [verdict("A", "reproduced"), verdict("B", "inconclusive")]
+    write(tmp_path, verdicts=rows, suite=[suite("reproduced")])
+    lines = printed(report.verdict_lines(tmp_path)).splitlines()
+    places = [
+        next(i for i, line in enumerate(lines) if word in line) for word in ("suite of 2", "A ")
+    ]
+    assert places == sorted(places)
+    assert "-0.020 [-0.060, 0.020], 0.1" in lines[places[0]]
+    assert any(line.startswith("suite reproduced. Mean over 2 tasks") for line in lines)
+    page = Page(report.write_page(tmp_path)).text
+    assert "the suite reproduced, 1 of 2 tasks reproduced, 1 inconclusive" in page
+    assert page.index("suite: reproduced") < page.index("9,876 ± 512")
+    assert "Left out: Ant: no comparable reference." in page
+    write(tmp_path, suite=[])
+    assert "suite" not in printed(report.verdict_lines(tmp_path))
+    assert "suite:" not in Page(report.write_page(tmp_path)).text
+
+
+def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> None:
+    """In the row, the closing lines, the headline and the page; an older file has none."""
+    row = verdict("A", "reproduced", exploratory=True, note="declared was one look at 3 seeds")
+    write(tmp_path, verdicts=[row], suite=[suite("below", exploratory=True)])
+    text = printed(report.verdict_lines(tmp_path))
+    assert text.count("reproduced, exploratory") == 2
+    assert text.count("below, exploratory") == 2
+    page = Page(report.write_page(tmp_path)).text
+    assert "the suite below, exploratory, 1 of 1 task reproduced, 1 exploratory." in page
+    assert "Declared was one look at 3 seeds." in page
+    assert "exploratory" not in printed(
+        report.verdict_lines(pd.DataFrame([verdict("A", "reproduced", exploratory=float("nan"))]))
+    )
+
+
+def test_a_task_that_is_below_by_chance_among_many_is_told_apart() -> None:
+    """What Holm's adjustment leaves is an alarm; what it does not leave, says so."""
+    row = verdict("A", "below", level=0.05, p_below_holm=0.2)
+    assert "adjusted p-value 0.2), so the exit status does not count it" in report.explain(row)
+    assert "exit status" not in report.explain(row | {"p_below_holm": 0.04})
+
+
 def test_a_frame_and_its_file_print_alike(tmp_path: Path) -> None:
     """Nullable integers and missing cells of a frame read as they do from the file."""
     frame = pd.DataFrame([verdict("A", "inconclusive", seeds_to_settle=7), verdict("B", "above")])
