@@ -7,6 +7,9 @@ PIP := install --quiet --disable-pip-version-check
 # torch goes first and alone, so that the build which pip is pointed at stays the one in use. A
 # machine without a GPU saves gigabytes with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH := $(shell grep '^torch==' constraints.txt)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
+# As many tests at once as there are cores, eight at most: each process takes up to 1 GB of memory.
+BESIDE := --numprocesses auto --maxprocesses 8
 
 .PHONY: reproduce venv test test-slow check format lint types train bench peers clean
 
@@ -24,13 +27,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip $(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-## The test suite.
+## The test suite (under six minutes on two cores).
 test: venv
-	$(BIN)/python -m pytest -m "not training and not slow" --benchmark-disable
+	$(PYTEST) -m "not training and not slow" $(BESIDE)
 
 ## The long forms of the tests (about 25 minutes on two cores).
 test-slow: venv
-	$(BIN)/python -m pytest -m slow --benchmark-disable
+	$(PYTEST) -m slow
 
 ## What continuous integration runs: format, lint, types, short trainings, tests.
 check: format lint types train test
@@ -47,7 +50,7 @@ types: venv
 
 ## Train every agent 2,000 steps past its learning start.
 train: venv
-	$(BIN)/python -m pytest -m training
+	$(PYTEST) -m training $(BESIDE)
 
 ## Benchmarks, without the type checks of the tests; results go to .benchmarks/.
 bench: venv
