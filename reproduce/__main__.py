@@ -1,4 +1,4 @@
-"""The command line: `python -m reproduce sac mujoco` runs a grid and says what came of it.
+"""The command line: `python -m reproduce sac mujoco` runs a grid and reports the result.
 
 Exit status: 0 nothing is below its reference, 1 something is, 2 a run or the harness failed or the
 command could not be understood, 130 stopped by Ctrl-C.
@@ -45,7 +45,7 @@ other commands:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what the command line says and return the exit status."""
+    """Run the command line and return the exit status."""
     verb = argv[0] if argv and argv[0] in VERBS else "run"
     if verb == "run" and argv and not argv[0].startswith("-") and argv[0] not in agents.AGENTS:
         raise UsageError(f"unknown agent {argv[0]!r}{nearest(argv[0], (*agents.AGENTS, *VERBS))}")

@@ -55,7 +55,7 @@ class Verdict:
     """Verdict on one task with every number it rests on; NaN where a number does not exist."""
 
     verdict: VerdictName
-    """`reproduced`, `above` (also reproduced), `below`, `inconclusive`, or no test was made."""
+    """`reproduced`, `above` (also reproduced), `below`, `inconclusive`, or no test: see `judge`."""
     num_seeds: int
     """Number of our scores."""
     score_mean: float
@@ -89,34 +89,34 @@ class Verdict:
     ratio: float
     """Our mean with the random policy at 0 and the reference at 1."""
     note: str
-    """What a reader has to know beside the numbers."""
+    """Remarks that a reader needs beside the numbers."""
 
     @property
     def ours(self) -> Sample:
-        """Our side of the test."""
+        """Return our side of the test."""
         return Sample(self.score_mean, self.score_std, self.num_seeds)
 
     @property
     def theirs(self) -> Sample:
-        """The reference's side of the test."""
+        """Return the reference's side of the test."""
         return Sample(self.reference_mean, self.reference_std, self.reference_num_runs)
 
 
 class Judged(NamedTuple):
-    """A task at each of its declared looks, and beyond."""
+    """Verdicts on a task at its declared looks, and beyond them."""
 
     looks: Looks
-    """What was declared."""
+    """The declared looks."""
     at_looks: tuple[Verdict, ...]
     """Verdict at each look whose seeds all have a score, up to the first that decides."""
     shown: Verdict
-    """What the table shows: the last of them, or what there is before, or beyond, the looks."""
+    """Verdict in the table: the last of `at_looks`, or one before or beyond all looks."""
     is_exploratory: bool
     """Whether `shown` counts seeds beyond the declared looks."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether no declared look is left that could still decide."""
+        """Return whether every declared look that could decide was taken."""
         every = len(self.at_looks) == len(self.looks.counts)
         return every or (bool(self.at_looks) and self.at_looks[-1].verdict != "inconclusive")
 
@@ -142,13 +142,13 @@ class SuiteVerdict:
     ci_high: float = float("nan")
     """Upper end of its interval."""
     margin: float = MARGIN_FRACTION
-    """Of the difference."""
+    """Margin, in the unit of `difference`."""
     p_below: float = float("nan")
     """One-sided p-value against "short by at most the margin", at the last declared look."""
     left_out: str = ""
     """Tasks that do not count, each with the reason."""
     note: str = ""
-    """What a reader has to know beside the numbers."""
+    """Remarks that a reader needs beside the numbers."""
 
 
 def judge(
@@ -177,12 +177,12 @@ def judge(
     `seeds_to_settle` is, for an inconclusive task, the smallest number of our seeds that would
     give another verdict if our mean, both spreads and the reference stayed as they are, and None
     if no number up to `MAX_SEEDS` would: more seeds of ours cannot make up for few runs of the
-    reference. It is the least that is judged at all where fewer scores exist; the number of our
-    seeds for a task that is decided; None where no test is possible.
+    reference. With too few scores for a test it is the smallest number that allows one; for a
+    decided task, the number of our seeds; None where a test is impossible.
 
     Args:
         scores: one score per seed, reward units.
-        reference: what to compare with, at the same step and by the same rule.
+        reference: score to compare with, at the same step and by the same rule.
         random_score: score of a random policy; None or NaN if unknown.
         level: one-sided level of the test at either end of the interval.
 
@@ -220,7 +220,7 @@ def _untested(
     reference: ReferenceScore | None,
     random_score: float | None,
 ) -> Verdict:
-    """Return `inconclusive` without a test: what can be shown is shown, the rest is NaN."""
+    """Return `inconclusive` without a test; unknown numbers are NaN."""
     nan = float("nan")
     score_mean = float(scores.mean()) if scores.size > 0 else nan
     reference_mean = nan if reference is None else reference.mean
@@ -249,7 +249,7 @@ def _untested(
 
 
 def _obstacle(verdict: Verdict) -> str:
-    """Return why a task's reference cannot judge, whatever our seeds do; empty if it can."""
+    """Return why a task's reference cannot judge any scores of ours; empty if it can."""
     gap = verdict.reference_mean - verdict.random_score
     if verdict.reference_num_runs == 0:
         return "no comparable reference at this step and rule"
@@ -307,17 +307,17 @@ def judge_looks(
     reference: ReferenceScore | None,
     random_score: float | None,
 ) -> Judged:
-    """Judge a task at one declared look after the other, until one decides.
+    """Judge a task at its declared looks, one by one, until one decides.
 
     A look is taken once each of its seeds has a score: a run that failed, or has not finished,
-    leaves the task at what the look before said, or `inconclusive`. Later seeds do not change a
-    verdict that a look has reached. Seeds that no look declared are judged together with all
-    others, and that verdict is exploratory.
+    leaves the task at the verdict of the look before, or `inconclusive`. Later seeds do not change
+    a look's verdict. Once every seed has a score, seeds beyond the declared looks are judged
+    together with the others; that verdict is exploratory.
 
     Args:
-        scores: by seed; a diverged run has that of a random policy.
-        looks: what was declared.
-        seeds: of the plan, whether or not they have a score.
+        scores: by seed; a diverged run has the score of a random policy.
+        looks: the declared looks.
+        seeds: the plan's, with or without a score.
         reference: as in `judge`.
         random_score: as in `judge`.
     """
@@ -349,8 +349,8 @@ def judge_suite(judged: Mapping[str, Judged]) -> SuiteVerdict:
     """Judge the mean over tasks of (ours - random) / (reference - random) - 1, look by look.
 
     At each look a task takes part with the seeds of that look, or of the earlier one that decided
-    it. Left out are tasks that cannot be judged, and those whose gap is below twice the reference's
-    deviation over runs.
+    it. Tasks are left out if they cannot be judged, or if their gap is below twice the reference's
+    standard deviation over runs.
 
     Args:
         judged: every task.
@@ -406,7 +406,7 @@ def _why_left_out(verdict: Verdict) -> str:
 
 
 def _compare(verdicts: Sequence[Verdict], level: float) -> SuiteVerdict:
-    """Return the verdict on a suite by one verdict's samples per task."""
+    """Return the verdict on a suite from one verdict per task."""
 
     def of_tasks(name: str) -> np.ndarray:
         return np.array([getattr(verdict, name) for verdict in verdicts], np.float64)
@@ -444,14 +444,14 @@ def judge_tasks(
     Args:
         scores: columns task, seed, env_steps, score, rule; one row per seed of a task, and one
             step and one rule per task.
-        references: by task; a task that is missing has no reference.
+        references: by task; a missing task has no reference.
         random_scores: scores of a random policy by task; may lack tasks.
         runs_by_status: columns task, seed, status; one row per planned run, with the status
             finished, failed, diverged, running or planned.
-        looks: by task; a task that is missing has one look at its planned seeds.
+        looks: by task; a missing task has one look at all its seeds.
 
     Returns:
-        Every task that any argument names, planned tasks first.
+        Every task of the runs, the scores and the references, planned tasks first.
 
     Raises:
         ValueError: if a score is not finite, a seed counts twice, a task mixes steps or rules, a
@@ -487,15 +487,15 @@ def verdict_table(
 ) -> pd.DataFrame:
     """Return one row per task with `TABLE_COLUMNS`.
 
-    `look` is the number of seeds of the last declared look that was taken. `p_below` is that of
-    this look, also where the verdict is exploratory and all other numbers are of more seeds;
-    `p_below_holm` is adjusted for all tasks that were tested at it.
+    `look` is the number of seeds of the last declared look that was taken. `p_below` belongs to
+    this look, even if the verdict is exploratory and the other numbers count more seeds;
+    `p_below_holm` is adjusted for all tasks that were tested at this look.
 
     Args:
-        judged: what `judge_tasks` returned for the other arguments.
-        scores: as there.
-        references: as there.
-        runs_by_status: as there.
+        judged: result of `judge_tasks` for the other arguments.
+        scores: as in `judge_tasks`.
+        references: as in `judge_tasks`.
+        runs_by_status: as in `judge_tasks`.
     """
     rows = []
     for task, each in judged.items():
@@ -524,7 +524,7 @@ def verdict_table(
 
 
 def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
-    """Return what a reader has to know beside the numbers of a row."""
+    """Return the remarks that a reader needs beside the numbers of a row."""
     notes = [judged.shown.note]
     if judged.is_exploratory and judged.at_looks:
         notes.append(f"declared was {judged.looks}: {judged.at_looks[-1].verdict}")
@@ -556,11 +556,11 @@ def suite_summary(
     seed: int = 0,
     num_resamples: int = 10_000,
 ) -> pd.DataFrame:
-    """Aggregates the scores of a suite, each normalised by its task.
+    """Aggregate the scores of a suite, each normalised by its task.
 
     Reference-normalised: (score - random) / (reference - random). A task counts if it has scores,
     a reference and a random policy that scores below it. Human-normalised, for Atari: (score -
-    random) / (human - random) with the published numbers, not with ours; a reference is not needed.
+    random) / (human - random) with published numbers instead of ours, and without a reference.
 
     Args:
         scores: as in `verdict_table`.
@@ -624,7 +624,7 @@ def suite_summary(
 def _normalise(
     scores: pd.DataFrame, scales: Mapping[str, tuple[float, float]]
 ) -> list[Float[np.ndarray, " seeds"]]:
-    """Scores of each task that has a scale, with the scale's ends at 0 and 1."""
+    """Return the scores of each task that has a scale, with the scale's ends at 0 and 1."""
     return [
         (scores.query("task == @task")["score"].to_numpy(np.float64) - zero) / (one - zero)
         for task in scores["task"].unique()
@@ -636,7 +636,7 @@ def _normalise(
 def _step_and_rule(
     task: str, task_scores: pd.DataFrame, reference: ReferenceScore | None
 ) -> tuple[int | None, str]:
-    """The one step and rule of a task's scores; the reference's where there are no scores."""
+    """Return the one step and rule of a task's scores; without scores, the reference's."""
     bad = task_scores[~np.isfinite(task_scores["score"].to_numpy(np.float64))]
     if not bad.empty:
         first = bad.iloc[0]
@@ -655,5 +655,5 @@ def _step_and_rule(
 
 
 def _listed(measured: Iterable[tuple[int, str]]) -> str:
-    """Steps and rules as text, in a fixed order."""
+    """Return steps and rules as text, in a fixed order."""
     return ", ".join(f"{env_steps} {rule}" for env_steps, rule in sorted(measured))

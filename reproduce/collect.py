@@ -1,4 +1,4 @@
-"""Gather what runs recorded into tidy tables, one observation per row."""
+"""Gather the records of runs into tidy tables, one observation per row."""
 
 import io
 from collections.abc import Iterable, Mapping
@@ -16,16 +16,16 @@ from suite.tasks import find_task
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
 CURVE_POINTS = 100
-"""Points of a curve of training episodes; evaluations have their own."""
+"""Points of a curve of training episodes; a curve of evaluations has one for each."""
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """Return a recorded CSV file without the torn line that a killed run may have left.
 
-    A file that does not exist, or has no whole line, gives an empty table.
+    A file that cannot be opened, or lacks a whole row, gives an empty table.
 
     Raises:
-        UsageError: if the file is no table.
+        UsageError: if the file is not a table.
     """
     try:
         content = path.read_bytes()
@@ -41,7 +41,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def score(directory: Path, rule: str, env_steps: int) -> float:
-    """Return a run's score at `env_steps`, NaN where nothing falls into its window.
+    """Return a run's score at `env_steps`, NaN if its window is empty.
 
     The score is the mean over (0.9 t, t] of the evaluations that were due there (`deterministic`,
     `sampled`), or of the returns of the training episodes that end there (`training`); reward
@@ -53,8 +53,8 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 def evaluations(directory: Path) -> pd.DataFrame:
     """Return a run's evaluations, each at the step it was due: a multiple of the interval.
 
-    Agents that act for a while between two updates evaluate at the first update past that step, up
-    to one rollout late, and for the last time up to one before their end. By the step that was due,
+    Agents that update once per rollout evaluate at the first update past that step, up to one
+    rollout late; their last evaluation may come up to one rollout before the end. With due steps,
     seeds share their steps and an evaluation falls into the same window as the reference's.
     """
     table = read_table(directory / "evaluations.csv")
@@ -90,8 +90,8 @@ def throughput(directory: Path) -> dict[str, float] | None:
     """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
 
     Keys: `env_steps`, `num_updates`, `wall_seconds`, `env_steps_per_second`, `updates_per_second`,
-    and the shares of wall time: `other_share` is what the named ones leave, idle time included, and
-    all of them add up to the number of threads. None where too little was recorded.
+    and shares of wall time: `other_share` is the rest, idle time included; with `SHARES` it adds up
+    to the number of threads. None if fewer than two log intervals had updates.
     """
     table = read_table(directory / "timing.csv")
     if table.empty:
@@ -121,7 +121,7 @@ def throughput(directory: Path) -> dict[str, float] | None:
 
 
 def collect_curves(plan: Plan) -> pd.DataFrame:
-    """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs as far as."""
+    """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs so far."""
     frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return"])]
     for run in _readable(plan):
         frame = curve(run.directory, plan.rule, run.env_steps)
@@ -137,12 +137,12 @@ def collect_scores(
 ) -> pd.DataFrame:
     """Return task, seed, env_steps, score, rule of every run that has ended and has a score.
 
-    A diverged run has that of a random policy: what it would act like is nobody's to say, and left
-    out it would flatter the others' mean.
+    A diverged run gets the score of a random policy: its own score is unknown, and leaving it out
+    would flatter the mean of the others.
 
     Args:
         plan: the planned runs.
-        random_scores: of a random policy, by task; where it is unknown, diverged runs have none.
+        random_scores: of a random policy, by task; diverged runs of other tasks are left out.
     """
     nan = float("nan")
     rows = [
@@ -168,19 +168,19 @@ def collect_areas(
     reference_curves: pd.DataFrame,
     random_scores: Mapping[str, float],
 ) -> pd.DataFrame:
-    """Return the mean height of the curves up to the step, ours and the reference's, by task.
+    """Return the mean height of the curves, ours and the reference's, by task.
 
     It is the area under a curve (trapezia) over the steps that every curve of the task covers, per
-    step: a second endpoint, which tells an agent that learns early from one that learns late.
+    step: a second measure, which separates agents that learn early from those that learn late.
 
     Args:
         plan: the planned runs; those that ended count, diverged ones as a random policy.
-        curves: what `collect_curves` returned.
-        reference_curves: those that may be drawn beside them; the judge's count.
+        curves: table from `collect_curves`.
+        reference_curves: those drawn beside ours; only the judge's count.
         random_scores: of a random policy, by task.
 
     Returns:
-        One row per task, as index, with `AREA_COLUMNS`; NaN where something lacks.
+        One row per task, as index, with `AREA_COLUMNS`; NaN where data are missing.
     """
     ended = [run for run in plan.runs() if run.has_ended]
     rows = {}
@@ -226,14 +226,13 @@ def collect_throughput(plan: Plan) -> pd.DataFrame:
 
 
 def collect_runs(plan: Plan, failures: Failures = MappingProxyType({})) -> pd.DataFrame:
-    """Return `runs.csv`: one row per planned run, whatever became of it.
+    """Return `runs.csv`: one row per planned run, whatever its status.
 
-    A damaged run, and a finished one without an evaluation in the window of its score, count as
-    failed and say so.
+    A damaged run, and a finished one without a score, count as failed; `error` says why.
 
     Args:
         plan: the planned runs.
-        failures: what the launcher knows beyond the records: a full disk takes no record either.
+        failures: errors that the launcher knows; on a full disk a run cannot record its own.
     """
     rows = [_describe(run) for run in plan.runs()]
     for run, row in zip(plan.runs(), rows, strict=True):
@@ -255,7 +254,7 @@ def first_record(plan: Plan) -> Mapping[str, Any]:
 
 
 def _readable(plan: Plan) -> list[Run]:
-    """Return the runs whose files can be believed."""
+    """Return the runs whose files are undamaged."""
     return [run for run in plan.runs() if run.status != "damaged"]
 
 
@@ -285,20 +284,20 @@ def _device(run: Run) -> str:
 
 
 def _scored(directory: Path, rule: str) -> tuple[pd.DataFrame, str]:
-    """Return the rows, and the column of them, that a score of this rule is made of."""
+    """Return the table, and the name of its column, that a score of this rule averages."""
     if rule == "training":
         return read_table(directory / "episodes.csv"), "episode_return"
     return evaluations(directory), "mean_return"
 
 
 def _points(curve: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps of one curve, rising, and its values there."""
+    """Return the steps of one curve, increasing, and its values there."""
     curve = curve.drop_duplicates("env_steps", keep="last").sort_values("env_steps")
     return curve["env_steps"].to_numpy(np.float64), curve[column].to_numpy(np.float64)
 
 
 def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float) -> float:
-    """Return the area between two steps under the line through the points, over their distance."""
+    """Return the mean height, between two steps, of the line through the points."""
     if len(steps) < 2 or not start < end:
         return float("nan")
     inside = (steps > start) & (steps < end)
@@ -309,7 +308,7 @@ def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float
 
 
 def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:
-    """Return the mean of `column` over (0.9 t, t]; NaN where no row falls into it."""
+    """Return the mean of `column` over (0.9 t, t]; NaN if a value, or every row, is missing."""
     if table.empty:
         return float("nan")
     inside = (table.env_steps > 0.9 * env_steps) & (table.env_steps <= env_steps)

@@ -26,15 +26,15 @@ COLUMNS = [
 
 
 def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
-    """Return one row per task that both grids have finished runs of.
+    """Return one row per task with finished runs in both grids.
 
-    Scores are taken at the largest step that every run of the task reached, under the rule of the
-    runs. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
+    Scores are taken at the largest step that every run of the task reached, under the runs' own
+    rule. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
     seeds on a side); `speed_ratio` is median B over median A environment steps per second.
 
     Args:
         runs_a: a folder of runs, for example `runs/sac-mujoco/paper`.
-        runs_b: another.
+        runs_b: another folder of runs.
 
     Raises:
         UsageError: if a folder has no finished runs, they share no task, or their rules differ.

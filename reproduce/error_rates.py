@@ -1,9 +1,9 @@
 """How often a verdict errs, by simulation: `python -m reproduce.error_rates`.
 
-Makes the tables of `docs/verdicts.md` anew (four minutes). The random policy scores 0 and the true
+Rewrites the tables of `docs/verdicts.md` (four minutes). The random policy scores 0 and the true
 mean of the reference is 1, so the gap is 1. Everything else is as in a real check: the margin is a
 tenth of the reference's measured mean, the interval uses the measured spreads, looks are taken as
-declared. Every group of tables has a Generator of its own, so each can be made alone.
+declared. Every group of tables has its own Generator, so each can be made alone.
 """
 
 import sys
@@ -41,7 +41,7 @@ COUNTS = ((3, 3), (3, 10), (5, 3), (5, 10), (10, 10))
 """Number of our seeds, and of the reference's runs."""
 
 REFERENCE_RUNS = (3, 5, 10, 30, 0)
-"""Number of the reference's runs under looks; 0: as many as ours, those of a control."""
+"""Number of the reference's runs under looks; 0: a control with as many as ours."""
 
 SPREAD_RATIOS = (0.5, 1.0, 2.0)
 """Standard deviation of our runs over that of the reference's."""
@@ -53,21 +53,21 @@ FAILING_SHARE = 1.0 / 8.0
 """Share of failing seeds of the bimodal scores."""
 
 RESAMPLED_AT = 1_000_000
-"""Environment steps of the published runs that are resampled."""
+"""Environment steps at which published runs are scored, to be resampled."""
 
 NUM_REPETITIONS = 40_000
 NUM_SUITES = 10_000
 SEED = 20_240_601
 CHUNK = 2_000
-"""Repetitions that are held in memory at a time."""
+"""Repetitions held in memory at a time."""
 
 Scores = Float[np.ndarray, "*repetitions _"]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-"""Draws scores of the given shape."""
+"""Function that draws scores of the given shape."""
 
 
 class Sides(NamedTuple):
-    """Where the scores of a simulated check come from."""
+    """Sources of the scores of a simulated check."""
 
     ours: Draw
     theirs: Draw
@@ -77,26 +77,26 @@ class Look(NamedTuple):
     """Many simulated tasks after one of their looks."""
 
     ours: Sample
-    """What was judged of our seeds, at this look or at the earlier one that decided the task."""
+    """Our side, at this look or at the earlier one that decided the task."""
     theirs: Sample
     """The reference's side."""
     verdicts: np.ndarray
-    """Names, at this look or the earlier one."""
+    """Verdicts' names, at this look or the earlier one."""
     test: Comparison
-    """At this look, whether or not an earlier one decided."""
+    """Test at this look, even if an earlier one decided."""
     is_tested: np.ndarray
-    """Whether this look tested the task: no earlier one decided it, and nothing hinders."""
+    """Whether this look tested the task: it was undecided, and a test was possible."""
 
 
 class Rates(NamedTuple):
-    """What became of many simulated checks."""
+    """Outcomes of many simulated checks."""
 
     reproduced: float
-    """Share that was `reproduced`, with `above`."""
+    """Share that was `reproduced` or `above`."""
     below: float
     """Share that was `below`."""
     num_seeds: float
-    """Mean number of our seeds per task at the end."""
+    """Mean number of our seeds per task at its last look."""
 
 
 def normal(spread: float, shortfall: float, ratio: float = 1.0) -> Sides:
@@ -114,7 +114,7 @@ def normal(spread: float, shortfall: float, ratio: float = 1.0) -> Sides:
 
 
 def skewed(spread: float, shortfall: float, direction: int) -> Sides:
-    """Return exponential runs: most lie together, few far below (-1) or above (1) the others."""
+    """Return exponential runs: most lie together, a few far below (-1) or above (1) the others."""
     return Sides(
         lambda rng, shape: (
             1.0 - shortfall + direction * spread * (rng.standard_exponential(shape) - 1.0)
@@ -126,8 +126,8 @@ def skewed(spread: float, shortfall: float, direction: int) -> Sides:
 def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
     """Return runs of which one in eight is as poor as a random policy, the others normal.
 
-    Where only ours fail, we fall short by an eighth of the gap, more than the margin. Where theirs
-    fail as well, ours that do not are short by as much as makes it exactly the margin in all.
+    If only ours fail, we fall short by an eighth of the gap, more than the margin. If theirs fail
+    as well, our other runs are lowered so that our mean falls short by exactly the margin.
     """
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], mean: float) -> np.ndarray:
@@ -144,7 +144,7 @@ def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
 
 
 def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
-    """Return runs drawn anew from published ones; ours are short by exactly the margin."""
+    """Return runs drawn from published ones; ours are short by exactly the margin."""
     return Sides(
         lambda rng, shape: rng.choice(scores, shape) - MARGIN_FRACTION,
         lambda rng, shape: rng.choice(scores, shape),
@@ -154,8 +154,8 @@ def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
 def published_runs() -> dict[str, np.ndarray]:
     """Return the scores of every source of SAC with ten single runs, by source and environment.
 
-    They are divided by their mean, so that it is 1 and the random policy near 0: the gap counts
-    from a score of 0, which for these tasks lies near that of a random policy.
+    They are divided by their mean, so that it is 1. The gap counts from a score of 0, which in
+    these tasks is close to the score of a random policy.
     """
     runs = pd.read_csv(ROOT / "mujoco" / "curves_by_seed.csv")
     window = (runs.env_steps > 0.9 * RESAMPLED_AT) & (runs.env_steps <= RESAMPLED_AT)
@@ -209,14 +209,14 @@ def simulate(
     level: float | None = None,
     num_repetitions: int = NUM_REPETITIONS,
 ) -> Rates:
-    """Return what becomes of one task, checked many times.
+    """Return the rates of one task, checked many times.
 
     Args:
         sides: draws the scores.
         counts: numbers of our seeds at the looks.
         reference_num_runs: number of the reference's runs; 0: as many as ours at every look.
         rng: draws all scores.
-        level: one-sided level of each look; default: what so many looks have.
+        level: one-sided level of each look; default: from `LEVELS`.
         num_repetitions: number of simulated checks.
     """
     ours = sides.ours(rng, (num_repetitions, counts[-1]))
@@ -240,9 +240,9 @@ def simulate_suite(
     *,
     num_repetitions: int = NUM_SUITES,
 ) -> tuple[Rates, float]:
-    """Return what becomes of a suite, and how often any of its tasks is below after Holm.
+    """Return the rates of a suite, and how often any of its tasks is below after Holm.
 
-    A suite of which no task counts is inconclusive.
+    A suite is inconclusive if none of its tasks counts.
 
     Args:
         sides: draws the scores of every task.
@@ -282,7 +282,7 @@ def simulate_suite(
 def looks_at_margin(
     counts: Sequence[int], level: float, *, num_repetitions: int = NUM_REPETITIONS
 ) -> dict[tuple[int, float], Rates]:
-    """Return the rates at the margin of looks that `LEVELS` are to keep to 5 %.
+    """Return the rates of looks at the margin; `LEVELS` are chosen to keep errors to 5 %.
 
     Args:
         counts: numbers of seeds of the looks.
@@ -334,7 +334,7 @@ def one_look_tables() -> str:
 
 
 def other_runs_tables() -> str:
-    """Return the tables of `reproduced` for runs that are not normal."""
+    """Return the tables of `reproduced` for normal, skewed, bimodal and published runs."""
     rng = np.random.default_rng(SEED)
     columns = [f"{n} of ours, {m} of theirs" for n, m in COUNTS]
     made = {
@@ -474,7 +474,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 def fill(page: str) -> str:
-    """Return a page with every group of tables, between its marks, made anew."""
+    """Return the page with every group of tables, between its marks, computed again."""
     for name, make in TABLES.items():
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->\n")
@@ -485,7 +485,7 @@ def fill(page: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Rewrite the page's tables; `argv` is empty."""
+    """Rewrite the page's tables; `argv` must be empty."""
     if argv:
         raise UsageError(f"unexpected argument {argv[0]!r}: it rewrites {PAGE}")
     PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`evaluate RUN`: score a trained policy anew, and film it."""
+"""`evaluate RUN`: score a trained policy again, and film it."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from suite.settings import UsageError
 from suite.vector_env import VectorEnv
 
 FORMATS = (".mp4", ".gif")
-"""Of a film."""
+"""Endings of a film's name."""
 
 
 def evaluate_run(
@@ -24,9 +24,9 @@ def evaluate_run(
 
     Args:
         run: the run's folder.
-        episodes: how many, one in each of as many environments.
+        episodes: number of episodes, each in an environment of its own.
         sampled: draw actions from the policy, or take its mode; None: as the run itself was scored.
-        seed: of the environments and of the drawn actions.
+        seed: seed of the environments and of the drawn actions.
 
     Returns:
         `task`, `rule`, `num_episodes`, `mean_return`, `std_return`, and `ci_low`, `ci_high`: the
@@ -77,8 +77,8 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
     Args:
         run: the run's folder.
         video: the file to write, `.mp4` or `.gif`.
-        seed: of the environment.
-        frames_per_second: of the video.
+        seed: seed of the environment.
+        frames_per_second: frames per second of the video.
 
     Raises:
         UsageError: without a readable policy or imageio, for another format, or an unwritable file.

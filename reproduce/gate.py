@@ -1,13 +1,13 @@
-"""A gate for speed in four tiers, of which none may cry wolf.
+"""A gate for speed in four tiers, each of which must avoid false alarms.
 
-1. Exact: what an update dispatches, multiplies, allocates and waits for is counted and must be what
-   `results/throughput/exact.json` says. Counts have no noise, so any change is an alarm.
+1. Exact: an update's operators, FLOPs, allocations and synchronisations are counted and must equal
+   `results/throughput/exact.json`. Counts have no noise, so any change is an alarm.
 2. Shares: speeds over ceilings and over plain ways, taken in one process, against those that were
    recorded on the same machine.
 3. Pairs: this tree against another commit, two processes that take turns.
-4. History: shares over time with their change points; it draws, and never alarms.
+4. History: a figure of shares over time with their change points; it never alarms.
 
-What is measured is in `reproduce.workloads`; `docs/throughput.md` says how often each tier errs.
+`reproduce.workloads` defines the work; `docs/throughput.md` gives the error rate of each tier.
 """
 
 import json
@@ -46,11 +46,11 @@ from suite.settings import UsageError
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = "python -m reproduce throughput --update"
 LEAST_OF_BASELINE = 0.85
-"""An alarm if a share's whole interval is below as much of its baseline, and again."""
+"""Alarm if a share's whole interval is below this fraction of its baseline, twice in a row."""
 LEAST_OF_REVISION = 0.93
-"""An alarm if the whole interval of a ratio of two commits' speeds is below."""
+"""Alarm if the whole interval of the ratio of two commits' speeds is below this."""
 PAIR_SECONDS, MOST_SECONDS = 6.0, 8.5
-"""Of measuring in one comparison of two trees; after which it ends also if building was slow."""
+"""Time to measure in a comparison of two trees, and the limit that includes building the work."""
 DECLARE = "python -m reproduce throughput --exact --update"
 SYNCHRONISING = (
     *("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero"),
@@ -61,19 +61,19 @@ SYNCHRONISING = (
 READING = tuple(
     getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "to", "__array__")
 )
-"""Methods that bring a tensor to the host, or may; on a CPU they dispatch nothing."""
+"""Methods that may bring a tensor to the host; on a CPU they dispatch no operator."""
 Exact = dict[str, Any]
-"""What is counted of one workload: `operators` by name, and numbers."""
+"""Counts of one workload: `operators` by name, and numbers."""
 
 
 class Verdict(NamedTuple):
-    """What a tier says of one workload."""
+    """The verdict of a tier on one workload."""
 
     name: str
-    """Of the workload."""
+    """The workload's name."""
     alarm: bool
     text: str
-    """One line: what was found, or why nothing could be."""
+    """One line: the finding, or why the workload was not judged."""
 
 
 # -- tier 1 -----------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class _Operators(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Count one operator and do it."""
+        """Count one operator and run it."""
         name = str(func)
         self.counts[name] += 1
         waits = name.rpartition(".")[0] in SYNCHRONISING or _selects_by_mask(name, args)
@@ -122,18 +122,18 @@ class _Readings(TorchFunctionMode):
 
 
 def _selects_by_mask(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether an index is a mask, the number of whose true entries decides a shape."""
+    """Return whether an index is a mask; its number of true entries decides a shape."""
     if not name.startswith(("aten.index.Tensor", "aten.index_put")):
         return False
     return any(index is not None and index.dtype == torch.bool for index in args[1])
 
 
 def exact_counts(repeat: Callable[[], object]) -> Exact:
-    """Return what one repetition costs, free of noise, once it is in its steady state.
+    """Return the counts of one repetition in its steady state; they have no noise.
 
     Keys: `operators` (times each was dispatched, by name), `flops` of matrix products and
     convolutions, `synchronisations` with the host, `recompilations` by torch.compile,
-    `allocations` and `allocated_bytes` of torch's memory, and `growth_bytes`: what is not freed.
+    `allocations` and `allocated_bytes` of torch's memory, and `growth_bytes`, which are not freed.
     """
     for _ in range(2):  # optimisers make their state at the first step
         repeat()
@@ -177,7 +177,7 @@ def _allocations(repeat: Callable[[], object]) -> list[int]:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Drop what the profiler's C++ writes about itself."""
+    """Drop the messages of the profiler's C++ code."""
     sys.stderr.flush()
     kept = os.dup(2)
     with Path(os.devnull).open("w") as sink:
@@ -190,7 +190,7 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def environment() -> dict[str, Any]:
-    """Return what counts depend on beside the code."""
+    """Return the facts, other than the code, that counts depend on."""
     return {
         "torch": torch.__version__.partition("+")[0],
         "onednn": workloads.ONEDNN_LINEAR is not None,
@@ -202,7 +202,7 @@ def count_all(names: Sequence[str] = UPDATES) -> dict[str, Exact]:
     """Return the counts of updates by name.
 
     Raises:
-        UsageError: for work that is no update.
+        UsageError: for a workload that is not an update.
     """
     workloads.check_names(names, UPDATES, "update")
     with built(names) as works:
@@ -220,8 +220,9 @@ def write_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> Pat
 def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> list[Verdict]:
     """Compare counts with the baseline: any difference is an alarm.
 
-    With another version of torch nothing compares, and the verdicts say so; on a processor with
-    other instructions allocations do not, since oneDNN lays out its tensors differently.
+    With another version of torch, or with oneDNN on one side only, nothing is compared, and the
+    verdicts say so. On a processor with other instructions, allocations are not compared, since
+    oneDNN lays out its tensors differently.
 
     Raises:
         UsageError: without a baseline.
@@ -231,7 +232,7 @@ def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> lis
     if baseline["torch"] != here["torch"]:
         problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
     elif baseline["onednn"] != here["onednn"]:
-        problem = "not compared: counted with oneDNN and here is none, or the other way round"
+        problem = "not compared: only one of baseline and this torch has oneDNN"
     same_processor = baseline["instructions"] == here["instructions"]
     verdicts = []
     for name, now in counts.items():
@@ -251,7 +252,7 @@ def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> lis
 
 
 def _changes(before: Exact, now: Exact, *, allocations: bool) -> list[str]:
-    """Return what differs, operators first: "aten.mul.Tensor 3 -> 4"."""
+    """Return the differences, operators first: "aten.mul.Tensor 3 -> 4"."""
     old, new = before["operators"], now["operators"]
     changes = [
         f"{operator} {old.get(operator, 0)} -> {new.get(operator, 0)}"
@@ -288,12 +289,12 @@ def judge_shares(
     again: Callable[[str], Sequence[Share]] = measure,
     directory: Path = BASELINES,
 ) -> list[Verdict]:
-    """Compare shares with this machine's baseline: certainly below 85 % of it, twice, is an alarm.
+    """Compare shares with this machine's baseline; alarm if certainly below 85 % of it, twice.
 
     Args:
-        shares: what was measured.
-        again: measures a workload once more, where it seems slow.
-        directory: of the baselines.
+        shares: the measured shares.
+        again: measures a workload once more if it seems slow.
+        directory: folder of the baselines.
     """
     baseline = read_shares(directory)
     if baseline is None:
@@ -326,10 +327,10 @@ class Incomparable(UsageError):
 class Worker:
     """A process that does work with the code of a tree; see `workloads.serve`.
 
-    What is done is defined by this tree's `workloads.py`, also where the code is another's.
+    This tree's `workloads.py` defines the work, even if the code is that of another tree.
 
     Args:
-        tree: whose code runs.
+        tree: the tree whose code runs.
     """
 
     def __init__(self, tree: Path) -> None:
@@ -346,10 +347,10 @@ class Worker:
         )
 
     def wait(self) -> None:
-        """Wait until it has started.
+        """Wait until the process has started.
 
         Raises:
-            UsageError: if it cannot, with the last line of its complaint.
+            UsageError: if it fails to start, with the last line of its error output.
         """
         code = Path(self._read())
         if code.resolve() != self._tree.resolve():
@@ -357,10 +358,10 @@ class Worker:
 
     @contextmanager
     def doing(self, name: str, slowdown: float = 1.0) -> Iterator[None]:
-        """Build a workload, and be done with it in the end.
+        """Build a workload, and discard it at the end.
 
         Raises:
-            UsageError: if this code cannot do it, with what was wrong.
+            UsageError: if this code cannot build it, with the reason.
         """
         self._write(f"{name} {slowdown}")
         answer = self._read()
@@ -373,10 +374,10 @@ class Worker:
             self._read()  # until then, the next order would be read as a count
 
     def __call__(self, count: int) -> float:
-        """Do it `count` times and return the seconds that took.
+        """Repeat the workload `count` times and return the seconds taken.
 
         Raises:
-            UsageError: if it fails, with what was wrong.
+            UsageError: if it fails, with the reason.
         """
         self._write(str(count))
         answer = self._read()
@@ -431,18 +432,18 @@ def workers(ours: Path, theirs: Path) -> Iterator[tuple[Worker, Worker]]:
 def compare(
     ours: Worker, theirs: Worker, name: str, seconds: float = PAIR_SECONDS, slowdown: float = 1.0
 ) -> Ratio:
-    """Return the speed of a workload in one tree over that in another, in blocks that take turns.
+    """Return the ratio of a workload's speeds in two trees, measured in blocks that take turns.
 
     Args:
-        ours: works in the tree that may be slower.
-        theirs: works in the tree it is compared with.
-        name: of the workload.
-        seconds: of measuring, both together.
-        slowdown: of ours; see `workloads.serve`.
+        ours: worker in the tree that may be slower.
+        theirs: worker in the tree it is compared with.
+        name: the workload's name.
+        seconds: time to measure, both together.
+        slowdown: artificial slowdown of `ours`; see `workloads.serve`.
 
     Raises:
-        Incomparable: if theirs cannot do it.
-        UsageError: if ours cannot.
+        Incomparable: if `theirs` cannot do the work.
+        UsageError: if `ours` cannot.
     """
     started = time.perf_counter()
     with ours.doing(name, slowdown), ExitStack() as stack:
@@ -456,7 +457,7 @@ def compare(
 
 
 def judge_pair(name: str, speeds: Ratio) -> Verdict:
-    """Say whether a workload got slower: if the whole interval of the ratio is below 0.93."""
+    """Judge whether a workload got slower: the whole interval of the ratio is below 0.93."""
     if not math.isfinite(speeds.high):
         return Verdict(name, False, "not judged: too slow here for enough turns")
     text = "{:.3f} [{:.3f}, {:.3f}] times the speed".format(*speeds)
@@ -466,10 +467,10 @@ def judge_pair(name: str, speeds: Ratio) -> Verdict:
 def pair(revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS) -> Iterator[Verdict]:
     """Compare this tree with another commit, in a worktree that is removed afterwards.
 
-    What the other commit cannot do (it lacks the function, say) is skipped in one line.
+    Work that the other commit cannot do (it may lack the function) is skipped in one line.
 
     Raises:
-        UsageError: for a revision that git does not know, work that there is not, or that this
+        UsageError: for a revision that git does not know, an unknown workload, or one that this
             tree cannot do.
     """
     workloads.check_names(names, workloads.WORKLOADS)
@@ -489,7 +490,7 @@ def pair(revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS) -> 
 
 @contextmanager
 def worktree(revision: str) -> Iterator[Path]:
-    """Check a commit of this repository out into a folder of its own, for a while.
+    """Check out a commit of this repository into a temporary folder.
 
     Raises:
         UsageError: for a revision that git does not know.
@@ -505,10 +506,10 @@ def worktree(revision: str) -> Iterator[Path]:
         try:
             commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
         except (OSError, subprocess.CalledProcessError):
-            raise UsageError(f"git knows no revision {revision!r} here") from None
+            raise UsageError(f"git does not know the revision {revision!r}") from None
         try:
             git("worktree", "add", "--detach", str(tree), commit)
         except subprocess.CalledProcessError as error:
-            raise UsageError(f"no worktree of {revision}: {error.stderr.strip()}") from None
+            raise UsageError(f"cannot check out {revision}: {error.stderr.strip()}") from None
         stack.callback(git, "worktree", "remove", "--force", str(tree))
         yield tree

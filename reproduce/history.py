@@ -1,6 +1,6 @@
-"""Shares over time: a CSV that every measurement is appended to, and where its level changed.
+"""Shares over time: a CSV of all measurements, and the points where their level changed.
 
-Nothing here alarms. A slow drift that no single comparison sees shows in the figure.
+The history never alarms. Its figure shows slow drifts that no single comparison sees.
 """
 
 import datetime
@@ -20,24 +20,24 @@ from suite.settings import UsageError
 
 COLUMNS = ("measured_at", "commit", "machine", "work", "share")
 SIGNIFICANCE = 0.01
-"""A change point's p-value is below."""
+"""A change point's p-value is below this."""
 NUM_PERMUTATIONS = 999
 FEWEST = 5
-"""Measurements on either side of a change point."""
+"""Fewest measurements on either side of a change point."""
 
 
 def append(path: Path, shares: Sequence[Share]) -> str:
     """Append shares to a history, draw it beside the file, and say where levels changed.
 
     Args:
-        path: of the CSV; made if absent.
-        shares: of this machine and commit.
+        path: the CSV; made if absent.
+        shares: shares measured on this machine, at this commit.
 
     Returns:
         one line per change point of this machine, and the figure's path.
 
     Raises:
-        UsageError: if the file is no history, or cannot be written.
+        UsageError: if the file is not a history, or cannot be written.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     commit = (hardware.revision()["commit"] or "")[:12]
@@ -46,9 +46,9 @@ def append(path: Path, shares: Sequence[Share]) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
         if not new and tuple(pd.read_csv(path, nrows=0).columns) != COLUMNS:
-            raise UsageError(f"{path} is no history: its columns are not {', '.join(COLUMNS)}")
+            raise UsageError(f"{path} is not a history: its columns must be {', '.join(COLUMNS)}")
         if not new and not path.read_bytes().endswith(b"\n"):
-            raise UsageError(f"{path} ends within a row: cut that row, or choose another file")
+            raise UsageError(f"{path} ends within a row: delete that row, or choose another file")
         pd.DataFrame(rows, columns=COLUMNS).to_csv(path, mode="a", header=new, index=False)
         table = pd.read_csv(path)
         ours = table[table.machine == machine_name()]
@@ -60,7 +60,7 @@ def append(path: Path, shares: Sequence[Share]) -> str:
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot keep the history {path}: {error}") from None
+        raise UsageError(f"cannot write the history {path}: {error}") from None
     lines = []
     for work, of_work in ours.groupby("work", sort=False):
         levels = of_work.share.to_numpy()
@@ -74,9 +74,9 @@ def append(path: Path, shares: Sequence[Share]) -> str:
 def change_points(levels: Float[np.ndarray, " n"]) -> list[int]:
     """Return the indices at which the level of a series changes, in order.
 
-    Every split is judged by the Mann-Whitney statistic in units of its deviation, which cares
-    neither for outliers nor for a distribution (Hawkins & Deng, Journal of Quality Technology 42,
-    2010); the p-value of the best split is by permutation. Both parts are searched again.
+    The Mann-Whitney statistic in units of its deviation judges every split: it is robust to
+    outliers and assumes no distribution (Hawkins & Deng, Journal of Quality Technology 42, 2010).
+    The p-value of the best split is by permutation. Both parts are then searched in turn.
     """
     if len(levels) < 2 * FEWEST:
         return []
@@ -100,7 +100,7 @@ def _split_statistics(ranks: np.ndarray) -> np.ndarray:
 
 
 def draw(table: pd.DataFrame, changes: Mapping[Hashable, Sequence[int]], path: Path) -> Path:
-    """Draw one machine's history, a panel per piece of work, its change points as lines."""
+    """Draw one machine's history: a panel per workload, with a line at each change point."""
     table = table.assign(measurement=table.groupby("work", sort=False).cumcount())
     grid = sns.relplot(
         table,

@@ -1,7 +1,7 @@
 """The statistics of a verdict: one task, a suite, several looks. Functions of numbers, float64.
 
-`reproduce.check` decides with them what a comparison is called, `reproduce.error_rates` simulates
-how often that is wrong, and `docs/verdicts.md` explains both to a reader.
+`reproduce.check` uses them to reach a verdict, `reproduce.error_rates` simulates how often the
+verdict is wrong, and `docs/verdicts.md` explains both to a reader.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,13 @@ Numbers = float | np.ndarray
 """One number, or one per test."""
 
 Flags = bool | np.bool_ | np.ndarray
-"""One truth, or one per test."""
+"""One truth value, or one per test."""
 
 MARGIN_FRACTION = 0.1
 """Margin as a fraction of the gap between the reference and a random policy."""
 
 MIN_SEEDS_APART = 5
-"""With fewer seeds no test is made where one run lies apart from the others."""
+"""Smallest number of seeds that is tested where one run lies apart from the others."""
 
 DETECTION_POWER = 0.8
 """Probability with which the smallest detectable shortfall is declared `below`."""
@@ -35,7 +35,7 @@ NUM_NODES = 48
 
 
 class Sample(NamedTuple):
-    """What a test knows of the runs of one side."""
+    """Statistics of one side's runs, all that a test uses."""
 
     mean: Numbers
     """Mean of the runs' scores."""
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
 
 
 def sample(scores: Float[np.ndarray, "*tests runs"]) -> Sample:
-    """Return what a test knows of these scores, runs in the last axis."""
+    """Return the statistics of these scores, runs in the last axis."""
     return Sample(scores.mean(axis=-1), scores.std(axis=-1, ddof=1), scores.shape[-1])
 
 
@@ -61,9 +61,9 @@ class Comparison(NamedTuple):
     difference: Numbers
     """Ours minus the reference's; negative where we fall short."""
     standard_error: Numbers
-    """Of the difference."""
+    """Standard error of the difference."""
     degrees_of_freedom: Numbers
-    """Of Student's distribution that the difference over its standard error follows, nearly."""
+    """Of Student's distribution, which (difference / standard error) nearly follows."""
     ci_low: Numbers
     """Lower end of the interval of the difference."""
     ci_high: Numbers
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
     def p_below(self, margin: Numbers) -> Numbers:
         """Return the one-sided p-value against "we fall short by at most the margin".
 
-        Without any spread it is 0 or 1. It is below the level of the interval exactly where the
+        Without any spread it is 0 or 1. It is below the interval's level if and only if the
         interval's upper end is below minus the margin.
         """
         excess = np.asarray(self.difference + margin, np.float64)
@@ -86,12 +86,12 @@ def welch(ours: Sample, theirs: Sample, level: float = LEVELS[0]) -> Comparison:
     """Compare two means without assuming equal spreads (Welch 1947).
 
     With v = s^2 / n of either side the standard error is the root of v_1 + v_2, its degrees of
-    freedom (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) (Satterthwaite 1946). Where
-    neither side has any spread, the interval shrinks to the difference.
+    freedom (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) (Satterthwaite 1946). If both
+    spreads are 0, the interval shrinks to the difference.
 
     Args:
-        ours: of our runs; every number may be one per test.
-        theirs: of the reference's.
+        ours: statistics of our runs; every number may be one per test.
+        theirs: those of the reference's runs.
         level: of the one-sided test at either end of the interval.
     """
     degrees_of_freedom = _satterthwaite(
@@ -108,7 +108,7 @@ def welch(ours: Sample, theirs: Sample, level: float = LEVELS[0]) -> Comparison:
 def counts_in_suite(theirs: Sample, random_score: Numbers) -> Flags:
     """Return whether a task's gap is at least twice the reference's deviation over runs.
 
-    Nearer to a random policy a ratio has no usable mean: its divisor comes close to 0.
+    With a smaller gap the ratio's mean is useless: its divisor comes close to 0.
     """
     return theirs.mean - random_score >= 2.0 * np.asarray(theirs.std)
 
@@ -133,9 +133,9 @@ def compare_suite(
     measured over many episodes.
 
     Args:
-        ours: of our runs, tasks in the last axis.
-        theirs: of the reference's.
-        random_score: of a random policy.
+        ours: statistics of our runs, tasks in the last axis.
+        theirs: those of the reference's runs.
+        random_score: score of a random policy.
         counted: which tasks take part; at least one for every test.
         level: as in `welch`.
     """
@@ -170,11 +170,11 @@ def decide(ci_low: Numbers, ci_high: Numbers, margin: Numbers) -> np.ndarray:
 
 
 def lies_apart(scores: Float[np.ndarray, "*tests seeds"], margin: Numbers) -> Flags:
-    """Return whether a run is further from the median than three scaled deviations and the margin.
+    """Return whether a run is further from the median than both three deviations and the margin.
 
     The deviation is the median absolute one (Hampel 1974), scaled to be the standard deviation of
-    normal numbers. Three runs of which two happen to agree have a small one, and a run that is off
-    by less than the margin decides nothing: so it must be off by more than the margin, too.
+    normal numbers. It is small if two of three runs happen to agree, and a run that is off by less
+    than the margin decides nothing: so the run must be off by more than the margin, too.
     """
     deviations = np.abs(scores - np.median(scores, axis=-1, keepdims=True))
     limit = 3.0 * SCALED_MAD * np.median(deviations, axis=-1)
@@ -186,16 +186,16 @@ def detectable_shortfall(
 ) -> float:
     """Return the shortfall of our true mean at which `below` has a probability of 80 %.
 
-    Taken as true: the two standard deviations. Both are measured anew in every check, and with them
-    interval and degrees of freedom. Given what is measured, `below` is a matter of a normal
+    The two standard deviations are taken as the true ones. Every check measures both again, which
+    changes the interval and its degrees of freedom. Given both, `below` depends on one normal
     variable, the difference of the means plus a tenth of the measured gap; its probability is
-    averaged over the chi-squared distributions of the two measured variances by the quadrature of
-    Gauss and Legendre. (Were the standard error known, this would be a noncentral t variable; the
-    shortfall so found has a probability of 74.5 % with three runs of equal spread on either side.)
+    averaged over the chi-squared distributions of the two measured variances by Gauss-Legendre
+    quadrature. (The shortfall by a noncentral t variable, whose degrees of freedom are fixed, has a
+    probability of only 74.5 % with three runs of equal spread on either side.)
 
     Args:
-        ours: of our runs.
-        theirs: of the reference's.
+        ours: statistics of our runs.
+        theirs: those of the reference's runs.
         margin: positive.
         level: as in `welch`.
     """
@@ -225,7 +225,7 @@ def detectable_shortfall(
 
 
 def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
-    """P-values adjusted for the number of tests (Holm 1979); NaN is no test and stays NaN.
+    """Adjust p-values for the number of tests (Holm 1979); NaN marks a missing test and stays NaN.
 
     Rejecting where the adjusted value is at most 0.05 keeps the probability of any false
     rejection among all tests at 5 %, whatever their dependence.

@@ -1,4 +1,4 @@
-"""Running a plan: on this machine, or on a Ray cluster."""
+"""Run a plan: on this machine, or on a Ray cluster."""
 
 import contextlib
 import signal
@@ -14,12 +14,12 @@ from reproduce.progress import Board
 def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     """Run every group of `plan` that is not finished; return how each run ended.
 
-    A group that fails is recorded as failed, with its log's last lines, and leaves the others
-    alone. Runs that another harness works on are waited for and counted. On Ctrl-C (or SIGTERM,
-    SIGHUP) every process is stopped before the exception goes on. `docs/faults.md` says the rest.
+    A group that fails is recorded as failed, with its log's last lines; the others continue. Runs
+    leased elsewhere are waited for and counted. On Ctrl-C (or SIGTERM, SIGHUP) every process is
+    stopped before the exception leaves. `docs/faults.md` has the rest.
 
     Args:
-        plan: what to run; finished runs in it are left as they are.
+        plan: the runs; finished ones are left as they are.
         watch: called about twice a second, and once at the end, with the state of every run.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Who works on a run: several harnesses on one runs directory execute every run once.
+"""Leases of runs: several harnesses on one runs directory execute every run once.
 
 A lease is the file `seed-<k>.lease` beside a run's folder. It names the host and the process that
-works on the run; its time of modification is the heartbeat. Claims are decided one at a time,
-under a lock that the kernel drops with its holder.
+works on the run; its time of modification is the heartbeat. A lock lets harnesses claim one at a
+time; the kernel releases it if its holder dies.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ LOCK = ".lock"
 
 
 class Leases:
-    """The runs that this harness works on, and those that others do.
+    """The leases that this harness holds, and those of others.
 
     Args:
-        directory: of the plan; its lock serves every run below it.
+        directory: the plan's; its lock serves every run below it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,17 +37,17 @@ class Leases:
         self._last_beat = time.monotonic()
 
     def claim(self, run: Path) -> bool:
-        """Take the lease of a run's folder unless somebody alive holds it.
+        """Take the lease of a run's folder unless it is held; return whether it was taken.
 
         Raises:
-            OSError: if the disk refuses.
+            OSError: if writing fails.
         """
         lease = _lease(run)
         if self._is_held(lease):
             return False
         lease.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            if self._is_held(lease):  # by who was faster
+            if self._is_held(lease):  # another harness was faster
                 return False
             holder = {"host": platform.node(), "pid": os.getpid(), "machine": machine()}
             holder |= {"process_started": start_time(os.getpid()), "claimed_at": time.time()}
@@ -60,9 +60,9 @@ class Leases:
         return True
 
     def beat(self) -> list[Path]:
-        """Show that this harness lives; return the runs whose lease another one has taken over.
+        """Renew the leases; return the runs whose lease another harness has taken over.
 
-        To be called more often than every heartbeat.
+        Call it more often than every heartbeat.
         """
         if time.monotonic() - self._last_beat < HEARTBEAT_SECONDS / 4:
             return []
@@ -75,7 +75,7 @@ class Leases:
         return lost
 
     def release(self, run: Path) -> None:
-        """Give a lease back; nothing happens if it is not held."""
+        """Give a lease back; do nothing if this harness does not hold it."""
         if run not in self._ours:
             return
         with self._lock:
@@ -84,7 +84,7 @@ class Leases:
             os.close(self._ours.pop(run))
 
     def holder(self, run: Path) -> str:
-        """Return who works on a run, for people: `host, process 123`."""
+        """Return the holder of a run's lease in words: `host, process 123`."""
         holder = _read(_lease(run))
         return f"{holder.get('host', 'unknown')}, process {holder.get('pid', 'unknown')}"
 
@@ -94,10 +94,10 @@ class Leases:
         return False
 
     def _is_held(self, lease: Path) -> bool:
-        """Return whether a lease is there and not stale.
+        """Return whether a lease exists and is not stale.
 
-        A process of this machine is asked for itself. Elsewhere, a lease is stale that has shown no
-        heartbeat for two of them by our clock: clocks of other machines are not relied upon.
+        A lease of this machine is stale if its process has ended. Any other lease is stale after
+        two heartbeats without a sign of life, by our clock: clocks of other machines may be wrong.
         """
         try:
             with lease.open("rb") as file:  # opened: a network file system then asks its server

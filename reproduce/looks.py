@@ -1,8 +1,8 @@
-"""Declared looks: at which numbers of seeds a task is judged, said before it is trained.
+"""Declared looks: the numbers of seeds at which a task is judged, fixed before it is trained.
 
-Who adds seeds until a verdict appears, finds one too often. So a plan declares its looks when it
+Adding seeds until a verdict appears finds one too often. So a plan declares its looks when it
 first trains a task, in `plan.json`: one at its number of seeds, or several at a smaller level each
-(`--until-decided`). What more seeds say is exploratory.
+(`--until-decided`). A verdict on more seeds is exploratory.
 """
 
 import json
@@ -17,13 +17,13 @@ LEVELS = (0.05, 0.027, 0.020)
 """One-sided level of each look of a plan with one, two or three looks.
 
 Two looks (at 5 and up to 10 seeds) and three (at 5, 10 and up to 20) err at the margin with a
-probability of at most 5 % in all. `reproduce.error_rates.looks_at_margin` finds 4.8 and 4.9 % in
+probability of at most 5 % in total. `reproduce.error_rates.looks_at_margin` finds 4.8 and 4.9 % in
 the worst case (400,000 repetitions): normal seeds, a reference of 3 to 30 runs, or of as many as
 ours at every look, and our spread half, the same or twice the reference's.
 """
 
 MIN_SEEDS = 3
-"""With fewer seeds no test is made."""
+"""Smallest number of seeds that is tested."""
 
 SCHEDULE = (5, 10, 20)
 """Numbers of seeds of a plan that is judged several times; a smaller maximum cuts it short."""
@@ -31,16 +31,16 @@ SCHEDULE = (5, 10, 20)
 
 @dataclass(frozen=True)
 class Looks:
-    """What was declared for one task at one number of steps."""
+    """Declared looks of one task at one number of steps."""
 
     seeds: tuple[int, ...]
     """Every seed that a look counts, in the order in which they are added."""
     counts: tuple[int, ...]
-    """How many of them each look counts, rising; the last counts all."""
+    """Number of seeds that each look counts, increasing; the last counts all."""
 
     @property
     def level(self) -> float:
-        """One-sided level of the test at each look."""
+        """Return the one-sided level of the test at each look."""
         return LEVELS[len(self.counts) - 1]
 
     def seeds_at_looks(self) -> list[tuple[int, ...]]:
@@ -65,7 +65,7 @@ def one_look(seeds: Iterable[int]) -> Looks:
 
 
 def several_looks(max_seeds: int) -> Looks:
-    """Return looks at 5, 10 and 20 seeds, the last of them at `max_seeds`."""
+    """Return looks at the numbers of `SCHEDULE` below `max_seeds`, and at `max_seeds`."""
     counts = (*(count for count in SCHEDULE if count < max_seeds), max_seeds)
     return Looks(tuple(range(1, max_seeds + 1)), counts)
 
@@ -73,17 +73,17 @@ def several_looks(max_seeds: int) -> Looks:
 def declare(
     declared: Declared, env_steps: Mapping[str, int], seeds: Sequence[int], *, until_decided: bool
 ) -> dict[str, Looks]:
-    """Return the looks of every task of a plan: those declared before, else what is declared now.
+    """Return the looks of every task of a plan: those declared before, else new ones.
 
     Args:
-        declared: what was declared before, here.
+        declared: looks declared before, in the same folder.
         env_steps: environment steps of the plan, by task.
-        seeds: of the plan.
+        seeds: the plan's.
         until_decided: whether several looks at these seeds are asked for.
 
     Raises:
-        UsageError: if a task was declared otherwise and the plan cannot keep to it: a seed of a
-            look would be dropped, or looks that are over would be declared anew.
+        UsageError: if a task was declared otherwise and the plan cannot keep to it: it drops a
+            seed of a look, or asks for several looks other than the declared ones.
     """
     now = several_looks(len(seeds)) if until_decided else one_look(seeds)
     looks = {task: declared.get((task, steps), now) for task, steps in env_steps.items()}
@@ -100,12 +100,12 @@ def declare(
 
 
 def read_declared(path: Path) -> Declared:
-    """Return what the `plan.json` of a folder of runs declares; nothing if there is none.
+    """Return the looks that a folder's `plan.json` declares; empty without that file.
 
     A plan of an older version declares one look at its seeds.
 
     Raises:
-        UsageError: if it is no plan.
+        UsageError: if it cannot be read as a plan.
     """
     try:
         saved = json.loads(path.read_text())
@@ -120,7 +120,7 @@ def read_declared(path: Path) -> Declared:
 
 
 def to_json(declared: Declared) -> list[dict[str, Any]]:
-    """Return what `plan.json` says of declared looks."""
+    """Return declared looks in the form of `plan.json`."""
     return [
         {"task": task, "env_steps": env_steps, "seeds": looks.seeds, "looks": looks.counts}
         for (task, env_steps), looks in declared.items()
@@ -131,7 +131,7 @@ def from_json(saved: Mapping[str, Any]) -> Declared:
     """Return the looks that the content of a `plan.json` declares.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: if it has not what `Plan.save` writes.
+        AttributeError, KeyError, TypeError, ValueError: if `Plan.save` writes another form.
     """
     if "looks" not in saved:
         seeds = _whole_numbers(saved["seeds"])
@@ -147,9 +147,9 @@ def from_json(saved: Mapping[str, Any]) -> Declared:
 
 
 def worth_declaring(declared: Declared) -> Declared:
-    """Return the looks that could decide: fewer seeds give no verdict, so none is found too often.
+    """Return the looks that could decide: those with at least `MIN_SEEDS` seeds.
 
-    Who tries one seed first may go on with more.
+    Fewer seeds give no verdict, so a plan may try one seed first and continue with more.
     """
     return {key: looks for key, looks in declared.items() if len(looks.seeds) >= MIN_SEEDS}
 

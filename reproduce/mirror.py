@@ -1,8 +1,8 @@
-"""A copy of a group's files elsewhere, kept in pieces while an agent goes on writing them.
+"""A copy of a group's files on another machine, kept up to date while an agent writes them.
 
-`Mirror.changes` reads what is new where the agent works; `apply` puts it in place where the record
-is kept. Whatever has arrived when either machine dies, the copy is one that the agent could have
-left behind itself: it can be read, and the run goes on from it exactly.
+`Mirror.changes` reads new content where the agent works; `apply` writes it where the record is
+kept. Whenever either machine dies, the copy is in a state that the agent could have left itself: it
+can be read, and the run resumes from it exactly.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from suite.files import write_atomically
 from suite.manifest import MANIFEST
 
 LOG = "log"
-"""Name of what the agent prints, beside the folders of its runs."""
+"""Name of the file of the agent's output, beside the folders of its runs."""
 RECORD = "run.json"
 LAST = ("checkpoint.json", MANIFEST, RECORD)
-"""Files that say something of those written before them, in the order of writing."""
+"""Files that describe those written before them, in the order of writing."""
 GROWING = (".csv", ".bin", LOG)
-"""How the names end of files that are only appended to, or begun anew."""
+"""Endings of the names of files that only grow, or start again from nothing."""
 Stamp = tuple[int, int, int]
 UNREAD: Stamp = (-1, -1, -1)
 
@@ -32,20 +32,20 @@ class Piece:
     path: str
     """Relative to the folder that holds `seed-<k>` for every run."""
     start: int | None
-    """Byte from which on the content is all there is; None: it replaces the file by rename."""
+    """Byte at which the content replaces the rest of the file; None: it replaces the whole file."""
     content: bytes
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What has become of a group's files, in the order in which it is to be done elsewhere."""
+    """Changes of a group's files, in the order in which `apply` makes them."""
 
     pieces: Sequence[Piece]
     gone: Sequence[str]
 
 
 def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
-    """Return all that lies in folders of runs, by path relative to what holds them."""
+    """Return the content of all files in runs' folders, by path relative to their parent."""
     return {
         path.relative_to(folder.parent).as_posix(): path.read_bytes()
         for folder in folders
@@ -54,10 +54,10 @@ def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
 
 
 def apply(changes: Changes, folder: Path, log: Path) -> None:
-    """Do in `folder` what has been done where the agent works.
+    """Make changes in the copy `folder`, and in the copy `log` of the agent's output.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if writing fails.
     """
     for piece in changes.pieces:
         path = log if piece.path == LOG else folder / piece.path
@@ -76,10 +76,10 @@ def apply(changes: Changes, folder: Path, log: Path) -> None:
 
 
 class Mirror:
-    """Knows what of an agent's files has been read.
+    """Keeps track of the content of an agent's files that has been read.
 
-    A run's folder is read from when its agent has begun it, that is, has replaced the `run.json`
-    that was there: before, the files may yet be cut back.
+    A run's folder is read once its agent has replaced the `run.json` that was there: before, the
+    agent may still truncate the files.
 
     Args:
         folder: where the agent works; holds `seed-<k>` for every run, and the log.
@@ -91,12 +91,12 @@ class Mirror:
         self._untouched = {name: self._stamp(name) for name in self._names() if _is_record(name)}
 
     def changes(self) -> Changes | None:
-        """Return what is new; None if files were being replaced just now: ask again."""
+        """Return the new content; None if files were replaced meanwhile: ask again."""
         known, pieces = dict(self._known), list[Piece]()
         try:
             names = self._names()
             begun = {folder for folder in map(_folder, names) if self._has_begun(folder)}
-            # What says that other files are complete is read before them, and written after.
+            # A file that describes others is read before them, and written after them.
             for name in sorted(names, key=_rank, reverse=True):
                 if _folder(name) in begun and self._stamp(name) != known.get(name):
                     piece, known[name] = self._read(name, known.get(name, UNREAD))
@@ -118,15 +118,15 @@ class Mirror:
         try:
             return self._stamp(record) != self._untouched.get(record)
         except FileNotFoundError:
-            return folder == ""  # that of the log
+            return folder == ""  # the log's
 
     def _stamp(self, name: str) -> Stamp:
-        """Return what changes with a file's content."""
+        """Return numbers that change with a file's content."""
         facts = (self._folder / name).stat()
         return facts.st_ino, facts.st_size, 0 if name.endswith(GROWING) else facts.st_mtime_ns
 
     def _read(self, name: str, known: Stamp) -> tuple[Piece, Stamp]:
-        """Return what of a file is not known yet, and what is known with it."""
+        """Return the unread content of a file, and its stamp once that is read."""
         if not name.endswith(GROWING):
             stamp = self._stamp(name)  # first: if it is replaced meanwhile, it is read once more
             return Piece(name, None, (self._folder / name).read_bytes()), stamp
@@ -140,12 +140,12 @@ class Mirror:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files below a folder; those that are being written aside have hidden names."""
+    """Return the files below a folder, except hidden ones, which are still being written."""
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name[0] != "."]
 
 
 def _folder(name: str) -> str:
-    """Return the run that a file belongs to; nothing for the log."""
+    """Return the name of the run's folder that holds a file; empty for the log."""
     return name.rpartition("/")[0].partition("/")[0]
 
 
@@ -154,7 +154,7 @@ def _is_record(name: str) -> bool:
 
 
 def _rank(name: str) -> int:
-    """Return the order in which files are written: each kind says something of those before it."""
+    """Return the place of a file in the order of writing: each kind describes those before it."""
     if name.endswith(GROWING):
         return 0
     base = name.rpartition("/")[2]

@@ -17,11 +17,11 @@ from suite.tasks import find_task, random_scores
 
 
 def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:
-    """Gather, compare and draw what a plan's runs have recorded so far; return the verdicts.
+    """Gather, judge and draw the records of a plan's runs so far; return the verdicts.
 
     Args:
-        plan: whose runs to report.
-        failures: what the launcher knows of failed runs beyond their records.
+        plan: the plan whose runs are reported.
+        failures: errors of failed runs that the launcher knows and the records may lack.
     """
     tables = gather(plan, failures)
     write_report(plan, tables)
@@ -31,11 +31,11 @@ def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -
 def gather(
     plan: Plan, failures: collect.Failures = MappingProxyType({})
 ) -> dict[str, pd.DataFrame]:
-    """Gather and compare what a plan's runs have recorded so far.
+    """Gather and judge the records of a plan's runs so far.
 
     Args:
-        plan: whose runs to compare.
-        failures: what the launcher knows of failed runs beyond their records.
+        plan: the plan whose runs are judged.
+        failures: errors of failed runs that the launcher knows and the records may lack.
 
     Returns:
         Every table by the stem of its file: `curves`, `reference_curves`, `scores`, `throughput`,
@@ -82,8 +82,8 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     """Write tables as CSV, `report.json`, the figures and `index.html` into the plan's folder.
 
     Args:
-        plan: whose runs were gathered.
-        tables: what `gather` returned.
+        plan: the plan whose runs were gathered.
+        tables: those that `gather` returned.
     """
     directory = plan.directory
     directory.mkdir(parents=True, exist_ok=True)
@@ -99,14 +99,14 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def next_looks(plan: Plan, verdicts: pd.DataFrame) -> dict[str, int] | None:
-    """Return how many seeds each task is to have next; None if no look is left to be taken.
+    """Return how many seeds each task needs for its next look; None if no task needs more.
 
-    Seeds are added where the last look was taken and did not decide: not where a run of it failed,
-    which is run again first.
+    Seeds are added where the last look was taken and did not decide. If a run of that look failed,
+    it is run again first.
 
     Args:
-        plan: which seeds there are, and the declared looks.
-        verdicts: what `gather` returned for it.
+        plan: gives the present seeds and the declared looks.
+        verdicts: its table from `gather`.
     """
     num_seeds = dict(plan.num_seeds)
     rows = zip(verdicts["task"], verdicts["verdict"], verdicts["look"].fillna(0), strict=True)
@@ -118,12 +118,12 @@ def next_looks(plan: Plan, verdicts: pd.DataFrame) -> dict[str, int] | None:
 
 
 def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Return what was saved by stopping where a look decided; empty where looks are still open.
+    """Return how much early decisions saved, in words; empty if nothing, or before the plan ends.
 
     Args:
-        plan: which seeds there are.
-        verdicts: what `gather` returned for it.
-        runs: what `gather` returned; its wall times give the hours.
+        plan: gives the present seeds.
+        verdicts: its table from `gather`.
+        runs: its table from `gather`; the wall times give the hours.
     """
     left = {task: len(plan.seeds) - count for task, count in plan.num_seeds.items()}
     has_ended = runs.status.isin(["finished", "diverged"]).all() and not next_looks(plan, verdicts)
@@ -138,14 +138,14 @@ def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> st
 
 
 def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) -> int:
-    """Return 0 if nothing is below its reference, 1 if something is, 2 if a run is missing.
+    """Return 2 if any run has not finished, else 1 if anything is below its reference, else 0.
 
-    A task is below where its p-value is at its declared look, adjusted for the tasks of that look;
-    the suite, where its own is.
+    A task counts as below if its p-value at its declared look, adjusted for the tasks of that look,
+    is at most the level; the suite, if its own is below its level.
 
     Args:
-        verdicts: what `gather` returned.
-        suite: what `gather` returned.
+        verdicts: table from `gather`.
+        suite: table from `gather`.
         runs: the status of every planned run.
     """
     if (runs != "finished").any():
@@ -155,7 +155,7 @@ def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) ->
 
 
 def tally(runs: pd.Series) -> str:
-    """Return what became of every planned run, in words; the numbers add up.
+    """Return the number of runs of each status, in words; they add up to all planned runs.
 
     Args:
         runs: the status of every planned run.
@@ -186,7 +186,7 @@ def _normalise(
 
 
 def _describe(plan: Plan) -> dict[str, Any]:
-    """Return what the page says beyond the tables."""
+    """Return the content of `report.json`: settings and circumstances of the runs."""
     record = collect.first_record(plan)
     config = dataclasses.asdict(plan.config)
     return {

@@ -21,7 +21,15 @@ from suite.command_line import override
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import find_device, machine, num_cores, sources
 from suite.manifest import MANIFEST, damage
-from suite.settings import BUDGETS, Preset, UsageError, find_preset, nearest
+from suite.settings import (
+    BUDGETS,
+    Preset,
+    UsageError,
+    by_todays_names,
+    find_preset,
+    nearest,
+    recorded_settings,
+)
 from suite.tasks import Protocol, find_suite, find_task, tasks_in
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,8 +43,8 @@ PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
     *("workers", "published"),
 )
-"""What `plan.json` says; beside it the declared `looks` and, by task, `num_seeds`, which plans of
-older versions lack: these had one look at all their seeds."""
+"""Entries of `plan.json`, beside the declared `looks` and, by task, `num_seeds`. Plans of older
+versions lack these two: they had one look at all their seeds."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,12 @@ class Run:
     status: str
     """`planned`, or what its record says.
 
-    A `damaged` run was finished; its files are no longer what they were.
+    A `damaged` run was finished; its files have changed since.
     """
 
     @property
     def has_ended(self) -> bool:
-        """Whether its result is kept; everything else is run, from its checkpoint or anew."""
+        """Return whether its result is kept; other runs start or resume."""
         return self.status in ("finished", "diverged")
 
 
@@ -73,7 +81,7 @@ class Cluster:
     """The Ray cluster that a plan runs on, as it was when the plan was made."""
 
     address: str | None
-    """What `--ray-address` said."""
+    """Value of `--ray-address`."""
     nodes: tuple[Mapping[str, float], ...]
     """Resources of every node that is alive, in Ray's words: `CPU`, `GPU`, `memory` (bytes)."""
 
@@ -111,11 +119,11 @@ class Plan:
     seeds: tuple[int, ...]
     """Every seed that may be run, in the order in which they are added."""
     num_seeds: Mapping[str, int]
-    """How many of them each task runs: all, or those up to the look that it has come to."""
+    """Number of seeds that each task runs: all, or those up to its present look."""
     looks: Mapping[str, Looks]
-    """At which numbers of seeds each task is judged, declared when it was first started."""
+    """Looks at which each task is judged, declared when it was first started."""
     settings: Mapping[str, str]
-    """What `--set` changed."""
+    """Changes by `--set`."""
     device: str
     workers: int
     directory: Path
@@ -145,7 +153,7 @@ class Plan:
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """What differs from the judging reference, listed beside every verdict."""
+        """Return the differences from the judging reference, listed beside every verdict."""
         changed = [f"{key} = {value}, set by --set" for key, value in self.settings.items()]
         return (*self.preset.departures, *changed)
 
@@ -190,7 +198,7 @@ class Plan:
 
     @property
     def has_default_workers(self) -> bool:
-        """Whether as many processes run side by side as without `--workers`."""
+        """Return whether as many processes run side by side as without `--workers`."""
         return self.workers == _workers(self.device, self.preset.cores_per_run, self.cluster)
 
     def demand(self, group: Group) -> dict[str, float]:
@@ -332,7 +340,7 @@ class Plan:
     def _differences(self, record: Mapping[str, Any]) -> str:
         """Return which settings of a recorded run are not this plan's; empty if none."""
         ours = json.loads(json.dumps(dataclasses.asdict(self.config)))
-        theirs = record["config"]
+        theirs = recorded_settings(type(self.config), record["config"])
         return ", ".join(
             f"{key} {theirs[key]} there, {value} here"
             for key, value in ours.items()
@@ -486,7 +494,7 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
         seeds=saved["seeds"],
         device="cpu",
         runs_dir=runs_dir,
-        settings=[f"{key}={value}" for key, value in saved["settings"].items()],
+        settings=[f"{key}={value}" for key, value in by_todays_names(saved["settings"]).items()],
         published=saved["published"],
     )
     plan = dataclasses.replace(
@@ -535,10 +543,10 @@ def _is_plan(saved: Any) -> bool:
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
-    """Return a run's `run.json`; None if there is none or it is not one.
+    """Return a run's `run.json`; None if it is absent or not a record.
 
-    Where the manifest of a finished run does not fit its files, `status` is `damaged`, `error` says
-    what is, and nothing else in the record is to be believed.
+    If the manifest of a finished run does not fit its files, `status` is `damaged`, `error` names
+    the files, and the rest of the record is invalid.
     """
     record = _read_record(directory)
     if record and record["status"] in ("running", "failed", "diverged"):
@@ -558,7 +566,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 def _read_record(directory: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((directory / "run.json").read_bytes())
-        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        json.dumps(record, ensure_ascii=False).encode()  # refuses half a surrogate pair
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):

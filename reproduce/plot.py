@@ -1,9 +1,9 @@
 """Figures of a comparison: learning curves, scores and throughput.
 
-Every function takes tidy frames, as they lie in the CSV files beside the figure, and writes files;
-none shows a window or keeps state. Curves are drawn only where they were measured: our mean where
-every seed has a value, a reference up to our last step. The bytes depend on the frames and the
-installed versions alone.
+Every function takes tidy frames, as in the CSV files beside the figure, and writes files; none
+opens a window or keeps state. Curves are drawn only where they were measured: our mean where
+every seed has a value, a reference up to our last step. The bytes depend only on the frames and
+the installed versions.
 """
 
 import io
@@ -29,7 +29,7 @@ from reproduce.report import mean_and_spread, number, verdict_words
 from reproduce.statistics import bootstrap_band
 from suite.files import write_atomically
 
-# Okabe and Ito's palette: told apart with any common colour blindness and in grey print.
+# Okabe and Ito's palette: distinct under any common colour blindness and in grey print.
 OURS, REFERENCE, CONTEXT = "#0072B2", "#D55E00", "#8A8F94"
 INK, FAINT, GRID = "#1D2329", "#5B6670", "#E3E7EA"
 VERDICT_COLOURS = {
@@ -48,10 +48,10 @@ DEVICE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 CONTEXT_DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (2.5, 1.2)))
 
 FIGURE_WIDTH = 12.0
-"""Inches; the same for every grid, so that text is equally large on a page of one width."""
+"""Inches; the same for every grid of panels, so that text has the same size on a page."""
 
 MOST_POINTS = 300
-"""Points drawn of one curve: more are finer than a pixel of the widest panel."""
+"""Largest number of points drawn of one curve."""
 
 WIDEST_NORMALISED = (-1.0, 3.0)
 """Normalised scores outside this range are drawn as arrows at its edge."""
@@ -67,9 +67,9 @@ class AlignedCurves(NamedTuple):
 
 
 def align_seeds(curves: pd.DataFrame) -> AlignedCurves:
-    """Bring the seeds of one task onto the environment steps that every one of them has.
+    """Align the seeds of one task on the environment steps that all of them have.
 
-    Nothing is interpolated or extrapolated: where one seed has no finite value, no point is left.
+    Steps where any seed lacks a finite value are dropped; nothing is interpolated or extrapolated.
 
     Args:
         curves: Rows of `curves.csv` of one task.
@@ -92,8 +92,8 @@ def clip_reference(reference: pd.DataFrame, horizon: float) -> pd.DataFrame:
         horizon: Our last environment step.
 
     Returns:
-        The points up to the horizon, and a last one interpolated at the horizon if the source goes
-        on beyond it. A source that ends earlier is not extended.
+        The points up to the horizon, and a last one interpolated at the horizon if the source
+        continues beyond it. A source that ends earlier is not extended.
     """
     columns = ["env_steps", "return_mean", "return_low", "return_high"]
     reference = pd.DataFrame(reference[columns]).astype(np.float64).sort_values(by="env_steps")
@@ -150,8 +150,8 @@ def draw_curves(
 def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -> Path:
     """Draw the final scores against reference, random policy and margin, one row per task.
 
-    Tasks with a reference and a random score share one axis, on which 0 is the random policy and 1
-    the reference mean. Every other task has a small axis of its own, in units of return.
+    Tasks whose reference is above the random score share one axis, on which 0 is the random policy
+    and 1 the reference mean. Every other task has its own small axis, in units of return.
 
     Args:
         scores: Rows of `scores.csv`.
@@ -189,7 +189,7 @@ def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -
 
 
 def draw_throughput(throughput: pd.DataFrame, directory: Path) -> Path:
-    """Draw the speed of every run, and where its time went.
+    """Draw the speed of every run, and the mean shares of wall time.
 
     Args:
         throughput: Rows of `throughput.csv`.
@@ -236,7 +236,7 @@ def draw_throughput(throughput: pd.DataFrame, directory: Path) -> Path:
 
 
 class ScoreRow(NamedTuple):
-    """What one row of the score figure shows; the scale is NaN where nothing normalises."""
+    """Content of one row of the score figure; the scale is NaN if either of its ends is unknown."""
 
     task: str
     scores: NDArray[np.float64]
@@ -245,11 +245,11 @@ class ScoreRow(NamedTuple):
     scale: float
 
     def normalised(self, value: Any) -> Any:
-        """A return on the axis where 0 is the random policy and 1 the reference mean."""
+        """Return `value` on the axis where 0 is the random policy and 1 the reference mean."""
         return (value - self.origin) / self.scale
 
     def interval(self) -> tuple[float, float]:
-        """The interval of our mean that decides, in units of return."""
+        """Return the interval of our mean that decides, in units of return."""
         reference = _float(self.verdict, "reference_mean")
         low, high = _float(self.verdict, "ci_low"), _float(self.verdict, "ci_high")
         return reference + low, reference + high
@@ -270,7 +270,7 @@ def _style() -> AbstractContextManager[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": "reproduce",
         "text.color": INK,
-        "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+        "text.parse_math": False,  # a dollar sign in a name stays a dollar sign
         "xtick.color": FAINT,
         "xtick.labelsize": 9.5,
         "xtick.major.size": 3,
@@ -300,7 +300,7 @@ def _message(text: str) -> Figure:
 
 
 def _tasks(*tables: pd.DataFrame) -> list[str]:
-    """Every task of the tables, in order of first mention."""
+    """Return every task of the tables, in order of first mention."""
     return list(dict.fromkeys(task for table in tables for task in table["task"]))
 
 
@@ -325,7 +325,7 @@ def _num_columns(num_tasks: int) -> int:
 
 
 def _compact(value: float, _: int | None = None) -> str:
-    """A tick label of few characters: 250k, 1.5M."""
+    """Return a short tick label: 250k, 1.5M."""
     for letter, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.10g}{letter}"
@@ -338,7 +338,7 @@ def _tidy(panel: Axes) -> None:
 
 
 def _legend(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """A legend above everything that reads row by row, where matplotlib fills column by column."""
+    """Draw a legend above everything, filled row by row; matplotlib fills column by column."""
     ordered = [handle for first in range(columns) for handle in handles[first::columns]]
     figure.legend(
         handles=ordered,
@@ -357,7 +357,7 @@ def _dot(label: str, colour: str) -> Line2D:
 
 
 def _thinned(num_points: int) -> NDArray[np.int64]:
-    """At most `MOST_POINTS` evenly spread indices, the first and the last always among them."""
+    """Return at most `MOST_POINTS` evenly spread indices, including the first and the last."""
     return np.unique(np.linspace(0, num_points - 1, min(num_points, MOST_POINTS)).astype(np.int64))
 
 
@@ -377,7 +377,7 @@ def _draw_panel(
     verdict: Mapping[str, Any],
     dashes: Mapping[str, Any],
 ) -> None:
-    """One task: its references, every seed, our mean and the verdict."""
+    """Draw one task: its references, every seed, our mean and the verdict."""
     steps = curves["env_steps"].to_numpy(np.float64)
     horizon = float(steps.max()) if len(steps) else _float(verdict, "env_steps")
     for _, reference in references.groupby(["source", "env_id", "rule"], dropna=False):
@@ -431,7 +431,7 @@ def _draw_reference(panel: Axes, reference: pd.DataFrame, role: str, dash: Any) 
 
 
 def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
-    """Every seed as far as it goes; mean and band only where all seeds have a value."""
+    """Draw every seed as far as it goes; mean and band only where all seeds have a value."""
     for _, seed in curves.sort_values("env_steps").groupby("seed"):
         seed = seed.iloc[_thinned(len(seed))]
         x, y = seed["env_steps"].to_numpy(np.float64), seed["mean_return"].to_numpy(np.float64)
@@ -456,7 +456,7 @@ def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
 
 
 def _whisper(panel: Axes, text: str, size: float = 8.5) -> None:
-    """A remark in the lower right corner, which a rising curve leaves free."""
+    """Write a remark in the lower right corner, which a rising curve leaves free."""
     panel.annotate(
         text,
         (1.0, 0.0),
@@ -472,7 +472,7 @@ def _whisper(panel: Axes, text: str, size: float = 8.5) -> None:
 
 
 def _fitting(panel: Axes, text: str, largest: float) -> float:
-    """Largest font size, in points, at which a line stays above its panel."""
+    """Return the font size, in points, up to `largest`, at which a line fits its panel's width."""
     figure = panel.get_figure(root=True)
     columns = panel.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.86 * 72.0 * figure.get_size_inches()[0] / columns  # type: ignore[union-attr]
@@ -480,7 +480,7 @@ def _fitting(panel: Axes, text: str, largest: float) -> float:
 
 
 def _losses(verdict: Mapping[str, Any]) -> list[str]:
-    """Counts of the runs that gave nothing, in words."""
+    """Return the counts of failed and diverged runs, in words."""
     counts = [(_float(verdict, f"num_{what}"), what) for what in ("failed", "diverged")]
     return [f"{count:.0f} run{'s' * (count != 1)} {what}" for count, what in counts if count > 0]
 
@@ -558,7 +558,7 @@ def _draw_normalised(panel: Axes, rows: Sequence[ScoreRow]) -> None:
 
 
 def _draw_raw(panel: Axes, row: ScoreRow) -> None:
-    """A task without a reference to normalise by, on an axis of its own in units of return."""
+    """Draw a task that cannot be normalised, on its own axis in units of return."""
     _draw_score(panel, 0, row.scores, row.interval())
     reference, random = _float(row.verdict, "reference_mean"), _float(row.verdict, "random_score")
     if math.isfinite(reference):
@@ -581,7 +581,7 @@ def _draw_raw(panel: Axes, row: ScoreRow) -> None:
 def _draw_score(
     panel: Axes, place: int, scores: NDArray[np.float64], interval: Sequence[float]
 ) -> None:
-    """Dots of the seeds, and above them their mean with the interval that decides."""
+    """Draw dots for the seeds, and above them their mean with the interval that decides."""
     if not len(scores):
         text = "no score recorded"
         panel.annotate(
@@ -639,7 +639,7 @@ def _annotate_row(panel: Axes, place: int, row: ScoreRow) -> None:
 def _annotate_columns(
     panel: Axes, place: int | None, texts: Sequence[str], colours: Sequence[str]
 ) -> None:
-    """Text columns right of a panel, level with a row of it, or as headings above it if None."""
+    """Write text columns right of a panel, level with row `place`; headings if it is None."""
     for text, colour, offset in zip(texts, colours, (14, 158, 282), strict=True):
         panel.annotate(
             text,

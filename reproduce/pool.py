@@ -1,7 +1,7 @@
 """Groups that wait and workers that run them, watched through the files of their runs.
 
-What every launcher does is here: what waits, whose run is whose, how each one ended. `Pool` itself
-runs agents on this machine; on a Ray cluster (`ray_pool.py`) only the workers are others.
+This is the common part of all launchers: the queue, the leases, the ends of runs. `Pool` itself
+runs agents on this machine; `ray_pool.py` replaces its workers by those of a Ray cluster.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ LOG_LINES = 12
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
 )
-"""How Python, C++, CUDA and torch say it; the kernel says it with SIGKILL."""
+"""Messages of Python, C++, CUDA and torch; the kernel sends SIGKILL instead."""
 NO_SPACE_LEFT = re.compile(
     "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
 )
 
 
 class Worker(ABC):
-    """Where a group runs.
+    """Runs one group.
 
     Args:
-        group: what runs there.
-        log: file that holds what the agent prints.
+        group: the group to run.
+        log: file of the agent's output.
     """
 
     def __init__(self, group: Group, log: Path) -> None:
@@ -48,7 +48,7 @@ class Worker(ABC):
 
     @abstractmethod
     def poll(self) -> End | None:
-        """Return how the agent ended, once all that it wrote is in place; None while it works."""
+        """Return how the agent ended, once all its files are in place; None while it works."""
 
     @abstractmethod
     def terminate(self) -> None:
@@ -56,7 +56,7 @@ class Worker(ABC):
 
     @abstractmethod
     def kill(self, grace_seconds: float = 0.0) -> None:
-        """End the agent for sure, if it does not end by itself in time."""
+        """Kill the agent if it does not end by itself within the grace time."""
 
 
 class _LocalWorker(Worker):
@@ -77,7 +77,7 @@ class _LocalWorker(Worker):
 
 
 class Pool:
-    """Groups that wait and workers that run; the runs' leases say which are this harness's."""
+    """Groups that wait and workers that run; leases tell which runs belong to this harness."""
 
     def __init__(self, plan: Plan) -> None:
         runs = plan.runs()
@@ -93,7 +93,7 @@ class Pool:
         self._retried: set[tuple[str, int]] = set()
 
     def run(self, watch: Callable[[Board], None]) -> None:
-        """Do everything that waits."""
+        """Run every group that waits."""
         try:
             while self._waiting or self._workers:
                 self._start_waiting()
@@ -104,7 +104,7 @@ class Pool:
             self._stop()
 
     def _start_waiting(self) -> None:
-        """Start groups while there are workers; what others work on goes on waiting."""
+        """Start groups while workers are free. Runs leased elsewhere keep waiting."""
         for group in list(self._waiting):
             if len(self._workers) >= self._most_workers:
                 return
@@ -115,7 +115,7 @@ class Pool:
                 if theirs:
                     self._waiting.append(self._plan.group(theirs))
                     self._leave(theirs)
-                todo = [run for run in ours if run.has_ended or not self._count(run)]
+                todo = [run for run in ours if run.has_ended or not self._has_ended_elsewhere(run)]
                 if all(run.has_ended for run in todo):
                     self._settle(todo)
                 else:
@@ -134,8 +134,8 @@ class Pool:
                 holder = self._leases.holder(run.directory)
                 self.board.notes.append(f"{_name(run)} is run elsewhere: {holder}")
 
-    def _count(self, run: Run) -> bool:
-        """Return whether another harness has run a run since this one began; take its result."""
+    def _has_ended_elsewhere(self, run: Run) -> bool:
+        """Return whether another harness has run a run since this pool began; take its result."""
         now = self._plan.run(run.task, run.seed)
         new = _stamp(run.directory) != self._before[run.directory]
         ended = now.has_ended or (now.status == "failed" and new)
@@ -144,7 +144,7 @@ class Pool:
         return ended
 
     def _settle(self, runs: Sequence[Run]) -> None:
-        """Count runs as they have ended and give their leases back."""
+        """Show how runs have ended, and give their leases back."""
         for run in runs:
             row = self._row_of[run.task, run.seed]
             read_progress(row)
@@ -153,7 +153,7 @@ class Pool:
             self._leases.release(row.run.directory)
 
     def _wait_again(self, runs: Sequence[Run], *, first: bool = False) -> None:
-        """Give leases back and let runs wait, in groups of what they have become."""
+        """Give leases back and let unfinished runs wait, in new groups."""
         runs = [self._plan.run(run.task, run.seed) for run in runs]
         groups = self._plan.groups(runs)
         self._waiting = [*groups, *self._waiting] if first else [*self._waiting, *groups]
@@ -167,8 +167,8 @@ class Pool:
         """Start a group whose leases are held.
 
         Raises:
-            OSError: if the disk refuses.
-            UsageError: if the code is no longer that of the grid.
+            OSError: if writing fails.
+            UsageError: if the code has changed since the grid was started.
         """
         changed = changed_sources(self._sources, sources(self._plan.agent))
         if changed:
@@ -179,7 +179,7 @@ class Pool:
                 continue
             self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
-            if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may go on with them
+            if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may resume with them
                 for stale in run.directory.glob("*.csv"):
                     stale.unlink()
         seeds = "-".join(str(run.seed) for run in group.runs)[:100]
@@ -187,10 +187,10 @@ class Pool:
         self._workers.append(self._work(group, log))
 
     def _work(self, group: Group, log: Path) -> Worker:
-        """Let an agent begin with a group.
+        """Start an agent on a group and return its worker.
 
         Raises:
-            OSError: if the disk refuses.
+            OSError: if writing fails.
         """
         worker = _LocalWorker(group, log)
         self._mark(group, "running")
@@ -201,7 +201,7 @@ class Pool:
             self._row_of[run.task, run.seed].state = state
 
     def _keep_aside(self, run: Run) -> None:
-        """Move a damaged run aside, and a finished one that is shorter than planned."""
+        """Move a damaged run's folder aside, and that of an ended run shorter than planned."""
         record = read_record(run.directory)
         if record is None or record["status"] not in ("finished", "diverged", "damaged"):
             return
@@ -235,16 +235,16 @@ class Pool:
         return [self._row_of[run.task, run.seed] for run in worker.group.runs]
 
     def _beside(self, worker: Worker) -> int:
-        """Return how many others run on the same machine."""
+        """Return how many other workers run on the same machine."""
         return len(self._workers) - 1
 
     def _end(self, worker: Worker, end: End, beside: int) -> None:
-        """Record how a worker's runs ended; what is neither finished nor diverged has failed.
+        """Record how a worker's runs ended; runs neither finished nor diverged have failed.
 
         Args:
-            worker: what has ended.
-            end: how.
-            beside: how many others were running.
+            worker: the worker that has ended.
+            end: how it ended.
+            beside: how many other workers were running.
         """
         worker.kill()
         self._workers.remove(worker)
@@ -255,7 +255,7 @@ class Pool:
         memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
         if not reason:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
-            if _no_space(lines, worker.group.runs[0].directory):
+            if _is_out_of_space(lines, worker.group.runs[0].directory):
                 reason, memory = f"no space: {reason}", False
             elif unfinished and memory and self._retry(worker, unfinished, beside, reason):
                 return
@@ -265,9 +265,9 @@ class Pool:
             self._leases.release(row.run.directory)
 
     def _retry(self, worker: Worker, rows: list[Progress], beside: int, reason: str) -> bool:
-        """Let runs that lacked memory wait for a second try beside fewer; False if there is none.
+        """Let runs that lacked memory wait for a second try; return whether they have one.
 
-        From then on fewer run side by side: what died need not be what took the most.
+        From then on fewer run side by side: the run that died may not be the one that took most.
         """
         names = {(row.run.task, row.run.seed) for row in rows}
         if beside == 0 or names & self._retried:
@@ -282,19 +282,19 @@ class Pool:
         return True
 
     def _make_room(self, rows: list[Progress], beside: int) -> str:
-        """See to it that fewer than `beside` run beside these runs; return that in words."""
+        """Limit the runs beside these runs to fewer than `beside`; return the limit in words."""
         self._most_workers = min(self._most_workers, beside)
         self.board.side_by_side = self._most_workers * self._seeds_per_group
         return f"{self._most_workers} side by side"
 
     def _put_back(self, worker: Worker) -> None:
-        """Stop a worker one of whose runs another harness has taken over; wait for that one."""
+        """Stop a worker that has lost a lease; its unfinished runs wait again."""
         worker.kill()
         self._workers.remove(worker)
         self._wait_again(worker.group.runs)
 
     def _fail(self, runs: Sequence[Run], error: str) -> None:
-        """Count runs as failed that were not started; nothing is recorded, so a next start may."""
+        """Show unstarted runs as failed; record nothing, so that a later start may run them."""
         for run in runs:
             row = self._row_of[run.task, run.seed]
             if run not in [other for group in self._waiting for other in group.runs]:
@@ -311,7 +311,7 @@ class Pool:
 
 
 def _take_result(row: Progress, log: Sequence[str]) -> bool:
-    """Take over how a run ended, if it is finished or diverged."""
+    """Return whether a run is finished or diverged; if so, take over its result."""
     record = read_record(row.run.directory)
     if record is None or record["status"] not in ("finished", "diverged"):
         return False
@@ -322,7 +322,7 @@ def _take_result(row: Progress, log: Sequence[str]) -> bool:
 
 
 def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
-    """Record a run as failed, beside what it recorded itself."""
+    """Record a run as failed; keep the other entries of its own record."""
     record = read_record(row.run.directory) or {}
     if record.get("status") == "damaged":
         reason, record = record["error"], {}
@@ -336,15 +336,15 @@ def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str])
 
 
 def _write_record(run: Run, record: dict[str, Any]) -> None:
-    """Write a run's record; on a full disk the old one stays, which says neither that it ended."""
+    """Write a run's record; on a full disk the old one stays, which also states no end."""
     with contextlib.suppress(OSError):
         write_json(run.directory / "run.json", record)
 
 
-def _no_space(log: Sequence[str], directory: Path) -> bool:
-    """Return whether a run ended for lack of space: it says so, or there is none now.
+def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
+    """Return whether a run ended for lack of space: its log says so, or a test write fails.
 
-    A full disk takes no last words either, so it is tried.
+    The test is needed since a full disk does not take the log's last lines either.
     """
     if NO_SPACE_LEFT.search("\n".join(log[-LOG_LINES:])):
         return True
@@ -357,7 +357,7 @@ def _no_space(log: Sequence[str], directory: Path) -> bool:
 
 
 def _stamp(directory: Path) -> tuple[int, int] | None:
-    """Return what tells one record of a run from the next; None without one."""
+    """Return numbers that identify one record of a run; None without one."""
     try:
         facts = (directory / "run.json").stat()
     except OSError:

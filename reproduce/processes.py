@@ -1,6 +1,6 @@
-"""Processes: who they are, whether they live and work, and those that agents run in.
+"""Processes: their identity, whether they live and work, and those that run agents.
 
-What the kernel says of them is read from Linux's /proc.
+The facts about processes are read from Linux's /proc.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from pathlib import Path
 STALL_SECONDS = 90.0
 """A run that uses no processor for this long has stalled."""
 ALIVE_SECONDS = 0.1
-"""Processor time that shows life: a run that works, however slowly, uses it in a moment."""
+"""Processor time that counts as life: even a slow run that works uses it in a moment."""
 THREADING = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-"""Environment of an agent: one thread; where it asks for more, those that wait leave the cores."""
+"""Environment of an agent: one thread; if it asks for more, waiting threads free the cores."""
 LEASH = Path(__file__).with_name("leash.py")
 PROC = Path("/proc")
 STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
@@ -29,9 +29,9 @@ STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
 
 
 def machine() -> str:
-    """Return what tells apart the machines and containers whose process numbers differ.
+    """Return a name of the machine or container in which process numbers are unique.
 
-    Empty where the kernel does not say: then nothing can be concluded from a process number.
+    Empty if the kernel does not tell; a process number then proves nothing.
     """
     try:
         boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
@@ -43,14 +43,14 @@ def machine() -> str:
 def start_time(pid: int) -> int | None:
     """Return when a process began (clock ticks since boot); None if it has ended.
 
-    With the number it names a process for good: numbers are used again, this pair is not.
+    Start time and process number identify a process for good; the kernel reuses numbers alone.
     """
     fields = stat_fields(pid)
     return int(fields[START_TIME]) if fields and fields[STATE] not in ("Z", "X") else None
 
 
 def cpu_seconds(session: int) -> float | None:
-    """Return the processor time of all processes of a session; None where nobody knows."""
+    """Return the processor seconds of all processes of a session; None if unknown."""
     ticks = [
         sum(map(int, fields[USER_TIME : CHILD_SYSTEM_TIME + 1]))
         for entry in (os.listdir(PROC) if PROC.exists() else ())
@@ -62,11 +62,11 @@ def cpu_seconds(session: int) -> float | None:
 
 
 class Pulse:
-    """Whether the processes of a session still work.
+    """Detects that the processes of a session have stopped working.
 
-    The sign of life is processor time, of the agent and of every process that it started. A stopped
-    and a deadlocked run use none; a run that computes does, whether or not it writes, holds the
-    interpreter's lock or waits for its own children. An endless loop cannot be told from work.
+    The sign of life is processor time, of the agent and of every process that it started. Stopped
+    and deadlocked runs use none. A run that computes uses some, whether or not it writes, holds
+    the interpreter's lock or waits for its own children. An endless loop looks like work.
     """
 
     def __init__(self, session: int) -> None:
@@ -75,8 +75,8 @@ class Pulse:
         self._idle = 0.0
         self._looked = time.monotonic()
 
-    def stalled(self) -> bool:
-        """Return whether the session has been idle for `STALL_SECONDS`; to be asked often."""
+    def has_stalled(self) -> bool:
+        """Return whether the session has been idle for `STALL_SECONDS`; call it often."""
         passed = time.monotonic() - self._looked
         if passed < STALL_SECONDS / 20:
             return False
@@ -84,7 +84,7 @@ class Pulse:
         spent = cpu_seconds(self._session)
         if spent is None or self._spent is None or abs(spent - self._spent) >= ALIVE_SECONDS:
             self._spent, self._idle = spent, 0.0
-        else:  # one who asks late may have been suspended together with the run
+        else:  # a late caller may have been suspended together with the run
             self._idle += min(passed, STALL_SECONDS / 4)
         return self._idle >= STALL_SECONDS
 
@@ -104,11 +104,11 @@ class AgentProcess:
 
     Args:
         command: program and arguments.
-        log: takes what the agent prints; what the file held before is gone.
+        log: file for the agent's output; overwritten.
         directory: where the agent works; default: here.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if writing fails.
     """
 
     def __init__(self, command: Sequence[str], log: Path, directory: Path | None = None) -> None:
@@ -128,26 +128,26 @@ class AgentProcess:
         self._pulse = Pulse(self._popen.pid)
 
     def poll(self) -> End | None:
-        """Return how it ended, with all that it started; None while it works.
+        """Return how the agent ended, and kill the rest of its session; None while it works.
 
-        Ask often: one that stalls is killed.
+        Call it often: it kills an agent that stalls.
         """
         if self._has_ended():
             self.kill()
             return End(self._popen.returncode)
-        if self._pulse.stalled():
+        if self._pulse.has_stalled():
             self.kill()
             reason = f"stalled: no sign of work for {STALL_SECONDS:.0f} s"
             return End(self._popen.returncode, reason)
         return None
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the agent to end."""
         if self._popen.returncode is None:
             os.kill(self._popen.pid, signal.SIGTERM)
 
     def kill(self, grace_seconds: float = 0.0) -> None:
-        """End it and all that it started, stopped or not, unless it ends by itself in time."""
+        """Kill the agent and its children once it has ended, or after the grace time."""
         if self._popen.returncode is not None:
             return
         until = time.monotonic() + grace_seconds
@@ -158,7 +158,7 @@ class AgentProcess:
         self._popen.wait()
 
     def _has_ended(self) -> bool:
-        """Return whether it has ended, and keep its number: after a `wait` it may be another's."""
+        """Return whether the agent has ended; do not free its process number, as `wait` would."""
         if self._popen.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -166,7 +166,7 @@ class AgentProcess:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of `/proc/<pid>/stat` after the program's name; None if it has ended."""
+    """Return the fields of `/proc/<pid>/stat` after the program's name; None if the pid is gone."""
     with contextlib.suppress(OSError):  # it has ended
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return None

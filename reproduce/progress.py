@@ -1,4 +1,4 @@
-"""How far runs are, as their own files tell: for the launcher, and for whoever watches it."""
+"""The progress of runs, read from their own files, for the launcher and its view."""
 
 import contextlib
 import os
@@ -9,27 +9,27 @@ from pathlib import Path
 from reproduce.plan import Run
 
 ENDED = ("finished", "diverged", "failed")
-"""States that a run no longer leaves: planned = finished + diverged + failed in the end."""
+"""Final states of a run: in the end, planned = finished + diverged + failed."""
 LAST_BYTES = 2**16
-"""Of a CSV file, searched for its last row: an evaluation of thousands of episodes fits."""
+"""The last bytes of a CSV file hold its last row, even an evaluation of thousands of episodes."""
 
 
 @dataclass
 class Progress:
-    """How far one run is, as its own files tell."""
+    """The progress of one run, read from its own files."""
 
     run: Run
     state: str
     """`waiting`, `running`, `elsewhere`, `finished`, `diverged` or `failed`."""
     env_steps: int = 0
     env_steps_per_second: float | None = None
-    """Speed of the latest log interval in which it learned; None before the first."""
+    """Speed of the latest log interval, once updates have begun; None before."""
     last_return: float | None = None
     error: str = ""
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the measured speed; None until the first updates are in."""
+        """Return the estimated seconds left; None unless the run is running at a known speed."""
         if self.state != "running" or not self.env_steps_per_second:
             return None
         return (self.run.env_steps - self.env_steps) / self.env_steps_per_second
@@ -44,11 +44,11 @@ class Board:
     rows: list[Progress]
     started: float = field(default_factory=time.monotonic)
     notes: list[str] = field(default_factory=list)
-    """What happened beside the runs' ends, one line each; it only grows."""
+    """Events other than the ends of runs, one line each; the list only grows."""
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate for the whole plan; None until one run has learned for one log interval."""
+        """Return the estimated seconds left for the whole plan; None until a speed is known."""
         open_rows = [row for row in self.rows if row.state not in ENDED]
         if not open_rows:
             return 0.0
@@ -68,7 +68,7 @@ class Board:
 
 
 def start_progress(run: Run) -> Progress:
-    """Return how far a run is before it is started: nowhere, unless it has ended."""
+    """Return the progress of a run before the launch: none, unless it has ended."""
     state = run.status if run.has_ended else "waiting"
     return Progress(run, state, run.env_steps if state == "finished" else 0)
 

@@ -1,7 +1,7 @@
-"""What a Ray task does on its node: an agent's own command, and its files sent back in pieces.
+"""A Ray task on its node: it runs an agent's own command and sends its files back in pieces.
 
-A node needs the project's Python environment only: this code, the agents' and the suite's come from
-the driver.
+A node needs only the project's Python environment: the driver sends this code, the agents' and the
+suite's.
 """
 
 import sys
@@ -23,34 +23,34 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    """What a node is told to do."""
+    """An agent's command for a node."""
 
     agent: str
     sources: Mapping[str, str]
-    """Of the agent, as the grid's other runs were made with."""
+    """Checksums of the agent's code, the same as for the grid's other runs."""
     arguments: Sequence[str]
     """The agent's command without the Python that runs it."""
     out: str
     """The folder that the command writes into, relative to where it works."""
     folders: Sequence[str]
-    """Of the runs, in that folder."""
+    """Names of the runs' folders in `out`."""
     files: Mapping[str, bytes] = field(repr=False)
-    """What has been received of these runs before, by path in that folder."""
+    """Files of these runs that the driver has received before, by path in `out`."""
 
 
-@no_type_check  # whose wrapper would be no generator function, as Ray asks for
+@no_type_check  # a type checker's wrapper would not be a generator function, which Ray needs
 def work(task: Task) -> Iterator[str | Changes | End]:
-    """Run an agent's command in a folder of its own that is removed in the end.
+    """Run an agent's command in a temporary folder.
 
     Args:
-        task: what to run.
+        task: the command and its files.
 
     Yields:
-        the node, once the agent has started; what has changed in its files; how it ended.
+        the node's id once the agent has started, then changes of its files, last how it ended.
 
     Raises:
-        UsageError: if the code here is not that of the grid.
-        OSError: if the disk refuses.
+        UsageError: if the code here differs from the grid's.
+        OSError: if writing fails.
     """
     import ray
 

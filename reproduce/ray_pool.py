@@ -1,8 +1,8 @@
 """Beyond one machine: every group is a Ray task, and its record comes back in pieces.
 
-`docs/ray.md` shows how. A task runs the agent's own command on a node (`ray_node.py`); what it
-writes arrives here while it runs (`mirror.py`), so that this machine holds the record. When a node
-is lost, its groups go on elsewhere from what has arrived.
+`docs/ray.md` shows how. A task runs the agent's own command on a node (`ray_node.py`); its files
+arrive here while it runs (`mirror.py`), so that this machine holds the record. If a node is lost,
+its groups resume elsewhere from the files that have arrived.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ from suite.settings import UsageError
 
 CONNECT_SECONDS = 60.0
 STORE_BYTES = 2**28
-"""Object store of a Ray that is started here: pieces are small and soon read."""
+"""Size of the object store of a Ray that is started here: pieces are small and soon read."""
 CANCEL_SECONDS = 10.0
 MOST_LOSSES = 3
-"""In a row, without a byte received in between: then it is no node's fault."""
+"""Nodes that a group may lose in a row without a byte received; with the next one it fails."""
 CODE = ("agents", "reproduce", "suite")
 
 
 @contextlib.contextmanager
 def connect(address: str | None) -> Iterator[Cluster]:
-    """Connect to a Ray cluster, which gets a copy of this code; disconnect in the end.
+    """Connect to a Ray cluster, send it a copy of this code, and disconnect in the end.
 
     Args:
-        address: `auto`, the one that this machine belongs to; `HOST:PORT` of its head; None: a Ray
-            of this machine alone, started and stopped here.
+        address: `auto`: the cluster of this machine; `HOST:PORT`: the cluster with this head; None:
+            a Ray of this machine alone, started and stopped here.
 
     Raises:
         UsageError: if Ray is not installed or does not answer.
@@ -71,7 +71,7 @@ def connect(address: str | None) -> Iterator[Cluster]:
 
 
 def copy_code(folder: Path) -> None:
-    """Copy into a folder what an agent's command reads: the code, sources' settings, a revision."""
+    """Copy the files that an agent's command reads: the code, sources' settings, a revision."""
     for name in CODE:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.glob(SETTINGS.format(agent="*")):
@@ -82,12 +82,12 @@ def copy_code(folder: Path) -> None:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Raise a `UsageError` if nobody listens at an address, which Ray itself waits long for."""
+    """Raise a `UsageError` if nothing listens at an address; Ray itself would wait for long."""
     if address in (None, "auto"):
         return
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        raise UsageError(f"--ray-address is auto or HOST:PORT, not {address!r}")
+        raise UsageError(f"--ray-address must be auto or HOST:PORT, not {address!r}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, UnicodeError) as error:
@@ -107,8 +107,9 @@ def _unreachable(address: str | None, reason: object) -> UsageError:
 def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
     """Call `ray.init`, without its handling of signals.
 
-    Where it starts processes, the kernel ends them with the thread that did. Where it connects, it
-    neither returns nor fails if something else answers, so another thread waits for it.
+    A Ray of this machine starts in this thread, since the kernel ends its processes with the thread
+    that started them. A connection is made in another thread, since it hangs if something other
+    than Ray answers.
     """
     errors: list[BaseException | None] = []
 
@@ -134,11 +135,11 @@ def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
 
 
 class Lost(End):
-    """The node, or Ray's part in it, has gone; the agent is not to blame."""
+    """The end of an agent whose node, or Ray on it, is lost; the agent is not to blame."""
 
 
 class RayPool(Pool):
-    """Groups as Ray tasks: Ray says where and when each of them runs."""
+    """Groups as Ray tasks: Ray decides where and when each of them runs."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -169,7 +170,7 @@ class RayPool(Pool):
         return worker
 
     def _twice(self, demand: dict[str, float]) -> dict[str, float]:
-        """Return twice a demand, or as much of that as some node can give."""
+        """Return a demand, doubled as far as some node can meet it."""
         more = {key: 2 * value for key, value in demand.items()}
         more["GPU"] = min(more["GPU"], max(1.0, demand["GPU"]))
         for key in ("CPU", "GPU", "memory"):
@@ -188,11 +189,11 @@ class RayPool(Pool):
         return sum(other.node == worker.node for other in workers) - 1
 
     def _make_room(self, rows: list[Progress], beside: int) -> str:
-        """Ray is asked for twice as much of a node when the group is submitted again."""
+        """Return the measure in words: `_work` will ask Ray for twice the share of a node."""
         return "with twice its share of a node"
 
     def _end(self, worker: Any, end: End, beside: int) -> None:
-        """Place the groups of lost nodes again."""
+        """Record how a worker's runs ended; place the group again if its node is lost."""
         names = [(run.task, run.seed) for run in worker.group.runs]
         losses = 0 if worker.has_received else self._losses[names[0]]
         self._losses.update(dict.fromkeys(names, 0))
@@ -228,7 +229,7 @@ class _RayWorker(Worker):
         self._messages: Any = submit(ray_node.work).remote(task)
 
     def poll(self) -> End | None:
-        """Put in place what has arrived; return how the agent ended."""
+        """Apply the changes that have arrived; return how the agent ended, None while it works."""
         import ray
         import ray.exceptions as errors
 
@@ -250,7 +251,7 @@ class _RayWorker(Worker):
         except errors.RayError as error:
             return Lost(1, f"its node is lost ({type(error).__name__})")
         except StopIteration:
-            return Lost(1, "its task ended without a word")
+            return Lost(1, "its task ended without a message")
         except OSError as error:
             return _failure(error)
         return None
@@ -262,7 +263,7 @@ class _RayWorker(Worker):
         ray.cancel(self._messages)
 
     def kill(self, grace_seconds: float = 0.0) -> None:
-        """Stop the agent; if need be by ending its node's worker, with which it dies."""
+        """Stop the agent; if it does not stop, end the Ray worker that runs it."""
         import ray
 
         if self._has_ended:
@@ -275,7 +276,7 @@ class _RayWorker(Worker):
 
 
 def _failure(error: BaseException) -> End:
-    """Return the end of a run that could not be carried out where it was placed, or kept here."""
+    """Return the end of a run that failed on its node, or whose files cannot be written here."""
     kind = "not started: " if isinstance(error, UsageError) else f"{type(error).__name__}: "
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         kind = "no space: "

@@ -1,4 +1,4 @@
-"""What others measured: sources, reference scores and reference curves.
+"""Published measurements: sources, reference scores and reference curves.
 
 The data lie in `results/references`; `SOURCES.md` there says where they come from and what they
 can be compared with. A source's environment version or Atari protocol is never mixed with
@@ -92,7 +92,7 @@ class ReferenceScore:
 
 
 def sources(agent: str) -> tuple[Source, ...]:
-    """Sources held for an agent: those that judge first, then by name; empty if there is none."""
+    """Return the sources held for an agent: those that judge first, then by name."""
     return tuple(
         sorted(_sources(agent).values(), key=lambda entry: (not entry.judges, entry.source))
     )
@@ -101,7 +101,7 @@ def sources(agent: str) -> tuple[Source, ...]:
 def reference_score(
     agent: str, source: str | None, task: str, env_steps: int, rule: str, protocol: str = ""
 ) -> ReferenceScore | None:
-    """Score that a run of `task` at `env_steps` is to be compared with.
+    """Return the score to compare a run of `task` at `env_steps` with.
 
     The score of a run at step t is the mean of its evaluations in (0.9 t, t]. Where t is an
     evaluation of the source and its single runs hold every evaluation of that window, the score
@@ -163,7 +163,7 @@ def reference_score(
 
 
 def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "") -> pd.DataFrame:
-    """Every curve that may be drawn beside runs of a task.
+    """Return every curve that may be drawn beside runs of a task.
 
     Args:
         agent: name of the agent.
@@ -189,7 +189,7 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
 
 
 def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
-    """Published random and human scores of the Atari games among `tasks`; others are left out.
+    """Return the published random and human scores of the Atari games among `tasks`.
 
     Human-normalised score = (score - random) / (human - random). The numbers are those of the
     no-op-start literature; they are used for both protocols, as that literature does.
@@ -210,7 +210,7 @@ def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
 def _from_single_runs(
     entry: Source, env_id: str, env_steps: int
 ) -> tuple[float, float, int, How] | None:
-    """Window means of single runs, or None where an evaluation of the window is missing."""
+    """Return the window means of single runs, or None if an evaluation there is missing."""
     interval = entry.evaluation_interval_steps
     if interval is None or env_steps % interval:
         return None
@@ -227,7 +227,7 @@ def _from_single_runs(
 
 
 def _from_table(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
-    """Tabulated score, between two rows if need be, or None outside the table."""
+    """Return the tabulated score, interpolated between rows; None outside the table."""
     rows = _select(_table("*/scores.csv"), entry, env_id)
     between = _between(rows, env_steps)
     tabulated = (rows["env_steps"] == env_steps).any()
@@ -235,7 +235,7 @@ def _from_table(entry: Source, env_id: str, env_steps: int) -> tuple[float, floa
 
 
 def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
-    """Score read off the drawn mean curve of training episodes, or None outside it."""
+    """Return the score read off the drawn mean curve of training episodes, or None outside it."""
     if entry.rule != "training":
         return None
     rows = _select(_table("*/curves.csv"), entry, env_id)
@@ -246,7 +246,7 @@ def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, floa
 
 
 def _between(rows: pd.DataFrame, env_steps: int) -> tuple[float, float, int] | None:
-    """Mean, standard deviation and number of runs at a step of a table, None outside it."""
+    """Return mean, standard deviation and number of runs at a step; None outside the table."""
     rows = rows.sort_values("env_steps")
     steps = rows["env_steps"].to_numpy()
     if steps.size == 0 or not steps[0] <= env_steps <= steps[-1]:
@@ -258,12 +258,12 @@ def _between(rows: pd.DataFrame, env_steps: int) -> tuple[float, float, int] | N
 
 
 def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
-    """Rows of one source and environment."""
+    """Return the rows of one source and environment."""
     return table.query("agent == @entry.agent and source == @entry.source and env_id == @env_id")
 
 
 def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
-    """Environments that compare with a task: agent, source, env_id and the last usable step."""
+    """Return the environments that compare with a task, each with its last usable step."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
     rows = _table("comparable.csv").fillna({"protocol": ""})
@@ -293,5 +293,5 @@ def _sources(agent: str) -> dict[str, Source]:
 
 @functools.cache
 def _table(pattern: str) -> pd.DataFrame:
-    """All files that match a pattern below `ROOT`, as one table that nobody may change."""
+    """Return all files that match a pattern below `ROOT` as one table; treat it as read-only."""
     return pd.concat([pd.read_csv(path) for path in sorted(ROOT.glob(pattern))], ignore_index=True)

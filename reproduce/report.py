@@ -1,9 +1,9 @@
 """The page and the terminal table of a comparison, made only from the files in its directory.
 
-`write_page(directory)` writes `index.html`: one file that needs no script, no network and no other
-file to be read. `verdict_lines(directory)` is the same verdicts as a table for the terminal. Names
-in the files are treated as hostile: they are escaped on the page and stripped of control characters
-in the terminal, and figures are embedded as images, in which nothing can run.
+`write_page(directory)` writes `index.html`: one file, readable without scripts, a network or other
+files. `verdict_lines(directory)` returns the same verdicts as a table for the terminal. Names in
+the files are treated as hostile: they are escaped on the page and stripped of control characters
+in the terminal, and figures are embedded as images, in which scripts cannot run.
 """
 
 import base64
@@ -90,7 +90,7 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
         name: Stem of the file, a key of `COLUMNS`.
 
     Returns:
-        The rows with every column of `COLUMNS[name]`; none if the file is missing. Only an empty
+        The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
         cell counts as missing, so a task may be called `NA`.
     """
     columns = list(COLUMNS[name])
@@ -103,7 +103,7 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
 
 
 def number(value: Any) -> str:
-    """A number for people: three significant digits, or all before the point, with separators."""
+    """Format a number for people: three significant digits, or all before the point."""
     if pd.isna(value):
         return MISSING
     value = float(value)
@@ -115,13 +115,13 @@ def number(value: Any) -> str:
 
 
 def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | None = None) -> str:
-    """`mean ± spread (count)`, rounded to two significant digits of the spread.
+    """Format `mean ± spread (count)`, rounded to two significant digits of the spread.
 
     Args:
         mean: The mean, or a missing value.
         spread: The standard deviation, or a missing value.
-        count: How many it is made of; left out if None.
-        source: Where it is from; left out if None.
+        count: Number of values behind the mean; left out if None.
+        source: Name of their source; left out if None.
 
     Returns:
         The text; a dash if the mean is missing.
@@ -139,7 +139,7 @@ def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | Non
 
 
 def with_interval(value: Any, low: Any, high: Any) -> str:
-    """`value [low, high]`, rounded to two significant digits of the interval's width."""
+    """Format `value [low, high]`, rounded to two significant digits of the interval's width."""
     if pd.isna(value) or pd.isna(low) or pd.isna(high):
         return number(value)
     decimals = _decimals(float(high) - float(low))
@@ -150,7 +150,7 @@ def with_interval(value: Any, low: Any, high: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Wall time in its natural unit."""
+    """Format wall time in hours, minutes or seconds."""
     if pd.isna(seconds):
         return MISSING
     for unit, length in (("h", 3600.0), ("min", 60.0)):
@@ -160,18 +160,18 @@ def duration(seconds: Any) -> str:
 
 
 def percentage(share: Any) -> str:
-    """A share of one as a percentage."""
+    """Format a fraction as a percentage."""
     return MISSING if pd.isna(share) else f"{100 * share:.0f} %"
 
 
 def explain(row: Mapping[str, Any]) -> str:
-    """A verdict in words: why it was given, and what would settle it where it is open.
+    """Explain a verdict: why it was given and, if it is open, how to settle it.
 
     Args:
         row: A row of `verdicts.csv`, missing cells as None.
 
     Returns:
-        One to three sentences.
+        One to four sentences.
     """
     verdict, margin = row["verdict"], number(row["margin"])
     note = str(row["note"] or "").strip(" .")
@@ -207,7 +207,7 @@ def explain(row: Mapping[str, Any]) -> str:
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:
-    """The verdict on a suite in words: what was compared, and what was left out.
+    """Explain the verdict on a suite: the comparison, and the tasks left out.
 
     Args:
         suite: The row of `suite.csv`, missing cells as None.
@@ -230,17 +230,17 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
 
 
 def is_exploratory(row: Mapping[str, Any]) -> bool:
-    """Whether a verdict counts seeds beyond the declared looks."""
+    """Return whether a verdict counts seeds beyond the declared looks."""
     return pd.notna(row.get("exploratory")) and bool(row["exploratory"])
 
 
 def verdict_words(row: Mapping[str, Any]) -> str:
-    """A verdict as it is shown: an exploratory one says so."""
+    """Return a verdict as it is shown, marked if it is exploratory."""
     return f"{row.get('verdict', 'not judged')}{', exploratory' * is_exploratory(row)}"
 
 
 def verdict_rows(directory: Path) -> list[dict[str, Any]]:
-    """Rows of `verdicts.csv`, and a row `not judged` for every other task that was planned."""
+    """Return the rows of `verdicts.csv`, and a row `not judged` for every other planned task."""
     table = read_table(directory, "verdicts")
     rows = _records(table)
     planned = [*read_table(directory, "runs")["task"], *_read_report(directory)["env_steps"]]
@@ -253,21 +253,21 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def suite_row(directory: Path) -> dict[str, Any] | None:
-    """The row of `suite.csv`; None where no suite was compared."""
+    """Return the row of `suite.csv`; None without one."""
     rows = _records(read_table(directory, "suite"))
     return rows[0] if rows else None
 
 
 def verdict_lines(comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = None) -> Table:
-    """Verdicts as a table for the terminal, that of the suite first.
+    """Return the verdicts as a table for the terminal, the suite's first.
 
     Args:
         comparison: Directory of a comparison, or the rows of its `verdicts.csv`.
         suite: The rows of its `suite.csv`; read where `comparison` is a directory.
 
     Returns:
-        One row per task, and below it one line per task that is not `reproduced`, saying what
-        would settle it.
+        A row for the suite and for each task; below them, explanations of the suite and of every
+        task that is exploratory or not `reproduced`.
     """
     if isinstance(comparison, pd.DataFrame):
         rows = _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
@@ -314,7 +314,7 @@ def headline(
     rows: Sequence[Mapping[str, Any]],
     suite: Mapping[str, Any] | None = None,
 ) -> str:
-    """The result in one sentence: what ran, what judged it, the suite's verdict and each count."""
+    """State the result in one sentence: settings, judge, the suite's verdict and each count."""
     verdicts = [row["verdict"] for row in rows]
     above, total = verdicts.count("above"), len(verdicts)
     matched = verdicts.count("reproduced") + above
@@ -411,33 +411,33 @@ def _read_report(directory: Path) -> dict[str, Any]:
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as dictionaries, in which every missing cell is None."""
+    """Return the rows as dictionaries; missing cells become None."""
     rows = table.to_dict("records")
     return [{str(key): None if pd.isna(row[key]) else row[key] for key in row} for row in rows]
 
 
 def _decimals(spread: Any) -> int | None:
-    """Decimals that show two significant digits of a spread; None if it has none to show."""
+    """Return the decimals that show two significant digits of a spread; None without a spread."""
     if pd.isna(spread) or not math.isfinite(spread) or spread == 0:
         return None
     return min(6, max(0, 1 - math.floor(math.log10(abs(spread)))))
 
 
 def _losses(row: Mapping[str, Any]) -> str:
-    """Runs that gave no score, so that a mean never hides them."""
+    """Count failed and diverged runs, in words, so that a mean never hides them."""
     counts = [(row["num_failed"], "failed"), (row["num_diverged"], "diverged")]
     return "".join(f", {number(count)} {what}" for count, what in counts if count)
 
 
 def _what_would_decide(row: Mapping[str, Any]) -> str:
-    """What an inconclusive task needs, where its row has no note that says so."""
+    """Say how to settle an inconclusive task whose row lacks a note."""
     if row["seeds_to_settle"] is not None:
         return f"{number(row['seeds_to_settle'])} seeds would settle it"
     return f"the reference has only {number(row['reference_num_runs'])} runs"
 
 
 def _plain(value: Any) -> str:
-    """A setting, a fact or a cell as text; a missing one is a dash."""
+    """Return a setting, a fact or a cell as text; a dash if it is missing."""
     if value is None:
         return MISSING
     if isinstance(value, Mapping | list | tuple | bool):
@@ -446,12 +446,12 @@ def _plain(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text without control characters, which could move a terminal's cursor or hide a line."""
+    """Replace unprintable characters, which could move a terminal's cursor or hide a line."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _run_folder(directory: Path, run: Mapping[str, Any]) -> str:
-    """Relative link to a run's folder, or "" if there is none to open."""
+    """Return a relative link to a run's folder, or "" without a folder to open."""
     parts = (str(run["task"]), f"seed-{run['seed']}")
     is_safe = all(part not in ("", ".", "..") and "/" not in part for part in parts)
     exists = is_safe and directory.joinpath(*parts).is_dir()
@@ -459,7 +459,7 @@ def _run_folder(directory: Path, run: Mapping[str, Any]) -> str:
 
 
 def _embedded(directory: Path, name: str) -> str:
-    """A figure as a data URI, the SVG where it is small enough, or "" if there is none."""
+    """Return a figure as a data URI, the SVG if it is small or alone; "" without a figure."""
     svg, png = directory / f"{name}.svg", directory / f"{name}.png"
     if svg.exists() and (svg.stat().st_size <= LARGEST_INLINE_SVG or not png.exists()):
         return f"data:image/svg+xml;base64,{base64.b64encode(svg.read_bytes()).decode()}"

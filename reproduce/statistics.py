@@ -5,10 +5,10 @@ statistical precipice" (arXiv:2108.13264): mean, median, interquartile mean (IQM
 performance profiles and the probability of improvement. They take normalised scores as a list
 with one array per task, and each array holds one score per seed; tasks may differ in their number
 of seeds. Every interval comes from resampling seeds within each task (a stratified bootstrap) with
-a Generator of its own, so the same seed gives the same interval.
+its own Generator, so the same seed gives the same interval.
 
 Bands and intervals made here are for drawing and for whole suites. Single tasks are judged by
-`reproduce.check`: with three runs a bootstrap is anti-conservative.
+`reproduce.check`: with three runs, bootstrap intervals are too narrow.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Scores = Sequence[Float[np.ndarray, "*resamples _"]]
 """One array per task, seeds last; the seeds' axis may differ between tasks."""
 
 PerResample = float | Float[np.ndarray, "*resamples"]
-"""One number per resample, or a single number for scores that are no resamples."""
+"""One number per resample, or a single number for scores that were not resampled."""
 
 Statistic = Callable[[Scores], PerResample]
 
@@ -44,17 +44,17 @@ class Band(NamedTuple):
 
 
 def mean_score(scores: Scores) -> PerResample:
-    """Mean over tasks of the mean over seeds: every task weighs the same."""
+    """Return the mean over tasks of the mean over seeds: every task weighs the same."""
     return np.mean([task_scores.mean(axis=-1) for task_scores in scores], axis=0)
 
 
 def median_score(scores: Scores) -> PerResample:
-    """Median over tasks of the mean over seeds."""
+    """Return the median over tasks of the mean over seeds."""
     return np.median([task_scores.mean(axis=-1) for task_scores in scores], axis=0)
 
 
 def iqm(scores: Scores) -> PerResample:
-    """Interquartile mean of all runs: the mean without the lowest and the highest quarter.
+    """Return the interquartile mean of all runs: without the lowest and the highest quarter.
 
     Runs are pooled, so a task with more seeds weighs more. The number of runs cut at either end
     is rounded down.
@@ -63,7 +63,7 @@ def iqm(scores: Scores) -> PerResample:
 
 
 def optimality_gap(scores: Scores, target: float = 1.0) -> PerResample:
-    """Mean shortfall below `target`; what exceeds it does not make up for what falls short."""
+    """Return the mean shortfall below `target`; scores above it do not make up for others."""
     return target - mean_score([np.minimum(task_scores, target) for task_scores in scores])
 
 
@@ -75,7 +75,7 @@ def stratified_bootstrap(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of a statistic of all tasks, by resampling seeds within each task.
+    """Return a statistic of all tasks with its interval, resampling seeds within each task.
 
     Args:
         scores: one array of finite scores per task; a task with one seed never varies.
@@ -88,7 +88,7 @@ def stratified_bootstrap(
         The statistic of the scores as they are, and the percentile interval.
 
     Raises:
-        ValueError: if there is no task, a task has no seed, or a score is not finite.
+        ValueError: if `scores` is empty, a task has no seed, or a score is not finite.
     """
     _check_scores(scores)
     _check_bootstrap(num_resamples, confidence)
@@ -108,7 +108,7 @@ def bootstrap_band(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Band:
-    """Mean curve of several seeds with a pointwise bootstrap band.
+    """Return the mean curve of several seeds with a pointwise bootstrap band.
 
     A resample draws whole seeds, so the points of one seed stay together. With one seed the band
     equals the mean.
@@ -123,7 +123,7 @@ def bootstrap_band(
         Mean over seeds and the two edges of the band.
 
     Raises:
-        ValueError: if there is no seed or a value is not finite.
+        ValueError: if `values` has no row or a value is not finite.
     """
     if values.shape[0] == 0:
         raise ValueError("a band needs at least one seed, not 0")
@@ -144,7 +144,7 @@ def performance_profile(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Band:
-    """Share of runs that score above each threshold, averaged over tasks, with its band.
+    """Return the share of runs that score above each threshold, averaged over tasks, with its band.
 
     Args:
         scores: one array of finite scores per task.
@@ -157,7 +157,7 @@ def performance_profile(
         Shares in [0, 1], one per threshold, and the two edges of the band.
 
     Raises:
-        ValueError: if there is no task, a task has no seed, or a score is not finite.
+        ValueError: if `scores` is empty, a task has no seed, or a score is not finite.
     """
     _check_scores(scores)
     _check_bootstrap(num_resamples, confidence)
@@ -180,7 +180,7 @@ def probability_of_improvement(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Probability that a run scores above a run of the baseline, averaged over tasks.
+    """Return the probability that a run scores above a run of the baseline, averaged over tasks.
 
     Within a task this is the Mann-Whitney statistic over the number of pairs; a tie counts half.
 
@@ -218,7 +218,7 @@ def probability_of_improvement(
 def _seed_counts(
     rng: np.random.Generator, num_seeds: int, num_resamples: int
 ) -> Float[np.ndarray, "resamples seeds"]:
-    """How often each seed was drawn in each resample."""
+    """Draw how often each seed occurs in each resample."""
     shares = np.full(num_seeds, 1.0 / num_seeds)
     return rng.multinomial(num_seeds, shares, size=num_resamples).astype(np.float64)
 
@@ -226,7 +226,7 @@ def _seed_counts(
 def _percentile_interval(
     resampled: Float[np.ndarray, "resamples ..."], confidence: float
 ) -> Float[np.ndarray, "2 ..."]:
-    """The two percentiles that enclose the central share of the resamples."""
+    """Return the two percentiles that enclose the central share of the resamples."""
     tail = (1.0 - confidence) / 2.0
     return np.quantile(resampled, [tail, 1.0 - tail], axis=0)
 

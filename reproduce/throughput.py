@@ -1,8 +1,8 @@
-"""Speeds as shares of what the machine can do, and the baselines that they are compared with.
+"""Speeds as shares of the machine's limits, and the baselines that they are compared with.
 
-A share is the speed of some work over that of a ceiling or a plain way (`reproduce.workloads`),
-both measured in this process, in blocks that take turns. Shares of one machine compare with each
-other; figures of different machines never do.
+A share is a workload's speed over that of a ceiling or a plain way (`reproduce.workloads`), both
+measured in this process, in blocks that take turns. Only shares of the same machine may be
+compared.
 """
 
 import datetime
@@ -27,12 +27,12 @@ from suite.files import write_json
 
 BASELINES = Path(__file__).resolve().parents[1] / "results" / "throughput"
 BLOCK_SECONDS = 0.02
-"""Time of one block: long beside the clock's tick, short beside what disturbs a machine.
+"""Time of one block: long beside the clock's tick, short beside a machine's disturbances.
 
 A block is one repetition if that takes longer.
 """
 Runner = Callable[[int], float]
-"""Does something so many times and returns the seconds it took."""
+"""Repeats some work a given number of times and returns the seconds taken."""
 
 
 class Ratio(NamedTuple):
@@ -44,29 +44,29 @@ class Ratio(NamedTuple):
 
 
 class Share(NamedTuple):
-    """How fast some work is beside what it is measured against."""
+    """The speed of a workload relative to the work it is measured against."""
 
     name: str
     against: str
     seconds: float
-    """Of one repetition, the median over blocks."""
+    """Time of one repetition, the median over blocks."""
     rate: float
-    """In `unit` per second."""
+    """Speed in `unit` per second."""
     unit: str
     share: Ratio
 
     @property
     def key(self) -> str:
-        """Return what names it in a baseline."""
+        """Return the share's name in a baseline."""
         return f"{self.name} / {self.against}"
 
 
 def take_turns(runners: Sequence[Runner], seconds: float) -> Float[np.ndarray, "rounds runners"]:
-    """Return seconds per repetition of things that take turns, ABBA.
+    """Return seconds per repetition of runners that take turns, ABBA.
 
     Args:
-        runners: what takes turns.
-        seconds: after which it ends, warm-up included; there are always four rounds.
+        runners: the runners to measure.
+        seconds: time to measure, warm-up included; there are at least four rounds.
     """
     until = time.perf_counter() + seconds
     counts = [max(1, round(BLOCK_SECONDS / _pace(runner))) for runner in runners]
@@ -81,7 +81,7 @@ def take_turns(runners: Sequence[Runner], seconds: float) -> Float[np.ndarray, "
 
 
 def _pace(runner: Runner) -> float:
-    """Return about how many seconds one repetition takes; warms up."""
+    """Warm up; return roughly how many seconds one repetition takes."""
     count = 1
     while (seconds := min(runner(count) for _ in range(3))) < 0.005:
         count *= 2
@@ -91,10 +91,11 @@ def _pace(runner: Runner) -> float:
 def ratio(first: Float[np.ndarray, " rounds"], second: Float[np.ndarray, " rounds"]) -> Ratio:
     """Return the ratio of two speeds that took turns: the median over turns and its interval.
 
-    A turn is two rounds, ABBA, and their geometric mean: what comes first or last in a round, and a
-    machine that steadily gets slower, cancel within it. The number of turns below the true median
-    is binomial whatever their distribution, so two ranks enclose it with at least 95 % probability:
-    a few disturbed blocks, however badly, move neither. Fewer than six turns enclose nothing.
+    A turn is two rounds, ABBA, and its value their geometric mean. The order within a round, and a
+    machine that steadily gets slower, cancel within a turn. Under any distribution, the number of
+    turns below the true median is binomial, so two ranks enclose the median with at least 95 %
+    probability. A few disturbed blocks, however bad, move neither. Fewer than six turns give an
+    unbounded interval.
     """
     logs = np.log(first / second)
     turns = np.sort(logs[: len(logs) // 2 * 2].reshape(-1, 2).mean(1))
@@ -121,7 +122,7 @@ def measure_all(names: Sequence[str]) -> list[Share]:
     """Return the shares of several workloads.
 
     Raises:
-        UsageError: for a name that has none.
+        UsageError: for a workload that has none.
     """
     check_names(names, MEASURED)
     return [share for name in names for share in measure(name)]
@@ -131,25 +132,25 @@ def measure_all(names: Sequence[str]) -> list[Share]:
 
 
 def this_machine() -> dict[str, Any]:
-    """Return what must be equal for two shares to compare."""
+    """Return the facts that must be equal before two shares may be compared."""
     facts = hardware.machine()
     version = torch.__version__.partition("+")[0]
     return {"cpu": facts["cpu"], "cores": facts["cores"], "threads": 1, "torch": version}
 
 
 def machine_name() -> str:
-    """Return this machine in words, one for those whose shares compare."""
+    """Return this machine in words; machines whose shares may be compared have the same name."""
     facts = this_machine()
     return f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
 
 
 def baseline_path(directory: Path = BASELINES) -> Path:
-    """Return where this machine's shares are kept."""
+    """Return the path of this machine's baseline."""
     return directory / (re.sub(r"[^a-z0-9.]+", "-", machine_name().lower()).strip("-") + ".json")
 
 
 def write_shares(shares: Sequence[Share], directory: Path = BASELINES) -> Path:
-    """Write shares as this machine's baseline, in place of an older one, and return its path."""
+    """Write shares as this machine's new baseline and return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = baseline_path(directory)
     record = {
@@ -165,7 +166,7 @@ def write_shares(shares: Sequence[Share], directory: Path = BASELINES) -> Path:
 
 
 def _describe(share: Share) -> dict[str, Any]:
-    """Return a share as it is recorded; an end that few turns left open is null."""
+    """Return a share as it is recorded; an infinite upper end, from too few turns, is null."""
     fields = {**share._asdict(), **share.share._asdict()}
     fields["high"] = share.share.high if math.isfinite(share.share.high) else None
     return {key: fields[key] for key in ("median", "low", "high", "seconds", "rate", "unit")}
@@ -174,7 +175,7 @@ def _describe(share: Share) -> dict[str, Any]:
 def read_shares(directory: Path = BASELINES) -> Mapping[str, Mapping[str, Any]] | None:
     """Return this machine's recorded shares by key; None if there are none.
 
-    A file of another machine, whatever its name, is no baseline here.
+    A file that states another machine is ignored, whatever its name.
     """
     try:
         record = json.loads(baseline_path(directory).read_bytes())

@@ -19,7 +19,7 @@ def mirror(runs: Path, logdir: Path) -> int:
         logdir: where the event files go, one folder per run, named as below `runs`.
 
     Returns:
-        how many runs were mirrored.
+        the number of mirrored runs.
 
     Raises:
         UsageError: without tensorboard, or if there is no run below `runs`.

@@ -1,4 +1,4 @@
-"""What the user sees while runs are running: a live table, or plain lines without a terminal."""
+"""The view of running runs: a live table, or plain lines without a terminal."""
 
 import time
 from types import TracebackType
@@ -12,7 +12,7 @@ from reproduce.progress import Board, Progress
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
 MAX_ROWS = 30
-"""Rows of the live table; beyond that, runs that wait or are finished are only counted."""
+"""Rows of the live table; in a larger plan, waiting and finished runs are only counted."""
 
 
 def duration(seconds: float | None) -> str:
@@ -27,7 +27,7 @@ def duration(seconds: float | None) -> str:
 
 
 class View:
-    """Shows a `Board` as it changes; a context manager whose instance `launch` may call."""
+    """Shows a `Board` as it changes: a context manager, and a `watch` for `launch`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -51,7 +51,7 @@ class View:
             self._live.stop()
 
     def __call__(self, board: Board) -> None:
-        """Show the state of every run; failures are printed once, as they happen."""
+        """Show the state of every run; print each note and each end of a run once."""
         if not self._reported:
             done = [row for row in board.rows if row.run.has_ended]
             self._reported |= {(row.run.task, row.run.seed) for row in done} | {("", 0)}

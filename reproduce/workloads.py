@@ -1,9 +1,9 @@
-"""The pieces of work whose speed is measured, and what each is measured against.
+"""Workloads whose speed is measured, and the workloads that they are measured against.
 
-A piece of work is repeated as often as a clock needs. What it is measured against (a ceiling of the
-machine, or the plain way to do the same) is a piece of work too, in the same unit, so that a share
-is one speed over another, taken in the same process. Imports nothing from `reproduce.throughput`
-or `reproduce.gate`: this file also runs on the code of other commits, see `serve`.
+A workload is repeated as often as a clock needs. It is measured against a ceiling of the machine,
+or against the plain way to do the same: another workload in the same unit, so that a share is one
+speed over another, taken in the same process. This file imports nothing from `reproduce.throughput`
+or `reproduce.gate`: it also runs on the code of other commits, see `serve`.
 """
 
 import gc
@@ -29,12 +29,15 @@ import agents
 from agents import a2c, acer, acer_continuous, impala, sac
 from suite import hardware
 from suite.affine import affine
+from suite.config import UnrollConfig
 from suite.files import write_atomically
 from suite.manifest import write_manifest
 from suite.randomness import environment_seeds
 from suite.recorder import Recorder
+from suite.replay import Replay
 from suite.settings import UsageError, nearest
 from suite.tasks import find_task
+from suite.unrolls import Unroll, UnrollReplay
 from suite.vector_env import Spaces, Step, VectorEnv
 
 CPU = torch.device("cpu")
@@ -54,20 +57,20 @@ TRAINED = {
 
 @dataclass(frozen=True)
 class Work:
-    """Something to measure, ready to be repeated."""
+    """A workload, ready to be repeated."""
 
     repeat: Callable[[], object]
-    """Does it once. Repetitions are alike: nothing grows, nothing is finished at last."""
+    """Does the work once. All repetitions are alike: nothing grows, nothing runs out."""
     against: tuple[str, ...] = ()
-    """Work in the same unit that shares are taken of: first the ceiling, then plain ways."""
+    """Workloads in the same unit to compare with: first the ceiling, then plain ways."""
     known_amount: int | float | None = None
-    """What one repetition does, in `unit`; None: its FLOPs, which are counted."""
+    """Work of one repetition, in `unit`; None: its FLOPs, which are counted."""
     unit: str = "FLOP"
     """`FLOP`, `B` (bytes read and written), `steps`, `actions` or `files`."""
 
     @cached_property
     def amount(self) -> int | float:
-        """What one repetition does, in `unit`."""
+        """Return the work of one repetition, in `unit`."""
         if self.known_amount is not None:
             return self.known_amount
         self.repeat()
@@ -85,7 +88,7 @@ def count_flops(repeat: Callable[[], object]) -> int:
 
 
 def _affine_flops(inputs: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    """Return those of oneDNN's `inputs @ weight.T`, which torch does not count."""
+    """Return the FLOPs of oneDNN's `inputs @ weight.T`, which torch does not count."""
     return 2 * math.prod(inputs) * weight[0]
 
 
@@ -93,13 +96,13 @@ def _affine_flops(inputs: Sequence[int], weight: Sequence[int], *_: Any, **__: A
 
 
 def matmul(_: Path) -> Work:
-    """One core's product of two 256 x 256 matrices in single precision."""
+    """Multiply two 256 x 256 matrices in single precision on one core."""
     left, right, out = torch.randn(3, 256, 256)
     return Work(lambda: torch.mm(left, right, out=out), known_amount=2 * 256**3)
 
 
 def matmul_onednn(_: Path) -> Work:
-    """The same by oneDNN, which uses all that a processor has, whoever made it."""
+    """Multiply them by oneDNN, which uses all instructions of any maker's processor."""
     left, right = torch.randn(2, 256, 256)
     transposed = right.t().contiguous()
     if ONEDNN_LINEAR is None:
@@ -109,7 +112,7 @@ def matmul_onednn(_: Path) -> Work:
 
 
 def memory(_: Path) -> Work:
-    """A copy that no cache holds; bytes read and written."""
+    """Make a copy that is too large for any cache; bytes read and written."""
     source = torch.ones(2**23)
     target = torch.empty_like(source)
     return Work(lambda: target.copy_(source), known_amount=2 * source.nbytes, unit="B")
@@ -127,7 +130,7 @@ def append(folder: Path) -> Work:
 
 
 def simulator(task: str, num_envs: int, _: Path) -> Work:
-    """Steps of envpool itself, without our adapter."""
+    """Step envpool itself, without our adapter."""
     env, actions = _environment(task, num_envs)
     pool = env._pool
     kind = np.float64 if env.action_shape else np.int32
@@ -141,12 +144,12 @@ def simulator(task: str, num_envs: int, _: Path) -> Work:
 
 
 def plain_affine(_: Path) -> Work:
-    """An affine layer of 256 units, forwards and backwards, as torch has it."""
+    """Run torch's own affine layer of 256 units, forwards and backwards."""
     return _layer(torch.addmm)
 
 
 def plain_acting(agent: str, batch: int, _: Path) -> Work:
-    """The policy's perceptron as anybody would write it: torch from numpy to numpy."""
+    """Run the policy's perceptron as anybody would write it: torch from numpy to numpy."""
     spaces, hidden_sizes = TRAINED[agent][1:]
     (width,), outputs, continuous = spaces.obs_shape, spaces.num_outputs, spaces.continuous
     sizes = (width, *hidden_sizes, 2 * outputs if continuous else outputs)
@@ -168,19 +171,19 @@ def plain_acting(agent: str, batch: int, _: Path) -> Work:
 
 
 def affine_layer(_: Path) -> Work:
-    """The same layer by `suite.affine`."""
+    """Run the same layer by `suite.affine`."""
     return replace(_layer(affine), against=(*PRODUCTS, "plain-affine"))
 
 
 def adapter(task: str, num_envs: int, ceiling: str, _: Path) -> Work:
-    """A vector step through the adapter, simulator included."""
+    """Make a vector step through the adapter, simulator included."""
     env, actions = _environment(task, num_envs)
     rows = cycle(actions)
     return Work(lambda: env.step(next(rows)), (ceiling,), num_envs, "steps")
 
 
 def acting(agent: str, batch: int, _: Path) -> Work:
-    """A trained policy's actions for a batch of observations, from numpy to numpy."""
+    """Compute a trained policy's actions for a batch of observations, from numpy to numpy."""
     folder, spaces = TRAINED[agent][:2]
     policy = agents.load_policy(POLICIES / folder)
     obs = np.zeros((batch, *spaces.obs_shape), dtype=np.float32)
@@ -188,7 +191,7 @@ def acting(agent: str, batch: int, _: Path) -> Work:
 
 
 def update_sac(num_seeds: int, _: Path) -> Work:
-    """A gradient step of the paper's networks, for one seed or several in one process."""
+    """Make a gradient step of the paper's networks, for one seed or several in one process."""
     config = sac.Config(seeds=tuple(range(1, num_seeds + 1)))
     learner = sac.make_learner(config, 17, 6, CPU)
     generator = np.random.default_rng(0)
@@ -200,38 +203,23 @@ def update_sac(num_seeds: int, _: Path) -> Work:
 
 
 def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
-    """A gradient step on one rollout."""
+    """Make a gradient step on one unroll."""
     config = a2c.PRESETS[suite, "paper"].config
     learner = a2c.make_learner(config, spaces, CPU)
-    rollout, generator = a2c.Rollout(config, spaces, CPU), np.random.default_rng(0)
-    for t in range(config.rollout_length + 1):
-        rollout.put_obs(t, _observations(generator, config.num_envs, spaces))
-    rollout.actions.copy_(torch.from_numpy(_actions(generator, rollout.actions.shape, spaces)))
-    rollout.rewards[:] = _normal(generator, *rollout.rewards.shape)
-    rollout.terminations[:] = generator.random(rollout.rewards.shape) < 0.02
-    rollout.valid[:] = True
-    batch = rollout.transitions()
+    batch = _unroll(config, spaces).transitions(config.gamma, config.time_limit_is_terminal)
     return Work(lambda: a2c.update(learner, config, batch, 1e-4), PRODUCTS)
 
 
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
-    """A gradient step on the unrolls of eight environments."""
+    """Make a gradient step on the unrolls of eight environments."""
     config = replace(impala.PRESETS[suite, "paper"].config, num_envs=8, num_minibatches=1)
     learner = impala.make_learner(config, spaces, CPU)
-    unroll, generator = impala.Unroll(config, spaces, CPU), np.random.default_rng(0)
-    for t in range(config.unroll_length + 1):
-        unroll.put_obs(t, _observations(generator, config.num_envs, spaces))
-    unroll.actions.copy_(torch.from_numpy(_actions(generator, unroll.actions.shape, spaces)))
-    unroll.outputs.copy_(torch.from_numpy(_normal(generator, *unroll.outputs.shape)))
-    unroll.rewards[:] = _normal(generator, *unroll.rewards.shape)
-    unroll.terminations[:] = generator.random(unroll.rewards.shape) < 0.02
-    unroll.valid[:] = True
-    batch = unroll.transitions()
+    batch = impala.Collected(_unroll(config, spaces)).transitions(config)
     return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)
 
 
 def update_acer(_: Path) -> Work:
-    """A gradient step on one replayed unroll of every environment."""
+    """Make a gradient step on one replayed unroll of every environment."""
     config, replay = _acer_replay()
     learner = acer.make_learner(config, CARTPOLE, CPU)
     batch = replay.sample(np.random.default_rng(0))
@@ -239,18 +227,18 @@ def update_acer(_: Path) -> Work:
 
 
 def update_acer_continuous(_: Path) -> Work:
-    """A gradient step on replayed unrolls."""
+    """Make a gradient step on replayed unrolls."""
     config, replay = _acer_continuous_replay()
     learner = acer_continuous.make_learner(config, HALF_CHEETAH, CPU)
     generator = np.random.default_rng(0)
-    batch = replay.sample(generator)
+    batch = replay.sample_any(generator, config.batch_unrolls)
     shape = (config.num_action_samples + 1, *batch.rewards.shape, HALF_CHEETAH.num_outputs)
     noise = torch.from_numpy(_normal(generator, *shape))
-    return Work(lambda: acer_continuous.update(learner, config, batch, noise), PRODUCTS)
+    return Work(lambda: acer_continuous.update(learner, config, batch, noise, 1e-4), PRODUCTS)
 
 
 def vtrace(_: Path) -> Work:
-    """Targets and advantages of the paper's batch of 32 unrolls of 20 steps."""
+    """Compute targets and advantages of the paper's batch of 32 unrolls of 20 steps."""
     log_rhos, rewards, values = torch.randn(3, 20, 32)
     discounts, last = torch.full((20, 32), 0.99), torch.randn(32)
     arguments = (log_rhos, discounts, rewards, values, last)
@@ -259,7 +247,7 @@ def vtrace(_: Path) -> Work:
 
 
 def retrace(_: Path) -> Work:
-    """Targets of 16 unrolls of 20 steps."""
+    """Compute targets of 16 unrolls of 20 steps."""
     rewards, q_values, next_values = torch.randn(3, 20, 16)
     discounts, ones = torch.full((20, 16), 0.99), torch.ones(20, 16)
     arguments = (rewards, discounts, ones, q_values, next_values, ones)
@@ -268,7 +256,7 @@ def retrace(_: Path) -> Work:
 
 
 def sample_sac(_: Path) -> Work:
-    """Gathering 256 of 100,000 transitions; bytes read and written."""
+    """Gather 256 of 100,000 transitions; bytes read and written."""
     replay, generator = _sac_replay(100_000), np.random.default_rng(0)
 
     def repeat() -> object:
@@ -278,7 +266,7 @@ def sample_sac(_: Path) -> Work:
 
 
 def sample_acer(_: Path) -> Work:
-    """Gathering one unroll of every environment; bytes read and written."""
+    """Gather one unroll of every environment; bytes read and written."""
     replay = _acer_replay()[1]
     generator = np.random.default_rng(0)
     size = 2 * sum(tensor.nbytes for tensor in replay.sample(generator))
@@ -286,7 +274,7 @@ def sample_acer(_: Path) -> Work:
 
 
 def recorder(folder: Path) -> Work:
-    """One log interval: metrics, timing and a flush of both files."""
+    """Record one log interval: metrics, timing and a flush of both files."""
     record = Recorder(folder, {"agent": "sac"}, [1])
     metrics = {name: np.zeros(1) for name in ("critic_loss", "q_value", "actor_loss", "entropy")}
     return Work(
@@ -298,7 +286,7 @@ def recorder(folder: Path) -> Work:
 
 
 def gather(folder: Path) -> Work:
-    """Gathering 30 runs of 1,000,000 steps and bootstrapping them; bytes of their files."""
+    """Gather 30 runs of 1,000,000 steps and bootstrap them; bytes of their files."""
     from reproduce import collect  # slow to import
     from reproduce.plan import make_plan
     from reproduce.statistics import bootstrap_band, iqm, stratified_bootstrap
@@ -341,7 +329,7 @@ def gather(folder: Path) -> Work:
 
 
 def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) -> Work:
-    """A short training with the preset's settings, set-up included; environment steps."""
+    """Train for a short time with the preset's settings, set-up included; environment steps."""
     module = getattr(agents, agent)
     settings = {"learning_starts": 200} if agent == "sac" else {}
     config = replace(
@@ -383,7 +371,7 @@ PLAIN: Mapping[str, Builder] = {
         )
     },
 }
-"""Ceilings of the machine, and plain ways to do what is measured."""
+"""Ceilings of the machine, and plain ways to do the measured work."""
 MEASURED: Mapping[str, Builder] = {
     "affine": affine_layer,
     **{
@@ -421,21 +409,21 @@ MEASURED: Mapping[str, Builder] = {
         training, "acer_continuous", "InvertedPendulum-v4", "mujoco", 3_200
     ),
 }
-"""Every piece of work that has a share."""
+"""Every workload that has a share."""
 WORKLOADS: Mapping[str, Builder] = {**PLAIN, **MEASURED}
 GATED = tuple(
     name for name in MEASURED if not name.startswith(("train-", "gather", "recorder", "sample-"))
 )
-"""Short enough for a gate, and no matter of the disk."""
+"""Workloads that are short enough for a gate and independent of the disk."""
 UPDATES = tuple(name for name in MEASURED if name.startswith("update-"))
-"""Gradient steps: what the exact tier counts."""
+"""Gradient steps, which the exact tier counts."""
 
 
 def check_names(names: Sequence[str], known: Collection[str], what: str = "workload") -> None:
-    """Make sure that names are among those that can be asked for.
+    """Check that all names are known.
 
     Raises:
-        UsageError: for the first that is not.
+        UsageError: for the first unknown one.
     """
     for name in names:
         if name not in known:
@@ -444,7 +432,7 @@ def check_names(names: Sequence[str], known: Collection[str], what: str = "workl
 
 @contextmanager
 def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
-    """Build work by name, with folders that are removed afterwards.
+    """Build workloads by name, in folders that are removed afterwards.
 
     Raises:
         UsageError: for an unknown name.
@@ -479,16 +467,16 @@ def pinned(name: str) -> Iterator[None]:
 
 
 def serve() -> None:
-    """Do on standard input's orders what `reproduce.gate.Worker` asks for, work after work.
+    """Serve `gate.Worker`: read orders from stdin, answer with timings.
 
-    The first line that is written is the folder whose code this is. An order "name slowdown" forks
-    a process that builds the work and writes "ready", or what was wrong; it answers every line
-    "count" with the seconds of so many repetitions, until an empty line ends it, which is answered
-    with "ended". `slowdown` makes every repetition wait, busily, until it has taken as many times
-    as long: how well the gate finds slow code is measured with it.
+    The first answer is the folder whose code runs. An order "name slowdown" forks a process that
+    builds the work and answers "ready", or the error. It then answers each line "count" with the
+    seconds of that many repetitions. An empty line ends it; the answer is "ended". `slowdown`
+    multiplies the time of every repetition by busy waiting, to measure how well the gate finds
+    slow code.
     """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the work prints is no answer
+    os.dup2(2, 1)  # the work's own output is not an answer
     print(Path(agents.__file__).parents[1], file=answers, flush=True)
     while order := sys.stdin.readline():
         if order.strip():
@@ -522,7 +510,7 @@ def _serve_one(name: str, slowdown: float, answers: TextIO) -> None:
 
 
 def time_repetitions(repeat: Callable[[], object], count: int) -> float:
-    """Return the seconds that `count` repetitions take; the garbage collector waits meanwhile."""
+    """Return the seconds that `count` repetitions take, with the garbage collector off."""
     gc.disable()
     started = time.perf_counter()
     for _ in range(count):
@@ -542,7 +530,7 @@ def _slowly(repeat: Callable[[], object], slowdown: float) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Drop what a training prints."""
+    """Drop a training's output."""
     with Path(os.devnull).open("w") as sink, redirect_stdout(sink):
         yield
 
@@ -588,8 +576,8 @@ def _actions(generator: np.random.Generator, shape: Sequence[int], spaces: Space
     return generator.integers(0, spaces.num_outputs, shape)
 
 
-def _sac_replay(size: int, num_seeds: int = 1) -> sac.Replay:
-    replay = sac.Replay(num_seeds, size, 1000, 17, 6, CPU)
+def _sac_replay(size: int, num_seeds: int = 1) -> Replay:
+    replay = Replay(num_seeds, size, 1000, 17, 6, CPU)
     generator = np.random.default_rng(0)
     for _ in range(size // 1000):
         obs = _normal(generator, num_seeds, 1000, 17)
@@ -600,7 +588,7 @@ def _sac_replay(size: int, num_seeds: int = 1) -> sac.Replay:
 
 
 def _step(generator: np.random.Generator, num_envs: int, spaces: Spaces) -> Step:
-    """Return what a step could have caused, `[1, N, ...]`; few episodes end."""
+    """Return a possible outcome of a step, `[1, N, ...]`; few episodes end."""
     obs = _observations(generator, num_envs, spaces)[None]
     rewards, ends = _normal(generator, 1, num_envs), generator.random((1, num_envs)) < 0.02
     no, yes = np.zeros_like(ends), np.ones_like(ends)
@@ -608,27 +596,46 @@ def _step(generator: np.random.Generator, num_envs: int, spaces: Spaces) -> Step
     return Step(obs, obs, rewards, rewards, ends, no, yes, ends, zeros, zeros)
 
 
-def _acer_replay() -> tuple[acer.Config, acer.Replay]:
-    config = acer.PRESETS["classic", "paper"].config
-    replay, generator = acer.Replay(config, CARTPOLE, CPU), np.random.default_rng(0)
-    replay.put_first_obs(_observations(generator, config.num_envs, CARTPOLE))
-    log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
-    for _ in range(20 * config.unroll_length):
-        actions = _actions(generator, (config.num_envs,), CARTPOLE)
-        replay.add(actions, log_probs, _step(generator, config.num_envs, CARTPOLE))
-    return config, replay
+def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
+    """Return an unroll of random steps, as if a policy had collected it."""
+    generator = np.random.default_rng(0)
+    unroll = Unroll(spaces, config.num_envs, config.unroll_length, CPU, keeps_outputs=True)
+    for t in range(config.unroll_length + 1):
+        unroll.put_obs(t, _observations(generator, config.num_envs, spaces))
+    unroll.actions.copy_(torch.from_numpy(_actions(generator, unroll.actions.shape, spaces)))
+    unroll.behaviour.copy_(torch.from_numpy(_normal(generator, *unroll.behaviour.shape)))
+    outcomes = unroll.outcomes
+    outcomes.rewards[:] = _normal(generator, *outcomes.rewards.shape)
+    outcomes.terminations[:] = generator.random(outcomes.rewards.shape) < 0.02
+    outcomes.valid[:] = True
+    return unroll
 
 
-def _acer_continuous_replay() -> tuple[acer_continuous.Config, acer_continuous.Replay]:
-    config = acer_continuous.PRESETS["mujoco", "paper"].config
-    replay = acer_continuous.Replay(config, HALF_CHEETAH, CPU)
-    generator, shape = np.random.default_rng(0), (config.num_envs, 6)
-    replay.put_first_obs(_observations(generator, config.num_envs, HALF_CHEETAH))
-    policy = acer_continuous.Gaussian(torch.zeros(shape), torch.full(shape, math.log(0.3)))
+def _filled_replay(config: UnrollConfig, spaces: Spaces, behaviour: np.ndarray) -> UnrollReplay:
+    """Return a replay of random steps; the policy that acts is always `behaviour`, `[N, D]`."""
+    replay, generator = (
+        UnrollReplay(spaces, config, behaviour.shape[1], CPU),
+        np.random.default_rng(0),
+    )
+    replay.put_first_obs(_observations(generator, config.num_envs, spaces))
+    shape = (config.num_envs, spaces.num_outputs) if spaces.continuous else (config.num_envs,)
     for _ in range(4 * config.unroll_length):
-        actions = _actions(generator, shape, HALF_CHEETAH)
-        replay.add(actions, policy, _step(generator, config.num_envs, HALF_CHEETAH))
-    return config, replay
+        actions = _actions(generator, shape, spaces)
+        replay.add(actions, behaviour, _step(generator, config.num_envs, spaces))
+    return replay
+
+
+def _acer_replay() -> tuple[acer.Config, UnrollReplay]:
+    config = acer.PRESETS["classic", "paper"].config
+    log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
+    return config, _filled_replay(config, CARTPOLE, log_probs)
+
+
+def _acer_continuous_replay() -> tuple[acer_continuous.Config, UnrollReplay]:
+    config = acer_continuous.PRESETS["mujoco", "paper"].config
+    policy = np.zeros((config.num_envs, 12), dtype=np.float32)
+    policy[:, 6:] = math.log(0.3)
+    return config, _filled_replay(config, HALF_CHEETAH, policy)
 
 
 def _record_run(directory: Path, config: sac.Config) -> None:

@@ -1,1 +1,1 @@
-"""Tasks, vectorised environments, recording and hardware facts: everything but learning."""
+"""Tasks, environments, records, networks' parts, optimisers and replay: shared by all agents."""

@@ -1,8 +1,8 @@
 """Affine layers, and perceptrons made of them, at a processor's full speed.
 
-torch multiplies float32 matrices with MKL, which keeps to AVX2 on processors that Intel did not
-make. oneDNN, which torch brings for its convolutions, uses all that the processor has: on an AMD
-EPYC with AVX-512 a product of two 256 x 256 matrices runs at 244 GFLOP/s instead of 117. Both are
+torch multiplies float32 matrices with MKL, which uses AVX2 at most on processors that Intel did not
+make. oneDNN, which torch ships for its convolutions, uses all instructions: on an AMD EPYC with
+AVX-512 a product of two 256 x 256 matrices runs at 244 GFLOP/s instead of 117. Both compute in
 float32 throughout; they differ in the order of summation.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 Layers = Sequence[tuple[Tensor, Tensor]]
 """The weight `[in, out]` and the bias `[out]` of every layer of a perceptron."""
 _FEWEST_PRODUCTS = 700_000
-"""Below as many multiplications, oneDNN's longer way in costs more than it gains."""
+"""Below this number of multiplications, calling oneDNN costs more time than it saves."""
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """oneDNN's `x @ w.T + b`; None where torch was built without it."""
 _relu_gradient: Any = torch.ops.aten.threshold_backward.grad_input
@@ -26,7 +26,7 @@ def affine(
     bias: Float[Tensor, " O"], inputs: Float[Tensor, "B I"], weight: Float[Tensor, "I O"]
 ) -> Float[Tensor, "B O"]:
     """Return `bias + inputs @ weight`, as `torch.addmm` does."""
-    if _gains(inputs, weight):
+    if _is_faster(inputs, weight):
         return _Affine.apply(bias, inputs, weight)
     return torch.addmm(bias, inputs, weight)
 
@@ -36,19 +36,19 @@ def perceptrons(
 ) -> Float[Tensor, "S K B O"]:
     """Apply K independent perceptrons with ReLU between their layers for each of S seeds.
 
-    The same as `affine` and `relu` one after another, but one node of the graph with one gradient:
-    at usual widths the nodes of single layers cost a fifth of the time that their products take.
+    Equal to `affine` and `relu` in turn, but a single node of the graph: at usual widths, a node
+    per layer adds a fifth to the time of the products.
 
     Args:
         inputs: one batch per seed, shared by its K members.
         flat: all weights layer by layer, each in the order `[S, K, in, out]`, then all biases.
-        members: of each seed and member the layers, views of `flat`.
+        members: `members[s][k]` holds that member's layers, views of `flat`.
     """
     return _Perceptrons.apply(inputs, flat, members)
 
 
 class _Affine(torch.autograd.Function):
-    """The same, forwards and backwards by oneDNN."""
+    """`affine` by oneDNN, forwards and backwards."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class _Affine(torch.autograd.Function):
 
 
 class _Perceptrons(torch.autograd.Function):
-    """Forwards and backwards through one member after another."""
+    """`perceptrons`, forwards and backwards through one member after another."""
 
     @staticmethod
     def forward(
@@ -113,14 +113,14 @@ class _Perceptrons(torch.autograd.Function):
         )
 
 
-def _gains(left: Tensor, right: Tensor) -> bool:
-    """Whether oneDNN makes a product faster; one of a single column it never does."""
+def _is_faster(left: Tensor, right: Tensor) -> bool:
+    """Return whether oneDNN makes a product faster; it never does if `right` has one column."""
     large = left.shape[0] * right.numel() >= _FEWEST_PRODUCTS and right.shape[1] > 1
     return large and _linear is not None and not left.is_cuda and left.dtype == torch.float32
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    if _gains(left, right):
+    if _is_faster(left, right):
         return _linear(left, right.t(), bias, "none", [], "")
     return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)
 

@@ -1,7 +1,8 @@
-"""Policies on disk: weights in safetensors, all else that acting needs in JSON beside them."""
+"""Policies on disk: weights in safetensors, everything else that acting needs in JSON."""
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.files import write_atomically, write_json
-from suite.settings import UsageError
+from suite.settings import ConfigT, UsageError, by_todays_names
 from suite.tasks import Task
 from suite.vector_env import Spaces
 
@@ -18,15 +19,15 @@ WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 
 Decide = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
-"""From observations `[B, *obs]` to actions as `VectorEnv.step` takes them: drawn, or the mode."""
+"""Maps observations `[B, *obs]` to actions for `VectorEnv.step`: drawn; None: the mode."""
 
 
 class Policy:
     """A trained policy: call it with observations, get actions.
 
     Args:
-        task: what it was trained on.
-        spaces: of that task.
+        task: the task it was trained on.
+        spaces: shapes and bounds of that task.
         decide: the agent's own rule.
     """
 
@@ -38,11 +39,11 @@ class Policy:
             self._half_range = (high - self._low) / 2
 
     def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Return actions as `VectorEnv.step` takes them: numbers, or `[..., A]` in [-1, 1].
+        """Return actions for `VectorEnv.step`: numbers `[...]`, or `[..., A]` in [-1, 1].
 
         Args:
             obs: one observation or any batch of them.
-            generator: draws from the policy; None: its mode.
+            generator: random numbers to draw from the policy; None: take its mode.
         """
         obs, shape = np.asarray(obs), self._spaces.obs_shape
         actions = self._decide(obs.reshape(-1, *shape), generator)
@@ -56,6 +57,28 @@ class Policy:
         return self._low + (actions + 1) * self._half_range
 
 
+def config_of(
+    config_class: type[ConfigT], description: Mapping[str, Any], settings: Sequence[str]
+) -> ConfigT:
+    """Return the configuration that a policy acts by; settings of learning keep their defaults.
+
+    Args:
+        config_class: the agent's `Config`.
+        description: of the policy.
+        settings: those that it holds, beside task and protocol.
+
+    Raises:
+        UsageError: naming those that it lacks.
+    """
+    fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    names = [name for name in ("task", "protocol", *settings) if name in fields]
+    missing = [name for name in names if name not in description]
+    if missing:
+        raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")
+    kept = {name: description[name] for name in names}
+    return config_class(**{k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()})
+
+
 def save_policy(
     directory: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]
 ) -> None:
@@ -64,10 +87,10 @@ def save_policy(
     Args:
         directory: the run's folder.
         weights: tensors by name; written contiguous and on the CPU.
-        description: what rebuilding the network and acting needs, `agent` and `task` among it.
+        description: settings that rebuild the network and act, `agent` and `task` included.
 
     Raises:
-        OSError: if the disk refuses; an earlier policy then stays whole.
+        OSError: if writing fails; each of the two files is then the old one or the new one.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_atomically(directory / WEIGHTS, safetensors.torch.save(tensors))
@@ -78,7 +101,7 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the description that `save_policy` wrote.
 
     Raises:
-        UsageError: if there is no policy, or one of the files is not what it should be.
+        UsageError: if the policy is missing or unreadable.
     """
     try:
         description = json.loads((directory / DESCRIPTION).read_text())
@@ -93,4 +116,4 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
     if not isinstance(description, dict) or "agent" not in description:
         raise UsageError(f"unreadable policy in {directory}: {DESCRIPTION} names no agent")
-    return weights, description
+    return weights, by_todays_names(description)

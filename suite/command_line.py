@@ -1,4 +1,4 @@
-"""Reading command lines: every mistake is one line that names the fix, and exit status 2."""
+"""Command lines: every mistake gives one line that names the fix, and exit status 2."""
 
 import argparse
 import contextlib
@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 import tyro
 
 from suite.files import NO_SPACE
-from suite.settings import ConfigT, Preset, UsageError, find_preset, nearest
+from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_preset, nearest
 from suite.tasks import find_task, tasks_in
 
 
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
     """Call `main` with this process's arguments and return its exit status.
 
-    A `UsageError` and a full disk become one line on standard error and status 2; any other error
-    its traceback and status 2 (1 would say that a score is below its reference); Ctrl-C becomes
-    status 130.
+    A `UsageError` or a full disk gives one line on standard error and status 2. Any other error
+    gives its traceback and status 2 (status 1 means that a score is below its reference). Ctrl-C
+    gives status 130.
     """
     try:
         return main(sys.argv[1:])
@@ -43,31 +43,31 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
 
 
 def _printable(text: str) -> str:
-    """Return `text` with what would move a terminal's cursor, or cannot be shown, spelt out."""
+    """Return `text` with control characters and other unprintable ones escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaints are `UsageError`s and that knows no abbreviations."""
+    """An ArgumentParser that raises `UsageError` and rejects abbreviated flags."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print beside a page of usage."""
+        """Raise argparse's message as a `UsageError`, without its page of usage."""
         raise UsageError(message)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Refuse `--flag=--`, from which argparse makes a flag without its value."""
+        """Refuse `--flag=--`, which argparse reads as a flag without a value."""
         for word in args or ():
             if word.startswith("--") and word.endswith("=--"):
-                raise UsageError(f"argument {word.removesuffix('=--')}: '--' is no value")
+                raise UsageError(f"argument {word.removesuffix('=--')}: '--' is not a value")
         return super().parse_known_args(args, namespace)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Read `argv`; an unknown flag is answered with the nearest known one."""
+        """Return the options of `argv`; for an unknown flag, name the nearest known one."""
         options, unknown = self.parse_known_args(argv)
         flags = [word for word in unknown if word.startswith("-")]
         if flags:
@@ -91,10 +91,10 @@ def override(
     """Return `config` with command-line flags such as `--gamma 0.9` applied.
 
     Args:
-        config: what the flags change.
+        config: the configuration to change.
         flags: the command line.
         prog: the program's name, for `--help`.
-        beside: flags that the caller has read already, with their help.
+        beside: flags that the caller has read already, with their help, for `--help`.
 
     Raises:
         UsageError: for an unknown flag (with the nearest known one) or a value that does not fit.
@@ -110,6 +110,11 @@ def override(
             name = flag[2:].split("=")[0].replace("_", "-").removeprefix("no-")
             if name not in known:
                 near = nearest("--" + name, ("--" + other for other in known))
+                todays = [
+                    today.replace("_", "-") for today in RENAMED.get(name.replace("-", "_"), ())
+                ]
+                if todays and known.issuperset(todays):
+                    near = f"; it is called --{' and --'.join(todays)} today"
                 raise UsageError(f"unknown setting {flag.split('=')[0]}{near}")
     complaint = io.StringIO()
     try:
@@ -151,22 +156,22 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
     for suite in suites:
         if any(find_task(other).family == family for other in tasks_in(suite)):
             return suite
-    raise UsageError(f"no settings for {task} here: choose a suite's with --suite {suites[0]}")
+    raise UsageError(f"no preset covers {task}: choose a suite, for example --suite {suites[0]}")
 
 
 RUN_FLAGS = {
-    "--out": "folder that the runs go into, one `seed-<k>` each (default: runs/alone/<task>)",
+    "--out": "folder for the runs, one `seed-<k>` each (default: runs/alone/<task>)",
     "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
     "--like": "published source whose preset gives the defaults (default: paper)",
-    "--checkpoint-minutes": "time between two checkpoints, from which the same command goes on "
-    "if it is killed (default: 5; 0: at every update)",
+    "--checkpoint-minutes": "time between two checkpoints; a killed command that is started again "
+    "resumes from the last one (default: 5; 0: at every update)",
 }
-"""What an agent's command takes beside its configuration."""
+"""Flags of an agent's command beside its settings, with their help."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a run comes from and where it goes: all that is not a hyper-parameter."""
+    """Options of an agent's command that are not settings: its preset, folder and checkpoints."""
 
     suite: str
     source: str
@@ -191,7 +196,7 @@ def read_command_line(
         the preset's configuration with every flag applied, and the run's options.
 
     Raises:
-        UsageError: for anything that cannot be read.
+        UsageError: for any mistake in the command line.
     """
     parser = Parser(prog=prog, add_help=False)
     parser.add_argument("--suite")

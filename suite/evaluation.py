@@ -1,4 +1,4 @@
-"""Scoring a policy: the first episode of each of several environments made afresh."""
+"""Score a policy: one episode in each of several fresh environments."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,8 +24,8 @@ def evaluate(
     `env_steps`, so an evaluation neither disturbs training nor depends on what came before it.
 
     Args:
-        task: what to play.
-        act: maps observations `[S, episodes, *obs]` to actions as `VectorEnv.step` wants them.
+        task: the task to play.
+        act: maps observations `[S, episodes, *obs]` to actions for `VectorEnv.step`.
         seeds: the runs' seeds, in the order of the `S` axis.
         env_steps: training steps so far; part of the random stream's name.
         episodes: environments per seed, each of which plays one episode.

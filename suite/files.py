@@ -1,4 +1,4 @@
-"""Small rules about files: names that are safe as paths, writes that cannot be torn, sums."""
+"""Files: safe names, atomic writes, checksums."""
 
 import errno
 import hashlib
@@ -12,9 +12,9 @@ from typing import Any
 from suite.settings import UsageError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk, a quota or the limit of a file's size is used up."""
+"""Error numbers: the disk is full, a quota is used up, or a file would be too large."""
 CHECKPOINT = "checkpoint"
-"""Folder, in that of a run, of what the run goes on from if it is killed."""
+"""A run's checkpoint folder."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -23,7 +23,7 @@ def check_name(name: str, what: str) -> str:
 
     Args:
         name: the candidate, as a user or a file gave it.
-        what: what it names, for the message.
+        what: the kind of thing it names, for the message.
 
     Raises:
         UsageError: if it does not match `[A-Za-z0-9][A-Za-z0-9._-]{0,99}`.
@@ -36,10 +36,10 @@ def check_name(name: str, what: str) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path`, sync it and rename it: readers see the old or the new whole.
+    """Write `content` beside `path`, sync and rename it: readers see the old or the new file whole.
 
     Raises:
-        OSError: if the disk refuses; `path` then holds what it held before.
+        OSError: if writing fails; `path` then keeps its old content.
     """
     # Not the process's number: on a shared disk, another machine's process may have the same.
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -54,18 +54,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def to_json(value: object) -> bytes:
-    """Return `value` as readable JSON. Non-finite numbers are refused (ValueError)."""
+    """Return `value` as indented JSON; raise a ValueError for a non-finite number."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode()
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` as `to_json` does, atomically."""
+    """Write `value` as JSON, atomically."""
     write_atomically(path, to_json(value))
 
 
 def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
-    """Return how many bytes a file holds, at most `num_bytes`, and their SHA-256; syncs them.
+    """Sync a file; return the number and SHA-256 of its bytes, of the first `num_bytes` at most.
 
     Raises:
         OSError: if it cannot be read.

@@ -1,4 +1,4 @@
-"""What a run ran on: processor, accelerator, package versions, and the code's revision."""
+"""The machine, package versions and code revision of a run."""
 
 import ctypes
 import hashlib
@@ -15,9 +15,9 @@ from typing import Any
 from suite.settings import UsageError, nearest
 
 REVISION = "revision.json"
-"""Stands in for git beside a copy of the code; see `revision`."""
+"""File that replaces git in a copy of the code; see `revision`."""
 SETTINGS = "results/references/*/{agent}.toml"
-"""Where the sources' settings for an agent are; see `suite/presets.py`."""
+"""Files with the sources' settings for an agent; see `suite/presets.py`."""
 PACKAGES = ("torch", "envpool", "gymnasium", "numpy", "scipy", "pandas", "safetensors")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
@@ -60,7 +60,7 @@ def find_device(name: str) -> Any:
     """Return the `torch.device` called `name`: `cpu`, `cuda`, `cuda:<i>`, or `auto`.
 
     Raises:
-        UsageError: for another name, or a GPU that is not there.
+        UsageError: for an unknown name or a missing GPU.
     """
     import torch
 
@@ -81,10 +81,10 @@ def find_device(name: str) -> Any:
 
 
 def use_threads(num_threads: int) -> None:
-    """Let torch compute with `num_threads` threads, and keep the memory that it frees.
+    """Let torch compute with `num_threads` threads, and keep the memory it frees in the process.
 
-    By its defaults, glibc may give tensors of 128 KiB and more back to the system at every update
-    and get them again page by page, which costs up to a fifth of the time.
+    By default, glibc may return tensors of 128 KiB and more to the system at every update and
+    request them again page by page, which costs up to a fifth of the time.
     """
     import torch
 
@@ -99,7 +99,7 @@ def use_threads(num_threads: int) -> None:
 def revision() -> dict[str, Any]:
     """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes.
 
-    A copy of a checkout holds what it said in a file.
+    A copy of a checkout reads both from its `revision.json`.
     """
     root = _root()
     if (root / REVISION).exists():
@@ -119,8 +119,8 @@ def revision() -> dict[str, Any]:
 def sources(agent: str) -> dict[str, str]:
     """Return the SHA-256 of every file that decides what an agent's run does, by path.
 
-    Unlike a commit it stays the same where only pages, tests or figures change, and differs where
-    a change is not committed.
+    Unlike a commit, the sums ignore changes of pages, tests and figures, and show changes that are
+    not committed.
     """
     root = _root()
     paths = [root / "agents" / f"{agent}.py", *sorted((root / "suite").glob("*.py"))]

@@ -1,10 +1,10 @@
-"""Exact resume: what a run needs to go on, after it was killed, as if it never had been.
+"""Resume a killed run; it ends with the same bytes.
 
 A journal holds a run's past, the actions of every vector step, and at a checkpoint its present:
 weights, optimisers, random streams, counters (see `suite/snapshot.py`). A run that starts again
-plays the past into fresh environments, which brings back simulators, observations and unfinished
-episodes at the simulator's speed, and takes up the present. `docs/resume.md` says what that is
-worth and what it costs.
+plays the past into fresh environments, which restores simulators, observations and unfinished
+episodes at the simulator's speed, and then loads the present. `docs/resume.md` gives the limits
+and the costs.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from suite.vector_env import Step
 
 STEPS_AT_ONCE = 4_096
 PENDING_BYTES = 2**20
-"""Actions that wait for the next write."""
+"""Size of the actions that may wait for a write."""
 
 
 class Journal:
@@ -37,14 +37,14 @@ class Journal:
         env_steps, num_updates = journal.resume(0, 0)
         ...
             journal.record(actions)
-            if journal.due():
+            if journal.is_due():
                 journal.save(env_steps, num_updates)
 
     Args:
-        recorder: of the run; it knows whether the run goes on from a checkpoint.
+        recorder: the run's; it knows whether the run resumes from a checkpoint.
         env: a `VectorEnv`, not stepped yet.
-        state: all that changes while the run goes on, by name; `resume` restores it in place.
-            Whatever can be made again from `past` needs no place in it.
+        state: everything that training changes, by name; `resume` restores it in place. Leave out
+            whatever `past` can rebuild.
     """
 
     def __init__(self, recorder: Recorder, env: Any, state: Mapping[str, Any]) -> None:
@@ -61,27 +61,27 @@ class Journal:
         self._past = self._replay()
 
     def past(self) -> Iterator[tuple[Step, np.ndarray]]:
-        """Play the recorded steps into the environments; nothing, if the run begins.
+        """Play the recorded steps into the environments; a new run has none.
 
         Yields:
-            what each step caused, and its actions, `[S, N, ...]`.
+            each step's outcome, and its actions, `[S, N, ...]`.
 
         Raises:
-            UsageError: for a record of actions that cannot be played.
+            UsageError: if the recorded actions cannot be played.
         """
         return self._past
 
     def resume(self, *numbers: int | float) -> tuple[Any, ...]:
-        """Play the rest of the past, then restore the state that the checkpoint holds.
+        """Play the rest of the past, then restore the checkpoint's state.
 
         Args:
-            numbers: those of a run that begins; as many and in the order that `save` was given.
+            numbers: initial values of the numbers that `save` is given, in the same order.
 
         Returns:
-            the numbers of the checkpoint, or those given where the run begins.
+            the checkpoint's numbers; in a new run, the initial values.
 
         Raises:
-            UsageError: if the environments are not where they were, or the checkpoint is damaged.
+            UsageError: if the environments reach another state, or the checkpoint is damaged.
         """
         for _ in self._past:
             pass
@@ -91,14 +91,14 @@ class Journal:
         content = snapshot.content
         if self._env.fingerprint() != content["environments"]:
             raise UsageError(
-                f"the simulator did not repeat itself, so this run cannot go on exactly: delete "
-                f"{self._folder} to begin it anew"
+                f"the simulator did not repeat itself, so this run cannot resume exactly: delete "
+                f"{self._folder} to start it from scratch"
             )
         try:
             unpack(content["state"], snapshot.tensors, self._state)
             restored = tuple(unpack(content["numbers"], {}, list(numbers)))
             if len(restored) != len(numbers):
-                raise ValueError(f"{len(restored)} numbers in place of {len(numbers)}")
+                raise ValueError(f"{len(restored)} numbers instead of {len(numbers)}")
             self._recorder.restart_clock(content["clock"])
         except BROKEN as error:
             raise self._unreadable(error) from None
@@ -106,27 +106,27 @@ class Journal:
         return restored
 
     def record(self, actions: np.ndarray) -> None:
-        """Keep the actions of one vector step, `[S, N, ...]`, or of several, `[T, S, N, ...]`.
+        """Record the actions of one vector step, `[S, N, ...]`, or of several, `[T, S, N, ...]`.
 
-        The axis of one seed may be left out.
+        With one seed, the axis S may be left out.
         """
         self._pending += actions.astype(self._type).tobytes()
         if len(self._pending) > PENDING_BYTES:
             self._write_pending()
 
-    def due(self) -> bool:
-        """Whether it is time for a checkpoint."""
+    def is_due(self) -> bool:
+        """Return whether it is time for a checkpoint."""
         return time.perf_counter() - self._saved_at >= self._recorder.checkpoint_seconds
 
     def save(self, *numbers: int | float) -> None:
-        """Make a checkpoint; from here the run goes on if it is killed from now on.
+        """Write a checkpoint; if the run is killed later, it resumes from here.
 
         Args:
-            numbers: counters and sums that are no objects: `resume` returns them.
+            numbers: counters and sums outside the `state`; `resume` returns them.
 
         Raises:
-            OSError: if the disk refuses; the checkpoint before stays.
-            UsageError: if another process has begun the same run meanwhile.
+            OSError: if writing fails; the previous checkpoint stays.
+            UsageError: if another process has started the same run meanwhile.
         """
         self._write_pending(sync=True)
         tensors: dict[str, Tensor] = {}
@@ -141,7 +141,7 @@ class Journal:
         self._recorder.clock.start()
 
     def _replay(self) -> Iterator[tuple[Step, np.ndarray]]:
-        """Play the actions of the file, whose length and sum the recorder has checked."""
+        """Play the actions of the file; the recorder has checked its length and checksum."""
         if self._recorder.snapshot is None:
             return
         num_steps, rest = divmod(
@@ -163,7 +163,7 @@ class Journal:
                 yield step, actions
 
     def _write_pending(self, *, sync: bool = False) -> None:
-        """Append the actions that wait; those after the last checkpoint are cut on resume."""
+        """Append the waiting actions to the file; `resume` cuts those after the checkpoint."""
         self._recorder.check_ours()
         self._folder.mkdir(exist_ok=True)
         with self._path.open("ab") as file:
@@ -180,5 +180,6 @@ class Journal:
 
     def _unreadable(self, error: object) -> UsageError:
         return UsageError(
-            f"unreadable checkpoint in {self._folder}: {error}; delete it to begin the run anew"
+            f"unreadable checkpoint in {self._folder}: {error}; "
+            "delete it to start the run from scratch"
         )

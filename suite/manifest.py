@@ -1,7 +1,7 @@
-"""Whether a finished run's files are what they were: SHA-256 sums, written with `finished`.
+"""SHA-256 sums of a finished run's files, which show any later change of them.
 
-`SHA256SUMS` has the format of `sha256sum`, so `sha256sum --check SHA256SUMS` answers as well. It
-covers itself too: it must be, byte for byte, what the files give now.
+`SHA256SUMS` has the format of `sha256sum`, so `sha256sum --check SHA256SUMS` works too. The
+manifest itself is checked as well: its bytes must equal the sums that the files give now.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
 POLICY = ("policy.safetensors", "policy.json")
 FILES = (*TABLES, *POLICY, MANIFEST)
-"""What a run writes beside `run.json`."""
+"""Files that a run writes beside `run.json`."""
 COVERED = (*TABLES, *POLICY, "run.json")
 
 
 def write_manifest(folder: Path, record: bytes) -> None:
-    """Write the sums of a run's files, and of the `run.json` that is about to say `finished`.
+    """Write the sums of a run's files, and of `record`, the finished `run.json` to be written next.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if writing fails.
     """
     sums = _sums(folder)
     sums["run.json"] = hashlib.sha256(record).hexdigest()
@@ -31,7 +31,7 @@ def write_manifest(folder: Path, record: bytes) -> None:
 
 
 def damage(folder: Path) -> str:
-    """Return the names of a run's files that are not what its manifest says; empty if none is.
+    """Return the names of a run's files that differ from its manifest; empty if none does.
 
     Raises:
         FileNotFoundError: if the folder has no manifest.
@@ -53,7 +53,7 @@ def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file that is there, in hexadecimal digits, by name."""
+    """Return the SHA-256 of every existing file, in hexadecimal digits, by name."""
     sums: dict[str, str] = {}
     for name in COVERED:
         try:
@@ -69,7 +69,7 @@ def _render(sums: dict[str, str]) -> bytes:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes whenever a file is written or replaced; None without a file."""
+    """Return numbers that change whenever a file is written or replaced; None without a file."""
     try:
         facts = path.stat()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Sources as data: presets are read from `results/references/<source>/<agent>.toml`.
 
-A file states one source's settings for one agent, each with the place that says so:
+A file states one source's settings for one agent, each with the place that states it:
 
     title = "jaxrl (Ilya Kostrikov)"
     repository = "ikostrikov/jaxrl"     # cited files are those of this commit
@@ -8,15 +8,15 @@ A file states one source's settings for one agent, each with the place that says
     judged_by = "jaxrl"                 # any field of `Preset` but `config`
 
     [settings]                          # fields of the agent's `Config`; all else is its default
-    orthogonal_gain = { value = 1.0, at = "sac.py:22" }
-    evaluation_episodes = { value = 1, because = "inferred from ..." }   # where no line says so
+    hidden_gain = { value = 1.0, at = "sac.py:22" }
+    evaluation_episodes = { value = 1, because = "inferred from ..." }   # if no line states it
 
     [budgets]
     paper = { env_steps = 1_000_000, num_seeds = 10 }
 
-    [suites.mujoco]                     # one table for each suite; what it says replaces the above
+    [suites.mujoco]                     # one table for each suite; its entries replace those above
 
-`"none"` stands for None. Every mistake is a `UsageError` that names file and key.
+`"none"` means None. Every mistake is a `UsageError` that names file and key.
 """
 
 import dataclasses
@@ -32,21 +32,21 @@ from suite.settings import BUDGETS, ConfigT, Preset, UsageError, nearest
 from suite.tasks import SUITES, find_suite, find_task
 
 REFERENCES = Path(__file__).resolve().parents[1] / "results" / "references"
-"""A folder for each source."""
+"""Holds a folder for each source."""
 COMMIT = re.compile("[0-9a-f]{40}")
 CITATION = re.compile(
     r"arXiv:\d{4}\.\d{4,5}, .+"  # a place in a paper
     r"|(?P<elsewhere>[\w.-]+/[\w.-]+@[0-9a-f]{7,40}:)?[^\s:][^:]*:\d+(-\d+)?(, \d+(-\d+)?)*"
 )
-"""`file:line`, `file:first-last, line`, before it `owner/name@commit:` for another repository."""
+"""`file:line` or `file:first-last, line`, after `owner/name@commit:` if in another repository."""
 _hints = cache(get_type_hints)
 PRESET = {name: hint for name, hint in _hints(Preset).items() if name != "config"}
 SHARED = {**PRESET, "task": str, "settings": Mapping[str, Any]}
-"""What a file says, and a suite of it otherwise; `task` is the one of the agent's own command."""
+"""Keys that a file has and its suites may replace; `task`: default of the agent's own command."""
 SOURCE = {**SHARED, "title": str, "repository": str, "commit": str, "suites": Mapping[str, Any]}
 SUITE = {**SHARED, "names": tuple[str, ...], "first": bool}
-"""`names`: what `--like` calls it, where that is not the folder's name; `first`: this suite has the
-task that an agent's own command trains if it is told none."""
+"""`names`: names for `--like` other than the folder's; `first`: this suite's preset has the task
+that an agent's own command trains by default."""
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -69,7 +69,7 @@ def read_presets(
 ) -> dict[tuple[str, str], Preset[ConfigT]]:
     """Return an agent's preset of every source, by (suite, source).
 
-    Suites come in the order of `SUITES`, but for the one that is marked `first`; within a suite
+    The suite marked `first` comes first, the others in the order of `SUITES`; within a suite
     `paper` comes first, then the others by name.
 
     Args:
@@ -78,8 +78,8 @@ def read_presets(
         root: the folder that holds a folder for each source.
 
     Raises:
-        UsageError: naming file and key: it is unknown or missing, its value is of another type or
-            is refused by the configuration, or nothing says where it comes from.
+        UsageError: naming file and key, if the key is unknown or missing, its value has a wrong
+            type, the configuration refuses it, or its citation is missing.
     """
     entries: list[_Entry] = []
     for path in sorted(root.glob(f"*/{agent}.toml")):
@@ -104,10 +104,10 @@ def read_presets(
 
 
 def _read(path: Path, config_class: type) -> list[_Entry]:
-    """Return what one file says."""
+    """Return the entries of one file, one for each suite and name."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise UsageError(f"{path}: {error}") from None
     source = _table(document, SOURCE, f"{path}: ")
     for name in ("title", "suites"):
@@ -131,12 +131,12 @@ def _read(path: Path, config_class: type) -> list[_Entry]:
 
 
 def _merged(source: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings and budgets of a suite: the file's, with those of its own."""
+    """Return settings and budgets of a suite: the file's, replaced by its own."""
     return {key: {**source.get(key, {}), **said.get(key, {})} for key in ("settings", "budgets")}
 
 
 def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str) -> Preset[Any]:
-    """Return the preset that a suite's whole table describes."""
+    """Return the preset that a suite's merged table describes."""
     for task in table.get("tasks", ()):
         if task not in find_suite(suite):
             near = nearest(task, find_suite(suite))
@@ -144,7 +144,7 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str
     if set(table["budgets"]) != set(BUDGETS):
         raise UsageError(f"{where}budgets must be {', '.join(BUDGETS)}")
     if "judged_by" not in table:
-        raise UsageError(f'{where}judged_by is missing; "none": nothing compares')
+        raise UsageError(f'{where}judged_by is missing; write "none" if no curve judges')
     settings = dict(table["settings"])
     if "task" in table:
         settings["task"] = table["task"]
@@ -166,7 +166,7 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str
 def _check_settings(
     table: dict[str, Any], config_class: type, has_commit: bool, where: str
 ) -> None:
-    """Put values in the place of settings whose citations are sound."""
+    """Check the citation of every setting; replace the table's settings by their values."""
     hints = _hints(config_class)
     values = {}
     for name, entry in table.get("settings", {}).items():
@@ -189,7 +189,7 @@ def _check_settings(
 
 
 def _table(table: object, hints: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a table's values as `hints` ask for, each under its key."""
+    """Return a table's values by key, converted to the types in `hints`."""
     if not isinstance(table, dict):
         raise UsageError(f"{where.rstrip('.: ')}: must be a table, not {table!r}")
     for name in table:
@@ -199,7 +199,7 @@ def _table(table: object, hints: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def _fit(value: Any, hint: Any, where: str) -> Any:
-    """Return a value of a TOML file as the type that a dataclass declares."""
+    """Convert a value of a TOML file to the type that a dataclass declares."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if hint is Any or type(value) is hint:
         return value

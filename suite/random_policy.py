@@ -1,4 +1,4 @@
-"""Measure what a uniformly random policy scores: the zero of every normalised score.
+"""Measure the scores of a uniformly random policy: the zero of every normalised score.
 
 `python -m suite.random_policy --tasks HalfCheetah-v4 --episodes 100` updates
 `suite/random_scores.csv`. Actions are uniform over [-1, 1], scaled to the task's bounds, or over
@@ -38,7 +38,7 @@ def measure(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray:
 
 
 def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None:
-    """Measure `tasks` and update `suite/random_scores.csv`, other rows kept, after each task."""
+    """Measure tasks; after each, replace its row in `suite/random_scores.csv`."""
     for task in tasks:
         episode_returns = measure(task, episodes=episodes, seed=seed)
         rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -63,7 +63,7 @@ def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the command line, measure, write. Returns the exit status."""
+    """Read the command line, measure and write; return the exit status."""
     parser = Parser(prog="python -m suite.random_policy", description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="default: every task")
     parser.add_argument("--episodes", type=int, default=100)

@@ -1,12 +1,11 @@
-"""The record of a run: what an agent measured, as CSV and JSON, per seed.
+"""The record of a run: an agent's measurements, as CSV and JSON, per seed.
 
-`DIR/seed-<k>/` holds `run.json` (what ran, on what, and how it ended), `episodes.csv`,
-`evaluations.csv`, `updates.csv` (all three the same bytes for the same run) and `timing.csv`
-(everything that depends on a clock). Rows are buffered, written whole and flushed at each log
-interval; `finished` is written last, by rename, after the sums of all files (`suite/manifest.py`).
-A run has one writer: if another one begins the same run, the older one stops at its next rows.
-The first seed's folder also holds the checkpoint that unfinished runs go on from
-(`suite/journal.py`).
+`DIR/seed-<k>/` holds `run.json` (settings, machine and outcome), `episodes.csv`, `evaluations.csv`,
+`updates.csv` (the same run gives the same bytes in all three) and `timing.csv` (everything that
+depends on a clock). Rows are buffered, written whole and flushed at each log interval; `finished`
+is written last, by rename, after the sums of all files (`suite/manifest.py`). A run has one writer:
+if another process starts the same run, the older one stops at its next write. The first seed's
+folder also holds the checkpoint that unfinished runs resume from (`suite/journal.py`).
 """
 
 import dataclasses
@@ -17,21 +16,21 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from suite import hardware
-from suite.command_line import RunOptions, read_command_line
+from suite.command_line import RunOptions
 from suite.files import CHECKPOINT, extent, to_json, write_atomically, write_json
 from suite.manifest import FILES, TABLES, write_manifest
-from suite.settings import Preset, UsageError
+from suite.settings import UsageError, recorded_settings
 from suite.vector_env import Step
 
 SCHEMA_VERSION = 2
-"""Version 1 had no manifest and did not say which sources made the run."""
+"""Version 1 had no manifest and no checksums of the code."""
 SECTIONS = ("environment", "acting", "learning", "evaluation")
 EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
 TIMING_COLUMNS = (
@@ -43,11 +42,11 @@ TIMING_COLUMNS = (
 )
 """Followed by `<section>_share` for every section that an agent adds to the clock."""
 ENDS = ("status", "error", "ended_at", "wall_seconds")
-"""What `run.json` says of a seed that has ended, or diverged while others go on."""
+"""Entries of `run.json` that change when a seed ends."""
 UNFINISHED = ("running", "diverged")
-"""How a seed of an unfinished group can stand."""
+"""Statuses of the seeds of an unfinished group."""
 ACTIONS = "actions.bin"
-"""The actions that an unfinished run's environments took, in the folder of its checkpoint."""
+"""File of all actions of an unfinished run, in its checkpoint folder."""
 CHECKPOINT_SECONDS = 300.0
 Status = Literal["running", "finished", "diverged", "failed"]
 
@@ -55,7 +54,7 @@ Status = Literal["running", "finished", "diverged", "failed"]
 class Stopwatch:
     """Splits wall time into sections: each lap is charged to the section that just ended.
 
-    An agent may add sections to `seconds` before it starts, and seconds of another thread.
+    An agent may add sections to `seconds` before it starts, and another thread's seconds to them.
     """
 
     def __init__(self) -> None:
@@ -63,11 +62,11 @@ class Stopwatch:
         self.seconds: dict[str, float] = dict.fromkeys(SECTIONS, 0.0)
 
     def start(self) -> None:
-        """Begin anew: the time since the last lap is charged to nothing."""
+        """Start again; no section is charged for the time since the last lap."""
         self._last = time.perf_counter()
 
     def lap(self, section: str) -> None:
-        """Charge the time since the previous lap to `section` (one of `SECTIONS`)."""
+        """Charge the time since the previous lap to `section` (a key of `seconds`)."""
         now = time.perf_counter()
         self.seconds[section] += now - self._last
         self._last = now
@@ -76,7 +75,7 @@ class Stopwatch:
 class Means:
     """Running means of an agent's diagnostics, torch tensors `[S]` by name.
 
-    They stay on their device until a log interval reads them: the one transfer from a GPU.
+    They stay on their device until the log interval ends: one transfer from a GPU for all.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,7 @@ class Means:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Take in one update's diagnostics."""
+        """Add one update's diagnostics."""
         for name, value in metrics.items():
             if self._counts.get(name, 0):
                 self._sums[name] += value
@@ -93,7 +92,7 @@ class Means:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def read(self) -> dict[str, np.ndarray]:
-        """Return the means since the last call, `[S]` each, and begin anew."""
+        """Return the means since the last call, `[S]` each, and reset them."""
         means = {
             name: (total / self._counts[name]).cpu().numpy() for name, total in self._sums.items()
         }
@@ -101,8 +100,8 @@ class Means:
         return means
 
 
-def passed(interval: int, env_steps: int, num_envs: int) -> bool:
-    """Whether the latest vector step reached or passed a positive multiple of `interval`."""
+def has_passed(interval: int, env_steps: int, num_envs: int) -> bool:
+    """Return whether the latest vector step reached or passed a multiple of `interval` above 0."""
     return env_steps > 0 and env_steps // interval > (env_steps - num_envs) // interval
 
 
@@ -111,7 +110,7 @@ class Recorder:
 
     Args:
         directory: holds one folder `seed-<k>` per seed; made if absent.
-        run: what `run.json` says beyond the machine: agent, suite, source, task, config, command.
+        run: entries of `run.json`: agent, suite, source, task, config, command.
         seeds: the seeds, in the order of the `S` axis.
         checkpoint_seconds: time between two checkpoints.
 
@@ -156,14 +155,16 @@ class Recorder:
                     "machine": hardware.machine(),
                 }
             )
+        self.agent = str(run["agent"])
+        """The agent's name."""
         self._identity = _identity(run, self._runs)
         self.snapshot = self._find_snapshot()
-        """The checkpoint that these runs go on from; None: they begin."""
+        """The checkpoint that these runs resume from; None: they start from the beginning."""
         if self.snapshot is not None:
             self._go_on(self.snapshot.content)
         else:
             for folder in self.seed_directories:
-                _refuse_finished(folder)
+                refuse_finished(folder)
             for folder, record in zip(self.seed_directories, self._runs, strict=True):
                 _open(folder, record)
         self._stamps = [_stamp(folder) for folder in self.seed_directories]
@@ -175,10 +176,10 @@ class Recorder:
         Args:
             agent: the agent's name.
             config: its configuration, a dataclass with `task` and `seeds`.
-            options: where the run comes from and where it goes.
+            options: preset, folder and checkpoints of the run.
 
         Raises:
-            UsageError: for a device that is not there, before anything is written; as `Recorder`.
+            UsageError: for a missing device, before anything is written; otherwise as `Recorder`.
         """
         hardware.find_device(config.device)
         run = {
@@ -193,11 +194,11 @@ class Recorder:
 
     @property
     def active(self) -> list[int]:
-        """Indices of the seeds that have not diverged."""
+        """Return the indices of the seeds that still run."""
         return [i for i, status in enumerate(self.statuses) if status == "running"]
 
     def episodes(self, env_steps: int, step: Step) -> None:
-        """Record the episodes that ended in this vector step, in the order of environments."""
+        """Record the episodes that ended in this vector step, environment by environment."""
         if not step.episode_ends.any():
             return
         for i, env in np.argwhere(step.episode_ends).tolist():
@@ -207,7 +208,7 @@ class Recorder:
     def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
         """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`.
 
-        A seed with a return that is not finite is `diverged` from here on; the others go on.
+        A seed with a non-finite return is `diverged` from here on; the others continue.
         """
         for i in self.active:
             returns = episode_returns[i]
@@ -228,7 +229,7 @@ class Recorder:
     ) -> None:
         """End a log interval: record `metrics` (each `[S]`) and timing, write all rows, flush.
 
-        A seed with a non-finite metric or check is `diverged` from here on; the others go on.
+        A seed with a non-finite metric or check is `diverged` from here on; the others continue.
         """
         for i in self.active:
             values = {name: float(column[i]) for name, column in metrics.items()}
@@ -243,11 +244,11 @@ class Recorder:
         self.flush()
 
     def flush(self) -> None:
-        """Append the buffered rows to the files, whole.
+        """Append the buffered rows to the files, whole rows only.
 
         Raises:
-            OSError: if the disk refuses.
-            UsageError: if another process has begun the same run meanwhile.
+            OSError: if writing fails.
+            UsageError: if another process has started the same run meanwhile.
         """
         for i, (folder, tables) in enumerate(zip(self.seed_directories, self._rows, strict=True)):
             for name, lines in tables.items():
@@ -258,13 +259,13 @@ class Recorder:
                     lines.clear()
 
     def finish(self) -> int:
-        """Flush, and mark every seed that has not diverged as finished. The last thing a run does.
+        """Flush, and mark every seed that still runs as finished. A run calls it last.
 
         Returns:
             the exit status of an agent's command: 0, or 2 if a seed diverged.
 
         Raises:
-            OSError: if the disk refuses; the runs then stay unfinished.
+            OSError: if writing fails; the runs then stay unfinished.
         """
         self.flush()
         for i in self.active:
@@ -273,14 +274,14 @@ class Recorder:
         return 2 if "diverged" in self.statuses else 0
 
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
-        """Flush, and return what a checkpoint holds of the record.
+        """Flush, and return the record's part of a checkpoint.
 
         Args:
             actions: length and SHA-256 of the file of actions.
 
         Raises:
-            OSError: if the disk refuses.
-            UsageError: if another process has begun the same run meanwhile.
+            OSError: if writing fails.
+            UsageError: if another process has started the same run meanwhile.
         """
         self.check_ours()
         self.flush()
@@ -303,19 +304,19 @@ class Recorder:
         }
 
     def check_ours(self) -> None:
-        """Make sure that these runs are still this process's.
+        """Check that these runs still belong to this process.
 
         Raises:
-            UsageError: if another process has begun the same run meanwhile.
+            UsageError: if another process has started the same run meanwhile.
         """
         for i in self.active:
             self._check_ours(i)
 
     def restart_clock(self, clock: Mapping[str, Any]) -> None:
-        """Go on with the times of a checkpoint; those since it was made, and of a replay, are not.
+        """Restore a checkpoint's clock; discard time since it and replay time.
 
         Args:
-            clock: of what `checkpoint` returned.
+            clock: the entry `clock` of the checkpoint.
         """
         now = time.perf_counter()
         self._started = now - clock["wall_seconds"]
@@ -325,7 +326,7 @@ class Recorder:
         self.clock.seconds = dict(clock["seconds"])
 
     def _find_snapshot(self) -> Any:
-        """Return the checkpoint that these runs can go on from; if one does not fit, say why."""
+        """Return the checkpoint to resume from; if the one found does not fit, print why."""
         from suite.snapshot import BROKEN, read_snapshot  # imports torch
 
         try:
@@ -338,12 +339,16 @@ class Recorder:
         except (OSError, *BROKEN) as error:
             snapshot, misfit = None, f"unreadable checkpoint: {error}"
         if misfit:
-            print(f"{self.seed_directories[0]} begins anew: {misfit}", file=sys.stderr, flush=True)
+            print(
+                f"{self.seed_directories[0]} starts from scratch: {misfit}",
+                file=sys.stderr,
+                flush=True,
+            )
             return None
         return snapshot
 
     def _misfit(self, content: Mapping[str, Any]) -> str:
-        """Return why a checkpoint cannot be gone on from exactly, or nothing."""
+        """Return why these runs cannot resume exactly from a checkpoint; empty if they can."""
         theirs = content["identity"]
         differs = [key for key, ours in self._identity.items() if theirs.get(key) != ours]
         if differs:
@@ -351,17 +356,17 @@ class Recorder:
         if any(
             end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in content["ends"]
         ):
-            raise ValueError("no seed can have ended so")
+            raise ValueError("a seed has an impossible status")
         extents = {self.checkpoint_directory / ACTIONS: content["actions"]}
         for i, files in enumerate(content["files"]):
             folder = self.seed_directories[i]
             if self.statuses[i] != "finished":
                 extents |= {folder / name: files[name] for name in TABLES if name in files}
         changed = [path for path, known in extents.items() if extent(path, known[0]) != known]
-        return f"{changed[0]} is not what it was" if changed else ""
+        return f"{changed[0]} was changed" if changed else ""
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
-        """Cut the files back to a checkpoint that fits; a seed that has finished stays as it is."""
+        """Truncate the files to a checkpoint that fits; leave finished seeds as they are."""
         os.truncate(self.checkpoint_directory / ACTIONS, content["actions"][0])
         for i in self.active:
             folder = self.seed_directories[i]
@@ -383,7 +388,7 @@ class Recorder:
             write_json(folder / "run.json", self._runs[i])
 
     def _append(self, i: int, name: str, row: Mapping[str, int | float | np.generic]) -> None:
-        """Buffer a row under the columns of the file's first row; what it lacks stays empty."""
+        """Buffer a row under the columns of the file's first row; missing cells stay empty."""
         if self.statuses[i] != "running":
             return
         if name not in self._rows[i]:
@@ -426,53 +431,28 @@ class Recorder:
         self._stamps[i] = _stamp(folder)
 
     def _check_ours(self, i: int) -> None:
-        """Raise a `UsageError` if `run.json` is no longer the one that this process wrote."""
+        """Raise a `UsageError` if another process has replaced this one's `run.json`."""
         folder = self.seed_directories[i]
         if _stamp(folder) != self._stamps[i]:
-            raise UsageError(f"{folder} was begun anew by another process, which goes on with it")
+            raise UsageError(f"{folder} was started again by another process, which continues it")
 
 
-def train_each_seed(
-    agent: str,
-    train: Callable[[Any, Recorder], object],
-    presets: Mapping[tuple[str, str], Preset[Any]],
-    argv: Sequence[str],
-) -> int:
-    """Train as an agent's own command line says, one seed after another.
-
-    Args:
-        agent: the agent's name.
-        train: trains the only seed of its configuration.
-        presets: the agent's `PRESETS`.
-        argv: the arguments after the program's name.
-
-    Returns:
-        the exit status: 0, or 2 if a seed diverged.
-    """
-    config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
-    each = [dataclasses.replace(config, seeds=(seed,)) for seed in config.seeds]
-    # Seeds have ended if this command was killed: it goes on with the others.
-    ends = [_end_of(alone, options.out) for alone in each]
-    left = [alone for alone, end in zip(each, ends, strict=True) if end is None] or each
-    for alone in left:
-        _refuse_finished(options.out / f"seed-{alone.seeds[0]}")
-    status = 2 if "diverged" in ends else 0
-    for alone in left:
-        recorder = Recorder.for_command(agent, alone, options)
-        train(alone, recorder)
-        status = max(status, recorder.finish())
-    return status
-
-
-def _end_of(alone: Any, directory: Path) -> Status | None:
-    """Return how the only seed of a configuration has ended; None if it has not."""
+def status_of(alone: Any, directory: Path) -> Status | None:
+    """Return the status of a configuration's only seed; None if it has not ended so configured."""
     record = _read_record(directory / f"seed-{alone.seeds[0]}")
     config = json.loads(json.dumps(dataclasses.asdict(alone)))
-    ended = record.get("status") in ("finished", "diverged") and record.get("config") == config
+    settings = record.get("config")
+    same = isinstance(settings, dict) and recorded_settings(type(alone), settings) == config
+    ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None
 
 
-def _refuse_finished(folder: Path) -> None:
+def refuse_finished(folder: Path) -> None:
+    """Refuse to start a run in the folder of a finished one.
+
+    Raises:
+        UsageError: naming the folder.
+    """
     if _is_finished(folder):
         raise UsageError(f"{folder} holds a finished run: choose another --out, or delete it")
 
@@ -482,10 +462,10 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """Return what `run.json` says, or nothing if it is absent or no record.
+    """Return the content of `run.json`; empty if it is absent or not a record.
 
     Raises:
-        UsageError: if it may not be read.
+        UsageError: if it cannot be read.
     """
     try:
         record = json.loads((folder / "run.json").read_bytes())
@@ -497,7 +477,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
 
 
 def _identity(run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all that must be equal for two commands to give the same bytes, as JSON has it."""
+    """Return everything that two commands must share to give the same bytes, as JSON values."""
     machine = records[0]["machine"]
     identity = {
         **{key: value for key, value in run.items() if key != "command"},
@@ -509,7 +489,7 @@ def _identity(run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> d
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
-    """Return what tells one `run.json` from another; None without one."""
+    """Return numbers that identify one `run.json`; None without one."""
     try:
         facts = (folder / "run.json").stat()
     except FileNotFoundError:
@@ -518,7 +498,7 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 
 
 def _open(folder: Path, run: Mapping[str, Any]) -> None:
-    """Begin a run in its folder; what an unfinished run left there is removed."""
+    """Start a run in its folder; remove the files that an unfinished run left there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_checkpoint(folder)
@@ -530,7 +510,7 @@ def _open(folder: Path, run: Mapping[str, Any]) -> None:
 
 
 def _remove_checkpoint(folder: Path) -> None:
-    """Remove what a run goes on from, whatever lies in its place."""
+    """Remove a run's checkpoint, be it a folder, a file or a link."""
     path = folder / CHECKPOINT
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

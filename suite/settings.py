@@ -1,15 +1,15 @@
-"""How an agent's settings are stated: presets and budgets, and the error for bad ones."""
+"""Presets and budgets of an agent, and the error for bad settings."""
 
+import dataclasses
 import difflib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 ConfigT = TypeVar("ConfigT")
 
 BUDGETS = ("smoke", "laptop", "paper")
-"""What a preset may spend; see `Preset.budgets`."""
+"""Names of a preset's budgets; see `Preset.budgets`."""
 
 
 class UsageError(ValueError):
@@ -17,58 +17,60 @@ class UsageError(ValueError):
 
 
 def require(condition: bool, rule: str, value: object) -> None:
-    """Raise a `UsageError` that states the rule and the offending value unless it is kept."""
+    """Raise a `UsageError` that states the rule and the offending value unless the rule is kept."""
     if not condition:
         raise UsageError(f"{rule}, not {value}")
 
 
-def at_least(config: object, bound: int, *names: str) -> None:
-    """Refuse a configuration in which a named field is below `bound`; see `require`."""
-    for name in names:
-        require(
-            getattr(config, name) >= bound,
-            f"{name} must be at least {bound}",
-            getattr(config, name),
-        )
+def check_shape(name: str, tensor: Any, shape: Sequence[int]) -> None:
+    """Raise a ValueError that names the tensor unless it has this shape."""
+    if tensor.dim() != len(shape):
+        raise ValueError(f"{name} must have rank {len(shape)}, not {tensor.dim()}")
+    if tensor.shape != tuple(shape):
+        raise ValueError(f"{name} must have the shape {[*shape]}, not {[*tensor.shape]}")
 
 
-def above(config: object, bound: int, *names: str) -> None:
-    """Refuse a configuration in which a named field is neither None nor above `bound`."""
-    for name in names:
-        value = getattr(config, name)
-        require(value is None or value > bound, f"{name} must be above {bound}", value)
+RENAMED: Mapping[str, tuple[str, ...]] = {
+    "rollout_length": ("unroll_length",),
+    "orthogonal_gain": ("hidden_gain",),
+    "actor_head_gain": ("policy_head_gain",),
+    "scale": ("std",),
+    "rmsprop_form": ("rmsprop_epsilon_in_root", "rmsprop_initial_average"),
+    "action_low": ("low",),
+    "action_high": ("high",),
+}
+"""Names of settings in older records and policies, and their names today."""
 
 
-def within(config: object, low: int, high: int, *names: str) -> None:
-    """Refuse a configuration in which a named field lies outside [low, high]."""
-    for name in names:
-        value = getattr(config, name)
-        require(low <= value <= high, f"{name} must be in [{low}, {high}]", value)
+def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
+    """Return recorded settings under their names of today.
 
-
-def check_run(config: Any) -> None:
-    """Refuse values that no agent can run with, in the fields that all agents share.
-
-    Raises:
-        UsageError: naming the field and the offending value.
+    Args:
+        settings: by the names of the record.
+        known: names that an agent has today; they mean what they say.
     """
-    distinct = len(config.seeds) == len(set(config.seeds)) > 0
-    require(distinct, "seeds must be distinct, and at least one", config.seeds)
-    for seed in config.seeds:
-        require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
-    for name, value in vars(config).items():
-        require(
-            not isinstance(value, float) or math.isfinite(value), f"{name} must be finite", value
-        )
-    at_least(config, 1, "env_steps", "num_threads", "num_envs")
-    at_least(config, 1, "evaluation_interval", "evaluation_episodes", "log_interval")
-    within(config, 0, 1, "gamma")
-    widths = config.hidden_sizes
-    require(min(widths, default=0) >= 1, "hidden_sizes must be widths of 1 or more", widths)
+    todays: dict[str, Any] = {}
+    for name, value in settings.items():
+        names = (name,) if name in known else RENAMED.get(name, (name,))
+        tensorflow = value == "tensorflow"
+        values = (value,) if len(names) == 1 else (tensorflow, float(tensorflow))
+        todays.update(zip(names, values, strict=True))
+    return todays
+
+
+YOUNGER: Mapping[str, Any] = {"time_limit_is_terminal": False, "learning_rate_decay_steps": 0}
+"""Settings that an agent got after its first records, and the values that those ran with."""
+
+
+def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's settings by today's names, with those that are younger than the record."""
+    known = {field.name for field in dataclasses.fields(config_class)}
+    younger = {name: value for name, value in YOUNGER.items() if name in known}
+    return {**younger, **by_todays_names(settings, known)}
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return "; did you mean X?" or, where nothing is near, "; choose from X, Y, ..."."""
+    """Return "; did you mean X?" or, if no choice is near, "; choose from X, Y, ..."."""
     options = sorted(choices)
     by_lower = {option.lower(): option for option in options}
     match = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
@@ -79,14 +81,14 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much a grid spends: steps of each run and number of seeds, nothing else."""
+    """The cost of a grid: steps per run and number of seeds."""
 
     env_steps: int
     """Environment steps of each run (agent decisions)."""
     num_seeds: int
     """Runs per task; seeds 1 to `num_seeds`."""
     env_steps_of: Mapping[str, int] = field(default_factory=dict)
-    """Tasks whose source spent another number of steps."""
+    """Environment steps of tasks whose source used another number."""
 
     def steps(self, task: str) -> int:
         """Return the environment steps of one run of `task`."""
@@ -95,27 +97,27 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(Generic[ConfigT]):
-    """The settings of one published source on one suite, and what it spent."""
+    """The settings of one published source on one suite, and their budgets."""
 
     config: ConfigT
-    """Every hyper-parameter; task, seeds and steps are filled in by the plan."""
+    """Every hyper-parameter; the plan fills in task, seeds and steps."""
     budgets: Mapping[str, Budget]
     """`smoke` (minutes on two CPU cores), `laptop` (an evening) or `paper` (as the source)."""
     judged_by: str | None
-    """The stored reference whose curves decide the verdict; None: nothing compares."""
+    """The stored reference whose curves decide the verdict; None: no curve judges."""
     tasks: tuple[str, ...] = ()
     """The suite's tasks that the agent can do; empty: all of them."""
     departures: tuple[str, ...] = ()
-    """What differs between our run and that reference and could not be matched."""
+    """Differences between our run and that reference that could not be removed."""
     protocol: Literal["", "noframeskip", "sticky"] = ""
     """How the source presents an Atari game; the agent's `Config.protocol` says the same."""
     cores_per_run: int = 1
-    """CPU cores that one run keeps busy; the harness then starts so many fewer side by side."""
+    """CPU cores that one run keeps busy; the harness divides the cores by it."""
     seeds_together: bool = False
     """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
 
     def __post_init__(self) -> None:
-        """Refuse a configuration whose protocol is not the preset's.
+        """Refuse a configuration whose protocol differs from the preset's.
 
         Raises:
             ValueError: naming both protocols.

@@ -1,9 +1,9 @@
-"""The state of a run on disk: live objects as tensors and JSON, in files that prove themselves.
+"""The state of a run on disk: live objects as tensors and JSON, in files with checksums.
 
-`pack` takes objects apart, `unpack` puts what it kept back into objects of the same make, and
-`write_snapshot` and `read_snapshot` bring the two to disk and back. Nothing is pickled: reading a
-file, whoever wrote it, runs no code. A snapshot is replaced by one rename, so whatever moment a
-process dies in, the folder holds the old one or the new one, whole.
+`pack` takes objects apart, `unpack` restores them in objects of the same structure, and
+`write_snapshot` and `read_snapshot` write and read the parts. Nothing is pickled, so reading a file
+never runs code, whoever wrote it. One rename replaces a snapshot, so whenever a process dies the
+folder holds the old one or the new one, whole.
 """
 
 import dataclasses
@@ -30,23 +30,23 @@ BROKEN = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError),
     *(RecursionError, safetensors.SafetensorError),
 )
-"""What taking a foreign file for one's own can raise."""
+"""Errors that reading a damaged or foreign file can raise."""
 
 
 def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
-    """Return `value` as JSON; its tensors and arrays are copied into `tensors`.
+    """Return `value` as JSON; copy its tensors and arrays into `tensors`.
 
-    Numbers, text, None, lists, tuples, deques and dictionaries of such; tensors, arrays, numpy's
-    generators, modules and optimisers; any other object by its attributes. A frozen dataclass is a
-    setting, not a state: it is left out.
+    Packs numbers, text, None, and lists, tuples, deques and dictionaries of them; tensors, arrays,
+    numpy's generators, modules and optimisers; any other object by its attributes. A frozen
+    dataclass is a setting, not a state, and is left out.
 
     Args:
-        value: what to keep.
-        tensors: what was kept so far.
-        name: of the value; tensors inside it are called `<name>.<key>`.
+        value: the object to pack.
+        tensors: tensors packed so far, by name; extended in place.
+        name: the value's name; tensors inside it are called `<name>.<key>`.
 
     Raises:
-        TypeError: for a value that has no state of these kinds, such as a function.
+        TypeError: for a value without such a state, for example a function.
     """
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -69,18 +69,18 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
 
 
 def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
-    """Return what `pack` took apart; whatever `into` can hold is put back in place.
+    """Restore a value that `pack` took apart, in place where `into` allows it.
 
     Tensors, arrays, generators, modules, optimisers, lists, deques, dictionaries and other objects
-    stay the objects that they are, so that whoever knows them sees their old state again.
+    keep their identity, so every reference to them sees the restored state.
 
     Args:
-        tree: what `pack` returned.
-        tensors: what it copied.
-        into: a value of the same make; None: everything is made anew.
+        tree: the result of `pack`.
+        tensors: the tensors that `pack` copied.
+        into: a value of the same structure; None: make new objects.
 
     Raises:
-        one of `BROKEN`: if `into` is of another make, or `tree` is no work of `pack`.
+        one of `BROKEN`: if `into` has another structure, or `pack` did not make `tree`.
     """
     if _is_setting(into):
         return into
@@ -92,7 +92,7 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
     if not isinstance(tree, dict):
         fits = isinstance(tree, int | float) if isinstance(into, int | float) else True
         if not fits or not (into is None or isinstance(into, int | float | str)):
-            raise ValueError(f"{tree!r:.80} in place of a {type(into).__name__}")
+            raise ValueError(f"{tree!r:.80} instead of a {type(into).__name__}")
         return tree
     if "tensor" in tree:
         tensor = tensors[tree["tensor"]]
@@ -118,7 +118,7 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
     else:
         attributes = _attributes(into, "state")
         if attributes.keys() != {key for key, _ in entries}:
-            raise ValueError(f"no state of a {type(into).__name__}")
+            raise ValueError(f"not the state of a {type(into).__name__}")
         for key, item in entries:
             value = unpack(item, tensors, attributes[key])
             if not isinstance(into, nn.Module):  # whose tensors have been overwritten
@@ -127,7 +127,7 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
 
 
 def _unpack_items(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
-    """Return a list, tuple or deque; items of a sequence of the same length are put in place."""
+    """Restore a list, tuple or deque; if `into` has the same length, restore its items in place."""
     trees = tree if isinstance(tree, list) else tree["tuple"]
     old = into if into is not None and len(into) == len(trees) else [None] * len(trees)
     items = [unpack(item, tensors, known) for item, known in zip(trees, old, strict=True)]
@@ -142,7 +142,7 @@ def _unpack_items(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
 
 def _overwrite(into: Any, tensor: Tensor) -> Any:
     if (into.shape, into.dtype) != (tensor.shape, tensor.dtype):  # `copy_` would make it fit
-        raise ValueError(f"a tensor {[*tensor.shape]} in place of {[*into.shape]}")
+        raise ValueError(f"a tensor {[*tensor.shape]} instead of {[*into.shape]}")
     into.detach().copy_(tensor)
     return into
 
@@ -156,23 +156,23 @@ def _attributes(value: Any, name: str) -> dict[Any, Any]:
     if isinstance(value, nn.Module | torch.optim.Optimizer):
         return value.state_dict()
     if isinstance(value, type | FunctionType | MethodType) or not hasattr(value, "__dict__"):
-        raise TypeError(f"{name} is nothing that can be kept: {value!r:.80}")
+        raise TypeError(f"{name} cannot be packed: {value!r:.80}")
     return vars(value)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a folder keeps of a run: JSON, and the tensors that it speaks of."""
+    """A run's state for a folder: JSON, and the tensors that it names."""
 
     content: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Put a snapshot in the place of the one in `folder`, which is whole until this one is.
+    """Replace the snapshot in `folder`; the old one stays until the new one is whole.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if writing fails.
     """
     folder.mkdir(exist_ok=True)
     weights = safetensors.torch.save(snapshot.tensors)
@@ -191,7 +191,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
     """Return the snapshot in a folder; None if there is none.
 
     Raises:
-        UsageError: if one of its two files is not what was written.
+        UsageError: if one of its two files is missing, unreadable or changed.
     """
     try:
         description = json.loads((folder / DESCRIPTION).read_bytes())
@@ -211,7 +211,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlast a loss of power."""
+    """Sync a folder, so that the names in it survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -220,7 +220,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _tensors_name(content: Mapping[str, Any]) -> str:
-    """Return a name that only these tensors have, so that two snapshots can lie side by side."""
+    """Return a file name that only these tensors have, so that two snapshots can coexist."""
     return f"tensors-{content['tensors'][:16]}.safetensors"
 
 

@@ -1,8 +1,8 @@
-"""The tasks and suites: what is simulated, never how anything learns on it.
+"""Tasks and suites: everything about the simulation, nothing about learning.
 
 A task is an envpool id with its physics. A suite is a named tuple of tasks. MuJoCo tasks default to
-`-v4`; other versions are tasks of their own and never stand in for it. Sources: the environments'
-own registrations in envpool 1.2.5, held equal by a test.
+`-v4`; other versions are tasks of their own and never replace it. Sources: the environments' own
+registrations in envpool 1.2.5, which a test compares.
 """
 
 import csv
@@ -21,7 +21,7 @@ RANDOM_SCORES = Path(__file__).with_name("random_scores.csv")
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One environment with everything that decides what a return on it means."""
+    """One environment, with everything that gives a return on it its meaning."""
 
     name: str
     """envpool id, for example `HalfCheetah-v4`."""
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def random_score(self) -> float:
-        """Mean return of a random policy, measured by `python -m suite.random_policy`.
+        """Return the mean return of a random policy, measured by `python -m suite.random_policy`.
 
         Raises:
             UsageError: if it has not been measured yet.
@@ -77,7 +77,7 @@ MUJOCO_FRAME_SKIPS = {
 }
 MUJOCO_SMALL = ("Reacher", "Swimmer", "InvertedPendulum", "InvertedDoublePendulum")
 VERSION_2 = ("Reacher", "InvertedPendulum", "InvertedDoublePendulum")
-"""MuJoCo environments whose legacy version is called v2; that of the others is v3."""
+"""MuJoCo environments whose legacy version is v2; the others' is v3."""
 
 # Physics steps per control step, by dm_control domain.
 DMC_TASKS = {
@@ -204,7 +204,7 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
     }
 )
-"""Task names by suite, in the order in which an agent's presets come."""
+"""Task names by suite; an agent's presets keep the order of suites."""
 
 
 def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:

@@ -1,9 +1,9 @@
 """The environment adapter: the only importer of envpool, and the only place that knows its habits.
 
-What envpool 1.2.5 does and agents need not know: the step after an end is an ignored action (here
-`valid` is False there, or "same step" reset hides it); seeds of neighbouring runs overlap unless
-one is given per environment; actions are neither checked nor clipped; an Atari life loss looks like
-a termination while the game goes on; dm_control observations are dictionaries.
+It hides from agents that, in envpool 1.2.5, the action after an end is ignored (`valid` is False
+there, or "same step" reset skips the row); seeds of neighbouring runs overlap unless each
+environment is given one; actions are neither checked nor clipped; a lost life in Atari looks like a
+termination although the game continues; dm_control observations are dictionaries.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from suite.tasks import Task
 
 
 class Step(NamedTuple):
-    """What one vector step caused. Shapes `[S, N]`: seeds and environments per seed."""
+    """The outcome of one vector step. Shapes `[S, N]`: seeds and environments per seed."""
 
     obs: np.ndarray
     """Observation to act on next, `[S, N, *obs]`, float32 or uint8."""
@@ -42,10 +42,10 @@ class Step(NamedTuple):
 
 
 class Spaces(NamedTuple):
-    """What a network must know of an environment."""
+    """Shapes and bounds of an environment's observations and actions, for a network."""
 
     obs_shape: tuple[int, ...]
-    """Of one observation; three axes are frames `[C, H, W]`."""
+    """Shape of one observation; three axes are frames `[C, H, W]`."""
     num_outputs: int
     """Number of discrete actions, or dimensions of a continuous one."""
     low: tuple[float, ...] | None = None
@@ -55,12 +55,18 @@ class Spaces(NamedTuple):
 
     @property
     def continuous(self) -> bool:
-        """Whether actions are continuous."""
+        """Return whether actions are continuous."""
         return self.low is not None
 
     @classmethod
+    def vectors(cls, obs_size: int, num_dimensions: int) -> "Spaces":
+        """Return the spaces of vector observations and continuous actions in [-1, 1]."""
+        ones = (1.0,) * num_dimensions
+        return cls((obs_size,), num_dimensions, tuple(-one for one in ones), ones)
+
+    @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Spaces":
-        """Return the spaces whose fields (`_asdict()`) went through JSON, among others."""
+        """Return the spaces whose fields (`_asdict()`) are among those of a JSON object."""
         low, high = (tuple(fields[name]) if fields[name] else None for name in ("low", "high"))
         return cls(tuple(fields["obs_shape"]), fields["num_outputs"], low, high)
 
@@ -71,17 +77,17 @@ class VectorEnv:
     Continuous actions are given in [-1, 1], clipped there and scaled to the task's bounds.
 
     Args:
-        task: what to simulate.
+        task: the task to simulate.
         env_seeds: one simulator seed per environment, `[S, N]` int32.
-        reset: what happens at an end. `"next_step"`: the ending row is followed by a row whose
-            action is ignored and whose `valid` is False. `"same_step"`: the environment is reset
+        reset: how environments restart. `"next_step"`: the row after an end ignores its action, and
+            its `valid` is False. `"same_step"`: the environment is reset
             within the step; `next_obs` is the true last observation, `obs` the first of the new
             episode, and every row is valid.
         num_threads: simulator threads; results do not depend on it.
         render: keep a renderer for `render()`.
 
     Raises:
-        ValueError: for seeds that are no `[S, N]` integers, `num_threads` below 1, or an action
+        ValueError: for seeds other than `[S, N]` integers, `num_threads` below 1, or an action
             space with infinite bounds.
     """
 
@@ -111,7 +117,7 @@ class VectorEnv:
         options: dict[str, Any] = dict(task.options)
         if render:
             options["render_mode"] = "rgb_array"
-        import envpool  # half a second, which plans and usage errors need not wait
+        import envpool  # half a second that plans and usage errors need not wait
 
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds of float64 spaces
             warnings.simplefilter("ignore")
@@ -149,20 +155,20 @@ class VectorEnv:
         first = self._flatten(self._pool.reset()[0])
         self._first_obs = first.reshape(*self._shape, *first.shape[1:])
         self.obs = self._first_obs
-        """Observations to act on next, `[S, N, *obs]`: what `reset` or the last step returned."""
+        """Observations to act on next, `[S, N, *obs]`, from `reset` or the last step."""
         self.obs_shape: tuple[int, ...] = first.shape[1:]
         self.obs_dtype: np.dtype[Any] = first.dtype
 
     @property
     def spaces(self) -> Spaces:
-        """Shapes and bounds of observations and actions."""
+        """Return shapes and bounds of observations and actions."""
         if not self.action_shape:
             return Spaces(self.obs_shape, self.num_actions)
         low, high = tuple(self.action_low.tolist()), tuple(self.action_high.tolist())
         return Spaces(self.obs_shape, self.action_shape[0], low, high)
 
     def reset(self) -> np.ndarray:
-        """Return the first observations, `[S, N, *obs]`. Environments reset themselves later on.
+        """Return the first observations, `[S, N, *obs]`; later, environments reset themselves.
 
         Raises:
             RuntimeError: on a second call; make a fresh `VectorEnv` instead.
@@ -188,7 +194,7 @@ class VectorEnv:
     def send(self, actions: np.ndarray) -> None:
         """Start a step; the simulator's threads work until `recv`. See `step`.
 
-        A NaN in an action is the simulator's to answer: its reward becomes NaN, nothing else.
+        A NaN in an action is passed on; the simulator answers with a reward of NaN.
         """
         if not self._started:
             raise RuntimeError("call reset() before the first step")
@@ -210,7 +216,7 @@ class VectorEnv:
         self._pending = True
 
     def recv(self) -> Step:
-        """Wait for the step begun by `send` and return what it caused.
+        """Wait for the step begun by `send` and return its outcome.
 
         Raises:
             RuntimeError: without a `send` before it.
@@ -261,7 +267,7 @@ class VectorEnv:
         )
 
     def fingerprint(self) -> str:
-        """Return a sum that is equal where simulators are in the same state, as far as it shows.
+        """Return a checksum of the simulators' visible state.
 
         SHA-256 over the observations and the returns and lengths of the unfinished episodes.
         """
@@ -284,8 +290,8 @@ class VectorEnv:
     def _reset_ended(self, next_obs: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return `next_obs` with the first observations of new episodes where one ended.
 
-        envpool's own reset is the step after the end, whose action it ignores, so that step is
-        taken here for the ended environments alone. (`reset(ids)` would restart a whole game.)
+        envpool resets in the step after the end and ignores its action, so this takes that step
+        for the ended environments only. (`reset(ids)` would restart a whole game.)
         """
         ids = np.flatnonzero(ends.reshape(-1)).astype(np.int32)
         first = self._flatten(self._pool.step(self._no_action[ids], ids)[0])

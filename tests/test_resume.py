@@ -25,72 +25,74 @@ SAC = sac.Config(
     task="Pendulum-v1",
     seeds=(3, 4),
     device="cpu",
-    env_steps=400,
+    env_steps=240,
     num_envs=2,
     hidden_sizes=(16, 16),
     batch_size=8,
-    learning_starts=100,
-    log_interval=100,
-    evaluation_interval=200,
+    learning_starts=60,
+    log_interval=60,
+    evaluation_interval=120,
     evaluation_episodes=1,
 )
 A2C = a2c.Config(
     device="cpu",
-    env_steps=3_000,
+    env_steps=1_200,
     num_envs=4,
     hidden_sizes=(8,),
-    log_interval=200,
-    evaluation_interval=500,
+    log_interval=80,
+    evaluation_interval=240,
     evaluation_episodes=1,
 )
 IMPALA = impala.Config(
     task="CartPole-v1",
     device="cpu",
-    env_steps=3_000,
+    env_steps=1_200,
     num_envs=4,
     unroll_length=8,
     num_minibatches=2,
     hidden_sizes=(8,),
-    log_interval=200,
-    evaluation_interval=500,
+    log_interval=80,
+    evaluation_interval=240,
     evaluation_episodes=1,
 )
 ACER = acer.Config(
+    task="CartPole-v1",
     device="cpu",
-    env_steps=1_000,
+    env_steps=480,
     num_envs=4,
     unroll_length=8,
-    replay_start=100,
-    replay_capacity=150,
+    replay_start=24,
+    replay_capacity=48,
     hidden_sizes=(8,),
-    log_interval=200,
-    evaluation_interval=500,
+    log_interval=80,
+    evaluation_interval=240,
     evaluation_episodes=1,
 )
 ACER_CONTINUOUS = acer_continuous.Config(
     task="Pendulum-v1",
     device="cpu",
-    env_steps=1_000,
-    num_envs=4,
+    env_steps=420,
+    num_envs=2,
     unroll_length=8,
-    replay_start=100,
-    replay_capacity=150,
+    replay_ratio=2.0,
+    replay_start=24,
+    replay_capacity=48,
     hidden_sizes=(8,),
-    log_interval=200,
-    evaluation_interval=500,
+    log_interval=80,
+    evaluation_interval=240,
     evaluation_episodes=1,
 )
-FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 400, "log_interval": 64}
+FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 192, "log_interval": 64}
 FRAMES |= {"evaluation_rule": "training"}
 CASES: dict[str, tuple[Any, Any]] = {
     "sac, two seeds": (sac, SAC),
     "sac, sampled evaluation, one replay twice over": (
         sac,
-        replace(SAC, seeds=(5,), num_envs=1, replay_capacity=150, evaluation_rule="sampled"),
+        replace(SAC, seeds=(5,), num_envs=1, replay_capacity=100, evaluation_rule="sampled"),
     ),
     "sac, warm-up not counted": (
         sac,
-        replace(SAC, task="InvertedPendulum-v4", count_warm_up=False, env_steps=400),
+        replace(SAC, task="InvertedPendulum-v4", count_warm_up=False),
     ),
     "a2c": (a2c, A2C),
     "a2c, normalised": (
@@ -110,11 +112,11 @@ CASES: dict[str, tuple[Any, Any]] = {
     "impala, far behind, adam": (impala, replace(IMPALA, policy_lag=3, optimiser="adam")),
     "impala, continuous": (impala, replace(IMPALA, task="Pendulum-v1")),
     "acer": (acer, ACER),
-    "acer, frames": (acer, replace(ACER, **FRAMES, replay_start=100)),
+    "acer, frames": (acer, replace(ACER, **FRAMES, convolutions="a3c")),
     "acer, continuous": (acer_continuous, ACER_CONTINUOUS),
-    "acer, continuous, learned scale": (
+    "acer, continuous, learned deviation": (
         acer_continuous,
-        replace(ACER_CONTINUOUS, scale="learned", online_updates=True),
+        replace(ACER_CONTINUOUS, std="learned", online_updates=True),
     ),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
 }
@@ -140,6 +142,7 @@ def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 
     return recorder
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", CASES)
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +178,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
             shutil.rmtree(tmp_path / "cut")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +210,7 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
         a2c.main(command)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "case", ["sac, two seeds", "a2c, normalised", "impala", "acer", "acer, continuous"]
 )
@@ -218,6 +223,7 @@ def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
     run.finish()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.slow
 def test_a_hundred_kills_lose_nothing(tmp_path: Path) -> None:
     """Each life of a command ends after a random time, or by itself; then it is compared."""

@@ -18,8 +18,11 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import agents
 from agents import acer_continuous as acer
+from suite import session
+from suite.optimisers import FlatWeights
 from suite.recorder import Recorder
 from suite.settings import UsageError
+from suite.unrolls import Outcomes, Transitions, UnrollReplay
 from suite.vector_env import Spaces, Step
 
 CPU = torch.device("cpu")
@@ -29,6 +32,7 @@ TINY = acer.Config(
     env_steps=400,
     num_envs=4,
     unroll_length=5,
+    replay_ratio=2.0,
     replay_start=20,
     hidden_sizes=(16, 16),
     advantage_hidden_sizes=(8, 8),
@@ -36,7 +40,7 @@ TINY = acer.Config(
     evaluation_episodes=2,
     log_interval=100,
 )
-CONTROL = Spaces((4,), 3, (-1.0, -1.0, -1.0), (1.0, 1.0, 1.0))
+CONTROL = Spaces.vectors(4, 3)
 """Spaces with three dimensions of action."""
 
 
@@ -212,62 +216,46 @@ def random_flags(generator: np.random.Generator, steps: int, num_envs: int) -> t
     return kinds == 1, kinds == 2, valid
 
 
-def fill(config: acer.Config, seed: int, unrolls: int = 1) -> tuple[acer.Replay, list[Any]]:
-    """Replay with random steps, ends of both kinds and ignored rows, and what was added."""
-    rng = np.random.default_rng(seed)
-    replay, added = acer.Replay(config, CONTROL, CPU), []
-    length, num_envs = unrolls * config.unroll_length, config.num_envs
-    terminations, truncations, valid = random_flags(rng, length, num_envs)
+def random_batch(config: acer.Config, seed: int) -> Transitions:
+    """One unroll of random steps, with ends of both kinds and ignored rows."""
+    rng, shape = np.random.default_rng(seed), (config.unroll_length, config.num_envs)
 
-    def numbers(*shape: int) -> np.ndarray:
-        return rng.normal(size=shape).astype(np.float32)
+    def numbers(steps: int, size: int) -> Tensor:
+        return torch.from_numpy(rng.normal(size=(steps, shape[1], size)).astype(np.float32))
 
-    replay.put_first_obs(numbers(num_envs, 4))
-    for t in range(length):
-        rewards, obs = numbers(1, num_envs), numbers(1, num_envs, 4)
-        zeros = np.zeros((1, num_envs))
-        flags = (terminations[t : t + 1], truncations[t : t + 1], valid[t : t + 1])
-        ends = flags[0] | flags[1]
-        step = Step(obs, obs, rewards, rewards, *flags, ends, zeros, zeros.astype(int))
-        means, log_stds = torch.from_numpy(0.3 * numbers(2, num_envs, 3))
-        behaviour = acer.Gaussian(means, log_stds - 1)
-        actions = behaviour.draw(torch.from_numpy(numbers(num_envs, 3))).numpy()
-        added.append((actions, behaviour, step))
-        replay.add(*added[-1])
-    return replay, added
-
-
-def doubled(module: Any, batch: acer.Transitions) -> Any:
-    """The batch in float64, as a module's own."""
-    columns = batch._asdict()
-    behaviour = module.Gaussian(*(part.double() for part in columns.pop("behaviour")))
-    return module.Transitions(
-        behaviour=behaviour, **{name: column.double() for name, column in columns.items()}
+    rewards = rng.normal(size=shape).astype(np.float32)
+    outcomes = Outcomes(rewards, *random_flags(rng, *shape))
+    behaviour = acer.Gaussian(0.3 * numbers(shape[0], 3), 0.3 * numbers(shape[0], 3) - 1)
+    return Transitions(
+        numbers(shape[0] + 1, 4),
+        behaviour.draw(numbers(shape[0], 3)),
+        torch.cat(behaviour, -1),
+        *outcomes.tensors(CPU, config.gamma, config.time_limit_is_terminal),
     )
 
 
+def doubled(batch: Transitions) -> Transitions:
+    """The batch in float64."""
+    batch = Transitions(*(part.double() for part in batch))
+    return batch._replace(weights=batch.valid / batch.valid.sum())
+
+
 def make_exact(module: Any, config: Any) -> tuple[Any, Any]:
-    """A learner in float64 that keeps its gradient; its step only shifts all weights by 0.1."""
+    """A learner in float64 that keeps its gradient; a step only adds the rate to all weights."""
 
     class Exact(module.RMSprop):
         seen: Any = None
 
-        def __init__(self, network: torch.nn.Module) -> None:
-            self._tensors = list(network.parameters())
-
-        def step(self, gradient: Tensor, learning_rate: float) -> Tensor:
+        def step(self, gradient: Tensor, learning_rate: float) -> None:
             self.seen = gradient
-            with torch.no_grad():
-                for tensor in self._tensors:
-                    tensor += 0.1
-            return torch.linalg.vector_norm(gradient)
+            self.weights.vector += learning_rate
 
     rng = np.random.default_rng(2)
     network = module.ActorCritic(config, CONTROL, rng).double()
     average = module.ActorCritic(config, CONTROL, rng).policy.double().requires_grad_(False)
-    if config.scale == "learned":
+    if config.std == "learned":
         network.policy.log_stds.data += draw(7, 3)
-    exact = Exact(network)
+    exact = Exact.configured(FlatWeights(network), config)
     return module.Learner(network, average, exact), exact
 
 
@@ -275,7 +263,7 @@ def statistics(config: Any, policy: Any, obs: Tensor) -> Tensor:
     """Means and log deviations of one observation, side by side, as one would write them down."""
     outputs = plain_layers(policy.layers, obs)
     means = outputs[:3].tanh() if config.bounded_mean else outputs[:3]
-    if config.scale == "state_dependent":
+    if config.std == "state_dependent":
         log_stds = (1 + outputs[3].exp()).log().sqrt().log().expand(3)
     else:
         log_stds = policy.log_stds
@@ -294,7 +282,7 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
         return normal(statistics(config, network.policy, batch.obs[t, i]).detach())
 
     def ratio(t: int, i: int, action: Tensor) -> float:  # pi(a|x) / mu(a|x)
-        behaviour = normal(torch.cat([part[t, i] for part in batch.behaviour]))
+        behaviour = normal(batch.behaviour[t, i])
         return float((policy(t, i).log_prob(action) - behaviour.log_prob(action)).exp())
 
     def value(t: int, i: int) -> Tensor:
@@ -334,13 +322,13 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
             (g,) = torch.autograd.grad(objective, phi)
             slow = normal(statistics(config, average, batch.obs[t, i]))
             (k,) = torch.autograd.grad(kl_divergence(slow, normal(phi)), phi)
-            if config.scale == "fixed":
+            if config.std == "fixed":
                 g, k, out = g[:3], k[:3], out[:3]
             z = g
             if config.trust_region_delta is not None:
                 excess = (k @ g - config.trust_region_delta) / (k @ k)  # Eq. (12)
                 z = g - max(0.0, float(excess)) * k
-            if config.scale != "fixed":
+            if config.std != "fixed":
                 bonus = config.entropy_coef * normal(phi).entropy()
                 z = z + torch.autograd.grad(bonus, phi)[0]
             q, q_retrace = q_value(t, i, a), target(t, i, True)
@@ -357,17 +345,20 @@ def check_update(module: Any, **settings: Any) -> None:
     standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
     standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
     config = replace(TINY, **(standard | settings))
-    batch = fill(config, 4)[0].newest()
+    batch = doubled(random_batch(config, 4))
     noise = draw(3, config.num_action_samples + 1, *batch.actions.shape)
     own = module.Config(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
     learner, exact = make_exact(module, own)
+    before = exact.weights.vector.clone()
     average = [p.clone() for p in learner.average_policy.parameters()]
-    expected = slow_gradient(
-        config, learner.network, learner.average_policy, doubled(acer, batch), noise
-    )
-    metrics = module.update(learner, own, doubled(module, batch), noise)
+    expected = slow_gradient(config, learner.network, learner.average_policy, batch, noise)
+    norm = expected.norm()
+    metrics = module.update(learner, own, batch, noise, 0.1)
+    assert metrics[-1] == pytest.approx(float(norm))
+    if config.max_gradient_norm is not None:
+        expected = expected * min(1.0, config.max_gradient_norm / float(norm))
     torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
-    assert metrics[-1] == pytest.approx(float(expected.norm()))
+    torch.testing.assert_close(exact.weights.vector, before + 0.1)
     # theta_a <- alpha theta_a + (1 - alpha) theta, after the step
     policy = list(learner.network.policy.parameters())
     for new, old, fast in zip(learner.average_policy.parameters(), average, policy, strict=True):
@@ -376,11 +367,12 @@ def check_update(module: Any, **settings: Any) -> None:
 
 UPDATES: list[dict[str, Any]] = [
     {},
-    {"scale": "learned"},
-    {"scale": "state_dependent", "bounded_mean": True},
-    {"trust_region_delta": None, "clip_rho_threshold": None, "scale": "learned"},
+    {"std": "learned"},
+    {"std": "state_dependent", "bounded_mean": True},
+    {"trust_region_delta": None, "clip_rho_threshold": None, "std": "learned"},
     {"advantage_target": "q_retrace", "num_action_samples": 1},
-    {"q_coef": 0.3, "value_coef": 2.0, "reward_scale": 0.1},
+    {"q_coef": 0.3, "value_coef": 2.0, "max_gradient_norm": 0.01},
+    {"time_limit_is_terminal": True},
 ]
 
 
@@ -439,10 +431,10 @@ def test_the_classic_mistakes_are_noticed(mistake: str, monkeypatch: pytest.Monk
     planted = ModuleType("planted")
     monkeypatch.setitem(sys.modules, "planted", planted)  # dataclasses look themselves up
     exec(compile(source, "planted", "exec"), planted.__dict__)
-    check_update(planted, scale="learned")
+    check_update(planted, std="learned")
     exec(compile(source.replace(right, wrong), "planted", "exec"), planted.__dict__)
     with pytest.raises(AssertionError):
-        check_update(planted, scale="learned")
+        check_update(planted, std="learned")
 
 
 def test_ignored_rows_change_nothing() -> None:
@@ -450,16 +442,16 @@ def test_ignored_rows_change_nothing() -> None:
     config = replace(TINY, unroll_length=8)
     outcomes = []
     for scramble in (False, True):
-        batch, learner = fill(config, 5)[0].newest(), acer.make_learner(config, CONTROL, CPU)
+        batch, learner = random_batch(config, 5), acer.make_learner(config, CONTROL, CPU)
         ignored = batch.valid == 0
         assert ignored.sum() >= 4
         if scramble:
             batch.rewards[ignored] = 1e3
             batch.actions[ignored] = 1.0
             batch.discounts[ignored] = 0.0
-            batch.behaviour.means[ignored] = 0.5
-        metrics = acer.update(learner, config, batch, draw(1, 6, 8, 4, 3).float())
-        outcomes.append((learner.optimiser.parameters, metrics))
+            batch.behaviour[ignored] = 0.5
+        metrics = acer.update(learner, config, batch, draw(1, 6, 8, 4, 3).float(), 1e-2)
+        outcomes.append((learner.optimiser.weights.vector, metrics))
     for plain, scrambled in zip(*outcomes, strict=True):
         assert torch.equal(plain, scrambled)
 
@@ -471,20 +463,24 @@ def single(number: float, *shape: int) -> Tensor:
 def test_diagnostics_are_what_they_are_called() -> None:
     """Of one state: divergence, entropy, values, errors, the truncated share, and both norms."""
     config = replace(TINY, unroll_length=1, clip_rho_threshold=2.0, trust_region_delta=0.1)
-    policy, average = acer.Gaussian(single(0.5, 1, 1, 2), single(-1.0, 1, 1, 2)), None
+    policy = acer.Gaussian(single(0.5, 1, 1, 2), single(-1.0, 1, 1, 2))
     average = acer.Gaussian(single(0.3, 1, 1, 2), single(-1.0, 1, 1, 2))
-    batch = acer.Transitions(
+    ones = torch.ones(1, 1)
+    batch = Transitions(
         obs=torch.zeros(2, 1, 4),
         actions=single(0.5, 1, 1, 2),
-        behaviour=acer.Gaussian(single(-0.5, 1, 1, 2), single(-1.0, 1, 1, 2)),
-        rewards=torch.tensor([[5.0]]),
-        discounts=torch.zeros(1, 1),
-        trace_mask=torch.zeros(1, 1),
-        valid=torch.ones(1, 1),
+        behaviour=torch.cat([single(-0.5, 1, 1, 2), single(-1.0, 1, 1, 2)], -1),
+        rewards=5 * ones,
+        discounts=0 * ones,
+        trace_mask=0 * ones,
+        valid=ones,
+        weights=ones,
     )
+    behaviour = acer.Gaussian(*batch.behaviour.chunk(2, -1))
     values, q_values = torch.tensor([[2.0], [9.0]]), torch.tensor([[[3.0]], [[7.0]]])
     corrections = single(0.4, 1, 1, 2)
-    signals = acer.learning_signals(config, batch, policy, average, values, corrections, q_values)
+    policies = (behaviour, policy, average)
+    signals = acer.learning_signals(config, batch, *policies, values, corrections, q_values)
     seen = dict(zip(acer.METRICS, signals.diagnostics[:, 0, 0].tolist(), strict=False))
     assert signals.value_targets.item() == pytest.approx(2 + (5 - 3))  # a ratio beyond 1
     assert seen["q_loss"] == seen["value_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
@@ -501,82 +497,21 @@ def test_far_away_behaviour_keeps_the_update_finite(clip_rho_threshold: float | 
     """Ratios beyond the reach of float32, both ways."""
     for shift in (-30.0, 30.0):
         config = replace(TINY, unroll_length=6, clip_rho_threshold=clip_rho_threshold)
-        batch, learner = fill(config, 4)[0].newest(), acer.make_learner(config, CONTROL, CPU)
-        batch.behaviour.means.add_(shift)
-        metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3).float())
+        batch, learner = random_batch(config, 4), acer.make_learner(config, CONTROL, CPU)
+        batch.behaviour[..., :3] += shift  # the means
+        metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3).float(), 1e-3)
         assert torch.isfinite(metrics).all()
-        assert torch.isfinite(learner.optimiser.parameters).all()
+        assert torch.isfinite(learner.optimiser.weights.vector).all()
 
 
-# Replay
-
-
-def test_replay_returns_what_was_added() -> None:
-    """Every column of every kept unroll, and the observation after it, through a ring that wraps.
-
-    Columns are read at environments and unrolls of their own; what was overwritten is never drawn.
-    """
-    config = replace(
-        TINY,
-        unroll_length=3,
-        replay_capacity=12,
-        replay_start=0,
-        num_envs=5,
-        reward_scale=0.5,
-        batch_unrolls=3,
-    )
-    replay, added = fill(config, 0, unrolls=11)
-    assert (replay.num_unrolls, config.replay_unrolls) == (11, 4)
-    numbers, envs = np.array([7, 10, 8, 8, 9, 7]), np.array([0, 1, 1, 4, 2, 0])
-    batch = replay.read(numbers, envs)
-    for i, (number, env) in enumerate(zip(numbers, envs, strict=True)):
-        for t in range(3):
-            actions, behaviour, step = added[3 * number + t]
-            np.testing.assert_array_equal(batch.obs[t + 1, i], step.obs[0, env])
-            np.testing.assert_array_equal(batch.obs[t, i], added[3 * number + t - 1][2].obs[0, env])
-            np.testing.assert_array_equal(batch.actions[t, i], actions[env])
-            for stored, acted in zip(batch.behaviour, behaviour, strict=True):
-                np.testing.assert_array_equal(stored[t, i], acted[env])
-            assert batch.rewards[t, i].item() == 0.5 * step.rewards[0, env]
-            assert batch.valid[t, i].item() == step.valid[0, env]
-            ends = step.terminations[0, env] | step.truncations[0, env]
-            assert batch.trace_mask[t, i].item() == (not ends)
-            discount = 0.0 if step.terminations[0, env] else config.gamma
-            assert batch.discounts[t, i].item() == pytest.approx(discount)
-    torch.testing.assert_close(
-        replay.newest().rewards, replay.read(np.full(5, 10), np.arange(5)).rewards
-    )
-
-    kept = [replay.read(np.full(5, k), np.arange(5)).rewards.T for k in range(7, 11)]
-    columns = {tuple(row.tolist()) for rewards in kept for row in rewards}
-    generator, seen = np.random.default_rng(2), set()
-    for _ in range(100):
-        rewards = replay.sample(generator).rewards
-        assert rewards.shape == (3, 3)
-        seen |= {tuple(row.tolist()) for row in rewards.T}
-    assert seen == columns
-
-
-def test_what_replay_holds_follows_from_the_steps_added() -> None:
-    """The same steps, added again to a fresh one, are read as the same."""
-    config = replace(TINY, replay_capacity=20)
-    replay, added = fill(config, 0, unrolls=7)
-    again = acer.Replay(config, CONTROL, CPU)
-    again.put_first_obs(np.zeros((4, 4), dtype=np.float32))  # overwritten by now
-    for row in added:
-        again.add(*row)
-    ours, theirs = (r.sample(np.random.default_rng(1)) for r in (replay, again))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=0)
-
-
-def test_the_memory_of_replay_is_known() -> None:
-    """The announced size is no less than the true one, and the true one for Humanoid."""
+def test_the_memory_of_a_run_is_known() -> None:
+    """The announced size of its replay is no less than the true one, and that of Humanoid."""
     config = replace(TINY, task="Humanoid-v4", env_steps=10**6, num_envs=16, replay_capacity=5_000)
     for obs_size, num_actions in ((376, 17), (17, 6)):
-        bounds = (-1.0,) * num_actions, (1.0,) * num_actions
-        replay = acer.Replay(config, Spaces((obs_size,), num_actions, *bounds), CPU)
-        size = sum(part.nbytes for part in vars(replay).values() if isinstance(part, np.ndarray))
+        spaces = Spaces.vectors(obs_size, num_actions)
+        replay = UnrollReplay(spaces, config, 2 * num_actions, CPU)
+        parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
+        size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
         assert size <= 1.01 * config.memory_bytes
         if obs_size == 376:
             assert config.memory_bytes == pytest.approx(size, rel=0.01)
@@ -637,24 +572,30 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
     class Env(ScriptedEnv):
         pass
 
-    monkeypatch.setattr(acer, "VectorEnv", Env)
+    monkeypatch.setattr(session, "VectorEnv", Env)
     return Env
 
 
-@pytest.mark.parametrize(("kind", "value"), [("truncation", 10.0), ("termination", 5.695)])
-def test_a_time_limit_bootstraps_and_a_termination_does_not(
-    kind: str, value: float, scripted: type[ScriptedEnv], tmp_path: Path
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("kind", "terminal", "value"),
+    [("truncation", False, 10.0), ("truncation", True, 5.695), ("termination", False, 5.695)],
+)
+def test_a_time_limit_bootstraps_unless_it_is_terminal(
+    kind: str, terminal: bool, value: float, scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
-    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10 under a time limit, or (1 - 0.9^8) / 0.1."""
+    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where a limit is an end."""
     scripted.kind = kind
     config = replace(
         TINY,
         env_steps=4_000,
         gamma=0.9,
         hidden_sizes=(32, 32),
+        replay_ratio=4.0,
         batch_unrolls=8,
         rmsprop_epsilon=1e-5,
         learning_rate=3e-3,
+        time_limit_is_terminal=terminal,
         evaluation_rule="training",
     )
     learner, recorder = train(config, tmp_path)
@@ -665,6 +606,23 @@ def test_a_time_limit_bootstraps_and_a_termination_does_not(
     assert episodes.env_steps.tolist()[::4] == list(
         range(32, int(episodes.env_steps.max()) + 1, 32)
     )
+
+
+def test_rewards_are_scaled_for_learning_alone(
+    scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the factor asked for, in new unrolls as in replayed ones; episodes keep their returns."""
+    update, seen = acer.update, []
+
+    def watched(learner: Any, config: Any, batch: Transitions, *others: Any) -> Tensor:
+        seen.append(batch.rewards[batch.valid > 0])
+        return update(learner, config, batch, *others)
+
+    monkeypatch.setattr(acer, "update", watched)
+    config = replace(TINY, reward_scale=0.25, online_updates=True, replay_start=0, env_steps=100)
+    _, recorder = train(replace(config, evaluation_rule="training"), tmp_path)
+    assert set(torch.cat(seen).tolist()) == {0.25}
+    assert set(table(recorder, "episodes.csv").episode_return) == {8.0}
 
 
 def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
@@ -679,9 +637,9 @@ def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
 # Training on the real simulator
 
 
-@pytest.mark.parametrize("scale", ["fixed", "learned", "state_dependent"])
-def test_training_records_everything(scale: Any, tmp_path: Path) -> None:
-    config = replace(TINY, scale=scale)
+@pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
+def test_training_records_everything(std: Any, tmp_path: Path) -> None:
+    config = replace(TINY, std=std)
     learner, recorder = train(config, tmp_path)
     before = acer.make_learner(config, Spaces((3,), 1, (-2.0,), (2.0,)), CPU)
     for old, new in zip(before.network.parameters(), learner.network.parameters(), strict=True):
@@ -693,11 +651,12 @@ def test_training_records_everything(scale: Any, tmp_path: Path) -> None:
     updates = table(recorder, "updates.csv")
     assert updates.columns.tolist() == ["env_steps", "num_updates", *acer.METRICS]
     assert np.isfinite(updates.to_numpy()).all()
-    assert (updates.entropy.std() < 1e-6) == (scale == "fixed")
+    assert (updates.entropy.std() < 1e-6) == (std == "fixed")
     evaluations = table(recorder, "evaluations.csv")
     assert evaluations.env_steps.iloc[-1] == updates.env_steps.iloc[-1] <= 400
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
     """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
     config = replace(TINY, num_envs=1, env_steps=1_000, unroll_length=7, replay_ratio=1.0)
@@ -709,20 +668,24 @@ def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
 
 def count_updates(config: acer.Config, directory: Path) -> tuple[int, int]:
     """Return how many updates a run made, and how many unrolls of each environment it collected."""
-    unrolls = []
+    unrolls, sizes = [], set()
 
-    class Counted(acer.Replay):
-        def read(self, numbers: np.ndarray, envs: np.ndarray) -> acer.Transitions:
+    class Counted(UnrollReplay):
+        def read(self, numbers: np.ndarray, envs: np.ndarray) -> Transitions:
             unrolls.append(self.num_unrolls)
+            sizes.add(len(envs))
             return super().read(numbers, envs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acer, "Replay", Counted)
+        patch.setattr(acer, "UnrollReplay", Counted)
         _, recorder = train(replace(config, evaluation_rule="training"), directory)
     assert len(unrolls) == table(recorder, "updates.csv").num_updates.iloc[-1]
+    online = {config.num_envs} if config.online_updates else set()
+    assert sizes == online | ({config.batch_unrolls} if config.replay_ratio else set())
     return len(unrolls), max(unrolls)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("count", ["poisson", "fixed"])
 def test_replay_follows_its_ratio(count: Any, tmp_path: Path) -> None:
     """Of four new unrolls 3 * 4 are learned from again, two in each update: 6 updates."""
@@ -753,9 +716,10 @@ def test_updates_may_be_online_as_well_or_alone(tmp_path: Path) -> None:
     assert updates == 9 * unrolls
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
     """Nothing but the command decides, not even a global generator that was used in between."""
-    config = replace(TINY, env_steps=450, num_envs=2, scale="learned")
+    config = replace(TINY, env_steps=450, num_envs=2, std="learned")
     _, one = train(config, tmp_path / "one")
     torch.manual_seed(99)
     torch.rand(3)
@@ -769,6 +733,7 @@ def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
         assert first != third
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
     flags = ["--task=Pendulum-v1", "--device=cpu", "--env-steps=1000", "--num-envs=4"]
     assert acer.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
@@ -778,13 +743,38 @@ def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
         assert both == (tmp_path / "alone" / "seed-2" / name).read_bytes()
 
 
+def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps before the newest unroll decide; past the horizon nothing is learned."""
+    update, rates = acer.update, []
+
+    def watched(learner: Any, config: Any, batch: Any, noise: Any, learning_rate: float) -> Tensor:
+        rates.append(learning_rate)
+        return update(learner, config, batch, noise, learning_rate)
+
+    monkeypatch.setattr(acer, "update", watched)
+    settings: dict[str, Any] = {"evaluation_rule": "training", "online_updates": True}
+    config = replace(TINY, learning_rate_decay_steps=200, replay_ratio=1.0, **settings)
+    shorter, _ = train(replace(config, env_steps=220), tmp_path / "shorter")
+    expected = [3e-4 * (1 - env_steps / 200) for env_steps in range(0, 220, 20)]
+    assert list(dict.fromkeys(rates)) == pytest.approx(expected)
+    longer, _ = train(config, tmp_path / "longer")
+    assert rates[-1] == 0.0
+    assert torch.equal(shorter.optimiser.weights.vector, longer.optimiser.weights.vector)
+    rates.clear()
+    constant, _ = train(replace(config, learning_rate_decay_steps=0), tmp_path / "constant")
+    assert set(rates) == {3e-4}
+    assert not torch.equal(constant.optimiser.weights.vector, longer.optimiser.weights.vector)
+
+
 SETTINGS: dict[str, Any] = {
     "num_envs": 5,
     "unroll_length": 6,
     "online_updates": True,
     "replay_ratio": 1.0,
     "replay_count": "fixed",
-    "batch_unrolls": 2,
+    "batch_unrolls": 4,
     "replay_capacity": 50,
     "replay_start": 100,
     "gamma": 0.9,
@@ -797,7 +787,7 @@ SETTINGS: dict[str, Any] = {
     "q_coef": 0.1,
     "value_coef": 0.1,
     "entropy_coef": 0.1,
-    "scale": "fixed",
+    "std": "fixed",
     "initial_std": 0.5,
     "bounded_mean": True,
     "hidden_sizes": (8, 8, 8),
@@ -807,14 +797,18 @@ SETTINGS: dict[str, Any] = {
     "policy_head_gain": 0.5,
     "value_head_gain": 0.5,
     "learning_rate": 3e-3,
-    "rmsprop_form": "torch",
+    "learning_rate_decay_steps": 2_000,
+    "rmsprop_epsilon_in_root": False,
+    "rmsprop_initial_average": 0.0,
     "rmsprop_decay": 0.9,
     "rmsprop_epsilon": 0.1,
     "max_gradient_norm": 0.01,
+    "time_limit_is_terminal": True,
 }
 MOVING = dict(env_steps=300, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3) | {
-    "scale": "learned",
+    "std": "learned",
     "evaluation_rule": "training",
+    "batch_unrolls": 2,
 }
 """A policy that moves away from its average and its past, so that every setting is felt."""
 
@@ -827,22 +821,26 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> acer.Learner:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_does_something(name: str, plain: acer.Learner, tmp_path: Path) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    changed, recorder = train(replace(TINY, **(MOVING | {name: SETTINGS[name]})), tmp_path)
+    config = replace(TINY, **(MOVING | {name: SETTINGS[name]}))
+    if name == "time_limit_is_terminal":  # each environment reaches the limit of 200 steps
+        config = replace(config, env_steps=900, online_updates=True, replay_ratio=0.0)
+        plain, _ = train(replace(config, time_limit_is_terminal=False), tmp_path / "plain")
+    changed, recorder = train(config, tmp_path / "changed")
     assert recorder.statuses == ["finished"]
-    old, new = plain.optimiser.parameters, changed.optimiser.parameters
+    old, new = plain.optimiser.weights.vector, changed.optimiser.weights.vector
     assert old.shape != new.shape or not torch.equal(old, new)
 
 
-@pytest.mark.parametrize("scale", ["fixed", "learned", "state_dependent"])
-def test_the_policy_starts_with_the_deviation_asked_for(scale: Any) -> None:
+@pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
+def test_the_policy_starts_with_the_deviation_asked_for(std: Any) -> None:
     """Whatever holds the deviation; it is exact but for the head's small weights."""
-    config = replace(TINY, scale=scale, initial_std=0.6)
+    config = replace(TINY, std=std, initial_std=0.6)
     policy = acer.make_learner(config, CONTROL, CPU).network.policy
     log_stds = policy(draw(0, 5, 4).float()).log_stds.detach()
     torch.testing.assert_close(log_stds.exp(), torch.full((5, 3), 0.6), rtol=0.03, atol=0)
 
 
-@pytest.mark.parametrize("settings", [{}, {"scale": "learned"}, {"scale": "state_dependent"}])
+@pytest.mark.parametrize("settings", [{}, {"std": "learned"}, {"std": "state_dependent"}])
 def test_a_saved_policy_acts_like_the_learner(settings: dict[str, Any], tmp_path: Path) -> None:
     """Mode, draws and the task's units are what was trained."""
     config = replace(TINY, policy_head_gain=1.0, bounded_mean=True, initial_std=0.6, **settings)
@@ -862,18 +860,19 @@ def test_a_saved_policy_acts_like_the_learner(settings: dict[str, Any], tmp_path
     assert draws.std() == pytest.approx(float(expected.std()), abs=0.02)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_evaluation_disturbs_nothing(tmp_path: Path) -> None:
     """Scored by the mean, by draws or not at all: the same weights."""
-    scored = {}
+    weights, returns = {}, {}
     for rule in ("sampled", "deterministic", "training"):
         config = replace(TINY, policy_head_gain=1.0, evaluation_rule=rule)
-        learner, _ = train(config, tmp_path / rule)
-        scored[rule] = learner.optimiser.parameters
+        learner, recorder = train(config, tmp_path / rule)
+        weights[rule] = learner.optimiser.weights.vector
         if rule != "training":
-            scored[rule, "returns"] = acer.score(config, learner, 400, CPU)
-    assert torch.equal(scored["sampled"], scored["deterministic"])
-    assert torch.equal(scored["sampled"], scored["training"])
-    assert not np.array_equal(scored["sampled", "returns"], scored["deterministic", "returns"])
+            returns[rule] = table(recorder, "evaluations.csv").to_numpy()[-1]
+    assert torch.equal(weights["sampled"], weights["deterministic"])
+    assert torch.equal(weights["sampled"], weights["training"])
+    assert not np.array_equal(returns["sampled"], returns["deterministic"])
 
 
 # Settings
@@ -890,6 +889,7 @@ def test_evaluation_disturbs_nothing(tmp_path: Path) -> None:
         *[("entropy_coef", -0.01), ("learning_rate", 0.0), ("batch_unrolls", 0)],
         *[("rmsprop_decay", 1.0), ("rmsprop_epsilon", 0.0), ("max_gradient_norm", 0.0)],
         *[("hidden_gain", 0.0), ("value_head_gain", 0.0), ("policy_head_gain", 0.0)],
+        *[("learning_rate_decay_steps", -1), ("rmsprop_initial_average", -0.5)],
         *[("num_action_samples", 0), ("initial_std", 0.0), ("reward_scale", -1.0)],
         *[("num_envs", 0), ("task", "Pendulum-v0"), ("task", "CartPole-v1")],
     ],
@@ -904,7 +904,7 @@ def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, va
 def test_replay_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="online_updates"):
         replace(TINY, online_updates=False, replay_ratio=0.0)
-    with pytest.raises(UsageError, match=r"whole, not 5\.333"):
+    with pytest.raises(UsageError, match=r"whole, not 2\.666"):
         replace(TINY, replay_count="fixed", batch_unrolls=3)
 
 
@@ -927,11 +927,11 @@ def test_presets_state_their_sources_settings() -> None:
         if suite == "classic":
             assert preset.tasks == ("Pendulum-v1", "MountainCarContinuous-v0")
         if source == "chainerrl":
-            assert (ours.scale, ours.bounded_mean) == ("state_dependent", True)
+            assert (ours.std, ours.bounded_mean) == ("state_dependent", True)
             assert (ours.learning_rate, ours.rmsprop_epsilon) == (7e-4, 1e-2)
             assert (ours.trust_region_delta, ours.tau, ours.entropy_coef) == (0.1, 0.01, 0.01)
             continue
-        assert (ours.scale, ours.initial_std, ours.tau) == ("fixed", 0.3, 0.005)
+        assert (ours.std, ours.initial_std, ours.tau) == ("fixed", 0.3, 0.005)
         assert not ours.online_updates
         if source == "pfrl":
             assert (ours.learning_rate, ours.rmsprop_epsilon) == (1e-4, 4e-3)
@@ -948,5 +948,5 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
     config = replace(TINY, env_steps=60, replay_start=0)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
-    ours, theirs = gpu.optimiser.parameters.cpu(), cpu.optimiser.parameters
+    ours, theirs = gpu.optimiser.weights.vector.cpu(), cpu.optimiser.weights.vector
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)

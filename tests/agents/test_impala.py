@@ -14,15 +14,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import agents
 from agents import a2c, impala
 from reproduce.plan import make_plan
+from suite import session
 from suite.recorder import Recorder
 from suite.settings import UsageError
-from suite.vector_env import Spaces, Step
+from suite.unrolls import Transitions, Unroll
+from suite.vector_env import Spaces, Step, VectorEnv
 
 CPU = torch.device("cpu")
 TINY = impala.Config(
@@ -40,7 +41,7 @@ TINY = impala.Config(
     evaluation_episodes=2,
     log_interval=100,
 )
-SWING = replace(TINY, task="Pendulum-v1", env_steps=1_000)
+SWING = replace(TINY, task="Pendulum-v1", env_steps=1_000, evaluation_interval=500)
 CONTROL, SWINGING = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
 """Spaces with three discrete actions, and with two continuous dimensions."""
 
@@ -50,6 +51,10 @@ def train(config: impala.Config, directory: Path) -> tuple[impala.Learner, Recor
     learner = impala.train(config, recorder)
     recorder.finish()
     return learner, recorder
+
+
+def weights(learner: impala.Learner | a2c.Learner) -> Tensor:
+    return learner.optimiser.weights.vector
 
 
 def table(recorder: Recorder, name: str) -> pd.DataFrame:
@@ -368,22 +373,27 @@ def test_each_term_of_the_loss_pulls_its_own_way() -> None:
 
 def random_unroll(
     config: impala.Config, spaces: Spaces, seed: int = 0
-) -> tuple[impala.Unroll, tuple[Any, ...]]:
-    rng, unroll = np.random.default_rng(seed), impala.Unroll(config, spaces, CPU)
-    steps, num_envs = unroll.rewards.shape
+) -> tuple[impala.Collected, tuple[Any, ...]]:
+    steps, num_envs = config.unroll_length, config.num_envs
+    rng, unroll = (
+        np.random.default_rng(seed),
+        Unroll(spaces, num_envs, steps, CPU, keeps_outputs=True),
+    )
+    collected = impala.Collected(unroll)
     for t in range(steps + 1):
         unroll.put_obs(t, rng.normal(size=(num_envs, *spaces.obs_shape)).astype(np.float32))
-    unroll.outputs[:] = torch.from_numpy(rng.normal(size=unroll.outputs.shape))
+    unroll.behaviour[:] = torch.from_numpy(rng.normal(size=unroll.behaviour.shape))
     if spaces.continuous:
-        unroll.log_stds = torch.zeros(spaces.num_outputs)
+        collected.log_stds = torch.zeros(spaces.num_outputs)
         unroll.actions[:] = torch.from_numpy(rng.normal(size=unroll.actions.shape))
     else:
         draws = rng.integers(0, spaces.num_outputs, (steps, num_envs))
         unroll.actions[:] = torch.from_numpy(draws)
-    unroll.rewards[:] = rng.normal(size=(steps, num_envs))
+    outcomes = unroll.outcomes
+    outcomes.rewards[:] = rng.normal(size=(steps, num_envs))
     flags = random_flags(rng, steps, num_envs)
-    unroll.terminations[:], unroll.truncations[:], unroll.valid[:] = flags
-    return unroll, flags
+    outcomes.terminations[:], outcomes.truncations[:], outcomes.valid[:] = flags
+    return collected, flags
 
 
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
@@ -392,8 +402,8 @@ def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) ->
     config = replace(TINY, unroll_length=6, entropy_coef=0.1, loss_reduction="mean")
     learner = impala.make_learner(config, spaces, CPU)
     network = learner.network.double()
-    batch = random_unroll(config, spaces)[0].transitions()
-    batch = impala.Transitions(*(c.double() if c.is_floating_point() else c for c in batch))
+    batch = random_unroll(config, spaces)[0].transitions(config)
+    batch = Transitions(*(c.double() if c.is_floating_point() else c for c in batch))
     generator = torch.Generator().manual_seed(2)
     held: list[impala.VTraceReturns] = []
 
@@ -405,7 +415,7 @@ def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) ->
         if not held:
             held.append(
                 impala.vtrace_from_importance_weights(
-                    log_probs - batch.behaviour_log_probs,
+                    log_probs - batch.behaviour,
                     *(batch.discounts, batch.rewards, values[:-1], values[-1]),
                     trace_mask=batch.trace_mask,
                 )
@@ -418,13 +428,9 @@ def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) ->
     class Spy:
         """Stands in for the optimiser: keeps the gradient and makes no step."""
 
-        def gradient(self, total: Tensor) -> Tensor:
-            parts = torch.autograd.grad(total, list(network.parameters()))
-            seen.extend(parts)
-            return torch.cat([part.flatten() for part in parts])
-
-        def step(self, gradient: Tensor, learning_rate: float) -> Tensor:
-            return gradient.norm()
+        def minimise(self, total: Tensor, learning_rate: float, bound: float | None) -> Tensor:
+            seen.extend(torch.autograd.grad(total, list(network.parameters())))
+            return torch.cat([part.flatten() for part in seen]).norm()
 
     learner.optimiser = Spy()  # type: ignore[assignment]
     loss()
@@ -452,31 +458,28 @@ def test_on_policy_an_update_is_that_of_a2c() -> None:
         "hidden_sizes": (16, 16),
         "gamma": 0.9,
     }
-    shared |= {"rmsprop_form": "torch", "max_gradient_norm": 0.5, "entropy_coef": 0.02}
-    theirs_config = a2c.Config(**shared, rollout_length=8, shared_trunk=True)
+    shared |= {"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0}
+    shared |= {"max_gradient_norm": 0.5, "entropy_coef": 0.02, "unroll_length": 8}
+    theirs_config = a2c.Config(**shared, shared_trunk=True)
     config = impala.Config(
         **shared,
-        unroll_length=8,
         value_coef=1.0,
         loss_reduction="mean",
         rmsprop_epsilon=1e-5,
         initialisation="orthogonal",
     )
     learner = impala.make_learner(config, CONTROL, CPU)
-    theirs = a2c.make_learner(theirs_config, Spaces(*CONTROL), CPU)
-    assert torch.equal(learner.optimiser.parameters, theirs.optimiser.parameters)
-    unroll, _ = random_unroll(config, CONTROL)
+    theirs = a2c.make_learner(theirs_config, CONTROL, CPU)
+    assert torch.equal(weights(learner), weights(theirs))
+    collected, _ = random_unroll(config, CONTROL)
+    unroll = collected.unroll
     with torch.no_grad():
         outputs, _ = learner.network(unroll.obs[:-1].flatten(0, 1))
-        unroll.outputs[:] = outputs.unflatten(0, (8, 4))  # on policy
-    rollout = a2c.Rollout(theirs_config, Spaces(*CONTROL), CPU)
-    for name in ("obs", "actions", "rewards", "terminations", "truncations", "valid"):
-        getattr(rollout, name)[:] = getattr(unroll, name)
-    impala.update(learner, config, unroll.transitions(), 1e-2)
-    a2c.update(theirs, theirs_config, rollout.transitions(), 1e-2)
-    torch.testing.assert_close(
-        learner.optimiser.parameters, theirs.optimiser.parameters, atol=2e-5, rtol=1e-4
-    )
+        unroll.behaviour[:] = outputs.unflatten(0, (8, 4))  # on policy
+    batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
+    impala.update(learner, config, collected.transitions(config), 1e-2)
+    a2c.update(theirs, theirs_config, batch, 1e-2)
+    torch.testing.assert_close(weights(learner), weights(theirs), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
@@ -487,19 +490,20 @@ def test_ignored_rows_change_nothing(spaces: Spaces, loss_reduction: Any) -> Non
     outcomes = []
     for scramble in (False, True):
         learner = impala.make_learner(config, spaces, CPU)
-        unroll, (terminations, _, valid) = random_unroll(config, spaces, 5)
+        collected, (terminations, _, valid) = random_unroll(config, spaces, 5)
+        unroll, outcome = collected.unroll, collected.unroll.outcomes
         assert (~valid).sum() >= 4
         if scramble:
             ignored = torch.from_numpy(~valid)
-            unroll.rewards[~valid] = 1e3
+            outcome.rewards[~valid] = 1e3
             unroll.actions[ignored] = 1
-            unroll.outputs[ignored] = 30 * torch.randn_like(unroll.outputs[ignored])
-            unroll.terminations[~valid] = True
+            unroll.behaviour[ignored] = 30 * torch.randn_like(unroll.behaviour[ignored])
+            outcome.terminations[~valid] = True
             after_termination = np.zeros_like(valid)
             after_termination[1:] = terminations[:-1]  # nothing bootstraps from this observation
             unroll.obs[:-1][torch.from_numpy(after_termination)] = 7.0
-        diagnostics = impala.update(learner, config, unroll.transitions(), 1e-2)
-        outcomes.append((learner.optimiser.parameters, diagnostics))
+        diagnostics = impala.update(learner, config, collected.transitions(config), 1e-2)
+        outcomes.append((weights(learner), diagnostics))
     for plain, scrambled in zip(*outcomes, strict=True):
         torch.testing.assert_close(plain, scrambled, atol=1e-6, rtol=1e-5)
 
@@ -508,12 +512,12 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
     """Mean and largest rho, share above the clip, entropy and explained variance, by hand."""
     config = replace(TINY, unroll_length=8, clip_rho_threshold=0.9)
     learner = impala.make_learner(config, CONTROL, CPU)
-    unroll, (_, _, valid) = random_unroll(config, CONTROL)
-    batch = unroll.transitions()
+    collected, (_, _, valid) = random_unroll(config, CONTROL)
+    batch = collected.transitions(config)
     with torch.no_grad():
         outputs, values = learner.network(batch.obs.flatten(0, 1))
     policy = torch.distributions.Categorical(logits=outputs.unflatten(0, (9, 4))[:-1])
-    log_rhos = policy.log_prob(batch.actions) - batch.behaviour_log_probs
+    log_rhos = policy.log_prob(batch.actions) - batch.behaviour
     rhos = log_rhos.exp().numpy()[valid]
     values = values.unflatten(0, (9, 4))
     returns = impala.vtrace_from_importance_weights(
@@ -538,138 +542,49 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
 def test_minibatches_share_out_the_environments() -> None:
     """Each environment is in exactly one, whole in time; sums of gradients are the whole's."""
     config = replace(TINY, unroll_length=6)
-    unroll, _ = random_unroll(config, CONTROL)
-    batch = unroll.transitions()
+    batch = random_unroll(config, CONTROL)[0].transitions(config)
     parts = batch.minibatches(2)
     for name, column in batch._asdict().items():
         joined = torch.cat([getattr(part, name) for part in parts], 1)
         assert torch.equal(joined, column)
     learner = impala.make_learner(replace(config, max_gradient_norm=None), CONTROL, CPU)
     gradients: list[Tensor] = []
-
-    def keep(gradient: Tensor, learning_rate: float) -> Tensor:
-        gradients.append(gradient)
-        return gradient.norm()
-
-    learner.optimiser.step = keep  # type: ignore[method-assign]
+    learner.optimiser.step = lambda gradient, _: gradients.append(gradient)  # type: ignore
     for part in (*parts, batch):
         impala.update(learner, config, part, 1e-3)
     torch.testing.assert_close(gradients[0] + gradients[1], gradients[2], atol=1e-5, rtol=1e-4)
 
 
-def test_frames_are_flattened_in_channels_last_memory() -> None:
-    rows = torch.arange(2 * 4 * 3 * 3 * 2).float().reshape(2, 4, 3, 3, 2).permute(0, 1, 4, 2, 3)
-    for obs in (rows, rows[:, 1:3]):
-        flat = impala.flatten(obs)
-        assert torch.equal(flat, obs.flatten(0, 1))
-        assert flat.is_contiguous(memory_format=torch.channels_last)
-    assert impala.flatten(rows).data_ptr() == rows.data_ptr()  # a whole unroll is not copied
-
-
-def test_adam_equals_torch() -> None:
-    ours, theirs = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    theirs.load_state_dict(ours.state_dict())
-    optimiser = impala.Adam(ours, replace(TINY, max_gradient_norm=0.5))
-    reference = torch.optim.Adam(theirs.parameters(), lr=0.01)
-    inputs = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
-    for _ in range(5):
-        optimiser.step(optimiser.gradient(ours(inputs).square().sum()), 0.01)
-        reference.zero_grad()
-        theirs(inputs).square().sum().backward()
-        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
-        reference.step()
-    torch.testing.assert_close(ours.weight, theirs.weight)
-    torch.testing.assert_close(ours.bias, theirs.bias)
-
-
 # Networks
-
-
-def frames_network(convolutions: Any) -> tuple[impala.Trunk, Tensor, list[Tensor]]:
-    config = replace(TINY, convolutions=convolutions)
-    learner = impala.make_learner(config, Spaces((4, 84, 84), 6), CPU)
-    frames = torch.rand(2, 4, 84, 84, generator=torch.Generator().manual_seed(0))
-    trunk = learner.network.actor
-    return trunk, frames, [p.detach().contiguous() for p in trunk.parameters()]
-
-
-def test_the_deep_network_is_the_residual_one_of_figure_3() -> None:
-    """15 kernels; pools as TensorFlow's "same"; 3,872 features: about a million weights."""
-    trunk, frames, copies = frames_network("deep")
-    kernels, biases, weights, heads = copies[:15], copies[15:30], copies[30:32], copies[32:]
-    assert [len(kernel) for kernel in kernels] == [16] * 5 + [32] * 10
-    assert weights[0].shape == (11 * 11 * 32, 256)
-    hidden = frames
-    for section in range(3):
-        layers = list(zip(kernels, biases, strict=True))[5 * section : 5 * section + 5]
-        hidden = F.conv2d(hidden, *layers[0], padding=1)
-        size = hidden.shape[-1]
-        missing = (math.ceil(size / 2) - 1) * 2 + 3 - size
-        pad = (missing // 2, missing - missing // 2)
-        hidden = F.max_pool2d(F.pad(hidden, pad * 2, value=-math.inf), 3, 2)
-        for first, second in (layers[1:3], layers[3:5]):
-            inner = F.conv2d(torch.relu(hidden), *first, padding=1)
-            hidden = hidden + F.conv2d(torch.relu(inner), *second, padding=1)
-    hidden = torch.relu(torch.relu(hidden).flatten(1) @ weights[0] + heads[0])
-    plain = hidden @ weights[1] + heads[1]
-    ours = trunk(frames.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(ours, plain, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("convolutions", "strides", "pads", "features", "width"),
-    [
-        ("shallow", (4, 2, 1), (None, None, None), 7 * 7 * 64, 512),
-        ("rllib", (4, 2), ((2, 2, 2, 2), (1, 2, 1, 2)), 11 * 11 * 32, 256),
-    ],
-)
-def test_plain_layers_are_those_of_their_source(
-    convolutions: Any, strides: Any, pads: Any, features: int, width: int
-) -> None:
-    trunk, frames, copies = frames_network(convolutions)
-    count = len(strides)
-    weights, heads = copies[2 * count : 2 * count + 2], copies[2 * count + 2 :]
-    assert weights[0].shape == (features, width)
-    hidden = frames
-    for i in range(count):
-        hidden = F.pad(hidden, pads[i]) if pads[i] else hidden
-        hidden = torch.relu(F.conv2d(hidden, copies[i], copies[count + i], strides[i]))
-    hidden = torch.relu(hidden.flatten(1) @ weights[0] + heads[0])
-    ours = trunk(frames.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(ours, hidden @ weights[1] + heads[1], atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "shape", "deviation", "bound"),
-    [
-        ("truncated_normal", (400, 300), 0.8796 / 20, 2 / 20),
-        ("truncated_normal", (64, 16, 5, 5), 0.8796 / 20, 2 / 20),
-        ("cleanba", (64, 16, 5, 5), 1 / 20, 2 / 20 / 0.8796),
-        ("glorot_uniform", (400, 200), 0.1 / math.sqrt(3), 0.1),
-        ("glorot_uniform", (8, 16, 5, 5), 0.1 / math.sqrt(3), 0.1),
-    ],
-)
-def test_initial_weights_have_their_sources_spread(
-    scheme: Any, shape: tuple[int, ...], deviation: float, bound: float
-) -> None:
-    config = replace(TINY, initialisation=scheme)
-    weight = impala.initial_weight(np.random.default_rng(0), shape, config, 1.0)
-    assert weight.shape == shape
-    assert weight.std().item() == pytest.approx(deviation, rel=0.03)
-    assert 0.95 * bound < weight.abs().max().item() <= bound * 1.001
 
 
 @pytest.mark.parametrize("scheme", ["orthogonal", "cleanba"])
 def test_dense_layers_are_orthogonal_with_gains_of_their_own(scheme: Any) -> None:
+    """Cleanba's kernels alone are flax's; gains are those of each head."""
     config = replace(TINY, initialisation=scheme, policy_head_gain=0.01, value_head_gain=0.7)
     network = impala.make_learner(config, CONTROL, CPU).network
     first = network.actor.weights[0].detach()
     torch.testing.assert_close(first @ first.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
     norms = network.actor.weights[-1].detach().norm(dim=0)
     np.testing.assert_allclose(norms, [0.01, 0.01, 0.01, 0.7], rtol=1e-5)
-    kernel = impala.initial_weight(np.random.default_rng(0), (8, 4, 3, 3), config, 1.0)
+    frames = impala.make_learner(replace(config, hidden_gain=1.0), Spaces((4, 84, 84), 3), CPU)
+    kernel = frames.network.actor.kernels[0].detach()
     gram = kernel.flatten(1) @ kernel.flatten(1).T
-    assert torch.allclose(gram, torch.eye(8), atol=1e-5) == (scheme == "orthogonal")
+    assert torch.allclose(gram, torch.eye(32), atol=1e-5) == (scheme == "orthogonal")
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "num_kernels", "features", "width"),
+    [("shallow", 3, 7 * 7 * 64, 512), ("deep", 15, 11 * 11 * 32, 256), ("rllib", 2, 3_872, 256)],
+)
+def test_frames_go_through_the_layers_of_their_source(
+    convolutions: Any, num_kernels: int, features: int, width: int
+) -> None:
+    """The tables, not what they mean: that is tested where the layers are."""
+    config = replace(TINY, convolutions=convolutions)
+    trunk = impala.make_learner(config, Spaces((4, 84, 84), 6), CPU).network.actor
+    assert len(trunk.kernels) == num_kernels
+    assert trunk.weights[0].shape == (features, width)
 
 
 def test_log_probabilities_of_continuous_actions_are_summed() -> None:
@@ -685,12 +600,12 @@ def test_log_probabilities_of_continuous_actions_are_summed() -> None:
 def test_drawn_actions_have_the_policys_probabilities() -> None:
     outputs = torch.tensor([[0.3, -1.0, 1.2]]).expand(20_000, 3)
     network = impala.make_learner(TINY, CONTROL, CPU).network
-    noise = impala.draw_noise(np.random.default_rng(0), network, (20_000, 3))
-    shares = torch.bincount(impala.choose(outputs, None, noise), minlength=3) / 20_000
+    noise = impala.draw_noise(np.random.default_rng(0), network, (20_000,))
+    shares = torch.bincount(impala.act(outputs, None, noise), minlength=3) / 20_000
     torch.testing.assert_close(shares, outputs[0].softmax(-1), atol=0.015, rtol=0)
     network = impala.make_learner(TINY, SWINGING, CPU).network
-    noise = impala.draw_noise(np.random.default_rng(0), network, (20_000, 2))
-    actions = impala.choose(outputs[:, :2], torch.tensor([-0.7, 0.1]), noise)
+    noise = impala.draw_noise(np.random.default_rng(0), network, (20_000,))
+    actions = impala.act(outputs[:, :2], torch.tensor([-0.7, 0.1]), noise)
     torch.testing.assert_close(
         actions.std(0), torch.tensor([-0.7, 0.1]).exp(), atol=0.01, rtol=0.01
     )
@@ -710,18 +625,22 @@ class Trace:
         self.unrolls: list[tuple[Tensor, Tensor]] = []
         """Observations and the acting policy's outputs of each unroll."""
         self.rhos: list[float] = []
-        learn = impala.learn
+        update, transitions = impala.update, impala.Collected.transitions
 
-        def traced(learner: Any, config: Any, unroll: Any, learning_rate: float) -> list[Tensor]:
-            self.lags.append(len(self.weights) - unroll.version)
+        def read(collected: impala.Collected, config: impala.Config) -> Transitions:
+            self.lags.append(len(self.weights) - collected.version)
+            self.unrolls.append((collected.unroll.obs.clone(), collected.unroll.behaviour.clone()))
+            return transitions(collected, config)
+
+        def traced(learner: impala.Learner, *arguments: Any) -> Tensor:
             parameters = learner.network.parameters()
             self.weights.append([p.detach().clone() for p in parameters])
-            self.unrolls.append((unroll.obs.clone(), unroll.outputs.clone()))
-            rows = learn(learner, config, unroll, learning_rate)
-            self.rhos.append(rows[0][impala.METRICS.index("max_rho")].item())
-            return rows
+            row = update(learner, *arguments)
+            self.rhos.append(row[impala.METRICS.index("max_rho")].item())
+            return row
 
-        monkeypatch.setattr(impala, "learn", traced)
+        monkeypatch.setattr(impala.Collected, "transitions", read)
+        monkeypatch.setattr(impala, "update", traced)
 
 
 @pytest.mark.parametrize("policy_lag", [0, 1, 3])
@@ -802,21 +721,21 @@ def test_timing_changes_no_bit(
     """A slow learner, a slow actor, or one after the other in one thread: the same bytes."""
     config = replace(TINY, policy_lag=policy_lag, num_minibatches=2)
     expected = recorded(train(config, tmp_path / "plain")[1])
-    learn, recv = impala.learn, impala.VectorEnv.recv
+    update, recv = impala.update, VectorEnv.recv
 
-    def slow_learn(*arguments: Any) -> Any:
-        time.sleep(0.02)
-        return learn(*arguments)
+    def slow_update(*arguments: Any) -> Any:
+        time.sleep(0.01)
+        return update(*arguments)
 
     def slow_recv(env: Any) -> Step:
         time.sleep(0.003)
         return recv(env)
 
     with monkeypatch.context() as patch:
-        patch.setattr(impala, "learn", slow_learn)
+        patch.setattr(impala, "update", slow_update)
         assert recorded(train(config, tmp_path / "slow learner")[1]) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(impala.VectorEnv, "recv", slow_recv)
+        patch.setattr(VectorEnv, "recv", slow_recv)
         assert recorded(train(config, tmp_path / "slow actor")[1]) == expected
     with monkeypatch.context() as patch:
         patch.setattr(impala, "ThreadPoolExecutor", Inline)
@@ -827,7 +746,7 @@ def test_timing_changes_no_bit(
 
 def test_an_actor_that_fails_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong in the second thread surfaces in the first."""
-    recv, calls = impala.VectorEnv.recv, []
+    recv, calls = VectorEnv.recv, []
 
     def failing(env: Any) -> Step:
         calls.append(None)
@@ -835,12 +754,13 @@ def test_an_actor_that_fails_stops_the_run(tmp_path: Path, monkeypatch: pytest.M
             raise RuntimeError("the simulator broke")
         return recv(env)
 
-    monkeypatch.setattr(impala.VectorEnv, "recv", failing)
+    monkeypatch.setattr(VectorEnv, "recv", failing)
     with pytest.raises(RuntimeError, match="the simulator broke"):
         train(TINY, tmp_path)
 
 
-@pytest.mark.parametrize("config", [replace(TINY, env_steps=2_000), SWING])
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("config", [replace(TINY, env_steps=800), SWING])
 def test_the_same_command_gives_the_same_bytes(config: impala.Config, tmp_path: Path) -> None:
     """Nothing but the command decides, not even a global generator that was used in between."""
     _, one = train(config, tmp_path / "one")
@@ -917,10 +837,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
     class Env(ScriptedEnv):
         pass
 
-    monkeypatch.setattr(impala, "VectorEnv", Env)
+    monkeypatch.setattr(session, "VectorEnv", Env)
     return Env
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("kind", "terminal", "value"),
     [("truncation", False, 10.0), ("truncation", True, 5.695), ("termination", False, 5.695)],
@@ -935,13 +856,14 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=20_000,
+        env_steps=8_000,
         gamma=0.9,
         entropy_coef=0.0,
         hidden_sizes=(32, 32),
         loss_reduction="mean",
-        learning_rate_decay_steps=20_000,
-        rmsprop_form="torch",
+        learning_rate_decay_steps=8_000,
+        rmsprop_epsilon_in_root=False,
+        rmsprop_initial_average=0.0,
         rmsprop_epsilon=1e-5,
         max_gradient_norm=0.5,
         time_limit_is_terminal=terminal,
@@ -950,7 +872,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     learner, recorder = train(config, tmp_path)
     assert learner.network(torch.tensor([[0.0]]))[1].item() == pytest.approx(value, rel=0.05)
     episodes = table(recorder, "episodes.csv")
-    assert episodes.env_steps.tolist()[::4] == list(range(32, 20_000 - 19, 32))
+    assert episodes.env_steps.tolist()[::4] == list(range(32, 8_000 - 19, 32))
 
 
 def test_rows_hold_the_action_and_everything_it_caused(
@@ -958,15 +880,16 @@ def test_rows_hold_the_action_and_everything_it_caused(
 ) -> None:
     """A reward that repeats the action stands beside it; ends and ignored rows follow the tape."""
     scripted.reward = staticmethod(lambda actions: actions.copy())
-    learn, seen = impala.learn, []
+    transitions, seen = impala.Collected.transitions, []
 
-    def checked(learner: Any, config: Any, unroll: Any, learning_rate: float) -> list[Tensor]:
-        actions = unroll.actions.numpy().astype(np.float32)
-        np.testing.assert_array_equal(unroll.rewards[unroll.valid], actions[unroll.valid])
-        seen.append(np.stack([unroll.obs[1:, :, 0], unroll.truncations, unroll.valid], axis=-1))
-        return learn(learner, config, unroll, learning_rate)
+    def checked(collected: impala.Collected, config: impala.Config) -> Transitions:
+        unroll, outcomes = collected.unroll, collected.unroll.outcomes
+        actions, valid = unroll.actions.numpy().astype(np.float32), outcomes.valid
+        np.testing.assert_array_equal(outcomes.rewards[valid], actions[valid])
+        seen.append(np.stack([unroll.obs[1:, :, 0], outcomes.truncations, valid], axis=-1))
+        return transitions(collected, config)
 
-    monkeypatch.setattr(impala, "learn", checked)
+    monkeypatch.setattr(impala.Collected, "transitions", checked)
     train(replace(TINY, evaluation_rule="training"), tmp_path)
     rows = np.concatenate(seen)
     tape = [(t / 8, t == 8, t > 0) for t in (*range(1, 9), 0)] * len(rows)
@@ -985,6 +908,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
 # Training on the real simulator
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
     """With the preset's settings the last of 80,000 steps hold almost whole episodes."""
     preset = impala.PRESETS["classic", "paper"].config
@@ -1023,13 +947,13 @@ def test_timing_says_who_waited(
     policy_lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shares of learner and actor add up to at most the wall time; turns leave both waiting."""
-    learn = impala.learn
+    update = impala.update
 
-    def slow_learn(*arguments: Any) -> Any:
-        time.sleep(0.02)
-        return learn(*arguments)
+    def slow_update(*arguments: Any) -> Any:
+        time.sleep(0.05)
+        return update(*arguments)
 
-    monkeypatch.setattr(impala, "learn", slow_learn)
+    monkeypatch.setattr(impala, "update", slow_update)
     _, recorder = train(
         replace(TINY, policy_lag=policy_lag, log_interval=480, evaluation_rule="training"), tmp_path
     )
@@ -1047,7 +971,7 @@ def test_the_learning_rate_falls_to_zero_and_stays_there(tmp_path: Path) -> None
     config = replace(TINY, learning_rate_decay_steps=200)
     shorter, _ = train(replace(config, env_steps=240), tmp_path / "shorter")
     longer, recorder = train(config, tmp_path / "longer")
-    assert torch.equal(shorter.optimiser.parameters, longer.optimiser.parameters)
+    assert torch.equal(weights(shorter), weights(longer))
     updates = table(recorder, "updates.csv")
     assert updates.learning_rate.iloc[-1] == 0.0
     steps, rows = updates.env_steps.iloc[0], TINY.unroll_rows
@@ -1071,7 +995,8 @@ SETTINGS: dict[str, Any] = {
     "optimiser": "adam",
     "learning_rate": 1e-3,
     "learning_rate_decay_steps": 2_000,
-    "rmsprop_form": "torch",
+    "rmsprop_epsilon_in_root": False,
+    "rmsprop_initial_average": 0.0,
     "rmsprop_decay": 0.9,
     "rmsprop_epsilon": 0.1,
     "max_gradient_norm": 0.01,
@@ -1084,26 +1009,27 @@ SETTINGS: dict[str, Any] = {
     "initial_log_std": -1.0,
     "time_limit_is_terminal": True,
 }
+UNSCORED = replace(SWING, evaluation_rule="training")
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> impala.Learner:
-    return train(SWING, tmp_path_factory.mktemp("plain"))[0]
+    return train(UNSCORED, tmp_path_factory.mktemp("plain"))[0]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_does_something(name: str, plain: impala.Learner, tmp_path: Path) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    changed, recorder = train(replace(SWING, **{name: SETTINGS[name]}), tmp_path)
+    changed, recorder = train(replace(UNSCORED, **{name: SETTINGS[name]}), tmp_path)
     assert recorder.statuses == ["finished"]
-    old, new = plain.optimiser.parameters, changed.optimiser.parameters
+    old, new = weights(plain), weights(changed)
     assert old.shape != new.shape or not torch.equal(old, new)
 
 
 @pytest.mark.parametrize("name", ["clip_rho_threshold", "clip_c_threshold"])
 def test_a_threshold_may_be_none(name: str, plain: impala.Learner, tmp_path: Path) -> None:
-    changed, _ = train(replace(SWING, **{name: None}), tmp_path)
-    assert not torch.equal(plain.optimiser.parameters, changed.optimiser.parameters)
+    changed, _ = train(replace(UNSCORED, **{name: None}), tmp_path)
+    assert not torch.equal(weights(plain), weights(changed))
 
 
 def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
@@ -1185,7 +1111,8 @@ def test_presets_differ_from_the_paper_where_their_source_does() -> None:
 
     assert changed("paper") == set()
     assert changed("cleanba") == {
-        *("protocol", "num_envs", "num_minibatches", "rmsprop_form", "convolutions"),
+        *("protocol", "num_envs", "num_minibatches", "convolutions"),
+        *("rmsprop_epsilon_in_root", "rmsprop_initial_average"),
         *("initialisation", "time_limit_is_terminal"),
     }
     assert changed("rllib_2018") == {
@@ -1231,6 +1158,4 @@ def test_a_gpu_learns_what_the_cpu_learns(policy_lag: int, tmp_path: Path) -> No
     config = replace(SWING, policy_lag=policy_lag, env_steps=480)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
-    torch.testing.assert_close(
-        gpu.optimiser.parameters.cpu(), cpu.optimiser.parameters, atol=1e-3, rtol=1e-2
-    )
+    torch.testing.assert_close(weights(gpu).cpu(), weights(cpu), atol=1e-3, rtol=1e-2)

@@ -1,5 +1,6 @@
 """Soft actor-critic: every equation against a slow re-derivation, then what training must do."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,12 @@ from torch import Tensor
 
 import agents
 from agents import sac
-from suite import affine
+from suite import affine, session
+from suite.networks import StackedPerceptrons
 from suite.recorder import Recorder
+from suite.replay import Batch
 from suite.settings import UsageError
-from suite.vector_env import Step
+from suite.vector_env import Spaces, Step
 
 CPU = torch.device("cpu")
 TINY = sac.Config(
@@ -26,7 +29,7 @@ TINY = sac.Config(
     batch_size=8,
     learning_starts=40,
     evaluation_interval=60,
-    evaluation_episodes=2,
+    evaluation_episodes=1,
     log_interval=40,
 )
 
@@ -42,14 +45,12 @@ def train(config: sac.Config, directory: Path) -> tuple[sac.Learner, Recorder]:
     return learner, recorder
 
 
-def random_batch(
-    generator: torch.Generator, seeds: int, size: int, obs: int, act: int
-) -> sac.Batch:
+def random_batch(generator: torch.Generator, seeds: int, size: int, obs: int, act: int) -> Batch:
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
     observations, actions = draw(seeds, size, obs), torch.tanh(draw(seeds, size, act))
-    return sac.Batch(
+    return Batch(
         obs=observations,
         obs_actions=torch.cat([observations, actions], -1),
         rewards=draw(seeds, size),
@@ -104,7 +105,7 @@ def test_log_std_bounds_are_kept_in_both_ways() -> None:
     outputs[..., 3:] = torch.tensor([-30.0, 30.0, 0.0])
     for bound, expected in (("clip", [-5.0, 2.0, 0.0]), ("tanh", [-5.0, 2.0, -1.5])):
         config = replace(TINY, log_std_min=-5.0, log_std_max=2.0, log_std_bound=bound)  # type: ignore[arg-type]
-        _, log_stds = sac.gaussian(outputs, config)
+        _, log_stds = sac.split_outputs(outputs, config)
         torch.testing.assert_close(log_stds.flatten(), torch.tensor(expected))
 
 
@@ -161,7 +162,7 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
     batch = random_batch(generator, 1, 8, 3, 2)
     noise = torch.randn(2, 1, 8, 2, generator=generator)
 
-    def network(stack: sac.StackedMLP, member: int) -> torch.nn.Sequential:
+    def network(stack: StackedPerceptrons, member: int) -> torch.nn.Sequential:
         layers: list[torch.nn.Module] = []
         for weight, bias in zip(stack.weights, stack.biases, strict=True):
             linear = torch.nn.Linear(weight.shape[2], weight.shape[3])
@@ -217,7 +218,7 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
     torch.testing.assert_close(learner.log_alpha, log_alpha)
 
 
-def _flat(stack: sac.StackedMLP, member: int) -> list[Tensor]:
+def _flat(stack: StackedPerceptrons, member: int) -> list[Tensor]:
     """Return a member's weights and biases in the layout of `nn.Linear`'s state."""
     pairs = zip(stack.weights, stack.biases, strict=True)
     return [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
@@ -240,17 +241,29 @@ def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPat
     assert torch.equal(learner.critics.flat, before)
 
 
-def test_the_batched_form_equals_the_form_member_by_member() -> None:
-    """The GPU's and the CPU's way of applying stacked weights: one function and one gradient."""
-    config = replace(TINY, seeds=(1, 2, 3), num_critics=4)
-    critics = sac.make_learner(config, 5, 2, CPU).critics
-    inputs = torch.randn(3, 8, 7)
-    batched = sac.batched_forward(inputs, *critics._split(critics.flat))
-    membered = critics(inputs)
-    torch.testing.assert_close(batched, membered)
-    upstream = torch.randn_like(batched)
-    gradients = [torch.autograd.grad(y, critics.flat, upstream)[0] for y in (batched, membered)]
-    torch.testing.assert_close(*gradients)
+def test_the_actors_means_and_deviations_are_drawn_as_two_layers() -> None:
+    """Each is orthogonal by itself, with the policy head's gain; a critic's layers have another."""
+    config = replace(TINY, initialisation="orthogonal", hidden_gain=2.0, policy_head_gain=0.1)
+    learner = sac.make_learner(config, 3, 2, CPU)
+    last = learner.actor.weights[-1][0, 0]  # [16, 2 A]
+    for head in (last[:, :2], last[:, 2:]):
+        torch.testing.assert_close(head.T @ head, 0.01 * torch.eye(2))
+    assert not torch.allclose(last.T @ last, 0.01 * torch.eye(4))
+    for stack in (learner.actor, learner.critics):
+        first = stack.weights[0][0, 0]
+        torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
+    norms = learner.critics.weights[-1][0].norm(dim=1).flatten()
+    torch.testing.assert_close(norms, torch.full((2,), 2.0))
+
+
+def test_target_critics_begin_as_copies_that_do_not_learn() -> None:
+    """Equal weights in another vector, without gradients; critics differ from each other."""
+    learner = sac.make_learner(replace(TINY, seeds=(1, 2)), 3, 2, CPU)
+    assert torch.equal(learner.target_critics.flat, learner.critics.flat)
+    assert learner.target_critics.flat.data_ptr() != learner.critics.flat.data_ptr()
+    assert not learner.target_critics.flat.requires_grad
+    members = learner.critics.weights[0].flatten(0, 1).unbind(0)
+    assert not any(torch.equal(members[i], members[i - 1]) for i in range(4))
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.1])
@@ -272,57 +285,14 @@ def test_the_action_gradient_is_clipped_per_component(
     assert 0 < last_bias[0, 0, 0].abs().item() <= clip
 
 
-# Initial weights and replay
-
-
-@pytest.mark.parametrize(("fan_in", "fan_out"), [(17, 256), (256, 6), (64, 64)])
-def test_orthogonal_weights_are_orthogonal(fan_in: int, fan_out: int) -> None:
-    """Rows or columns, whichever are fewer, are orthonormal up to the gain."""
-    generator = np.random.default_rng(0)
-    weight, bias = sac.initial_layer(generator, fan_in, fan_out, "orthogonal", math.sqrt(2))
-    gram = weight.T @ weight if fan_in >= fan_out else weight @ weight.T
-    np.testing.assert_allclose(gram, 2 * np.eye(min(fan_in, fan_out)), atol=1e-5)
-    assert not bias.any()
-
-
-def test_uniform_weights_keep_their_bounds() -> None:
-    """Glorot: sqrt(6 / (in + out)), no bias; torch: sqrt(1 / in), for the bias as well."""
-    generator = np.random.default_rng(0)
-    weight, bias = sac.initial_layer(generator, 100, 50, "glorot_uniform", 1.0)
-    assert 0.95 * 0.2 < np.abs(weight).max() <= 0.2
-    assert not bias.any()
-    weight, bias = sac.initial_layer(generator, 100, 50, "torch", 1.0)
-    assert 0.95 * 0.1 < np.abs(weight).max() <= 0.1
-    assert 0 < np.abs(bias).max() <= 0.1
-
-
-def test_replay_returns_what_was_stored_and_forgets_the_oldest() -> None:
-    """Rows come back whole, per seed, and a full ring holds exactly the newest transitions."""
-    replay = sac.Replay(2, 7, 2, 3, 1, CPU)  # capacity becomes 6
-    assert replay.capacity == 6
-    for t in range(5):
-        tag = np.array([[10 * t, 10 * t + 1], [10 * t + 100, 10 * t + 101]], dtype=np.float32)
-        wide = np.repeat(tag[..., None], 3, -1)
-        replay.add(wide, tag[..., None] / 1000, tag + 0.5, tag % 2 == 0, wide + 5)
-    assert replay.size == 6
-    batch = replay.batch(torch.arange(6).expand(2, 6))
-    assert sorted(batch.obs[0, :, 0].tolist()) == [20, 21, 30, 31, 40, 41]
-    assert sorted(batch.obs[1, :, 0].tolist()) == [120, 121, 130, 131, 140, 141]
-    torch.testing.assert_close(batch.rewards, batch.obs[..., 0] + 0.5)
-    torch.testing.assert_close(batch.next_obs, batch.obs + 5)
-    torch.testing.assert_close(batch.obs_actions[..., 3], batch.obs[..., 0] / 1000)
-    torch.testing.assert_close(batch.terminations, (batch.obs[..., 0] % 2 == 0).float())
-
-
 # Training on scripted environments
 
 
 class ScriptedEnv:
     """Eight steps with reward 1 or `reward(actions)`; obs: the time; ends as `kind` says."""
 
+    spaces = Spaces.vectors(1, 1)
     action_shape = (1,)
-    action_low = np.array([-1.0])
-    action_high = np.array([1.0])
     kind = "truncation"
     reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
 
@@ -365,11 +335,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
     class Env(ScriptedEnv):
         pass
 
-    monkeypatch.setattr(sac, "VectorEnv", Env)
-    monkeypatch.setattr(sac, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
+    monkeypatch.setattr(session, "VectorEnv", Env)
+    monkeypatch.setattr(session, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
     return Env
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("kind", "value"), [("truncation", 10.0), ("termination", 5.695)])
 def test_a_time_limit_bootstraps_and_a_termination_does_not(
     kind: str, value: float, scripted: type[ScriptedEnv], tmp_path: Path
@@ -378,7 +349,7 @@ def test_a_time_limit_bootstraps_and_a_termination_does_not(
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=1_500,
+        env_steps=800,
         learning_starts=100,
         gamma=0.9,
         initial_alpha=0.0,
@@ -394,6 +365,7 @@ def test_a_time_limit_bootstraps_and_a_termination_does_not(
     assert q_values.tolist() == pytest.approx([value, value], rel=0.05)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_temperature_moves_the_entropy_to_its_target(
     scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
@@ -401,7 +373,7 @@ def test_the_temperature_moves_the_entropy_to_its_target(
     scripted.reward = staticmethod(lambda actions: -4 * (actions - 0.3) ** 2)
     config = replace(
         TINY,
-        env_steps=1_500,
+        env_steps=1_200,
         learning_starts=100,
         target_entropy_per_action=-0.5,
         actor_learning_rate=3e-3,
@@ -413,7 +385,7 @@ def test_the_temperature_moves_the_entropy_to_its_target(
     _, recorder = train(config, tmp_path)
     rows = np.genfromtxt(recorder.seed_directories[0] / "updates.csv", delimiter=",", names=True)
     assert rows["entropy"][0] > 0  # it starts near that of the uniform policy, log 2
-    assert rows["entropy"][-15:].mean() == pytest.approx(-0.5, abs=0.15)
+    assert rows["entropy"][-10:].mean() == pytest.approx(-0.5, abs=0.15)
 
 
 def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
@@ -445,9 +417,10 @@ def test_training_changes_every_network_and_records_everything(tmp_path: Path) -
     assert updates["num_updates"].tolist() == [40, 80]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
     """Episodes, evaluations, updates and weights do not depend on anything but the command."""
-    config = replace(TINY, env_steps=450, seeds=(1, 2))
+    config = replace(TINY, env_steps=220, seeds=(1, 2))
     _, one = train(config, tmp_path / "one")
     _, two = train(config, tmp_path / "two")
     for first, second in zip(one.seed_directories, two.seed_directories, strict=True):
@@ -457,8 +430,10 @@ def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 HOPPER = replace(TINY, task="Hopper-v4", env_steps=300, learning_starts=100, hidden_sizes=(32, 32))
+HOPPER = replace(HOPPER, evaluation_interval=300)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
     """Past several terminations and 200 updates: the same draws, weights equal to 1e-5."""
     together, recorder = train(replace(HOPPER, seeds=(1, 2, 3)), tmp_path / "together")
@@ -473,6 +448,7 @@ def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
         assert lengths[0] == lengths[1]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_diverging_seed_leaves_the_other_bits_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,11 +516,12 @@ SETTINGS: dict[str, Any] = {
     "replay_capacity": 50,
     "update_ratio": 2.0,
 }
+SCORED_ONCE = replace(TINY, evaluation_interval=120)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> sac.Learner:
-    return train(TINY, tmp_path_factory.mktemp("plain"))[0]
+    return train(SCORED_ONCE, tmp_path_factory.mktemp("plain"))[0]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -552,7 +529,7 @@ def test_every_setting_that_sources_vary_does_something(
     name: str, plain: sac.Learner, tmp_path: Path
 ) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    changed, recorder = train(replace(TINY, **{name: SETTINGS[name]}), tmp_path)
+    changed, recorder = train(replace(SCORED_ONCE, **{name: SETTINGS[name]}), tmp_path)
     assert recorder.statuses == ["finished"]
     old, new = parameters_of(plain), parameters_of(changed)
     shapes_differ = [p.shape for p in old] != [p.shape for p in new]
@@ -582,13 +559,27 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
     learner, recorder = train(TINY, tmp_path)
     policy = agents.load_policy(recorder.seed_directories[0])
     obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    means, log_stds = sac.gaussian(learner.actor(torch.from_numpy(obs)[None]), TINY)
+    means, log_stds = sac.split_outputs(learner.actor(torch.from_numpy(obs)[None]), TINY)
     mode = torch.tanh(means)[0].detach().numpy()
     np.testing.assert_allclose(policy(obs), 2 * mode, rtol=1e-5, atol=1e-6)
     assert policy(obs[0]).shape == (1,)
     draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(200)])
     spread = torch.tanh(means + log_stds.exp() * torch.randn(5000, 4, 1)).std(0)
     np.testing.assert_allclose(draws.std(0), spread.detach().numpy(), rtol=0.25)
+
+
+def test_a_policy_saved_under_older_names_still_acts(tmp_path: Path) -> None:
+    """Bounds of actions were `action_low` and `action_high`, and shapes were not written down."""
+    _, recorder = train(TINY, tmp_path)
+    folder = recorder.seed_directories[0]
+    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    expected = agents.load_policy(folder)(obs)
+    description = json.loads((folder / "policy.json").read_text())
+    bounds = ("log_std_min", "log_std_max", "log_std_bound")
+    older = {name: description[name] for name in ("agent", "task", *bounds)}
+    older |= {f"action_{name}": description[name] for name in ("low", "high")}
+    (folder / "policy.json").write_text(json.dumps(older))
+    np.testing.assert_array_equal(agents.load_policy(folder)(obs), expected)
 
 
 # Settings
@@ -622,7 +613,7 @@ def test_presets_differ_from_the_paper_where_their_source_does() -> None:
         return {name for name in vars(paper) if getattr(ours, name) != getattr(paper, name)}
 
     assert changed("mujoco", "jaxrl") == {
-        *("initialisation", "orthogonal_gain", "target_entropy_per_action")
+        *("initialisation", "hidden_gain", "target_entropy_per_action")
     }
     assert changed("mujoco", "tianshou_v3") == {
         *("actor_learning_rate", "critic_learning_rate", "initial_alpha", "learn_alpha"),

@@ -7,6 +7,7 @@ import pytest
 from reproduce.workloads import WORKLOADS, built
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.benchmark(disable_gc=True, warmup=True)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_speed(benchmark: Any, name: str) -> None:

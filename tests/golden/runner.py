@@ -75,6 +75,9 @@ def configure(agent: Any, preset: tuple[str, str], settings: Mapping[str, Any]) 
         name if name in names else FORMER_NAMES.get(name, name): value
         for name, value in settings.items()
     }
+    if "rmsprop_form" in names and "rmsprop_epsilon_in_root" in changes:  # of these two, one
+        in_root, _ = changes.pop("rmsprop_epsilon_in_root"), changes.pop("rmsprop_initial_average")
+        changes["rmsprop_form"] = "tensorflow" if in_root else "torch"
     for name, value in changes.items():
         if isinstance(value, list):  # as JSON has a tuple
             changes[name] = tuple(value)

@@ -89,8 +89,8 @@ def ends(board: Board) -> dict[int, tuple[str, str]]:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Wait up to a minute for `condition`."""
-    deadline = time.monotonic() + 60
+    """Wait up to three minutes for `condition`: other tests may keep every core busy."""
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.005)
@@ -638,13 +638,13 @@ def test_a_harness_that_was_suspended_calls_nobody_stalled(
     pulse = processes.Pulse(1)
     for seconds in (10, 10, 10_000):
         now[0] += seconds
-        assert not pulse.stalled()
+        assert not pulse.has_stalled()
     spent[0] += 1
     for _ in range(9):
         now[0] += 10
-        assert not pulse.stalled()
+        assert not pulse.has_stalled()
     now[0] += 10
-    assert pulse.stalled()
+    assert pulse.has_stalled()
 
 
 # The sum of all

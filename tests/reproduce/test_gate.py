@@ -224,10 +224,14 @@ def planted(tmp_path: Path) -> Callable[[str, str], Path]:
     return copy
 
 
+@pytest.mark.quiet
 def test_code_that_got_slower_is_found_and_equal_code_is_not(
     planted: Callable[[str, str], Path],
 ) -> None:
-    """V-trace computed twice, in another tree; the same tree twice is no slower than itself."""
+    """V-trace computed twice, in another tree; the same tree twice is no slower than itself.
+
+    On a disturbed machine a short measurement has a wide interval: then a longer one is taken.
+    """
     slow = planted(
         "agents/impala.py",
         "\n\n_once = vtrace_from_importance_weights\n"
@@ -236,7 +240,10 @@ def test_code_that_got_slower_is_found_and_equal_code_is_not(
         "    return _once(*arguments)\n",
     )
     with gate.workers(slow, gate.ROOT) as (ours, theirs):
-        verdict = gate.judge_pair("vtrace", gate.compare(ours, theirs, "vtrace", 1.5))
+        for seconds in (1.5, 5.0, 15.0):
+            verdict = gate.judge_pair("vtrace", gate.compare(ours, theirs, "vtrace", seconds))
+            if verdict.alarm:
+                break
         assert verdict.alarm, verdict.text
         same = gate.judge_pair("retrace", gate.compare(ours, theirs, "retrace", 1.5))
         assert not same.alarm, same.text
@@ -307,4 +314,4 @@ def test_an_unknown_workload_stops_a_pair_before_it_begins(name: str) -> None:
 def test_an_unknown_revision_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2 before anything is measured."""
     assert run_main(lambda _: main(["throughput", "--pair", "nowhere"])) == 2
-    assert capsys.readouterr().err == "error: git knows no revision 'nowhere' here\n"
+    assert capsys.readouterr().err == "error: git does not know the revision 'nowhere'\n"

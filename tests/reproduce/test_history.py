@@ -59,11 +59,18 @@ def test_a_short_history_has_no_change_points() -> None:
     assert history.change_points(np.array([1.0] * 4 + [0.1] * 5)) == []
 
 
+def append_all(path: Path, levels: list[float]) -> None:
+    """One measurement after the other, not drawn, which takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "draw", lambda table, changes, path: path)
+        for level in levels:
+            history.append(path, shares(level))
+
+
 def test_measurements_are_appended_and_drawn(tmp_path: Path) -> None:
     """Every call adds its rows, a change of level is said and drawn."""
     path = tmp_path / "new" / "history.csv"
-    for level in [0.8] * 8 + [0.6] * 7:
-        history.append(path, shares(level))
+    append_all(path, [0.8] * 8 + [0.6] * 7)
     text = history.append(path, shares(0.6))
     table = pd.read_csv(path)
     assert tuple(table.columns) == history.COLUMNS
@@ -79,12 +86,10 @@ def test_measurements_are_appended_and_drawn(tmp_path: Path) -> None:
 def test_another_machines_history_is_kept_and_not_compared(tmp_path: Path) -> None:
     """Its rows stay in the file; a level is one machine's."""
     path = tmp_path / "history.csv"
-    for _ in range(8):
-        history.append(path, shares(0.8))
+    append_all(path, [0.8] * 8)
     table = pd.read_csv(path).assign(machine="another")
     table.to_csv(path, index=False)
-    for _ in range(7):
-        history.append(path, shares(0.4))
+    append_all(path, [0.4] * 7)
     text = history.append(path, shares(0.4))
     assert "times as fast" not in text
     assert len(pd.read_csv(path)) == 32
@@ -93,8 +98,8 @@ def test_another_machines_history_is_kept_and_not_compared(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("a,b\n1,2\n", "^[^ ]*mine.csv is no history"),
-        ("", "cannot keep the history"),
+        ("a,b\n1,2\n", "^[^ ]*mine.csv is not a history"),
+        ("", "cannot write the history"),
         (",".join(history.COLUMNS) + "\n1,2,3,4,0.5", "^[^ ]*mine.csv ends within a row"),
     ],
 )

@@ -325,6 +325,7 @@ def test_a_process_finds_this_checkout_and_uses_one_thread(
 ) -> None:
     """Agents are found from any working directory, add to PYTHONPATH, and do not share cores."""
     monkeypatch.setenv("PYTHONPATH", "/somewhere/else")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     names = "('PYTHONPATH', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS')"
     stand_in({1: f"print(json.dumps([os.environ[n] for n in {names}] + [sys.stdin.read()]))"})
     plan = pendulum(tmp_path, [1])
@@ -469,6 +470,7 @@ def test_seeds_of_one_process_are_not_waited_for_one_after_another(
     assert board.seconds_left == 200.0
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_seeds_trained_together_go_on_together_after_one_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,21 +483,21 @@ def test_seeds_trained_together_go_on_together_after_one_diverged(
     monkeypatch.setattr(Plan, "_command", on_a_cpu)
 
     def train(folder: Path, dies_at: float) -> Plan:
-        """Let seed 1 diverge at 600 steps and, perhaps, all be killed later."""
+        """Let seed 1 diverge at 240 steps and, perhaps, all be killed later."""
 
         def faulty(
             recorder: Recorder, env_steps: int, num_updates: int, metrics: Any, checks: Any
         ) -> None:
-            bad = math.nan if env_steps == 600 else 0.0
+            bad = math.nan if env_steps == 240 else 0.0
             checks = {**checks, "planted": np.array([bad, 0.0, 0.0])}
             log(recorder, env_steps, num_updates, metrics, checks)
-            recorder.checkpoint_seconds = 0.0 if env_steps == 800 else math.inf
+            recorder.checkpoint_seconds = 0.0 if env_steps == 320 else math.inf
             if env_steps >= dies_at:
                 raise KeyboardInterrupt
 
-        changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200"]
-        changes += ["log_interval=50", "evaluation_interval=600", "evaluation_episodes=1"]
-        plan = pendulum(folder, [1, 2, 3, 4], env_steps=1200, settings=changes)
+        changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=80"]
+        changes += ["log_interval=40", "evaluation_interval=240", "evaluation_episodes=1"]
+        plan = pendulum(folder, [1, 2, 3, 4], env_steps=480, settings=changes)
         plan = dataclasses.replace(plan, device="cuda")
         runs = [run for run in plan.runs() if run.seed != 4]
         with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
@@ -503,7 +505,7 @@ def test_seeds_trained_together_go_on_together_after_one_diverged(
             sac.main(plan.group(runs).command[3:])
         return plan
 
-    whole, cut = train(tmp_path / "whole", math.inf), train(tmp_path / "cut", 1000)
+    whole, cut = train(tmp_path / "whole", math.inf), train(tmp_path / "cut", 400)
     assert [run.status for run in cut.runs()] == ["diverged", "running", "running", "planned"]
     board = launch(cut, ignore)
     assert [row.state for row in board.rows] == ["diverged", "finished", "finished", "finished"]

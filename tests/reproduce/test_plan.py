@@ -352,6 +352,26 @@ def test_what_is_no_record_is_no_run(content: str, tmp_path: Path) -> None:
     assert read_record(tmp_path / "nowhere") is None
 
 
+def test_a_run_from_before_a_setting_was_run_without_it(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """A grid with the new setting changed must not take it as finished."""
+    options: dict[str, Any] = {"tasks": [PENDULUM], "env_steps": 1000, "seeds": [1]}
+    options |= {"device": "cpu", "runs_dir": tmp_path, "published": False}
+    plan = make_plan("acer_continuous", "classic", **options)
+    folder = record_run(plan, PENDULUM, 1)
+    record = json.loads((folder / "run.json").read_text())
+    del record["config"]["time_limit_is_terminal"]
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    assert statuses(plan) == ["finished"]
+    changed = make_plan(
+        "acer_continuous", "classic", **options, settings=["time_limit_is_terminal=True"]
+    )
+    with pytest.raises(UsageError, match="time_limit_is_terminal False there, True here"):
+        statuses(changed)
+
+
 def test_a_record_is_compared_setting_by_setting(
     tmp_path: Path, record_run: RecordRun, reseal: Reseal
 ) -> None:

@@ -33,7 +33,7 @@ pytestmark = [
 
 TASK = "Pendulum-v1"
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
-OFTEN = ("--checkpoint-minutes", "0.01")
+OFTEN = ("--checkpoint-minutes", "0.005")
 StandIn = Callable[[Mapping[int, str]], None]
 
 FINISH = """
@@ -70,7 +70,7 @@ class Nodes:
         self._cluster.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     """Head and two machines: one with a core, one with two."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -101,7 +101,7 @@ def ignore(board: Board) -> None:
 
 def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
     """Short runs of SAC with small networks."""
-    changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200", "log_interval=200"]
+    changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200", "log_interval=100"]
     changes += ["evaluation_interval=800", "evaluation_episodes=1"]
     standard = {"tasks": [TASK], "env_steps": 2400, "device": "cpu", "settings": changes}
     standard["published"] = False
@@ -125,8 +125,8 @@ def ends(board: Board) -> dict[int, tuple[str, str]]:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Wait up to a minute for `condition`."""
-    deadline = time.monotonic() + 60
+    """Wait up to three minutes for `condition`: other tests may keep every core busy."""
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.02)
@@ -142,9 +142,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents make a checkpoint every 0.6 seconds."""
+    """Agents make a checkpoint every 0.3 seconds; the harness looks at what arrives as often."""
     command = Plan._command
     monkeypatch.setattr(Plan, "_command", lambda plan, runs: (*command(plan, runs), *OFTEN))
+    monkeypatch.setattr(pooling, "POLL_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("often")
@@ -160,7 +161,7 @@ def test_a_killed_node_costs_nothing_but_time(
             if row.state == "running":
                 seen[row.run.seed].add(row.env_steps)
             there = row.run.directory / "checkpoint" / "checkpoint.json"
-            if not killed and row.env_steps >= 800 and there.exists():
+            if not killed and row.env_steps >= 400 and there.exists():
                 killed.append(row.run.seed)
                 (worker,) = [w for w in pools[0]._workers if w.group.runs == (row.run,)]
                 nodes.kill(worker.node)
@@ -426,8 +427,11 @@ def say(*words: str, **environment: str) -> tuple[int, str]:
     [
         (["--launcher", "slurm"], "--launcher: unknown launcher 'slurm'; choose from local, ray"),
         (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
-        (["--launcher", "ray", "--ray-address", "head"], "is auto or HOST:PORT, not 'head'"),
-        (["--launcher", "ray", "--ray-address", "head:0"], "is auto or HOST:PORT, not 'head:0'"),
+        (["--launcher", "ray", "--ray-address", "head"], "must be auto or HOST:PORT, not 'head'"),
+        (
+            ["--launcher", "ray", "--ray-address", "head:0"],
+            "must be auto or HOST:PORT, not 'head:0'",
+        ),
         (["--launcher", "ray", "--ray-address", "a..b:6379"], "a..b:6379: no Ray cluster ("),
         (["--launcher", "ray", "--ray-address", "{free}"], "{free}: no Ray cluster (Connection r"),
     ],

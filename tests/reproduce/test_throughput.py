@@ -52,6 +52,7 @@ def test_turns_are_taken_back_and_forth() -> None:
     assert "".join(calls[-8:]) == "abbaabba"
 
 
+@pytest.mark.quiet
 def test_a_share_is_taken_of_the_ceiling_in_the_same_unit() -> None:
     """A share of its own ceiling is never above 1 by more than noise, nor nothing."""
     (found,) = [s for s in throughput.measure("affine", 0.3) if s.against == "matmul-onednn"]

@@ -4,15 +4,20 @@ import json
 import os
 import pickle
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from suite.checkpoint import read_policy, save_policy
+from agents import load_policy
+from suite.checkpoint import config_of, read_policy, save_policy
 from suite.settings import UsageError
 
-DESCRIPTION = {"agent": "sac", "task": "Hopper-v4", "hidden_sizes": [8, 8], "scale": 0.1 + 0.2}
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
+
+DESCRIPTION = {"agent": "sac", "task": "Hopper-v4", "hidden_sizes": [8, 8], "gamma": 0.1 + 0.2}
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -40,6 +45,75 @@ def test_a_policy_round_trips_bit_for_bit(tmp_path: Path) -> None:
         assert loaded[name].shape == tensor.shape
         ours, theirs = tensor.flatten(), loaded[name].flatten()
         assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings as an agent states them."""
+
+    task: str = "CartPole-v1"
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    clip: float | None = 1.0
+    gamma: float = 0.99
+
+
+def test_a_description_gives_back_the_settings_that_acting_needs() -> None:
+    """Others keep their defaults, whatever else the file holds."""
+    description = {**DESCRIPTION, "clip": None, "obs_shape": [3], "gamma": 0.5}
+    ours = config_of(Config, description, ("hidden_sizes", "clip"))
+    assert ours == Config(task="Hopper-v4", hidden_sizes=(8, 8), clip=None)
+    assert type(ours.hidden_sizes) is tuple
+
+
+@pytest.mark.parametrize("name", ["task", "hidden_sizes", "clip"])
+def test_a_description_that_lacks_a_setting_is_refused(name: str) -> None:
+    """A default in its place would act otherwise than what was trained, without a word."""
+    description = {**DESCRIPTION, "clip": None}
+    del description[name]
+    with pytest.raises(UsageError, match=f"lacks {name}$"):
+        config_of(Config, description, ("hidden_sizes", "clip"))
+
+
+@pytest.mark.parametrize(
+    "setting", sorted(path.name for path in PUBLISHED.iterdir() if list(path.rglob("policy.json")))
+)
+def test_published_policies_still_act(setting: str) -> None:
+    """Under whatever names their settings were recorded: in their task's units, and finite."""
+    path = min((PUBLISHED / setting).rglob("policy.json"))
+    policy = load_policy(path.parent)
+    spaces = policy._spaces
+    obs = (
+        np.random.default_rng(0)
+        .integers(0, 2, (3, *spaces.obs_shape))
+        .astype(np.uint8 if len(spaces.obs_shape) == 3 else np.float32)
+    )
+    for generator in (None, np.random.default_rng(0)):
+        actions = policy(obs, generator)
+        if spaces.continuous:
+            assert actions.shape == (3, spaces.num_outputs)
+            assert ((actions >= spaces.low) & (actions <= spaces.high)).all()
+        else:
+            assert actions.shape == (3,)
+            assert ((actions >= 0) & (actions < spaces.num_outputs)).all()
+
+
+def test_a_policy_of_before_a_renaming_acts_as_it_did(tmp_path: Path) -> None:
+    """SAC once wrote its bounds as `action_low` and `action_high`, and no shape of observations."""
+    folder = PUBLISHED / "sac-mujoco" / "paper" / "HalfCheetah-v4" / "seed-1"
+    older = json.loads((folder / "policy.json").read_text())
+    assert "action_low" in older
+    older |= {"action_low": [-0.5] * 6, "action_high": [2.0] * 6}
+    (tmp_path / "policy.json").write_text(json.dumps(older))
+    (tmp_path / "policy.safetensors").write_bytes((folder / "policy.safetensors").read_bytes())
+    obs = np.random.default_rng(0).standard_normal((5, 17)).astype(np.float32)
+    weights, _ = read_policy(folder)
+    hidden = torch.from_numpy(obs)
+    for i in range(3):
+        hidden = torch.relu(hidden) if i else hidden
+        hidden = hidden @ weights[f"weight_{i}"] + weights[f"bias_{i}"]
+    modes = torch.tanh(hidden[:, :6]).numpy()
+    np.testing.assert_allclose(load_policy(folder)(obs), modes, atol=1e-5)
+    np.testing.assert_allclose(load_policy(tmp_path)(obs), -0.5 + (modes + 1) * 1.25, atol=1e-5)
 
 
 def test_views_and_parameters_are_saved_as_their_values(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_damaged_file_means_a_run_from_the_start(
         path.write_bytes(b"" if damage == "cut" else whole[:3] + bytes([whole[3] ^ 1]) + whole[4:])
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is None
-    assert "seed-1 begins anew: " in capsys.readouterr().err
+    assert "seed-1 starts from scratch: " in capsys.readouterr().err
     again.play()
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
 
@@ -223,7 +223,7 @@ def test_a_forged_checkpoint_means_a_run_from_the_start(
     """Its sum is right, its making is not."""
     rewrite(cut(tmp_path), change)
     assert Run(tmp_path).recorder.snapshot is None
-    assert "seed-1 begins anew: " in capsys.readouterr().err
+    assert "seed-1 starts from scratch: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_forged_state_is_refused_in_one_line(change: Any, tmp_path: Path) -> Non
     """Which says what to delete."""
     checkpoint = cut(tmp_path)
     rewrite(checkpoint, change)
-    with pytest.raises(UsageError, match=r"^unreadable checkpoint in .*; delete it to begin") as e:
+    with pytest.raises(UsageError, match=r"^unreadable checkpoint in .*; delete it to start") as e:
         Run(tmp_path).play()
     assert str(checkpoint) in str(e.value)
     assert "\n" not in str(e.value)
@@ -251,7 +251,7 @@ def test_a_simulator_that_does_not_repeat_itself_is_an_error(tmp_path: Path) -> 
     checkpoint = cut(tmp_path)
     with pytest.raises(UsageError, match="did not repeat itself") as e:
         Run(tmp_path, simulator=1).play()
-    assert f"delete {checkpoint} to begin it anew" in str(e.value)
+    assert f"delete {checkpoint} to start it from scratch" in str(e.value)
     Run(tmp_path).play()  # nothing was lost
 
 
@@ -353,11 +353,11 @@ def test_a_checkpoint_is_due_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run.env.reset()
     run.journal.resume(0)
     now = 299.0
-    assert not run.journal.due()
+    assert not run.journal.is_due()
     now = 300.0
-    assert run.journal.due()
+    assert run.journal.is_due()
     run.journal.save(0)
-    assert not run.journal.due()
+    assert not run.journal.is_due()
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(
@@ -389,7 +389,7 @@ def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(tmp_path
     old, new = Run(tmp_path / "cut"), Run(tmp_path / "cut")
     old.env.reset()
     old.journal.record(np.ones((1, 2)))
-    with pytest.raises(UsageError, match="begun anew by another process"):
+    with pytest.raises(UsageError, match="started again by another process"):
         old.journal.save(1)
     with pytest.raises(Killed):
         new.play(45)

@@ -141,7 +141,7 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         ("batch_size =", "batch =", ": suites.mujoco-9.settings.batch: unknown setting; did you"),
         ("suites.mujoco]", "suites.mujocco]", ": suites.mujocco: unknown suite; did you mean muj"),
         ('title = "Somebody"', "", ": title is missing"),
-        ('judged_by = "somebody"', "", ': suites.mujoco.judged_by is missing; "none": nothing'),
+        ('judged_by = "somebody"', "", ': suites.mujoco.judged_by is missing; write "none"'),
         (SMOKE, "", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         ("smoke = { env", "smok = { env", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         (", num_seeds = 2", "", ": budgets.laptop.num_seeds is missing"),

@@ -1,7 +1,6 @@
 """The record of a run: whole rows, honest statuses, and `finished` last of all."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -23,10 +22,9 @@ from suite.recorder import (
     Means,
     Recorder,
     Stopwatch,
-    passed,
-    train_each_seed,
+    has_passed,
 )
-from suite.settings import Preset, UsageError
+from suite.settings import UsageError
 from suite.vector_env import Step
 
 RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
@@ -279,7 +277,7 @@ def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
     new.flush()
     old.episodes(11, log_to)
     for write in (old.flush, old.finish):
-        with pytest.raises(UsageError, match="seed-1 was begun anew by another process"):
+        with pytest.raises(UsageError, match="seed-1 was started again by another process"):
             write()
     new.finish()
     for seed in (1, 2):
@@ -366,7 +364,7 @@ def test_means_leave_the_losses_given_alone() -> None:
 def test_an_interval_is_passed_once_per_multiple(num_envs: int) -> None:
     """Whatever the stride, each multiple of 10 is met by the first step at or beyond it."""
     steps = range(-2 * num_envs, 200, num_envs)
-    met = [step for step in steps if passed(10, step, num_envs)]
+    met = [step for step in steps if has_passed(10, step, num_envs)]
     first_beyond = {min(s for s in steps if s >= k) for k in range(10, steps[-1] + 1, 10)}
     assert met == sorted(first_beyond)
 
@@ -485,47 +483,6 @@ def test_a_command_is_recorded_with_its_configuration(
     assert [ours[key] for key in ("agent", "suite", "source", "task", "seed")] == [
         *("sac", "mujoco", "jaxrl", "Hopper-v4", 5)
     ]
-
-
-def loop(folder: Path, losses: dict[int, float], *, seeds: str = "1 2 3") -> tuple[int, list[int]]:
-    """Train seeds by a command of their own; return its exit status and the seeds it began.
-
-    A loss of 9 kills the command (-9), one that is not finite diverges.
-    """
-    trained = []
-
-    def train(config: Config, run: Recorder) -> None:
-        (seed,) = config.seeds
-        trained.append(seed)
-        log(run, 10, [losses.get(seed, 1.0)])
-        if losses.get(seed) == 9.0:
-            raise KeyboardInterrupt
-
-    argv = ["--task", "Hopper-v4", "--seeds", *seeds.split(), "--out", str(folder)]
-    presets = {("mujoco", "paper"): Preset(config=Config(), budgets={}, judged_by=None)}
-    try:
-        return train_each_seed("sac", train, presets, argv), trained
-    except KeyboardInterrupt:
-        return -9, trained
-
-
-@pytest.mark.parametrize("ended", [{}, {1: math.nan}, {2: math.nan}, {1: math.nan, 2: math.nan}])
-def test_a_command_of_several_seeds_goes_on_after_those_that_ended(
-    ended: dict[int, float], tmp_path: Path
-) -> None:
-    """Finished or diverged, in whatever order; a divergence is still told by the exit status."""
-    assert loop(tmp_path, {**ended, 3: 9.0}) == (-9, [1, 2, 3])
-    assert loop(tmp_path, ended) == (2 if ended else 0, [3])
-    statuses = ["diverged" if seed in ended else "finished" for seed in (1, 2, 3)]
-    assert [run_json(tmp_path, seed)["status"] for seed in (1, 2, 3)] == statuses
-
-
-def test_a_command_never_trains_over_finished_seeds(tmp_path: Path) -> None:
-    """Repeated after its end, it is refused before a seed that diverged begins again."""
-    assert loop(tmp_path, {1: math.nan}) == (2, [1, 2, 3])
-    with pytest.raises(UsageError, match="seed-2 holds a finished run"):
-        loop(tmp_path, {})
-    assert run_json(tmp_path, 1)["status"] == "diverged"
 
 
 # Clocks

@@ -1,8 +1,17 @@
 """Presets, budgets, and the words of an error."""
 
 import pytest
+import torch
 
-from suite.settings import Budget, Preset, UsageError, find_preset, nearest, require
+from suite.settings import (
+    Budget,
+    Preset,
+    UsageError,
+    check_shape,
+    find_preset,
+    nearest,
+    require,
+)
 
 
 def preset(settings: str) -> Preset[str]:
@@ -76,3 +85,20 @@ def test_a_rule_that_is_kept_says_nothing_and_a_broken_one_names_the_number() ->
     require(0.5 <= 1.0, "gamma must be at most 1", 0.5)
     with pytest.raises(UsageError, match=r"^gamma must be at most 1, not 1\.5$"):
         require(1.5 <= 1.0, "gamma must be at most 1", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 2, 1), "rewards must have rank 2, not 3"),
+        ((6,), "rewards must have rank 2, not 1"),
+        ((2, 3), r"rewards must have the shape \[3, 2\], not \[2, 3\]"),
+        ((1, 2), r"rewards must have the shape \[3, 2\], not \[1, 2\]"),
+    ],
+)
+def test_a_tensor_of_another_shape_is_refused_by_name(shape: tuple[int, ...], message: str) -> None:
+    """Broadcasting would otherwise make numbers of it; the mistake is no user's."""
+    check_shape("rewards", torch.zeros(3, 2), (3, 2))
+    with pytest.raises(ValueError, match=f"^{message}$") as refusal:
+        check_shape("rewards", torch.zeros(shape), (3, 2))
+    assert not isinstance(refusal.value, UsageError)

@@ -1,0 +1,177 @@
+"""Settings that all agents share, and the ranges of settings.
+
+A setting states its range in its type, `gamma: Fraction = 0.99`; every new configuration checks
+all its ranges. tyro reads the fields as flags, `--gamma 0.9`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from suite.settings import require
+from suite.tasks import Task, find_task
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval in mathematical notation: `[0, 1)` holds 0 but not 1."""
+
+    text: str
+
+    def __contains__(self, number: int | float) -> bool:
+        """Return whether the number lies in the interval."""
+        low, high = map(float, self.text[1:-1].split(","))
+        above = number >= low if self.text.startswith("[") else number > low
+        return above and (number <= high if self.text.endswith("]") else number < high)
+
+    def __str__(self) -> str:
+        """Return the rule in words."""
+        low, high = self.text[1:-1].split(", ")
+        if high != "inf":
+            return f"must be in {self.text}"
+        return f"must be {'at least' if self.text.startswith('[') else 'above'} {low}"
+
+
+Count = Annotated[int, Range("[1, inf)")]
+Whole = Annotated[int, Range("[0, inf)")]
+Positive = Annotated[float, Range("(0, inf)")]
+NotNegative = Annotated[float, Range("[0, inf)")]
+Fraction = Annotated[float, Range("[0, 1]")]
+Rate = Annotated[float, Range("(0, 1)")]
+Decay = Annotated[float, Range("[0, 1)")]
+Widths = Annotated[tuple[int, ...], Range("[1, inf)")]
+"""Widths of hidden layers; at least one."""
+LogStd = Annotated[float, Range("[-20, 2]")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Task, seeds, device, evaluation and logging of a run. Every agent's `Config` extends it."""
+
+    task: str
+    """envpool id of a task."""
+    seeds: tuple[int, ...] = (1,)
+    """Seeds that this process trains; each draws from random streams of its own."""
+    env_steps: Count
+    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
+    num_threads: Count = 1
+    """CPU threads of torch and of the simulator. With several, set OMP_WAIT_POLICY=PASSIVE in the
+    environment: otherwise torch's threads spin while the simulator's work."""
+    num_envs: Count
+    """Environments of each seed, N."""
+    gamma: Fraction = 0.99
+    """Discount per decision."""
+    evaluation_rule: Literal["deterministic", "sampled", "training"]
+    """Evaluate the mode of the policy, or actions drawn from it; `training`: score the training
+    episodes instead."""
+    evaluation_interval: Count = 10_000
+    """Environment steps between two evaluations; unused with `training`."""
+    evaluation_episodes: Count = 10
+    """Episodes of one evaluation, each in a fresh environment of its own."""
+    log_interval: Count = 10_000
+    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges.
+
+        Raises:
+            UsageError: naming the field and the offending value.
+        """
+        self.find_task()
+        distinct = len(self.seeds) == len(set(self.seeds)) > 0
+        require(distinct, "seeds must be distinct, and at least one", self.seeds)
+        for seed in self.seeds:
+            require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
+        for name, value in vars(self).items():
+            infinite = isinstance(value, float) and not math.isfinite(value)
+            require(not infinite, f"{name} must be finite", value)
+        for name, allowed, is_optional in _ranges(type(self)):
+            value = getattr(self, name)
+            if value is None and is_optional:
+                continue
+            numbers = value if isinstance(value, tuple) else (value,)
+            fits = bool(numbers) and all(n is not None and n in allowed for n in numbers)
+            require(fits, f"{name} {allowed}", value)
+
+    def find_task(self) -> Task:
+        """Return the task; an Atari game has the agent's `protocol`.
+
+        Raises:
+            UsageError: naming the nearest known task.
+        """
+        protocol = getattr(self, "protocol", None)
+        return find_task(self.task) if protocol is None else find_task(self.task, protocol)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrollConfig(RunConfig):
+    """Settings shared by agents that learn from unrolls of T steps."""
+
+    unroll_length: Count
+    """Steps of every environment between two rounds of updates, T."""
+    time_limit_is_terminal: bool = False
+    """Treat a time limit as an end of the decision process: no value follows."""
+    hidden_sizes: Widths = (64, 64)
+    """Widths of the hidden layers for vector observations."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Between the layers for vector observations; ReLU follows convolutions."""
+    hidden_gain: Positive = 2**0.5
+    """Gain of orthogonal initial weights of all layers but the heads; biases start at 0."""
+    policy_head_gain: Positive = 0.01
+    """Gain of the policy's head where weights are orthogonal."""
+    learning_rate: Rate
+    """Step size at the start."""
+    learning_rate_decay_steps: Whole = 0
+    """Environment steps over which it falls linearly to 0: the source's horizon; 0: constant."""
+    rmsprop_decay: Decay = 0.99
+    """Decay of the average of squared gradients."""
+    rmsprop_epsilon: Positive = 1e-5
+    """Keeps the step finite where gradients are small."""
+    rmsprop_epsilon_in_root: bool = True
+    """Whether epsilon stands in the root (TensorFlow, Chainer) or outside (torch)."""
+    rmsprop_initial_average: NotNegative = 1.0
+    """Average of squared gradients at the start: 1 in TensorFlow, 0 in torch and Chainer."""
+    max_gradient_norm: Positive | None
+    """Largest Euclidean norm of the whole gradient; None: not clipped."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges, and a run that is shorter than an unroll."""
+        super().__post_init__()
+        rule = f"env_steps must hold one unroll of num_envs * unroll_length = {self.unroll_rows}"
+        require(self.env_steps >= self.unroll_rows, rule, self.env_steps)
+
+    @property
+    def unroll_rows(self) -> int:
+        """Return the rows of one unroll, T * N, including the rows of ignored actions."""
+        return self.unroll_length * self.num_envs
+
+    def learning_rate_at(self, env_steps: int) -> float:
+        """Return the learning rate of an unroll that began after `env_steps` steps."""
+        horizon = self.learning_rate_decay_steps
+        return self.learning_rate * (max(1 - env_steps / horizon, 0.0) if horizon else 1.0)
+
+
+@cache
+def _ranges(config_class: type) -> tuple[tuple[str, Range, bool], ...]:
+    """Return the names of fields that state a range, the range, and whether None is allowed."""
+    hints = get_type_hints(config_class, include_extras=True)
+    names = [field.name for field in dataclasses.fields(config_class)]
+    return tuple(
+        (name, found, NoneType in get_args(hints[name]))
+        for name in names
+        for found in _stated(hints[name])
+    )
+
+
+def _stated(hint: Any) -> Iterator[Range]:
+    """Yield the ranges that a type states, also inside a union."""
+    if isinstance(hint, Range):
+        yield hint
+    for part in get_args(hint):
+        yield from _stated(part)

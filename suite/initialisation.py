@@ -1,0 +1,107 @@
+"""Initial weights for every agent, drawn from a seed's own stream.
+
+A seed's streams are numpy's, on every device; torch's `nn.init` would need a torch generator.
+Weights are `[fan_in, fan_out]`; `draw_kernel` gives them the shape of a convolution's.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Scheme = Literal["orthogonal", "glorot_uniform", "truncated_normal", "lecun_normal", "torch"]
+"""How weights are drawn. Biases are 0; `torch` draws them from the bounds of the weights.
+
+`orthogonal`: uniform over matrices with orthonormal columns (rows, where there are more columns
+than rows), times a gain (Saxe et al. 2014). `glorot_uniform`: within +-sqrt(6 / (fan_in + fan_out))
+(Glorot & Bengio 2010). `truncated_normal`: normal, cut at two deviations of fan_in^-1/2 (Sonnet 1).
+`lecun_normal`: the same, but widened so that the deviation is fan_in^-1/2 after the cut (flax).
+`torch`: within +-fan_in^-1/2 (`nn.Linear`).
+"""
+_CUT_DEVIATION = 0.87962566103423978
+"""Standard deviation of a standard normal variable that is cut at +-2."""
+
+
+def draw_weight(
+    generator: np.random.Generator,
+    fan_in: int,
+    fan_out: int,
+    scheme: Scheme,
+    gain: float = 1.0,
+    kernel_area: int = 1,
+) -> np.ndarray:
+    """Draw weights `[fan_in, fan_out]`, float32.
+
+    Args:
+        generator: the seed's stream of initial weights.
+        fan_in: inputs of a unit; of a convolution, channels times the kernel's area.
+        fan_out: units, or a convolution's output channels.
+        scheme: see `Scheme`.
+        gain: factor on orthogonal weights; other schemes ignore it.
+        kernel_area: outputs per channel that each input reaches: the area of a kernel.
+    """
+    if scheme == "orthogonal":
+        tall = generator.standard_normal((max(fan_in, fan_out), min(fan_in, fan_out)))
+        columns, triangle = np.linalg.qr(tall)
+        columns *= np.sign(np.diag(triangle))  # uniform over orthogonal matrices (Mezzadri 2007)
+        weight = gain * (columns if fan_in >= fan_out else columns.T)
+    elif scheme == "glorot_uniform":
+        bound = math.sqrt(6 / (fan_in + fan_out * kernel_area))
+        weight = generator.uniform(-bound, bound, (fan_in, fan_out))
+    elif scheme == "torch":
+        bound = math.sqrt(1 / fan_in)
+        weight = generator.uniform(-bound, bound, (fan_in, fan_out))
+    else:
+        weight = generator.standard_normal((fan_in, fan_out))
+        while (far := np.abs(weight) > 2).any():
+            weight[far] = generator.standard_normal(np.count_nonzero(far))
+        weight /= math.sqrt(fan_in)
+        if scheme == "lecun_normal":
+            weight /= _CUT_DEVIATION
+    return weight.astype(np.float32)
+
+
+def draw_layer(
+    generator: np.random.Generator,
+    fan_in: int,
+    heads: Sequence[tuple[int, float]],
+    scheme: Scheme,
+) -> tuple[Tensor, Tensor]:
+    """Draw an affine layer: weights `[fan_in, fan_out]` and biases `[fan_out]`, float32.
+
+    Args:
+        generator: the seed's stream of initial weights.
+        fan_in: inputs.
+        heads: (width, gain) of outputs that are drawn one after another and then joined.
+        scheme: see `Scheme`.
+    """
+    weights, biases, bound = [], [], math.sqrt(1 / fan_in)
+    for width, gain in heads:
+        weights.append(draw_weight(generator, fan_in, width, scheme, gain))
+        drawn = scheme == "torch"
+        biases.append(generator.uniform(-bound, bound, width) if drawn else np.zeros(width))
+    weight = np.concatenate(weights, axis=1)
+    bias = np.concatenate(biases).astype(np.float32)
+    return torch.from_numpy(weight), torch.from_numpy(bias)
+
+
+def draw_kernel(
+    generator: np.random.Generator, shape: tuple[int, int, int], scheme: Scheme, gain: float
+) -> Tensor:
+    """Draw a convolution's kernel `[filters, channels, size, size]` in channels-last memory.
+
+    Args:
+        generator: the seed's stream of initial weights.
+        shape: filters, channels, and the kernel's size (both height and width).
+        scheme: see `Scheme`.
+        gain: factor on orthogonal weights.
+    """
+    filters, channels, size = shape
+    area = size * size
+    weight = draw_weight(generator, channels * area, filters, scheme, gain, area)
+    kernel = torch.from_numpy(weight).T.reshape(filters, channels, size, size)
+    # channels last: twice the speed of the backward pass on a CPU
+    return kernel.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,291 @@
+"""Networks given as tables of layers: trunks with heads, and stacks of perceptrons for many seeds.
+
+An agent's file holds its paper's table of layers. This module builds the network of such a table
+and computes it fast: frames in channels-last memory, large products by `suite/affine.py`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from suite.affine import Layers, affine, perceptrons
+from suite.initialisation import Scheme, draw_kernel, draw_layer
+
+Heads = Sequence[tuple[int, float]]
+"""Width of each output, and gain of its initial weights; heads share all layers but the last."""
+
+
+class FrameLayers(NamedTuple):
+    """A table of layers for frames, with ReLU activations."""
+
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(channels, kernel size, stride) of plain layers."""
+    sections: tuple[int, ...] = ()
+    """Channels of residual sections, which replace plain layers: a convolution, a pool and two
+    blocks of two convolutions each (IMPALA, arXiv:1802.01561, Figure 3, right)."""
+    width: int = 512
+    """Units of the affine layer after the convolutions."""
+    same_padding: bool = False
+    """Pad plain layers as TensorFlow's "same" does: an odd row or column goes to the end."""
+
+
+class Trunk(nn.Module):
+    """Convolutions, if observations are frames, then affine layers; the last one holds all heads.
+
+    Args:
+        obs_shape: shape of one observation; three axes are frames `[C, H, W]`.
+        heads: the outputs.
+        generator: the seed's stream of initial weights.
+        hidden_sizes: widths of the hidden layers for vector observations.
+        frame_layers: layers for frames.
+        scheme: scheme of the initial weights.
+        kernel_scheme: scheme of convolutions' initial weights; default: `scheme`.
+        gain: gain of the initial weights of all layers but the last.
+        activation: activation between the layers for vector observations.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        heads: Heads,
+        generator: np.random.Generator,
+        *,
+        hidden_sizes: Sequence[int],
+        frame_layers: FrameLayers | None = None,
+        scheme: Scheme = "orthogonal",
+        kernel_scheme: Scheme | None = None,
+        gain: float = 1.0,
+        activation: Literal["tanh", "relu"] = "relu",
+    ) -> None:
+        super().__init__()
+        self.kernels, self.kernel_biases = nn.ParameterList(), nn.ParameterList()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self._convolve, sizes = None, [math.prod(obs_shape), *hidden_sizes]
+        if len(obs_shape) == 3:
+            if frame_layers is None:
+                raise ValueError("frames need a table of layers")
+            self._convolve = self._residual if frame_layers.sections else self._plain
+            shapes, self._steps, num_features = _plan(frame_layers, obs_shape)
+            for shape in shapes:
+                kernel = draw_kernel(generator, shape, kernel_scheme or scheme, gain)
+                self.kernels.append(kernel)
+                self.kernel_biases.append(torch.zeros(len(kernel)))
+            sizes, activation = [num_features, frame_layers.width], "relu"
+        for weight, bias in draw_perceptron(generator, sizes, heads, scheme, gain):
+            self.weights.append(weight)
+            self.biases.append(bias)
+        self._activation = torch.tanh if activation == "tanh" else torch.relu
+        # a ParameterList costs microseconds an access
+        self._kernels = list(zip(self.kernels, self.kernel_biases, strict=True))
+        self._layers = list(zip(self.weights, self.biases, strict=True))
+
+    @property
+    def device(self) -> torch.device:
+        """Return the network's device."""
+        return self._layers[0][0].device
+
+    def forward(
+        self, obs: Float[Tensor, "B ..."], actions: Float[Tensor, "M B A"] | None = None
+    ) -> Float[Tensor, "*MB O"]:
+        """Return the outputs of all heads, side by side.
+
+        Args:
+            obs: a batch of observations, as `prepare` returns them.
+            actions: M actions on each observation, for a network of pairs; outputs: `[M, B, O]`.
+        """
+        features = (obs if self._convolve is None else self._convolve(obs)).flatten(1)
+        weight, bias = self._layers[0]
+        if actions is None:
+            hidden = affine(bias, features, weight)
+        else:  # the observations' share of the first layer is computed once
+            shares = affine(bias, features, weight[: features.shape[1]])
+            hidden = (shares + actions @ weight[features.shape[1] :]).flatten(0, 1)
+        for weight, bias in self._layers[1:]:
+            hidden = affine(bias, self._activation(hidden), weight)
+        return hidden if actions is None else hidden.unflatten(0, actions.shape[:2])
+
+    def _plain(self, hidden: Tensor) -> Tensor:
+        for (kernel, bias), (stride, padding) in zip(self._kernels, self._steps, strict=True):
+            padded = F.pad(hidden, padding) if any(padding) else hidden
+            hidden = F.conv2d(padded, kernel, bias, stride).relu_()
+        return hidden
+
+    def _residual(self, hidden: Tensor) -> Tensor:
+        kernels = iter(self._kernels)
+        for _ in range(len(self._kernels) // 5):
+            hidden = F.conv2d(hidden, *next(kernels), padding=1)
+            # TensorFlow's "same" padding: none before an even size
+            hidden = F.max_pool2d(hidden, 3, 2, padding=hidden.shape[-1] % 2, ceil_mode=True)
+            for _ in range(2):
+                inner = F.conv2d(torch.relu(hidden), *next(kernels), padding=1)
+                hidden = hidden + F.conv2d(inner.relu_(), *next(kernels), padding=1)
+        return torch.relu(hidden)
+
+
+def _plan(
+    table: FrameLayers, obs_shape: Sequence[int]
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int]]], int]:
+    """Return kernels' shapes, plain layers' strides and paddings, and the last convolution's size.
+
+    A shape is (filters, channels, size); the last convolution's size is its number of outputs.
+    """
+    channels, *space = obs_shape
+    shapes, steps = [], []
+    for filters in table.sections:
+        shapes += [(filters, inputs, 3) for inputs in (channels, *[filters] * 4)]
+        channels, space = filters, [-(-n // 2) for n in space]
+    for filters, size, stride in () if table.sections else table.convolutions:
+        padding = [0] * 4  # left, right, above, below
+        if table.same_padding:
+            missing = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in space[::-1]]
+            padding = [part for n in missing for part in (n // 2, n - n // 2)]
+        shapes.append((filters, channels, size))
+        steps.append((stride, padding))
+        added = (padding[2] + padding[3], padding[0] + padding[1])
+        space = [(n + more - size) // stride + 1 for n, more in zip(space, added, strict=True)]
+        channels = filters
+    return shapes, steps, channels * math.prod(space)
+
+
+def draw_perceptron(
+    generator: np.random.Generator,
+    sizes: Sequence[int],
+    heads: Heads,
+    scheme: Scheme,
+    gain: float,
+) -> list[tuple[Tensor, Tensor]]:
+    """Draw a perceptron layer by layer: weights `[in, out]` and biases `[out]`, float32.
+
+    Args:
+        generator: the seed's stream of initial weights.
+        sizes: widths, from the inputs to the last hidden layer.
+        heads: the outputs.
+        scheme: scheme of the initial weights.
+        gain: gain of the initial weights of hidden layers.
+    """
+    hidden = [(fan_in, [(width, gain)]) for fan_in, width in pairwise(sizes)]
+    layers = [*hidden, (sizes[-1], heads)]
+    return [draw_layer(generator, fan_in, units, scheme) for fan_in, units in layers]
+
+
+class StackedPerceptrons(nn.Module):
+    """Perceptrons with ReLU between layers: K independent ones for each of S seeds.
+
+    Weights are `[S, K, in, out]`, biases `[S, K, out]`. Members share nothing. All weights and
+    biases lie in one vector, the module's only parameter: one Adam step or copy covers them all.
+
+    Args:
+        members: `members[s][k]`, layer by layer, as `draw_perceptron` returns them.
+        device: the weights' device.
+    """
+
+    def __init__(
+        self, members: Sequence[Sequence[Layers]], device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        parts = range(len(members[0][0]))
+        blocks = [_stacked(members, layer, 0) for layer in parts]
+        blocks += [_stacked(members, layer, 1) for layer in parts]
+        self._shapes = [block.shape for block in blocks]
+        self.flat = nn.Parameter(torch.cat([block.flatten() for block in blocks]).to(device))
+        self.weights, self.biases = self._split(self.flat.detach())
+        self._members = [
+            [self._layers(s, k) for k in range(len(of_seed))] for s, of_seed in enumerate(members)
+        ]
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Tensor]) -> "StackedPerceptrons":
+        """Return a stack of one perceptron, whose weights `weights_of` returned."""
+        layers = range(len(weights) // 2)
+        return cls([[[(weights[f"weight_{i}"], weights[f"bias_{i}"]) for i in layers]]])
+
+    def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
+        """Return one perceptron's weights by name, for a file."""
+        layers = self._members[seed][member]
+        named = {f"weight_{i}": weight for i, (weight, _) in enumerate(layers)}
+        return named | {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "StackedPerceptrons":
+        """Return a copy whose weights are views of its own vector."""
+        return StackedPerceptrons(self._members, self.flat.device)
+
+    def forward(
+        self, inputs: Float[Tensor, "S B I"], *, frozen: bool = False
+    ) -> Float[Tensor, "S K B O"]:
+        """Apply every member of seed s to that seed's batch.
+
+        Args:
+            inputs: one batch per seed, shared by its K members.
+            frozen: treat the weights as constants; gradients reach the inputs only.
+        """
+        flat = self.flat.detach() if frozen else self.flat
+        if inputs.is_cuda and len(self._members) * len(self._members[0]) > 1:
+            return batched_forward(inputs, *self._split(flat))
+        return perceptrons(inputs, flat, self._members)
+
+    def _split(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the weights and biases of every layer as views of a vector."""
+        parts = flat.split([shape.numel() for shape in self._shapes])
+        views = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return views[: len(views) // 2], views[len(views) // 2 :]
+
+    def _layers(self, seed: int, member: int) -> Layers:
+        pairs = zip(self.weights, self.biases, strict=True)
+        return [(weight[seed, member], bias[seed, member]) for weight, bias in pairs]
+
+
+def _stacked(members: Sequence[Sequence[Layers]], layer: int, part: int) -> Tensor:
+    """Return one layer's weights (part 0) or biases (1) of all members, `[S, K, ...]`."""
+    return torch.stack(
+        [torch.stack([member[layer][part] for member in of_seed]) for of_seed in members]
+    )
+
+
+def batched_forward(
+    inputs: Float[Tensor, "S B I"], weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> Float[Tensor, "S K B O"]:
+    """Apply stacked perceptrons as one batched product per layer: the fastest way on a GPU."""
+    num_seeds, num_members = weights[0].shape[:2]
+    hidden = inputs.unsqueeze(1).expand(-1, num_members, -1, -1).flatten(0, 1)  # [S*K, B, I]
+    last = len(weights) - 1
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        hidden = torch.baddbmm(bias.flatten(0, 1).unsqueeze(1), hidden, weight.flatten(0, 1))
+        if layer < last:
+            hidden = hidden.relu_()
+    return hidden.unflatten(0, (num_seeds, num_members))
+
+
+def prepare(
+    obs: np.ndarray,
+    device: torch.device,
+    frame_factor: float = 1 / 255,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return observations in the form that networks read, float32 on the device.
+
+    Args:
+        obs: a batch of vectors, or of frames of bytes, which are scaled on the device.
+        device: the network's device.
+        frame_factor: factor on the bytes.
+        out: tensor to fill; default: new memory, channels-last for frames.
+    """
+    if obs.dtype != np.uint8:
+        rows = torch.from_numpy(np.asarray(obs, dtype=np.float32))
+        return rows.to(device) if out is None else out.copy_(rows)
+    if out is None:
+        out = torch.empty(obs.shape, device=device, memory_format=torch.channels_last)
+    return torch.mul(torch.from_numpy(obs).to(device), frame_factor, out=out)
+
+
+def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:
+    """Join the first two axes; frames stay channels-last, and whole unrolls are not copied."""
+    if obs.dim() < 5:
+        return obs.flatten(0, 1)
+    return obs.permute(0, 1, 3, 4, 2).flatten(0, 1).permute(0, 3, 1, 2)

@@ -1,0 +1,27 @@
+"""Noise for drawing actions, from a seed's own stream, on a device."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def normal(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
+    """Return standard normal draws, float32; mean + std * draws is a draw of a Gaussian."""
+    draws = generator.standard_normal(tuple(shape), dtype=np.float32)
+    return torch.from_numpy(draws).to(device)
+
+
+def gumbel(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
+    """Return Gumbel draws, float32; argmax(logits + draws) is a draw of a categorical policy."""
+    draws = generator.gumbel(size=tuple(shape)).astype(np.float32)
+    return torch.from_numpy(draws).to(device)
+
+
+def stacked_normal(
+    generators: Sequence[np.random.Generator], shape: Sequence[int], device: torch.device
+) -> Tensor:
+    """Return standard normal draws of `shape` from each seed's stream, `[S, *shape]` float32."""
+    draws = [g.standard_normal(tuple(shape), dtype=np.float32) for g in generators]
+    return torch.from_numpy(np.stack(draws)).to(device)

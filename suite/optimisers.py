@@ -1,0 +1,146 @@
+"""Optimisers on a network's weights as one vector: a few long operations instead of many."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class FlatWeights:
+    """All weights of a module as one vector; the module's tensors become views of it.
+
+    Args:
+        module: the network; its parameters keep their order, kernels lie in channels-last memory.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tensors = list(module.parameters())
+        self.vector = _joined([tensor.detach() for tensor in self._tensors])
+        parts = self.vector.split([tensor.numel() for tensor in self._tensors])
+        for tensor, part in zip(self._tensors, parts, strict=True):
+            if tensor.dim() == 4:
+                outputs, inputs, height, width = tensor.shape
+                tensor.data = part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+            else:
+                tensor.data = part.view(tensor.shape)
+
+    def gradient(self, loss: Tensor) -> Float[Tensor, " P"]:
+        """Return the gradient of `loss` with respect to the vector."""
+        return _joined(torch.autograd.grad(loss, self._tensors))
+
+    def norm(self) -> float:
+        """Return the vector's Euclidean norm; finite while a run is healthy."""
+        return torch.linalg.vector_norm(self.vector).item()
+
+
+def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:
+    """Return tensors as one vector, with convolution kernels in channels-last order."""
+    return torch.cat([(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1) for t in tensors])
+
+
+class Optimiser(ABC):
+    """Makes steps against gradients, scaled by averages of squared gradients.
+
+    Args:
+        weights: the weights to change.
+        initial_average: initial average of squared gradients.
+    """
+
+    def __init__(self, weights: FlatWeights, initial_average: float) -> None:
+        self.weights = weights
+        self.square_averages = torch.full_like(weights.vector, initial_average)
+        self._divisor = torch.empty_like(weights.vector)
+
+    def minimise(
+        self, loss: Tensor, learning_rate: float, max_gradient_norm: float | None = None
+    ) -> Float[Tensor, ""]:
+        """Make one step against the gradient of `loss`.
+
+        Args:
+            loss: a scalar; call no other backward pass on it.
+            learning_rate: step size.
+            max_gradient_norm: larger gradients are scaled down to this norm; None: no limit.
+
+        Returns:
+            the gradient's norm before it was scaled.
+        """
+        gradient = self.weights.gradient(loss)
+        norm = torch.linalg.vector_norm(gradient)
+        if max_gradient_norm is not None:
+            gradient.mul_((max_gradient_norm / norm).clamp_(max=1.0))
+        self.step(gradient, learning_rate)
+        return norm
+
+    @abstractmethod
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> None:
+        """Change the weights against a gradient."""
+
+
+class RMSprop(Optimiser):
+    """RMSprop (Hinton 2012, Lecture 6e) in all its published forms.
+
+    TensorFlow's has epsilon in the root and averages that start at 1, torch's epsilon outside and
+    averages that start at 0, Chainer's epsilon in the root and averages that start at 0.
+
+    Args:
+        weights: the weights to change.
+        decay: decay of the averages of squared gradients.
+        epsilon: keeps the step finite where gradients are small.
+        epsilon_in_root: divide by sqrt(average + epsilon), or by sqrt(average) + epsilon.
+        initial_average: initial average of squared gradients.
+    """
+
+    def __init__(
+        self,
+        weights: FlatWeights,
+        *,
+        decay: float,
+        epsilon: float,
+        epsilon_in_root: bool,
+        initial_average: float,
+    ) -> None:
+        super().__init__(weights, initial_average)
+        self._decay, self._epsilon, self._epsilon_in_root = decay, epsilon, epsilon_in_root
+
+    @classmethod
+    def configured(cls, weights: FlatWeights, config: Any) -> "RMSprop":
+        """Return RMSprop with the `rmsprop_` settings of an agent's configuration."""
+        return cls(
+            weights,
+            decay=config.rmsprop_decay,
+            epsilon=config.rmsprop_epsilon,
+            epsilon_in_root=config.rmsprop_epsilon_in_root,
+            initial_average=config.rmsprop_initial_average,
+        )
+
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> None:
+        """Change the weights against a gradient."""
+        averages, divisor = self.square_averages, self._divisor
+        averages.mul_(self._decay).addcmul_(gradient, gradient, value=1 - self._decay)
+        if self._epsilon_in_root:
+            torch.add(averages, self._epsilon, out=divisor).sqrt_()
+        else:
+            torch.sqrt(averages, out=divisor).add_(self._epsilon)
+        self.weights.vector.addcdiv_(gradient, divisor, value=-learning_rate)
+
+
+class Adam(Optimiser):
+    """Adam (arXiv:1412.6980, Algorithm 1) with its authors' constants: 0.9, 0.999 and 1e-8."""
+
+    def __init__(self, weights: FlatWeights) -> None:
+        super().__init__(weights, initial_average=0.0)
+        self._averages, self._num_steps = torch.zeros_like(weights.vector), 0
+
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> None:
+        """Change the weights against a gradient."""
+        self._num_steps += 1
+        self._averages.lerp_(gradient, 0.1)
+        self.square_averages.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        unbiased = math.sqrt(1 - 0.999**self._num_steps)
+        torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(1e-8)
+        step_size = learning_rate / (1 - 0.9**self._num_steps)
+        self.weights.vector.addcdiv_(self._averages, self._divisor, value=-step_size)

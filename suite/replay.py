@@ -1,0 +1,79 @@
+"""Uniform replay of transitions, a ring for each seed."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Transitions sampled for one update, per seed."""
+
+    obs: Tensor
+    """`[S, B, O]`."""
+    obs_actions: Tensor
+    """`[S, B, O + A]`: observations and the actions taken on them, side by side."""
+    rewards: Tensor
+    """`[S, B]`."""
+    terminations: Tensor
+    """`[S, B]`: 1 where no value follows, else 0; a time limit is a 0."""
+    next_obs: Tensor
+    """`[S, B, O]`, before any reset."""
+
+
+class Replay:
+    """The newest transitions of S seeds: rows of (obs, action, reward, termination, next_obs).
+
+    Args:
+        num_seeds: S.
+        capacity: transitions kept per seed; rounded down to a multiple of `num_envs`.
+        num_envs: transitions added per seed and vector step, N.
+        obs_size: width of an observation, O.
+        action_size: width of an action, A.
+        device: where the rows live.
+    """
+
+    def __init__(
+        self,
+        num_seeds: int,
+        capacity: int,
+        num_envs: int,
+        obs_size: int,
+        action_size: int,
+        device: torch.device,
+    ) -> None:
+        self.capacity = capacity // num_envs * num_envs
+        self.size = self._next = 0
+        self._obs_size, self._action_size = obs_size, action_size
+        width = 2 * obs_size + action_size + 2
+        self._rows = torch.empty(num_seeds, self.capacity, width, device=device)
+        self._first_rows = torch.arange(num_seeds, device=device)[:, None] * self.capacity
+
+    def add(
+        self,
+        obs: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminations: np.ndarray,
+        next_obs: np.ndarray,
+    ) -> None:
+        """Store one vector step, arrays `[S, N, ...]`; the oldest transitions are overwritten."""
+        columns = (obs, actions, rewards[..., None], terminations[..., None], next_obs)
+        rows = torch.from_numpy(np.concatenate(columns, axis=-1, dtype=np.float32))
+        self._rows[:, self._next : self._next + rows.shape[1]] = rows.to(self._rows.device)
+        self._next = (self._next + rows.shape[1]) % self.capacity
+        self.size = min(self.size + rows.shape[1], self.capacity)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """Return the transitions at `indices`, `[S, B]` int64 below `size`."""
+        flat = (indices + self._first_rows).flatten()
+        rows = self._rows.flatten(0, 1).index_select(0, flat).unflatten(0, indices.shape)
+        obs_size, inputs = self._obs_size, self._obs_size + self._action_size
+        return Batch(
+            obs=rows[..., :obs_size],
+            obs_actions=rows[..., :inputs],
+            rewards=rows[..., inputs],
+            terminations=rows[..., inputs + 1],
+            next_obs=rows[..., inputs + 2 :],
+        )

@@ -1,0 +1,152 @@
+"""The frame of every training loop: device, environments, evaluations, logs and policies."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from suite.checkpoint import Decide, save_policy
+from suite.command_line import read_command_line
+from suite.config import RunConfig
+from suite.evaluation import evaluate
+from suite.hardware import find_device, use_threads
+from suite.randomness import environment_seeds, stream
+from suite.recorder import Recorder, has_passed, refuse_finished, status_of
+from suite.settings import Preset
+from suite.vector_env import VectorEnv
+
+Act = Callable[[np.ndarray, Sequence[np.random.Generator] | None], np.ndarray]
+"""Maps observations `[S, N, *obs]` to actions: drawn with each seed's generator; None: modes."""
+
+
+class Session:
+    """Device, threads and training environments of a run, and its schedule.
+
+    Args:
+        config: the run's settings.
+        recorder: the run's recorder.
+        stride: most environment steps in one pass of the training loop.
+        reset: how environments restart after an end; see `VectorEnv`.
+
+    Raises:
+        UsageError: for a missing GPU.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        recorder: Recorder,
+        stride: int,
+        *,
+        reset: Literal["next_step", "same_step"] = "next_step",
+    ) -> None:
+        self._config, self._recorder, self._stride = config, recorder, stride
+        self.device = find_device(config.device)
+        use_threads(config.num_threads)
+        seeds = environment_seeds(config.seeds, config.num_envs, "environments")
+        task, threads = config.find_task(), config.num_threads
+        self.env = VectorEnv(task, seeds, reset=reset, num_threads=threads)
+
+    def goes_on(self, env_steps: int) -> bool:
+        """Return whether another stride fits into the run and a seed still learns."""
+        return env_steps + self._stride <= self._config.env_steps and bool(self._recorder.active)
+
+    def is_due(self, interval: int, env_steps: int, gained: int) -> bool:
+        """Return whether the last `gained` steps reached a multiple of `interval`, or the end."""
+        last = env_steps + self._stride > self._config.env_steps
+        return last or has_passed(interval, env_steps, gained)
+
+    def log_is_due(self, env_steps: int, gained: int) -> bool:
+        """Return whether it is time for a row of `updates.csv`."""
+        return self.is_due(self._config.log_interval, env_steps, gained)
+
+    def evaluate_if_due(self, env_steps: int, gained: int, act: Act) -> None:
+        """Score the policies by the run's rule, if an evaluation is due."""
+        config = self._config
+        if config.evaluation_rule == "training":
+            return
+        if self.is_due(config.evaluation_interval, env_steps, gained):
+            self._recorder.evaluation(env_steps, self.score(env_steps, act))
+            self._recorder.clock.lap("evaluation")
+
+    def score(self, env_steps: int, act: Act) -> np.ndarray:
+        """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`."""
+        config, generators = self._config, None
+        if config.evaluation_rule == "sampled":
+            generators = [stream(seed, "evaluation actions", env_steps) for seed in config.seeds]
+        return evaluate(
+            config.find_task(),
+            lambda obs: act(obs, generators),
+            config.seeds,
+            env_steps,
+            episodes=config.evaluation_episodes,
+        )
+
+    def save_policies(
+        self, weights_of: Callable[[int], Mapping[str, Tensor]], settings: Sequence[str]
+    ) -> None:
+        """Write the policy of every seed that has not diverged into its run's folder.
+
+        Args:
+            weights_of: maps a seed's index to its tensors by name.
+            settings: names of the settings that rebuild the network.
+        """
+        kept = ("task", "protocol", *settings)
+        description = {
+            name: getattr(self._config, name) for name in kept if hasattr(self._config, name)
+        }
+        description |= {"agent": self._recorder.agent, **self.env.spaces._asdict()}
+        for i in self._recorder.active:
+            save_policy(self._recorder.seed_directories[i], weights_of(i), description)
+
+
+def of_one_seed(decide: Decide) -> Act:
+    """Return a single seed's rule as an `Act`, which takes a batch of one seed."""
+    return lambda obs, generators: decide(obs[0], generators[0] if generators else None)[None]
+
+
+def train_together(
+    file: str, train: Callable[[Any, Recorder], object], presets: Any, argv: Sequence[str]
+) -> int:
+    """Train as an agent's own command line says, all seeds side by side.
+
+    Args:
+        file: the agent's file, which has the agent's name.
+        train: trains every seed of its configuration.
+        presets: the agent's `PRESETS`.
+        argv: the arguments after the program's name.
+
+    Returns:
+        the exit status: 0, or 2 if a seed diverged.
+    """
+    agent = Path(file).stem
+    config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
+    recorder = Recorder.for_command(agent, config, options)
+    train(config, recorder)
+    return recorder.finish()
+
+
+def train_in_turn(
+    file: str,
+    train: Callable[[Any, Recorder], object],
+    presets: Mapping[tuple[str, str], Preset[Any]],
+    argv: Sequence[str],
+) -> int:
+    """Train as an agent's own command line says, one seed after another; see `train_together`."""
+    agent = Path(file).stem
+    config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
+    each = [replace(config, seeds=(seed,)) for seed in config.seeds]
+    # If this command was killed, some seeds have ended: continue with the others.
+    ends = [status_of(alone, options.out) for alone in each]
+    left = [alone for alone, end in zip(each, ends, strict=True) if end is None] or each
+    for alone in left:
+        refuse_finished(options.out / f"seed-{alone.seeds[0]}")
+    status = 2 if "diverged" in ends else 0
+    for alone in left:
+        recorder = Recorder.for_command(agent, alone, options)
+        train(alone, recorder)
+        status = max(status, recorder.finish())
+    return status

@@ -1,0 +1,259 @@
+"""Unrolls: T steps of N environments, time-major, collected in place or read from replay.
+
+Row t holds an observation, the action taken on it, and everything that this action caused.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from suite.networks import prepare
+from suite.settings import require
+from suite.vector_env import Spaces, Step
+
+
+class Transitions(NamedTuple):
+    """Unrolls for an update, on the device; the B columns are environments or draws."""
+
+    obs: Tensor
+    """`[T + 1, B, *obs]`: observations acted on, and the one after them, as networks read them."""
+    actions: Tensor
+    """`[T, B]` int64, or `[T, B, A]` float32 before the environment clips them to [-1, 1]."""
+    behaviour: Tensor
+    """`[T, B, ...]`: numbers that the agent keeps of the policy that acted; may be empty."""
+    rewards: Tensor
+    """`[T, B]`, as learned from."""
+    discounts: Tensor
+    """`[T, B]`: gamma, or 0 where no value follows."""
+    trace_mask: Tensor
+    """`[T, B]`: 1 where a trace passes from t + 1 to t, 0 at any end."""
+    valid: Tensor
+    """`[T, B]`: 1 for a transition, 0 for an ignored action."""
+    weights: Tensor
+    """`[T, B]`: `valid` over the number of valid rows, so that a weighted sum is their mean."""
+
+    def minibatches(self, number: int) -> list["Transitions"]:
+        """Split the columns into `number` parts, in order; `weights` stay those of the whole."""
+        chunks = [column.chunk(number, dim=1) for column in self]
+        return [Transitions(*columns) for columns in zip(*chunks, strict=True)]
+
+
+class Outcomes(NamedTuple):
+    """Outcomes of actions, `[T, B]` numpy each; see `Step`."""
+
+    rewards: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+    valid: np.ndarray
+
+    @classmethod
+    def zeros(cls, *shape: int) -> "Outcomes":
+        """Return outcomes of this shape, filled with zeros."""
+        terminations, truncations, valid = np.zeros((3, *shape), dtype=bool)
+        return cls(np.zeros(shape, dtype=np.float32), terminations, truncations, valid)
+
+    def put(self, row: int, step: Step) -> None:
+        """Store the outcome of one vector step of one seed."""
+        self.rewards[row], self.valid[row] = step.rewards[0], step.valid[0]
+        self.terminations[row], self.truncations[row] = step.terminations, step.truncations
+
+    def tensors(self, device: torch.device, gamma: float, time_limit_is_terminal: bool) -> Tensor:
+        """Return rewards, discounts, trace mask, valid rows and weights, `[5, T, B]` float32."""
+        cut = self.terminations | self.truncations
+        ends = cut if time_limit_is_terminal else self.terminations
+        weights = self.valid / max(self.valid.sum(), 1)
+        columns = [self.rewards, gamma * ~ends, ~cut, self.valid, weights]
+        stacked = np.stack(columns, dtype=np.float32, casting="unsafe")
+        return torch.from_numpy(stacked).to(device)
+
+
+class Unroll:
+    """T steps of N environments and the observation after them, filled step by step.
+
+    Args:
+        spaces: the environment's spaces.
+        num_envs: N.
+        length: T.
+        device: the network's device.
+        frame_factor: factor on frames' bytes.
+        keeps_outputs: whether `behaviour` keeps the acting network's outputs.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        num_envs: int,
+        length: int,
+        device: torch.device,
+        *,
+        frame_factor: float = 1 / 255,
+        keeps_outputs: bool = False,
+    ) -> None:
+        self._device, self._frame_factor = device, frame_factor
+        self.obs = torch.empty(length + 1, num_envs, *spaces.obs_shape, device=device)
+        if len(spaces.obs_shape) == 3:  # channels-last memory, as the kernels have it
+            channels, height, width = spaces.obs_shape
+            rows = torch.empty(length + 1, num_envs, height, width, channels, device=device)
+            self.obs = rows.permute(0, 1, 4, 2, 3)
+        kind = torch.float32 if spaces.continuous else torch.int64
+        size = (spaces.num_outputs,) if spaces.continuous else ()
+        self.actions = torch.empty(length, num_envs, *size, dtype=kind, device=device)
+        kept = spaces.num_outputs if keeps_outputs else 0
+        self.behaviour = torch.empty(length, num_envs, kept, device=device)
+        self.outcomes = Outcomes.zeros(length, num_envs)
+
+    def put_obs(self, t: int, obs: np.ndarray) -> Tensor:
+        """Store observations `[N, *obs]` at `t` and return them as the network reads them."""
+        return prepare(obs, self._device, self._frame_factor, out=self.obs[t])
+
+    def transitions(self, gamma: float, time_limit_is_terminal: bool) -> Transitions:
+        """Return the transitions for an update; observations and actions are not copied."""
+        columns = self.outcomes.tensors(self._device, gamma, time_limit_is_terminal)
+        return Transitions(self.obs, self.actions, self.behaviour, *columns)
+
+
+class UnrollReplay:
+    """The newest unrolls of every environment, and the observation after them.
+
+    A ring of steps, time-major, in the machine's memory. It stores only the newest frame of each
+    stack and rebuilds the stack from the frames before it. envpool fills the stack of a new game
+    with its first frame; a lost life, and the end of a game, leave the stack as it is.
+
+    Args:
+        spaces: the environment's spaces.
+        config: the run's settings, an `UnrollConfig` with replay settings.
+        behaviour_size: numbers kept of the policy that acted, per step and environment.
+        device: the network's device.
+    """
+
+    def __init__(
+        self, spaces: Spaces, config: Any, behaviour_size: int, device: torch.device
+    ) -> None:
+        self._device, self._gamma = device, config.gamma
+        self._time_limit_is_terminal = config.time_limit_is_terminal
+        self._length, self._num_unrolls = config.unroll_length, kept_unrolls(config)
+        self._stack, shape = _frames(spaces)
+        # an unroll is read with the observation after it and the frames before it
+        self._num_rows = self._num_unrolls * self._length + self._stack
+        size = (self._num_rows, config.num_envs)
+        self._obs = np.zeros((*size, *shape), dtype=np.uint8 if self._stack > 1 else np.float32)
+        self._ages = np.zeros(size, dtype=np.uint8)
+        kind, dimensions = (np.float32, (spaces.num_outputs,)) if spaces.continuous else (int, ())
+        self._actions = np.zeros((*size, *dimensions), dtype=kind)
+        self.behaviour = np.zeros((*size, behaviour_size), dtype=np.float32)
+        """Numbers kept of the policies that acted: all that replaying actions cannot restore."""
+        self._outcomes = Outcomes.zeros(*size)
+        self._envs = np.arange(config.num_envs)
+        self._over = np.zeros(config.num_envs, dtype=bool)
+        self.num_steps = 0
+
+    @property
+    def num_unrolls(self) -> int:
+        """Return the number of whole unrolls so far, including overwritten ones."""
+        return self.num_steps // self._length
+
+    def put_first_obs(self, obs: np.ndarray) -> None:
+        """Store the observations `[N, *obs]` before the very first actions."""
+        self._put_obs(0, obs, np.zeros(len(obs), dtype=np.uint8))
+
+    def add(self, actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
+        """Store a vector step.
+
+        Args:
+            actions: `[N]` or `[N, A]`.
+            behaviour: numbers of the policy that acted, `[N, D]`; None: keep those in the ring.
+            step: the outcome of the actions.
+        """
+        row, following = self.num_steps % self._num_rows, (self.num_steps + 1) % self._num_rows
+        self._actions[row] = actions
+        if behaviour is not None:
+            self.behaviour[row] = behaviour
+        self._outcomes.put(row, step)
+        ages = np.where(self._over, 0, np.minimum(self._ages[row] + 1, self._stack - 1))
+        self._put_obs(following, step.obs[0], ages)
+        self._over = step.episode_ends[0]  # the next action is ignored, a new game follows it
+        self.num_steps += 1
+
+    def newest(self) -> Transitions:
+        """Return the newest unroll of every environment."""
+        return self.read(np.full(len(self._envs), self.num_unrolls - 1), self._envs)
+
+    def sample(self, generator: np.random.Generator) -> Transitions:
+        """Return one stored unroll of each environment, drawn at random."""
+        return self.read(self._draw(generator, len(self._envs)), self._envs)
+
+    def sample_any(self, generator: np.random.Generator, number: int) -> Transitions:
+        """Return `number` stored unrolls of any environment, drawn with replacement."""
+        numbers = self._draw(generator, number)
+        return self.read(numbers, generator.integers(0, len(self._envs), number))
+
+    def read(self, numbers: np.ndarray, envs: np.ndarray) -> Transitions:
+        """Return unroll `numbers[i]` (the first is 0) of environment `envs[i]`, for every i."""
+        steps = numbers * self._length + np.arange(self._length + 1)[:, None]  # [T + 1, B]
+        rows = steps % self._num_rows
+        if self._stack > 1:
+            back = np.minimum(self._ages[rows, envs][..., None], np.arange(self._stack)[::-1])
+            obs = self._obs[(steps[..., None] - back) % self._num_rows, envs[:, None]]
+        else:
+            obs = self._obs[rows, envs]
+        obs = prepare(obs.reshape(-1, *obs.shape[2:]), self._device).unflatten(0, steps.shape)
+        acted = rows[:-1], envs
+        outcomes = Outcomes(*(column[acted] for column in self._outcomes))
+        return Transitions(
+            obs,
+            torch.from_numpy(self._actions[acted]).to(self._device),
+            torch.from_numpy(self.behaviour[acted]).to(self._device),
+            *outcomes.tensors(self._device, self._gamma, self._time_limit_is_terminal),
+        )
+
+    def _draw(self, generator: np.random.Generator, number: int) -> np.ndarray:
+        oldest = max(self.num_unrolls - self._num_unrolls, 0)
+        return generator.integers(oldest, self.num_unrolls, size=number)
+
+    def _put_obs(self, row: int, obs: np.ndarray, ages: np.ndarray) -> None:
+        """Store observations and how many earlier frames of the same game each one holds."""
+        self._obs[row] = obs[:, -1] if self._stack > 1 else obs
+        self._ages[row] = ages
+
+
+def _frames(spaces: Spaces) -> tuple[int, tuple[int, ...]]:
+    """Return how many frames an observation stacks, and the shape of its stored part."""
+    frames = len(spaces.obs_shape) == 3
+    return (spaces.obs_shape[0], spaces.obs_shape[1:]) if frames else (1, spaces.obs_shape)
+
+
+def check_replay(config: Any) -> None:
+    """Refuse replay settings that contradict each other.
+
+    Raises:
+        UsageError: naming the field and the offending value.
+    """
+    learns = config.online_updates or config.replay_ratio > 0
+    require(learns, "without online_updates replay_ratio must be above 0", config.replay_ratio)
+    capacity, length = config.replay_capacity, config.unroll_length
+    require(capacity >= length, f"replay_capacity must be at least {length}", capacity)
+    rule = f"replay_start must be within replay_capacity = {capacity}"
+    require(config.replay_start <= capacity, rule, config.replay_start)
+
+
+def kept_unrolls(config: Any) -> int:
+    """Return how many unrolls of each environment replay keeps, at most those of a whole run.
+
+    At most every second row is an ignored action.
+    """
+    if not config.replay_ratio:
+        return 1
+    rows = min(config.replay_capacity, 2 * config.env_steps // config.num_envs)
+    return max(rows // config.unroll_length, 1)
+
+
+def replay_bytes(spaces: Spaces, config: Any, behaviour_size: int) -> int:
+    """Return how many bytes replay fills in a run, not counting rows of ignored actions."""
+    _, shape = _frames(spaces)
+    obs = math.prod(shape) * (1 if len(spaces.obs_shape) == 3 else 4)
+    action = 4 * spaces.num_outputs if spaces.continuous else 8
+    rows = min(kept_unrolls(config) * config.unroll_length, config.env_steps // config.num_envs)
+    return rows * config.num_envs * (obs + action + 4 * behaviour_size + 8)

@@ -1,0 +1,91 @@
+"""A new agent is one file, as CONTRIBUTING.md says: its name is the file's, everywhere."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = ("--env-steps", "320")
+KNOWN = """
+import sys
+import numpy as np
+import agents
+policy = agents.load_policy(sys.argv[1])
+print(policy(np.zeros((2, 4), dtype=np.float32)).shape)
+print([name for name in sys.modules if name.startswith("agents.")])
+from reproduce.__main__ import main
+sys.exit(main(["list"]))
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout of its own, in which `agents/my_a2c.py` is a copy of A2C's file."""
+    for name in ("agents", "reproduce", "suite"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    references = tmp_path / "results" / "references"
+    references.mkdir(parents=True)
+    for path in (ROOT / "results" / "references").iterdir():
+        (references / path.name).symlink_to(path)
+    shutil.copyfile(ROOT / "agents" / "a2c.py", tmp_path / "agents" / "my_a2c.py")
+    return tmp_path
+
+
+def python(tree: Path, *words: str) -> str:
+    """Run Python in the checkout; return what it printed."""
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def agents_in(sources: dict[str, str]) -> list[str]:
+    return [path for path in sources if path.startswith("agents/")]
+
+
+def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
+    """Recorded, hashed, saved, loaded and listed under its file's name, its origin's nowhere."""
+    python(tree, "-m", "agents.my_a2c", "--task", "CartPole-v1", *STEPS, "--out", "alone")
+    grid = ("classic", "--tasks", "CartPole-v1", *STEPS, "--seeds", "1", "--runs-dir", "runs")
+    python(tree, "-m", "reproduce", "my_a2c", *grid)
+    in_grid = tree / "runs" / "my_a2c-classic" / "paper" / "CartPole-v1" / "seed-1"
+    for run in (tree / "alone" / "seed-1", in_grid):
+        record, description = read(run / "run.json"), read(run / "policy.json")
+        assert (record["agent"], record["status"]) == ("my_a2c", "finished")
+        assert agents_in(record["sources"]) == ["agents/my_a2c.py"]
+        assert record["command"].split("--")[0].endswith("-m agents.my_a2c ")
+        assert description["agent"] == "my_a2c"
+    shape, modules, *listed = python(tree, "-c", KNOWN, str(in_grid)).splitlines()
+    assert (shape, modules) == ("(2,)", "['agents.my_a2c']")
+    place = listed.index("agent my_a2c")
+    assert listed[place + 1] == "  classic: paper"
+
+
+def test_a_copy_may_have_sources_of_its_own(tree: Path) -> None:
+    """The file that CONTRIBUTING shows, and the copy's own name in one line, are all it takes."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (place,) = re.findall(r"`(results/references/\w+/my_a2c\.toml)`", page)
+    (tree / place).parent.mkdir()
+    (tree / place).write_text(textwrap.dedent(toml))
+    file = tree / "agents" / "my_a2c.py"
+    before, after = 'read_presets("a2c", Config)', 'read_presets("my_a2c", Config)'
+    assert f"PRESETS = {after}" in page
+    assert file.read_text().count(before) == 1
+    file.write_text(file.read_text().replace(before, after))
+    python(tree, "-m", "agents.my_a2c", "--like", "my_lab", *STEPS, "--out", "alone")
+    record = read(tree / "alone" / "seed-1" / "run.json")
+    assert (record["suite"], record["source"]) == ("classic", "my_lab")
+    assert record["config"]["learning_rate"] == 1e-3
+    assert place in record["sources"]

@@ -1,0 +1,383 @@
+"""What surrounds a training loop: what is due, scores, saved policies, an agent's own command."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from suite import session as module
+from suite.checkpoint import read_policy
+from suite.config import Count, RunConfig, Widths
+from suite.randomness import environment_seeds, stream
+from suite.recorder import Recorder
+from suite.session import Session, of_one_seed, train_in_turn, train_together
+from suite.settings import Preset, UsageError
+from suite.vector_env import VectorEnv
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    """The least that an agent states."""
+
+    task: str = "CartPole-v1"
+    seeds: tuple[int, ...] = (4, 5)
+    env_steps: Count = 100
+    device: str = "cpu"
+    num_envs: Count = 2
+    evaluation_rule: Literal["deterministic", "sampled", "training"] = "sampled"
+    evaluation_interval: Count = 30
+    evaluation_episodes: Count = 3
+    log_interval: Count = 20
+    hidden_sizes: Widths = (8, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtariConfig(Config):
+    """An agent's that plays frames."""
+
+    protocol: Literal["noframeskip", "sticky"] = "sticky"
+
+
+def recorder(folder: Path, config: Config, agent: str = "mine") -> Recorder:
+    return Recorder(folder, {"agent": agent, "task": config.task}, config.seeds)
+
+
+def session(folder: Path, stride: int = 10, config: Config | None = None, **rest: Any) -> Session:
+    config = config or Config()
+    return Session(config, recorder(folder, config), stride, **rest)
+
+
+def columns(folder: Path, seed: int, name: str) -> list[int]:
+    """Return the first column of a table."""
+    text = (folder / f"seed-{seed}" / name).read_text()
+    return [int(row.partition(",")[0]) for row in text.splitlines()[1:]]
+
+
+def run_json(folder: Path, seed: int) -> dict[str, Any]:
+    return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
+
+
+def log(run: Recorder, env_steps: int, losses: Sequence[float]) -> None:
+    run.log(env_steps, env_steps // 2, {"critic_loss": np.array(losses)}, {})
+
+
+# What is due
+
+
+def first_at_or_beyond(interval: int, steps: Sequence[int]) -> set[int]:
+    """Return the places of the first steps at or beyond each multiple, and of the last step."""
+    multiples = range(interval, steps[-1] + 1, interval)
+    places = {next(i for i, s in enumerate(steps) if s >= multiple) for multiple in multiples}
+    return places | {len(steps) - 1}
+
+
+@pytest.mark.parametrize("stride", [1, 7, 10, 25, 64, 100])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_each_multiple_is_met_once_and_the_last_stride_always(
+    stride: int, ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both intervals, also where ignored actions make a stride gain less; and no stride more."""
+    monkeypatch.setattr(module, "evaluate", lambda *_, **__: np.zeros((2, 3)))
+    config, rng = Config(), np.random.default_rng(stride)
+    ours = session(tmp_path, stride, config)
+    steps, logged, env_steps = [], [], 0
+    while ours.goes_on(env_steps):
+        gained = int(rng.integers(0, stride + 1)) if ignored else stride
+        env_steps += gained
+        steps.append(env_steps)
+        ours.evaluate_if_due(env_steps, gained, lambda obs, generators: obs)
+        if ours.log_is_due(env_steps, gained):
+            logged.append(len(steps) - 1)
+    assert steps[-1] <= 100 < steps[-1] + stride
+    assert set(logged) == first_at_or_beyond(config.log_interval, steps)
+    assert len(logged) == len(set(logged))
+    ours._recorder.flush()
+    scored = [steps[i] for i in sorted(first_at_or_beyond(config.evaluation_interval, steps))]
+    for seed in config.seeds:
+        assert columns(tmp_path, seed, "evaluations.csv") == scored
+
+
+def test_a_run_ends_before_the_stride_that_would_exceed_it(tmp_path: Path) -> None:
+    """A stride that fits exactly is made; `env_steps` is never exceeded."""
+    ours = session(tmp_path, 10)
+    assert [ours.goes_on(env_steps) for env_steps in (0, 90, 91, 100)] == [True, True, False, False]
+
+
+def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
+    """Steps of seeds that have nothing left to learn would be wasted."""
+    ours = session(tmp_path, 10)
+    log(ours._recorder, 10, [math.nan, 1.0])
+    assert ours.goes_on(10)
+    log(ours._recorder, 20, [math.nan, math.nan])
+    assert not ours.goes_on(20)
+
+
+def test_training_scores_have_no_evaluations(tmp_path: Path) -> None:
+    """Neither at a multiple nor at the end: the source scored the training episodes."""
+    ours = session(tmp_path, 10, Config(evaluation_rule="training"))
+
+    def act(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -> np.ndarray:
+        raise AssertionError("an evaluation was made")
+
+    for env_steps in range(10, 101, 10):
+        ours.evaluate_if_due(env_steps, 10, act)
+    ours._recorder.finish()
+    assert not (tmp_path / "seed-4" / "evaluations.csv").exists()
+
+
+def test_the_time_of_an_evaluation_is_charged_to_it(tmp_path: Path) -> None:
+    """It is time spent on neither acting nor learning."""
+    ours = session(tmp_path, 10)
+    clock = ours._recorder.clock
+    clock.start()
+    ours.evaluate_if_due(10, 10, drawing)
+    assert clock.seconds["evaluation"] == 0.0
+    ours.evaluate_if_due(30, 10, drawing)
+    assert clock.seconds["evaluation"] > 0.0
+
+
+# Devices and environments
+
+
+def test_each_seed_has_environments_of_its_own_stream(tmp_path: Path) -> None:
+    """Beside other seeds it trains in the very environments that it has alone."""
+    config = Config()
+    both = session(tmp_path / "both", config=config).env.reset()
+    assert both.shape == (2, 2, 4)
+    for i, seed in enumerate(config.seeds):
+        alone = session(tmp_path / str(seed), config=replace(config, seeds=(seed,)))
+        np.testing.assert_array_equal(alone.env.reset()[0], both[i])
+        env = VectorEnv(config.find_task(), environment_seeds([seed], 2, "environments"))
+        np.testing.assert_array_equal(env.reset()[0], both[i])
+
+
+@pytest.mark.parametrize("reset", ["next_step", "same_step"])
+def test_an_end_is_treated_as_the_agent_asks(reset: Any, tmp_path: Path) -> None:
+    """With a reset in the same step every row is valid; else one action of each end is ignored."""
+    env = session(tmp_path, reset=reset).env
+    env.reset()
+    steps = [env.step(np.ones((2, 2), dtype=np.int64)) for _ in range(30)]
+    assert any(step.terminations.any() for step in steps)
+    assert all(step.valid.all() for step in steps) == (reset == "same_step")
+
+
+def test_a_gpu_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    """In one line, before any environment is made."""
+    with pytest.raises(UsageError, match="--device cuda:99: torch finds"):
+        session(tmp_path, config=Config(device="cuda:99"))
+
+
+# Scores
+
+
+def drawing(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -> np.ndarray:
+    """Act at random, each seed from its generator."""
+    assert generators is not None
+    return np.stack([g.integers(0, 2, obs.shape[1]) for g in generators])
+
+
+def test_draws_of_a_score_come_from_streams_of_seed_and_step(tmp_path: Path) -> None:
+    """`stream(seed, "evaluation actions", env_steps)`, made anew for each score."""
+    states: list[list[Any]] = []
+
+    def act(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -> np.ndarray:
+        assert generators is not None
+        assert obs.shape == (2, 3, 4)
+        states.append([g.bit_generator.state for g in generators])
+        return drawing(obs, generators)
+
+    ours = session(tmp_path)
+    for env_steps in (30, 30, 60):
+        states.clear()
+        assert ours.score(env_steps, act).shape == (2, 3)
+        streams = [stream(seed, "evaluation actions", env_steps) for seed in (4, 5)]
+        assert states[0] == [s.bit_generator.state for s in streams]
+        assert states[1] != states[0]  # the same generators draw on
+
+
+def test_a_score_depends_on_seed_and_step_alone(tmp_path: Path) -> None:
+    """Not on other seeds, nor on what was drawn before; two scores in a row are equal."""
+    config = Config(evaluation_episodes=8)
+    ours = session(tmp_path / "both", config=config)
+    scores = ours.score(30, drawing)
+    np.testing.assert_array_equal(ours.score(30, drawing), scores)
+    assert not np.array_equal(ours.score(60, drawing), scores)
+    assert not np.array_equal(scores[0], scores[1])
+    for i, seed in enumerate(config.seeds):
+        alone = session(tmp_path / str(seed), config=replace(config, seeds=(seed,)))
+        np.testing.assert_array_equal(alone.score(30, drawing)[0], scores[i])
+
+
+def test_a_deterministic_score_draws_nothing(tmp_path: Path) -> None:
+    """The agent is asked for modes: it is given no generators."""
+    seen: list[object] = []
+
+    def act(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -> np.ndarray:
+        seen.append(generators)
+        return np.zeros(obs.shape[:2], dtype=np.int64)
+
+    ours = session(tmp_path, config=Config(evaluation_rule="deterministic"))
+    scores = ours.score(30, act)
+    assert set(seen) == {None}
+    assert ((scores >= 8) & (scores <= 10)).all()  # a pole pushed to one side
+
+
+def test_the_rule_of_one_seed_is_that_of_a_batch_of_one() -> None:
+    """It gets the seed's observations and generator, or none, and its actions get their axis."""
+    seen: list[tuple[np.ndarray, object]] = []
+
+    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        seen.append((obs, generator))
+        return obs.sum(-1)
+
+    obs, generator = np.arange(12.0).reshape(1, 3, 4), np.random.default_rng(0)
+    for generators, expected in (([generator], generator), (None, None)):
+        actions = of_one_seed(decide)(obs, generators)
+        np.testing.assert_array_equal(actions, obs.sum(-1))
+        rows, given = seen.pop()
+        np.testing.assert_array_equal(rows, obs[0])
+        assert given is expected
+
+
+# Policies
+
+
+def weights_of(i: int) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((2,), float(i))}
+
+
+def test_a_policy_is_saved_under_the_agents_name_with_what_rebuilds_it(tmp_path: Path) -> None:
+    """The agent is the recorder's; then task, the settings asked for, and the task's spaces."""
+    config = Config()
+    ours = Session(config, recorder(tmp_path, config, "my_a2c"), 10)
+    ours.save_policies(weights_of, ("hidden_sizes",))
+    for i, seed in enumerate(config.seeds):
+        weights, description = read_policy(tmp_path / f"seed-{seed}")
+        assert weights["weight"].tolist() == [i, i]
+        assert description == {
+            "agent": "my_a2c",
+            "task": "CartPole-v1",
+            "hidden_sizes": [8, 8],
+            "obs_shape": [4],
+            "num_outputs": 2,
+            "low": None,
+            "high": None,
+        }
+
+
+def test_a_policys_protocol_is_saved_where_the_agent_has_one(tmp_path: Path) -> None:
+    """An Atari policy is to be played as it was trained."""
+    config = AtariConfig()
+    Session(config, recorder(tmp_path, config), 10).save_policies(weights_of, ())
+    assert read_policy(tmp_path / "seed-4")[1]["protocol"] == "sticky"
+
+
+def test_a_diverged_seed_leaves_no_policy(tmp_path: Path) -> None:
+    """What is no number acts on nothing; the other seeds' policies are saved as theirs."""
+    config = Config(seeds=(4, 5, 6))
+    run = recorder(tmp_path, config)
+    ours = Session(config, run, 10)
+    log(run, 10, [1.0, math.nan, 1.0])
+    asked: list[int] = []
+    ours.save_policies(lambda i: asked.append(i) or weights_of(i), ())
+    assert asked == [0, 2]
+    assert read_policy(tmp_path / "seed-6")[0]["weight"].tolist() == [2, 2]
+    assert not list((tmp_path / "seed-5").glob("policy.*"))
+
+
+# An agent's own command
+
+PRESETS = {("classic", "paper"): Preset(config=Config(num_envs=3), budgets={}, judged_by=None)}
+Train = Callable[[Any, Recorder], object]
+
+
+def command(
+    entry: Callable[[str, Train, Any, Sequence[str]], int],
+    folder: Path,
+    losses: dict[int, float],
+    seeds: str = "1 2 3",
+) -> tuple[int, list[Config]]:
+    """Train seeds by a command of their own; return its exit status and what was trained.
+
+    A loss of 9 kills the command (-9), one that is not finite diverges.
+    """
+    trained: list[Config] = []
+
+    def train(config: Config, run: Recorder) -> None:
+        trained.append(config)
+        of_seeds = [losses.get(seed, 1.0) for seed in config.seeds]
+        log(run, 10, of_seeds)
+        if 9.0 in of_seeds:
+            raise KeyboardInterrupt
+
+    argv = ["--task", "CartPole-v1", "--seeds", *seeds.split(), "--out", str(folder)]
+    try:
+        return entry("/somewhere/my_agent.py", train, PRESETS, argv), trained
+    except KeyboardInterrupt:
+        return -9, trained
+
+
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_an_agents_name_is_its_files(entry: Any, tmp_path: Path) -> None:
+    """A copy of an agent's file is recorded under its own name, with nothing to change in it."""
+    command(entry, tmp_path, {})
+    for seed in (1, 2, 3):
+        ours = run_json(tmp_path, seed)
+        assert (ours["agent"], ours["suite"], ours["source"], ours["status"]) == (
+            *("my_agent", "classic", "paper", "finished"),
+        )
+
+
+def test_seeds_are_trained_together_or_in_turn(tmp_path: Path) -> None:
+    """Side by side in one call, or one call each; settings are the preset's with the flags."""
+    config = Config(num_envs=3, seeds=(1, 2, 3))
+    assert command(train_together, tmp_path / "together", {}) == (0, [config])
+    alone = [replace(config, seeds=(seed,)) for seed in (1, 2, 3)]
+    assert command(train_in_turn, tmp_path / "turn", {}) == (0, alone)
+    assert run_json(tmp_path / "together", 2)["config"]["seeds"] == [1, 2, 3]
+    assert run_json(tmp_path / "turn", 2)["config"]["seeds"] == [2]
+
+
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_a_seed_that_diverges_is_told_by_the_exit_status(entry: Any, tmp_path: Path) -> None:
+    """The others finish."""
+    assert command(entry, tmp_path, {1: math.nan})[0] == 2
+    statuses = [run_json(tmp_path, seed)["status"] for seed in (1, 2, 3)]
+    assert statuses == ["diverged", "finished", "finished"]
+
+
+@pytest.mark.parametrize("ended", [{}, {1: math.nan}, {2: math.nan}, {1: math.nan, 2: math.nan}])
+def test_a_command_of_several_seeds_goes_on_after_those_that_ended(
+    ended: dict[int, float], tmp_path: Path
+) -> None:
+    """Finished or diverged, in whatever order; a divergence is still told by the exit status."""
+    status, trained = command(train_in_turn, tmp_path, {**ended, 3: 9.0})
+    assert (status, [config.seeds for config in trained]) == (-9, [(1,), (2,), (3,)])
+    status, trained = command(train_in_turn, tmp_path, ended)
+    assert (status, [config.seeds for config in trained]) == (2 if ended else 0, [(3,)])
+    statuses = ["diverged" if seed in ended else "finished" for seed in (1, 2, 3)]
+    assert [run_json(tmp_path, seed)["status"] for seed in (1, 2, 3)] == statuses
+
+
+def test_a_command_never_trains_over_finished_seeds(tmp_path: Path) -> None:
+    """Repeated after its end, it is refused before a seed that diverged begins again."""
+    status, trained = command(train_in_turn, tmp_path, {1: math.nan})
+    assert (status, len(trained)) == (2, 3)
+    with pytest.raises(UsageError, match="seed-2 holds a finished run"):
+        command(train_in_turn, tmp_path, {})
+    assert run_json(tmp_path, 1)["status"] == "diverged"
+
+
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_help_names_the_agents_command(entry: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one types it, for a copy too."""
+    with pytest.raises(SystemExit):
+        entry("/somewhere/my_agent.py", SimpleNamespace, PRESETS, ["--help"])
+    assert "python -m agents.my_agent" in capsys.readouterr().out

@@ -1,0 +1,462 @@
+"""Unrolls, collected in place or read from replay: an update reads what happened, and no more."""
+
+import dataclasses
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from suite.randomness import environment_seeds
+from suite.settings import UsageError
+from suite.tasks import find_task
+from suite.unrolls import (
+    Outcomes,
+    Transitions,
+    Unroll,
+    UnrollReplay,
+    check_replay,
+    kept_unrolls,
+    replay_bytes,
+)
+from suite.vector_env import Spaces, Step, VectorEnv
+
+CPU = torch.device("cpu")
+DISCRETE, CONTINUOUS = Spaces((4,), 3), Spaces.vectors(4, 3)
+FRAMES = Spaces((4, 84, 84), 6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of an agent that replay reads."""
+
+    num_envs: int = 5
+    unroll_length: int = 3
+    env_steps: int = 10_000
+    gamma: float = 0.9
+    time_limit_is_terminal: bool = False
+    online_updates: bool = True
+    replay_ratio: float = 4.0
+    replay_capacity: int = 12
+    replay_start: int = 0
+
+
+class Added(NamedTuple):
+    """What one call of `add` was given."""
+
+    actions: np.ndarray
+    behaviour: np.ndarray
+    step: Step
+
+
+def random_flags(rng: np.random.Generator, steps: int, num_envs: int) -> tuple[Any, ...]:
+    """Ends of both kinds inside an unroll, and the ignored row after each of them."""
+    kinds = rng.choice(3, size=(steps, num_envs), p=[0.6, 0.2, 0.2])
+    valid = np.ones((steps, num_envs), dtype=bool)
+    for t in range(1, steps):
+        valid[t] = ~(valid[t - 1] & (kinds[t - 1] > 0))
+        kinds[t][~valid[t]] = 0
+    return kinds == 1, kinds == 2, valid
+
+
+def random_steps(config: Config, spaces: Spaces, num_steps: int) -> tuple[np.ndarray, list[Added]]:
+    """First observations, and steps whose rewards name them: 8 * step + environment."""
+    rng, size = np.random.default_rng(0), config.num_envs
+    terminations, truncations, valid = random_flags(rng, num_steps, size)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    added, first_obs = [], numbers(size, *spaces.obs_shape)
+    for t in range(num_steps):
+        obs = numbers(1, size, *spaces.obs_shape)
+        rewards = (8 * t + np.arange(size)).astype(np.float32)[None]
+        flags = (terminations[t : t + 1], truncations[t : t + 1], valid[t : t + 1])
+        ends, zeros = flags[0] | flags[1], np.zeros((1, size))
+        step = Step(obs, obs, rewards, rewards, *flags, ends, zeros, zeros.astype(int))
+        actions = rng.integers(0, spaces.num_outputs, size)
+        if spaces.continuous:
+            actions = numbers(size, spaces.num_outputs)
+        added.append(Added(actions, numbers(size, spaces.num_outputs), step))
+    return first_obs, added
+
+
+def fill(config: Config, spaces: Spaces, num_steps: int) -> tuple[UnrollReplay, list[Added]]:
+    """Replay with random steps, and what was added."""
+    first_obs, added = random_steps(config, spaces, num_steps)
+    replay = UnrollReplay(spaces, config, spaces.num_outputs, CPU)
+    replay.put_first_obs(first_obs)
+    for each in added:
+        replay.add(*each)
+    return replay, added
+
+
+def drawn(config: Config, batch: Transitions) -> list[tuple[int, int]]:
+    """Return the number of each column's unroll, and its environment; all are whole."""
+    steps, envs = np.divmod(batch.rewards.numpy().astype(int), 8)
+    numbers = steps[0] // config.unroll_length
+    whole = numbers * config.unroll_length + np.arange(config.unroll_length)[:, None]
+    np.testing.assert_array_equal(steps, whole)
+    np.testing.assert_array_equal(envs, np.broadcast_to(envs[0], envs.shape))
+    return list(zip(numbers.tolist(), envs[0].tolist(), strict=True))
+
+
+def assert_same(ours: Transitions, theirs: Transitions) -> None:
+    for name, column in ours._asdict().items():
+        other = getattr(theirs, name)
+        assert column.dtype == other.dtype, name
+        assert torch.equal(column, other), name
+
+
+# What an update reads
+
+
+def flags(*rows: tuple[int, int]) -> np.ndarray:
+    return np.array(rows, dtype=bool)
+
+
+@pytest.mark.parametrize("time_limit_is_terminal", [False, True])
+def test_outcomes_say_where_values_and_traces_pass(time_limit_is_terminal: bool) -> None:
+    """No value follows a termination, nor a time limit that is terminal; no trace passes any end.
+
+    Two environments, three steps: one terminates, one is cut, both are then ignored.
+    """
+    outcomes = Outcomes(
+        rewards=np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32),
+        terminations=flags((1, 0), (0, 0), (0, 0)),
+        truncations=flags((0, 1), (0, 0), (0, 0)),
+        valid=flags((1, 1), (0, 0), (1, 1)),
+    )
+    columns = outcomes.tensors(CPU, 0.5, time_limit_is_terminal)
+    assert columns.dtype == torch.float32
+    rewards, discounts, trace_mask, valid, weights = columns.tolist()
+    assert rewards == [[1, 2], [3, 4], [5, 6]]
+    assert discounts == [[0, 0 if time_limit_is_terminal else 0.5], [0.5, 0.5], [0.5, 0.5]]
+    assert trace_mask == [[0, 0], [1, 1], [1, 1]]
+    assert valid == [[1, 1], [0, 0], [1, 1]]
+    assert weights == [[0.25, 0.25], [0, 0], [0.25, 0.25]]
+
+
+def test_without_a_valid_row_nothing_has_a_weight() -> None:
+    """An unroll of ignored actions alone divides by no zero."""
+    columns = Outcomes.zeros(2, 3).tensors(CPU, 0.9, False)
+    assert torch.equal(columns[4], torch.zeros(2, 3))
+
+
+def test_outcomes_are_put_row_by_row() -> None:
+    """Each column of a vector step lands in its own, in its row and no other."""
+    _, added = random_steps(Config(), DISCRETE, 4)
+    outcomes = Outcomes.zeros(4, 5)
+    for row in (2, 0, 3, 1):
+        outcomes.put(row, added[row].step)
+    for name, column in outcomes._asdict().items():
+        assert column.any()
+        expected = np.concatenate([getattr(each.step, name) for each in added])
+        np.testing.assert_array_equal(column, expected)
+        assert column.dtype == expected.dtype
+
+
+def test_minibatches_share_out_the_columns() -> None:
+    """Each is in exactly one, whole in time and in order; all weights still add up to 1."""
+    replay, _ = fill(Config(num_envs=6), CONTINUOUS, 6)
+    batch = replay.newest()
+    parts = batch.minibatches(3)
+    assert len(parts) == 3
+    for name, column in batch._asdict().items():
+        shares = [getattr(part, name) for part in parts]
+        assert {share.shape[:2] for share in shares} == {(len(column), 2)}
+        assert torch.equal(torch.cat(shares, 1), column)
+    assert not batch.valid.all()
+    assert sum(part.weights.sum().item() for part in parts) == pytest.approx(1)
+
+
+# Collected in place
+
+
+@pytest.mark.parametrize("time_limit_is_terminal", [False, True])
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
+def test_what_is_collected_is_what_replay_returns(
+    spaces: Spaces, time_limit_is_terminal: bool
+) -> None:
+    """The same steps are the same transitions to the bit, in place and from a ring."""
+    config = Config(unroll_length=6, time_limit_is_terminal=time_limit_is_terminal)
+    first_obs, added = random_steps(config, spaces, 6)
+    unroll = Unroll(spaces, config.num_envs, 6, CPU, keeps_outputs=True)
+    unroll.put_obs(0, first_obs)
+    for t, (actions, behaviour, step) in enumerate(added):
+        unroll.actions[t] = torch.from_numpy(actions)
+        unroll.behaviour[t] = torch.from_numpy(behaviour)
+        unroll.outcomes.put(t, step)
+        unroll.put_obs(t + 1, step.obs[0])
+    batch = unroll.transitions(config.gamma, time_limit_is_terminal)
+    assert_same(batch, fill(config, spaces, 6)[0].newest())
+    assert batch.obs.data_ptr() == unroll.obs.data_ptr()  # neither is copied
+    assert batch.actions.data_ptr() == unroll.actions.data_ptr()
+
+
+def test_an_unroll_keeps_outputs_only_where_it_is_told_to() -> None:
+    """Else `behaviour` is empty, and minibatches of it are too."""
+    batch = Unroll(DISCRETE, 4, 3, CPU).transitions(0.9, False)
+    assert batch.behaviour.shape == (3, 4, 0)
+    assert [part.behaviour.shape for part in batch.minibatches(2)] == [(3, 2, 0)] * 2
+
+
+@pytest.mark.parametrize("factor", [1 / 255, 1 / 256])
+def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
+    """The network acts on the row that is learned from; the whole unroll lies channels-last."""
+    frames = np.random.default_rng(0).integers(0, 256, (3, 2, *FRAMES.obs_shape), dtype=np.uint8)
+    unroll = Unroll(FRAMES, 2, 2, CPU, frame_factor=factor)
+    rows = [unroll.put_obs(t, obs) for t, obs in enumerate(frames)]
+    expected = np.float32(frames) * np.float32(factor)
+    np.testing.assert_array_equal(unroll.obs, expected)
+    assert [row.data_ptr() for row in rows] == [row.data_ptr() for row in unroll.obs]
+    joined = unroll.transitions(0.9, False).obs.flatten(0, 1)
+    assert joined.data_ptr() == unroll.obs.data_ptr()
+    assert joined.is_contiguous(memory_format=torch.channels_last)
+
+
+# Replay
+
+
+@pytest.mark.parametrize("time_limit_is_terminal", [False, True])
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
+def test_replay_returns_what_was_added(spaces: Spaces, time_limit_is_terminal: bool) -> None:
+    """Every column of every kept unroll, and the observation after it, through a ring that wraps.
+
+    Columns are read at environments and unrolls of their own, the same one twice if asked.
+    """
+    config = Config(time_limit_is_terminal=time_limit_is_terminal)
+    replay, added = fill(config, spaces, 33)
+    assert (replay.num_steps, replay.num_unrolls, kept_unrolls(config)) == (33, 11, 4)
+    pairs = [*product(range(7, 11), range(5)), (8, 3), (8, 3)]
+    numbers, envs = (np.array(column) for column in zip(*pairs[::-1], strict=True))
+    batch = replay.read(numbers, envs)
+    assert batch.actions.dtype == (torch.float32 if spaces.continuous else torch.int64)
+    seen = set()
+    for i, (number, env) in enumerate(zip(numbers, envs, strict=True)):
+        for t in range(3):
+            before, (actions, behaviour, step) = added[3 * number + t - 1], added[3 * number + t]
+            np.testing.assert_array_equal(batch.obs[t, i], before.step.obs[0, env])
+            np.testing.assert_array_equal(batch.obs[t + 1, i], step.obs[0, env])
+            np.testing.assert_array_equal(batch.actions[t, i], actions[env])
+            np.testing.assert_array_equal(batch.behaviour[t, i], behaviour[env])
+            assert batch.rewards[t, i].item() == step.rewards[0, env]
+            assert batch.valid[t, i].item() == step.valid[0, env]
+            terminated, cut = step.terminations[0, env], step.truncations[0, env]
+            assert batch.trace_mask[t, i].item() == (not (terminated or cut))
+            ends = terminated or (cut and time_limit_is_terminal)
+            assert batch.discounts[t, i].item() == np.float32(0.0 if ends else 0.9)
+            seen.add((bool(terminated), bool(cut), bool(step.valid[0, env])))
+    torch.testing.assert_close(batch.weights, batch.valid / batch.valid.sum())
+    assert seen == {(False, False, True), (True, False, True), (False, True, True)} | {
+        (False, False, False)
+    }
+
+
+def test_the_first_unroll_begins_where_the_run_did() -> None:
+    """With the observations before any action; they go when the ring comes round."""
+    config = Config()
+    first_obs, _ = random_steps(config, DISCRETE, 3)
+    replay, _ = fill(config, DISCRETE, 3)
+    np.testing.assert_array_equal(replay.newest().obs[0], first_obs)
+
+
+def test_the_newest_unroll_is_whole() -> None:
+    """Of every environment, in their order; steps of the next one do not show yet."""
+    config = Config()
+    replay, added = fill(config, DISCRETE, 9)
+    newest = replay.newest()
+    assert drawn(config, newest) == [(2, env) for env in range(5)]
+    for each in added[:2]:
+        replay.add(*each)
+        assert_same(replay.newest(), newest)
+
+
+@pytest.mark.parametrize(("num_steps", "kept"), [(7, (0, 1)), (12, (0, 1, 2, 3)), (34, (7, 10))])
+def test_a_sample_holds_an_unroll_of_each_environment(num_steps: int, kept: Any) -> None:
+    """Any of those that are whole and not overwritten, drawn for each environment on its own."""
+    config, generator = Config(), np.random.default_rng(2)
+    replay, _ = fill(config, DISCRETE, num_steps)
+    seen, unlike = set(), 0
+    for _ in range(60):
+        batch = replay.sample(generator)
+        pairs = drawn(config, batch)
+        assert [env for _, env in pairs] == list(range(5))
+        seen |= set(pairs)
+        unlike += len({number for number, _ in pairs}) > 1
+    assert seen == set(product(range(kept[0], kept[-1] + 1), range(5)))
+    assert unlike > 30
+
+
+@pytest.mark.parametrize(("num_steps", "kept"), [(7, (0, 1)), (12, (0, 1, 2, 3)), (34, (7, 10))])
+def test_a_sample_of_any_unrolls_is_drawn_with_replacement(num_steps: int, kept: Any) -> None:
+    """Any unroll of any environment that is whole and not overwritten, as many as asked for."""
+    config, generator = Config(), np.random.default_rng(2)
+    replay, _ = fill(config, DISCRETE, num_steps)
+    seen, twice = set(), 0
+    for _ in range(100):
+        batch = replay.sample_any(generator, 3)
+        assert batch.obs.shape == (4, 3, 4)
+        pairs = drawn(config, batch)
+        seen |= set(pairs)
+        twice += len(set(pairs)) < 3
+    assert seen == set(product(range(kept[0], kept[-1] + 1), range(5)))
+    assert twice > 0
+
+
+@pytest.mark.parametrize("restored_first", [False, True])
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
+def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces, restored_first: bool) -> None:
+    """Steps played again bring back all but the behaviour, which a checkpoint restores in place.
+
+    Either may come first, and what follows is stored as ever.
+    """
+    config = Config()
+    first_obs, added = random_steps(config, spaces, 28)
+    replay, again = (UnrollReplay(spaces, config, 3, CPU) for _ in range(2))
+    for each in (replay, again):
+        each.put_first_obs(first_obs)
+    for each in added[:25]:  # the ring has come round, and an unroll is not whole yet
+        replay.add(*each)
+    if restored_first:
+        again.behaviour[:] = replay.behaviour
+    for actions, _, step in added[:25]:
+        again.add(actions, None, step)
+    if not restored_first:
+        assert not again.behaviour.any()
+        again.behaviour[:] = replay.behaviour
+    for each in added[25:]:
+        replay.add(*each)
+        again.add(*each)
+    assert replay.num_unrolls == again.num_unrolls == 9
+    for number in range(5, 9):
+        numbers, envs = np.full(5, number), np.arange(5)
+        assert_same(again.read(numbers, envs), replay.read(numbers, envs))
+    ours, theirs = (r.sample(np.random.default_rng(1)) for r in (again, replay))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("game", ["Breakout-v5", "SpaceInvaders-v5"])
+def test_rebuilt_stacks_are_the_simulators_bit_for_bit(game: str) -> None:
+    """Across lost lives, games that end, games cut short, and through a ring that wraps.
+
+    They lie in channels-last memory, as the network's kernels do.
+    """
+    config = Config(num_envs=3, unroll_length=20, replay_capacity=200)
+    task = dataclasses.replace(find_task(game), time_limit=250)
+    env = VectorEnv(task, environment_seeds([1], 3, "environments"))
+    replay, rng = UnrollReplay(env.spaces, config, 0, CPU), np.random.default_rng(0)
+    behaviour, envs = np.zeros((3, 0), dtype=np.float32), np.arange(3)
+    obs = env.reset()[0]
+    replay.put_first_obs(obs)
+    seen, lives, games = [obs], 0, 0
+    for unroll in range(40):
+        for _ in range(20):
+            actions = rng.integers(0, env.spaces.num_outputs, 3)
+            step = env.step(actions[None])
+            replay.add(actions, behaviour, step)
+            seen.append(step.obs[0])
+            games += int(step.episode_ends.sum())
+            lives += int((step.terminations & ~step.episode_ends).sum())
+        for number in {max(0, unroll - 9), unroll}:  # right at first and at last
+            expected = np.stack(seen[20 * number : 20 * number + 21])
+            expected = expected.astype(np.float32) * np.float32(1 / 255)
+            np.testing.assert_array_equal(replay.read(np.full(3, number), envs).obs, expected)
+            mixed = replay.read(np.array([unroll, number]), np.array([0, 2])).obs
+            np.testing.assert_array_equal(mixed[:, 1], expected[:, 2])
+    assert games >= 6
+    assert lives >= 6
+    joined = replay.newest().obs.flatten(0, 1)
+    assert joined.is_contiguous(memory_format=torch.channels_last)
+
+
+# Settings and memory
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"online_updates": False, "replay_ratio": 0.0},
+            r"without online_updates replay_ratio must be above 0, not 0\.0",
+        ),
+        ({"replay_capacity": 2}, "replay_capacity must be at least 3, not 2"),
+        ({"replay_start": 13}, "replay_start must be within replay_capacity = 12, not 13"),
+    ],
+)
+def test_replay_settings_that_make_no_sense_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    """A run that never learns, room for less than one unroll, a start that never comes."""
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        check_replay(replace(Config(), **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"online_updates": False},
+        {"replay_ratio": 0.0},
+        {"replay_capacity": 3, "replay_start": 3},
+        {"replay_start": 12},
+    ],
+)
+def test_replay_settings_at_their_bounds_are_accepted(settings: dict[str, Any]) -> None:
+    check_replay(replace(Config(), **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, 4),  # 12 rows of 3
+        ({"replay_capacity": 14}, 4),
+        ({"env_steps": 17}, 2),  # 2 * 17 // 5 = 6 rows
+        ({"env_steps": 15}, 2),
+        ({"env_steps": 14}, 1),
+        ({"env_steps": 5}, 1),
+        ({"replay_ratio": 0.0}, 1),
+    ],
+)
+def test_replay_keeps_no_more_unrolls_than_a_run_makes(settings: dict[str, Any], kept: int) -> None:
+    """Its rows are at most twice its steps: the action after every end is ignored."""
+    assert kept_unrolls(replace(Config(), **settings)) == kept
+
+
+def ring_bytes(replay: UnrollReplay) -> int:
+    """Return the size of all arrays with a row for each step."""
+    parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    return sum(array.nbytes for array in arrays if len(array) == len(replay.behaviour))
+
+
+@pytest.mark.parametrize(
+    ("spaces", "behaviour_size"),
+    [(DISCRETE, 3), (CONTINUOUS, 6), (Spaces.vectors(376, 17), 34), (FRAMES, 6)],
+)
+def test_the_memory_of_replay_is_known(spaces: Spaces, behaviour_size: int) -> None:
+    """The announced size is that of the unrolls' rows; the ring has few rows more."""
+    config = Config(num_envs=2, unroll_length=20, replay_capacity=410, env_steps=100_000)
+    replay = UnrollReplay(spaces, config, behaviour_size, CPU)
+    announced, size = replay_bytes(spaces, config, behaviour_size), ring_bytes(replay)
+    assert announced * len(replay.behaviour) == size * 400
+    assert announced < size <= 1.01 * announced
+    kept = sum(part.nbytes for part in vars(replay).values() if isinstance(part, np.ndarray))
+    assert kept < 1.01 * size
+
+
+def test_frames_are_stored_once() -> None:
+    """A step of a game keeps 84 x 84 bytes and little else."""
+    config = Config(num_envs=2, unroll_length=20, replay_capacity=400)
+    size = ring_bytes(UnrollReplay(FRAMES, config, 6, CPU))
+    assert size < 1.02 * 400 * 2 * 84 * 84 * 1.02
+
+
+def test_a_run_fills_no_more_memory_than_it_has_steps() -> None:
+    """Or than one unroll, where nothing is replayed."""
+    config = Config(num_envs=2, unroll_length=20, replay_capacity=400, env_steps=100_000)
+    row = replay_bytes(DISCRETE, config, 3) / 800
+    assert replay_bytes(DISCRETE, replace(config, env_steps=300), 3) == 300 * row
+    assert replay_bytes(DISCRETE, replace(config, replay_ratio=0.0), 3) == 40 * row
