@@ -32,11 +32,18 @@ def channels_last(frames: Tensor) -> Tensor:
     return frames.contiguous(memory_format=torch.channels_last)
 
 
-def frames_trunk(layers: FrameLayers, side: int = 84, **settings: Any) -> Trunk:
+def frames_trunk(
+    layers: FrameLayers, height: int = 84, width: int | None = None, **settings: Any
+) -> Trunk:
     """Return a network of frames; biases that all differ, so that none can be forgotten."""
     settings = {"scheme": "glorot_uniform", **settings}
     trunk = Trunk(
-        (4, side, side), HEADS, generator(), hidden_sizes=(), frame_layers=layers, **settings
+        (4, height, width or height),
+        HEADS,
+        generator(),
+        hidden_sizes=(),
+        frame_layers=layers,
+        **settings,
     )
     with torch.no_grad():
         for i, bias in enumerate([*trunk.kernel_biases, *trunk.biases]):
@@ -105,20 +112,20 @@ def test_the_deep_network_is_the_residual_one_of_figure_3() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "side", "pads", "features"),
+    ("layers", "space", "pads", "features"),
     [
-        (NATURE, 84, (0, 0, 0), 7 * 7 * 64),
-        (A3C, 84, (0, 0), 9 * 9 * 32),
-        (A3C._replace(same_padding=True), 84, ((2, 2, 2, 2), (1, 2, 1, 2)), 11 * 11 * 32),
-        (SAME, 42, ((1, 1, 1, 1), (2, 2, 2, 2), (5, 5, 5, 5)), 11 * 11 * 16),
-        (SAME, 40, ((1, 1, 1, 1), (1, 2, 1, 2), (5, 5, 5, 5)), 10 * 10 * 16),
+        (NATURE, (84, 84), (0, 0, 0), 7 * 7 * 64),
+        (A3C, (84, 84), (0, 0), 9 * 9 * 32),
+        (A3C._replace(same_padding=True), (84, 84), ((2, 2, 2, 2), (1, 2, 1, 2)), 11 * 11 * 32),
+        (SAME, (42, 42), ((1, 1, 1, 1), (2, 2, 2, 2), (5, 5, 5, 5)), 11 * 11 * 16),
+        (SAME, (40, 42), ((1, 1, 1, 1), (2, 2, 1, 2), (5, 5, 5, 5)), 10 * 11 * 16),
     ],
 )
 def test_plain_layers_are_those_of_their_table(
-    layers: FrameLayers, side: int, pads: Any, features: int
+    layers: FrameLayers, space: tuple[int, int], pads: Any, features: int
 ) -> None:
     """Kernels, strides and padding; an odd row or column of padding goes to the end."""
-    trunk, frames = frames_trunk(layers, side), draw(0, 2, 4, side, side)
+    trunk, frames = frames_trunk(layers, *space), draw(0, 2, 4, *space)
     copies = Copies(trunk)
     kernels = copies.kernels
     assert [(len(k), k.shape[2]) for k, _ in kernels] == [row[:2] for row in layers.convolutions]
