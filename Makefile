@@ -8,8 +8,10 @@ PIP := install --quiet --disable-pip-version-check
 # machine without a GPU saves gigabytes with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
-# As many tests at once as there are cores, eight at most: each process takes up to 1 GB of memory.
-BESIDE := --numprocesses auto --maxprocesses 8
+# One test more at once than there are cores, as some wait; eight at most, of up to 1 GB each.
+# A test that ends its process ends the run: xdist would wait for ever for the tests it had.
+BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
+	--max-worker-restart 0
 
 .PHONY: reproduce venv test test-slow check format lint types train bench peers clean
 

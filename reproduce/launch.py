@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from reproduce.plan import Plan
 from reproduce.pool import Pool
@@ -47,14 +48,13 @@ def _signals_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    changed: list[signal.Signals] = []
+    before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` ignores, and stays so
-                signal.signal(number, interrupt)
-                changed.append(number)
+            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores, and stays so
+                before[number] = signal.signal(number, interrupt)  # Ray's exits at once
     try:
         yield
     finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)

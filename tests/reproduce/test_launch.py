@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +254,27 @@ def test_a_shorter_run_is_kept_aside_however_often(
     assert record_of(plan, 1)["config"]["env_steps"] == 1000
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.fixture
+def foreign(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A handler of SIGTERM that another library installed: Ray's ends the process."""
+    before = signal.getsignal(signal.SIGTERM)
+    if request.param:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize(
+    ("number", "foreign"),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGTERM, True),
+        (signal.SIGHUP, False),
+    ],
+    indirect=["foreign"],
+)
 def test_a_signal_stops_every_process_and_goes_on(
     number: signal.Signals, tmp_path: Path, stand_in: StandIn
 ) -> None:
