@@ -130,6 +130,19 @@ def test_single_runs_and_table_agree_wherever_both_exist() -> None:
     assert compared["a2c"] == 7 * 2  # 300,000 and 3,000,000 are evaluations of all seven tasks
 
 
+def test_a_tabulated_score_covers_an_evaluation() -> None:
+    """Every 30,000 steps: (90,000, 100,000] holds none, and 90,000 is no score at 100,000."""
+    intervals = {
+        (agent, entry.source): entry.evaluation_interval_steps
+        for agent in AGENTS
+        for entry in sources(agent)
+    }
+    for row in table("*/scores.csv").to_dict("records"):
+        interval, env_steps = intervals[row["agent"], row["source"]], row["env_steps"]
+        if interval is not None:
+            assert env_steps // interval * interval > 0.9 * env_steps, row
+
+
 def test_a_thinned_window_falls_back_to_the_table() -> None:
     """HalfCheetah lacks 95,000: at 100,000 the table counts, not the point that is left."""
     score = reference_score("sac", "nnabla_rl", "HalfCheetah-v4", 100_000, "deterministic")
