@@ -27,7 +27,7 @@ from reproduce.plan import (
     load_plan,
     make_plan,
 )
-from suite.command_line import Parser, run_main
+from suite.command_line import Parser, run_main, say_todays_name
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
@@ -39,7 +39,7 @@ other commands:
   evaluate RUN --episodes N    score the policy that a run saved
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   throughput                   speeds as shares of the machine's, and the gate on them
-  list                         agents, suites, tasks, sources, published results
+  list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
   tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
 """
 
@@ -146,6 +146,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         cluster=cluster,
     )
     plan = keep_looks(plan, until_decided=options.until_decided)
+    say_todays_name(options.like, plan.source)
     plan.check_memory()
     console = _console()
     console.print(_plan_table(plan))
@@ -167,6 +168,7 @@ def report_again(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     check_writable(options.runs_dir)
     plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
+    say_todays_name(options.like, plan.source)
     return _report(plan, _console())
 
 
@@ -279,8 +281,17 @@ def throughput(argv: Sequence[str]) -> int:
 
 
 def list_all(argv: Sequence[str]) -> int:
-    """Print agents with their suites and sources, suites with their tasks, published results."""
-    _parser("list", "agents, suites, tasks, sources, published results").parse(argv)
+    """Print agents with suites and sources, suites with tasks, published results; or one source."""
+    parser = _parser("list", "agents, suites, tasks, sources, published results")
+    parser.add_argument("--like", metavar="SOURCE", help="print what this source set and measured")
+    options = parser.parse(argv)
+    if options.like is not None:
+        from reproduce.sources import describe_source
+
+        name, text = describe_source(options.like)
+        say_todays_name(options.like, name)
+        print(text)
+        return 0
     import importlib
 
     for name in agents.AGENTS:
@@ -395,7 +406,7 @@ def _parser(verb: str, description: str, **kwargs: str) -> Parser:
 def _add_grid(parser: Parser) -> None:
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     parser.add_argument("suite", help=", ".join(SUITES))
-    parser.add_argument("--like", default="paper", metavar="SOURCE", help="default: paper")
+    parser.add_argument("--like", metavar="SOURCE", help="default: the suite's, first in `list`")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
 
 

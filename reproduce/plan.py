@@ -27,6 +27,7 @@ from suite.settings import (
     UsageError,
     by_todays_names,
     find_preset,
+    find_source,
     nearest,
     recorded_settings,
 )
@@ -281,7 +282,8 @@ class Plan:
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
             words += ["--env-steps", str(steps.pop())]
-        words += ["--like", self.source] if self.source != "paper" else []
+        default = find_source(_presets(self.agent), self.suite, None)
+        words += ["--like", self.source] if self.source != default else []
         runs_dir = self.directory.parents[1]
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
@@ -319,8 +321,8 @@ class Plan:
         here = self.directory / task / f"seed-{seed}"
         places = [here]
         if self.published:
-            places.append(PUBLISHED / f"{self.agent}-{self.suite}" / self.source / here.parent.name)
-            places[1] /= here.name
+            published = _folder(PUBLISHED, self.agent, self.suite, self.source, self.preset)
+            places.append(published / task / here.name)
         for place in places:
             record = read_record(place)
             if record is None or record["status"] not in ("finished", "diverged"):
@@ -383,7 +385,7 @@ def make_plan(
     agent: str,
     suite: str,
     *,
-    source: str = "paper",
+    source: str | None = None,
     tasks: Sequence[str] | None = None,
     budget: str = "laptop",
     env_steps: int | None = None,
@@ -402,7 +404,7 @@ def make_plan(
     Args:
         agent: name of a file in `agents/`.
         suite: name of a suite (`suite/tasks.py`).
-        source: published implementation whose settings are used.
+        source: published implementation whose settings are used; default: the suite's.
         tasks: tasks of the suite, or their other versions; default: the suite's.
         budget: `smoke`, `laptop` or `paper`.
         env_steps: environment steps of each run instead of the budget's.
@@ -436,8 +438,8 @@ def make_plan(
     if len(changes) < len(settings):
         raise UsageError("--set: a setting is named twice")
     check_writable(runs_dir)
-    module = importlib.import_module(f"agents.{agent}")
-    preset = find_preset(module.PRESETS, suite, source)
+    source = find_source(_presets(agent), suite, source)
+    preset = find_preset(_presets(agent), suite, source)
     device = _find_device(device, cluster)
     spent = preset.budgets[budget]
     names = tuple(tasks or preset.tasks or find_suite(suite))
@@ -459,7 +461,7 @@ def make_plan(
         settings=changes,
         device=device,
         workers=workers or _workers(device, preset.cores_per_run, cluster),
-        directory=runs_dir / f"{agent}-{suite}" / source,
+        directory=_folder(runs_dir, agent, suite, source, preset),
         published=published,
         config=config,
         preset=preset,
@@ -467,7 +469,7 @@ def make_plan(
     )
 
 
-def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
+def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place.
 
     Raises:
@@ -475,11 +477,12 @@ def load_plan(agent: str, suite: str, source: str, runs_dir: Path) -> Plan:
     """
     _check_agent(agent)
     find_suite(suite)
-    path = runs_dir / f"{agent}-{suite}" / source / "plan.json"
+    source = find_source(_presets(agent), suite, source)
+    preset = find_preset(_presets(agent), suite, source)
+    path = _folder(runs_dir, agent, suite, source, preset) / "plan.json"
     try:
         saved = json.loads(path.read_text())
     except FileNotFoundError:
-        find_preset(importlib.import_module(f"agents.{agent}").PRESETS, suite, source)
         raise UsageError(f"nothing was run here: {path} does not exist") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
@@ -602,6 +605,17 @@ def check_writable(directory: Path) -> None:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise UsageError(f"--runs-dir: cannot write to {existing}: {reason}") from None
+
+
+def _presets(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
+    return importlib.import_module(f"agents.{agent}").PRESETS
+
+
+def _folder(root: Path, agent: str, suite: str, source: str, preset: Preset[Any]) -> Path:
+    """Return a grid's folder: the one that an older name of the source has, if no other exists."""
+    folder = root / f"{agent}-{suite}"
+    names = (source, *preset.formerly)
+    return folder / next((name for name in names if (folder / name).exists()), source)
 
 
 def _check_agent(agent: str) -> None:

@@ -1,29 +1,25 @@
 """Published measurements: sources, reference scores and reference curves.
 
-The data lie in `results/references`; `SOURCES.md` there says where they come from and what they
-can be compared with. A source's environment version or Atari protocol is never mixed with
-another's, and a task without a comparable source has no reference. Files are read when they are
-first needed.
+The data lie in `results/references`, a folder for each source; `README.md` there says what they can
+be compared with. A source's environment version or Atari protocol is never mixed with another's,
+and a task without a comparable source has no reference. Files are read when they are first needed.
 """
 
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-ROOT = Path(__file__).resolve().parents[1] / "results" / "references"
+from suite.presets import REFERENCES as ROOT
+from suite.presets import Data, Rule, read_source
 
 CURVE_COLUMNS = (
     *("source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
     *("num_runs", "rule", "role"),
 )
-
-Rule = Literal["deterministic", "sampled", "training", "unstated"]
-"""How returns were measured; `unstated` appears in sources that are drawn as context only."""
 
 How = Literal["single runs", "tabulated", "interpolated", "drawn curve"]
 
@@ -41,31 +37,19 @@ class HumanScores(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """A published implementation whose curves are held here."""
+class Source(Data):
+    """A published implementation whose curves are held here; `commit` is that of its data."""
 
     agent: str
     """The agent its curves belong to."""
     source: str
-    """Name of the source."""
-    judges: bool
-    """Whether verdicts may rest on it; otherwise it is drawn as context."""
-    rule: Rule
-    """Evaluation rule."""
-    evaluation_interval_steps: int | None
-    """Steps between two evaluations; None if they are irregular."""
-    num_runs: int
-    """Largest number of runs of any of its tasks."""
+    """Name of the source: its folder."""
+    title: str
+    """Whose it is."""
     repository: str
     """Owner and name on GitHub."""
-    commit: str
-    """Commit the numbers were read from."""
     licence: str
     """SPDX identifier of the repository's licence."""
-    path: str
-    """Files the numbers were read from, as a pattern inside the repository."""
-    settings: str
-    """What differs from the paper's settings, and how it was evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +163,37 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
     Raises:
         ValueError: if the protocol is unknown.
     """
-    curves = _table("*/curves.csv").query("agent == @agent")
+    curves = _table("curves").query("agent == @agent")
     curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
     curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
     known = _sources(agent)
     curves["rule"] = [known[source].rule for source in curves["source"]]
     curves["role"] = np.where(curves["source"] == judge, "judge", "context")
     return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
+
+
+def coverage(agent: str, source: str) -> pd.DataFrame:
+    """What a source may be compared with.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source.
+
+    Returns:
+        a row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
+        its curve or scores, and `num_runs`.
+    """
+    rows = pd.concat([_table("curves"), _table("scores")])
+    rows = rows.query("agent == @agent and source == @source").groupby("env_id")
+    facts = rows.agg(
+        first_step=("env_steps", "min"),
+        last_step=("env_steps", "max"),
+        num_runs=("num_runs", "max"),
+    )
+    named = _comparable_table().query("agent == @agent and source == @source")
+    named = named.fillna({"protocol": ""}).merge(facts, on="env_id")
+    named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)
+    return named[["task", "protocol", "env_id", "first_step", "last_step", "num_runs"]]
 
 
 def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
@@ -202,7 +210,7 @@ def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
     """
     known = {
         row["task"]: HumanScores(float(row["random"]), float(row["human"]))
-        for row in _table("atari/human_random.csv").to_dict("records")
+        for row in pd.read_csv(ROOT / "human_random.csv").to_dict("records")
     }
     return {task: known[task] for task in tasks if task in known}
 
@@ -216,7 +224,7 @@ def _from_single_runs(
         return None
     # Whole numbers decide what lies in (0.9 t, t], so that 0.9 t itself never does.
     num_evaluations = env_steps // interval - 9 * env_steps // (10 * interval)
-    runs = _select(_table("*/curves_by_seed.csv"), entry, env_id)
+    runs = _select(_table("curves_by_seed"), entry, env_id)
     window = runs.query("10 * env_steps > 9 * @env_steps and env_steps <= @env_steps")
     evaluations = window.pivot(index="seed", columns="env_steps", values="mean_return").to_numpy()
     if evaluations.shape[1] != num_evaluations or np.isnan(evaluations).any():
@@ -228,7 +236,7 @@ def _from_single_runs(
 
 def _from_table(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
     """Return the tabulated score, interpolated between rows; None outside the table."""
-    rows = _select(_table("*/scores.csv"), entry, env_id)
+    rows = _select(_table("scores"), entry, env_id)
     between = _between(rows, env_steps)
     tabulated = (rows["env_steps"] == env_steps).any()
     return between and (*between, "tabulated" if tabulated else "interpolated")
@@ -238,7 +246,7 @@ def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, floa
     """Return the score read off the drawn mean curve of training episodes, or None outside it."""
     if entry.rule != "training":
         return None
-    rows = _select(_table("*/curves.csv"), entry, env_id)
+    rows = _select(_table("curves"), entry, env_id)
     half_band = (rows["return_high"] - rows["return_low"]) / 2.0
     rows = rows.assign(score_mean=rows["return_mean"], score_std=half_band)
     between = _between(rows, env_steps)
@@ -266,7 +274,7 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     """Return the environments that compare with a task, each with its last usable step."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
-    rows = _table("comparable.csv").fillna({"protocol": ""})
+    rows = _comparable_table().fillna({"protocol": ""})
     rows = rows.query("agent == @agent and task == @task and protocol == @protocol")
     last_steps = rows["max_env_steps"].fillna(np.inf)
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
@@ -274,24 +282,32 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
 
 @functools.cache
 def _sources(agent: str) -> dict[str, Source]:
-    rows = _table("sources.csv").query("agent == @agent").to_dict("records")
-    return {
-        row["source"]: Source(
-            **{
-                **row,
-                "judges": row["judges"] == "yes",
-                "evaluation_interval_steps": (
-                    None
-                    if np.isnan(row["evaluation_interval_steps"])
-                    else int(row["evaluation_interval_steps"])
-                ),
-            }
-        )
-        for row in rows
-    }
+    """Sources that measured something of an agent, by name."""
+    found = {}
+    for path in sorted(ROOT.glob(f"*/{agent}.toml")):
+        said = read_source(path)
+        if "data" in said:
+            found[path.parent.name] = Source(
+                agent=agent,
+                source=path.parent.name,
+                **{name: said[name] for name in ("title", "repository", "licence")},
+                **{**vars(said["data"]), "commit": said["data"].commit or said["commit"]},
+            )
+    return found
 
 
 @functools.cache
-def _table(pattern: str) -> pd.DataFrame:
-    """Return all files that match a pattern below `ROOT` as one table; treat it as read-only."""
-    return pd.concat([pd.read_csv(path) for path in sorted(ROOT.glob(pattern))], ignore_index=True)
+def _table(name: str) -> pd.DataFrame:
+    """Return the tables of that name of all sources as one, with a column `source`; read-only."""
+    return pd.concat(
+        [
+            pd.read_csv(path).assign(source=path.parent.name)
+            for path in sorted(ROOT.glob(f"*/{name}.csv"))
+        ],
+        ignore_index=True,
+    )
+
+
+@functools.cache
+def _comparable_table() -> pd.DataFrame:
+    return pd.read_csv(ROOT / "comparable.csv")

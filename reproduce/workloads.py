@@ -202,9 +202,14 @@ def update_sac(num_seeds: int, _: Path) -> Work:
     return Work(lambda: sac.update(learner, config, batch, noise, 0), against)
 
 
+def _default(agent: Any, suite: str) -> Any:
+    """Return the settings that an agent takes on a suite: the first of them, at any commit."""
+    return next(preset.config for (of, _), preset in agent.PRESETS.items() if of == suite)
+
+
 def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
     """Make a gradient step on one unroll."""
-    config = a2c.PRESETS[suite, "paper"].config
+    config = _default(a2c, suite)
     learner = a2c.make_learner(config, spaces, CPU)
     batch = _unroll(config, spaces).transitions(config.gamma, config.time_limit_is_terminal)
     return Work(lambda: a2c.update(learner, config, batch, 1e-4), PRODUCTS)
@@ -212,7 +217,7 @@ def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
 
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     """Make a gradient step on the unrolls of eight environments."""
-    config = replace(impala.PRESETS[suite, "paper"].config, num_envs=8, num_minibatches=1)
+    config = replace(_default(impala, suite), num_envs=8, num_minibatches=1)
     learner = impala.make_learner(config, spaces, CPU)
     batch = impala.Collected(_unroll(config, spaces)).transitions(config)
     return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)
@@ -302,7 +307,7 @@ def gather(folder: Path) -> Work:
         published=False,
     )
     runs = plan.runs()
-    config = replace(sac.PRESETS["mujoco", "paper"].config, env_steps=1_000_000)
+    config = replace(_default(sac, "mujoco"), env_steps=1_000_000)
     first = runs[0].directory
     with _silence():
         _record_run(first.parent, config)
@@ -333,7 +338,7 @@ def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) ->
     module = getattr(agents, agent)
     settings = {"learning_starts": 200} if agent == "sac" else {}
     config = replace(
-        module.PRESETS[suite, "paper"].config,
+        _default(module, suite),
         task=task,
         env_steps=env_steps,
         evaluation_interval=env_steps,
@@ -626,13 +631,13 @@ def _filled_replay(config: UnrollConfig, spaces: Spaces, behaviour: np.ndarray) 
 
 
 def _acer_replay() -> tuple[acer.Config, UnrollReplay]:
-    config = acer.PRESETS["classic", "paper"].config
+    config = _default(acer, "classic")
     log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
     return config, _filled_replay(config, CARTPOLE, log_probs)
 
 
 def _acer_continuous_replay() -> tuple[acer_continuous.Config, UnrollReplay]:
-    config = acer_continuous.PRESETS["mujoco", "paper"].config
+    config = _default(acer_continuous, "mujoco")
     policy = np.zeros((config.num_envs, 12), dtype=np.float32)
     policy[:, 6:] = math.log(0.3)
     return config, _filled_replay(config, HALF_CHEETAH, policy)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import tyro
 
 from suite.files import NO_SPACE
-from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_preset, nearest
+from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, nearest
 from suite.tasks import find_task, tasks_in
 
 
@@ -162,7 +162,7 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
 RUN_FLAGS = {
     "--out": "folder for the runs, one `seed-<k>` each (default: runs/alone/<task>)",
     "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
-    "--like": "published source whose preset gives the defaults (default: paper)",
+    "--like": "published source whose preset gives the defaults (default: the suite's own)",
     "--checkpoint-minutes": "time between two checkpoints; a killed command that is started again "
     "resumes from the last one (default: 5; 0: at every update)",
 }
@@ -200,7 +200,7 @@ def read_command_line(
     """
     parser = Parser(prog=prog, add_help=False)
     parser.add_argument("--suite")
-    parser.add_argument("--like", default="paper")
+    parser.add_argument("--like")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--task")
     parser.add_argument("--checkpoint-minutes", type=_minutes, default=5.0)
@@ -212,14 +212,23 @@ def read_command_line(
         task = str(getattr(default_config, "task", ""))
     find_task(task)
     suite = _suite_of(task, list(suites)) if options.suite is None else options.suite
-    preset = find_preset(presets, suite, options.like)
+    source = find_source(presets, suite, options.like)
+    say_todays_name(options.like, source)
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
-    config = override(preset.config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS)
+    config = override(
+        presets[suite, source].config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS
+    )
     out = options.out or Path("runs") / "alone" / task
     minutes = options.checkpoint_minutes
-    return config, RunOptions(suite, options.like, out, checkpoint_minutes=minutes)
+    return config, RunOptions(suite, source, out, checkpoint_minutes=minutes)
+
+
+def say_todays_name(asked: str | None, source: str) -> None:
+    """Print one line where `--like` calls a source by a name that it had before."""
+    if asked not in (None, source):
+        print(f"--like {asked}: these settings are called {source} now", file=sys.stderr)
 
 
 def _minutes(text: str) -> float:

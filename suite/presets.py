@@ -1,11 +1,21 @@
 """Sources as data: presets are read from `results/references/<source>/<agent>.toml`.
 
-A file states one source's settings for one agent, each with the place that states it:
+A file states one source's settings for one agent, each with the place that states it, or its
+measurements, which lie in the tables beside the file, or both:
 
     title = "jaxrl (Ilya Kostrikov)"
     repository = "ikostrikov/jaxrl"     # cited files are those of this commit
     commit = "7745b27028a5b75c7755719333430ce1adcf4775"
+    licence = "MIT"
     judged_by = "jaxrl"                 # any field of `Preset` but `config`
+
+    [data]                              # any field of `Data`
+    judges = true
+    rule = "deterministic"
+    evaluation_interval_steps = 5_000
+    num_runs = 10
+    path = "learning_curves/logs/*/*.txt"
+    notes = "Ten episodes per evaluation."
 
     [settings]                          # fields of the agent's `Config`; all else is its default
     hidden_gain = { value = 1.0, at = "sac.py:22" }
@@ -15,6 +25,7 @@ A file states one source's settings for one agent, each with the place that stat
     paper = { env_steps = 1_000_000, num_seeds = 10 }
 
     [suites.mujoco]                     # one table for each suite; its entries replace those above
+    default = "suite"                   # taken without `--like`
 
 `"none"` means None. Every mistake is a `UsageError` that names file and key.
 """
@@ -22,7 +33,8 @@ A file states one source's settings for one agent, each with the place that stat
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -40,13 +52,38 @@ CITATION = re.compile(
 )
 """`file:line` or `file:first-last, line`, after `owner/name@commit:` if in another repository."""
 _hints = cache(get_type_hints)
+Rule = Literal["deterministic", "sampled", "training", "unstated"]
+"""How returns were measured; `unstated` appears in sources that are drawn as context only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a source measured of an agent: how, and where the numbers were read."""
+
+    judges: bool
+    """Whether verdicts may rest on it; otherwise it is drawn as context."""
+    rule: Rule
+    """Evaluation rule."""
+    evaluation_interval_steps: int | None = None
+    """Steps between two evaluations; None if they are irregular."""
+    num_runs: int
+    """Largest number of runs of any of its tasks."""
+    commit: str | None = None
+    """Commit the numbers were read from; None: the one of the settings."""
+    path: str
+    """Files the numbers were read from, as a pattern inside the repository."""
+    notes: str
+    """What the numbers are, how they were taken, and what is known of them."""
+
+
 PRESET = {name: hint for name, hint in _hints(Preset).items() if name != "config"}
 SHARED = {**PRESET, "task": str, "settings": Mapping[str, Any]}
 """Keys that a file has and its suites may replace; `task`: default of the agent's own command."""
-SOURCE = {**SHARED, "title": str, "repository": str, "commit": str, "suites": Mapping[str, Any]}
-SUITE = {**SHARED, "names": tuple[str, ...], "first": bool}
-"""`names`: names for `--like` other than the folder's; `first`: this suite's preset has the task
-that an agent's own command trains by default."""
+FACTS = {"title": str, "repository": str, "commit": str, "licence": str}
+SOURCE = {**FACTS, **SHARED, "data": Data, "suites": Mapping[str, Any]}
+SUITE = {**SHARED, "default": Literal["suite", "agent"]}
+"""`default`: these settings are taken without `--like`; `agent`: and this suite's task without
+`--task`."""
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -59,8 +96,7 @@ KINDS = {
 class _Entry(NamedTuple):
     suite: str
     source: str
-    first: bool
-    path: Path
+    default: str
     preset: Any
 
 
@@ -69,8 +105,8 @@ def read_presets(
 ) -> dict[tuple[str, str], Preset[ConfigT]]:
     """Return an agent's preset of every source, by (suite, source).
 
-    The suite marked `first` comes first, the others in the order of `SUITES`; within a suite
-    `paper` comes first, then the others by name.
+    Suites come in the order of `SUITES`, but the one that is the agent's own default is first; within
+    a suite its default comes first, then the others by name.
 
     Args:
         agent: name of the files, without `.toml`.
@@ -86,47 +122,71 @@ def read_presets(
         entries += _read(path, config_class)
     if not entries:
         raise UsageError(f"{root} has no source with {agent}.toml")
-    first = {entry.suite for entry in entries if entry.first}
-    if len(first) > 1:
-        raise UsageError(
-            f"{root}/*/{agent}.toml: two suites are first, {' and '.join(sorted(first))}"
-        )
     places = {suite: place for place, suite in enumerate(SUITES)}
-    entries.sort(
-        key=lambda e: (e.suite not in first, places[e.suite], e.source != "paper", e.source)
-    )
-    presets: dict[tuple[str, str], Preset[ConfigT]] = {}
-    for before, entry in zip([None, *entries], entries, strict=False):
-        if before and before[:2] == entry[:2]:
-            raise UsageError(f"{entry.path}: {before.path} has {entry.source} of {entry.suite} too")
-        presets[entry.suite, entry.source] = entry.preset
-    return presets
+    own = [entry.suite for entry in entries if entry.default == "agent"]
+    entries.sort(key=lambda e: (e.suite not in own, places[e.suite], not e.default, e.source))
+    where = f"{root}/*/{agent}.toml"
+    if len(own) != 1:
+        raise UsageError(f'{where}: one suite must have default = "agent", not {own or "none"}')
+    _check_names(entries, where)
+    return {(entry.suite, entry.source): entry.preset for entry in entries}
 
 
-def _read(path: Path, config_class: type) -> list[_Entry]:
-    """Return the entries of one file, one for each suite and name."""
+def _check_names(entries: Sequence[_Entry], where: str) -> None:
+    """Refuse a suite without one default, and a name that could mean two sources."""
+    for suite in dict.fromkeys(entry.suite for entry in entries):
+        here = [entry for entry in entries if entry.suite == suite]
+        defaults = [entry.source for entry in here if entry.default]
+        if len(defaults) != 1:
+            raise UsageError(f"{where}: {suite} must have one default, not {defaults or 'none'}")
+        names = [entry.source for entry in here]
+        names += [name for entry in here for name in entry.preset.formerly]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"{where}: formerly: {name} means two sources of {suite}")
+
+
+def read_source(path: Path) -> dict[str, Any]:
+    """Return one file's content, each value of its key's type; settings as they stand.
+
+    Raises:
+        UsageError: naming file and key.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not TOML, or not UTF-8
         raise UsageError(f"{path}: {error}") from None
     source = _table(document, SOURCE, f"{path}: ")
-    for name in ("title", "suites"):
-        if not source.get(name):
+    if not source.get("title"):
+        raise UsageError(f"{path}: title is missing")
+    if "data" not in source and not source.get("suites"):
+        raise UsageError(f"{path}: data or suites is missing")
+    for name in ("repository", "commit", "licence") if "data" in source else ():
+        if name not in source:
             raise UsageError(f"{path}: {name} is missing")
-    if not COMMIT.fullmatch(source.get("commit", "0" * 40)):
-        raise UsageError(f"{path}: commit must be 40 hexadecimal digits, not {source['commit']!r}")
+    commits = {"commit": source.get("commit")}
+    if "data" in source:
+        commits["data.commit"] = source["data"].commit
+    for key, commit in commits.items():
+        if commit is not None and not COMMIT.fullmatch(commit):
+            raise UsageError(f"{path}: {key} must be 40 hexadecimal digits, not {commit!r}")
+    return source
+
+
+def _read(path: Path, config_class: type) -> list[_Entry]:
+    """Return the presets of one file."""
+    source = read_source(path)
     has_commit = "repository" in source and "commit" in source
     _check_settings(source, config_class, has_commit, f"{path}: ")
     entries = []
-    for suite, table in source["suites"].items():
+    for suite, table in source.get("suites", {}).items():
         where = f"{path}: suites.{suite}."
         if suite not in SUITES:
             raise UsageError(f"{where[:-1]}: unknown suite{nearest(suite, SUITES)}")
         said = _table(table, SUITE, where)
         _check_settings(said, config_class, has_commit, where)
         preset = _preset({**source, **said, **_merged(source, said)}, suite, config_class, where)
-        for name in said.get("names", (path.parent.name,)):
-            entries.append(_Entry(suite, name, said.get("first", False), path, preset))
+        entries.append(_Entry(suite, path.parent.name, said.get("default", ""), preset))
     return entries
 
 

@@ -113,6 +113,8 @@ class Preset(Generic[ConfigT]):
     """How the source presents an Atari game; the agent's `Config.protocol` says the same."""
     cores_per_run: int = 1
     """CPU cores that one run keeps busy; the harness divides the cores by it."""
+    formerly: tuple[str, ...] = ()
+    """Earlier names of the source, in older commands, records and folders."""
     seeds_together: bool = False
     """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
 
@@ -127,18 +129,33 @@ class Preset(Generic[ConfigT]):
         require(self.protocol in ("", trained), rule, trained)
 
 
-def find_preset(
-    presets: Mapping[tuple[str, str], Preset[ConfigT]], suite: str, source: str
-) -> Preset[ConfigT]:
-    """Return the preset of `(suite, source)`.
+def find_source(
+    presets: Mapping[tuple[str, str], Preset[Any]], suite: str, asked: str | None
+) -> str:
+    """Return the name of a source on a suite.
+
+    Args:
+        presets: an agent's; the first of a suite is its default.
+        suite: name of the suite.
+        asked: the source's name, of today or of before; None: the suite's default.
 
     Raises:
         UsageError: naming the nearest suite or source that the agent has.
     """
-    suites = {known for known, _ in presets}
-    if suite not in suites:
+    here = {source: preset for (known, source), preset in presets.items() if known == suite}
+    if not here:
+        suites = {known for known, _ in presets}
         raise UsageError(f"this agent has no suite {suite!r}{nearest(suite, suites)}")
-    sources = {known for of, known in presets if of == suite}
-    if source not in sources:
-        raise UsageError(f"unknown source {source!r} for {suite}{nearest(source, sources)}")
-    return presets[suite, source]
+    if asked is None:
+        return next(iter(here))
+    for source, preset in here.items():
+        if asked in (source, *preset.formerly):
+            return source
+    raise UsageError(f"unknown source {asked!r} for {suite}{nearest(asked, here)}")
+
+
+def find_preset(
+    presets: Mapping[tuple[str, str], Preset[ConfigT]], suite: str, source: str | None
+) -> Preset[ConfigT]:
+    """Return the preset of a source on a suite; arguments and errors are those of `find_source`."""
+    return presets[suite, find_source(presets, suite, source)]

@@ -570,7 +570,7 @@ def test_diagnostics_are_what_they_are_called() -> None:
 
 def test_the_memory_of_a_run_is_known() -> None:
     """That of its replay: with the settings of OpenAI Baselines 5 GB, 22 GB as stacks of four."""
-    baselines = acer.PRESETS["atari-7", "paper"].config
+    baselines = acer.PRESETS["atari-7", "openai_baselines"].config
     assert 5.2 < baselines.memory_bytes / 2**30 < 5.5
     assert replace(baselines, env_steps=100_000).memory_bytes < 0.7 * 2**30
     assert replace(baselines, replay_ratio=0.0).memory_bytes < 2**22
@@ -580,7 +580,7 @@ def test_the_memory_of_a_run_is_known() -> None:
     parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
     size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
     assert config.memory_bytes == pytest.approx(size, rel=0.02)
-    classic = acer.PRESETS["classic", "paper"].config
+    classic = acer.PRESETS["classic", "tuned"].config
     assert 0 < classic.memory_bytes < 2**22
 
 
@@ -685,7 +685,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
 @pytest.mark.usefixtures("unchecked")
 def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
     """With the preset's settings the last of 25,000 steps hold almost whole episodes."""
-    config = replace(acer.PRESETS["classic", "paper"].config, env_steps=25_000, device="cpu")
+    config = replace(acer.PRESETS["classic", "tuned"].config, env_steps=25_000, device="cpu")
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert episodes.episode_return[:50].mean() < 60
@@ -934,9 +934,9 @@ def test_replay_settings_that_contradict_each_other_are_refused() -> None:
 
 def test_presets_state_their_sources_settings() -> None:
     """The numbers that decide whether published curves come out."""
-    atari = acer.PRESETS["atari-7", "paper"]
+    atari = acer.PRESETS["atari-7", "openai_baselines"]
     ours = atari.config
-    assert (atari.judged_by, atari.protocol) == ("openai_baselines_7bfbcf1", "noframeskip")
+    assert (atari.judged_by, atari.protocol) == ("openai_baselines", "noframeskip")
     assert (ours.num_envs, ours.unroll_length, ours.replay_ratio) == (16, 20, 4.0)
     assert (ours.replay_capacity, ours.replay_start, ours.replay_count) == (
         50_000,

@@ -912,8 +912,8 @@ def test_presets_state_their_sources_settings() -> None:
     """The paper's numbers where it has any, and what two public examples changed."""
     suites = ("mujoco", "mujoco-small", "mujoco-9")
     assert set(acer.PRESETS) == {
-        *((suite, source) for suite in suites for source in ("paper", "chainerrl", "pfrl")),
-        *(("classic", source) for source in ("paper", "chainerrl")),
+        *((suite, source) for suite in suites for source in ("tuned", "chainerrl", "pfrl")),
+        *(("classic", source) for source in ("tuned", "chainerrl")),
     }
     for (suite, source), preset in acer.PRESETS.items():
         ours = preset.config

@@ -911,7 +911,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
 @pytest.mark.usefixtures("unchecked")
 def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
     """With the preset's settings the last of 80,000 steps hold almost whole episodes."""
-    preset = impala.PRESETS["classic", "paper"].config
+    preset = impala.PRESETS["classic", "tuned"].config
     config = replace(preset, env_steps=80_000, learning_rate_decay_steps=80_000, device="cpu")
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")

@@ -62,7 +62,7 @@ def measure(agent: str, seconds: float) -> tuple[float, list[float], float]:
     """Return the seconds spent on recording, those of each checkpoint, and those of the run."""
     module: Any = import_module(f"agents.{agent}")
     suite, task = CASES[agent]
-    config = find_preset(module.PRESETS, suite, "paper").config
+    config = find_preset(module.PRESETS, suite, None).config
     config = replace(config, task=task, seeds=(1,), device="cpu", evaluation_rule="training")
     recording: list[float] = []
     saves: list[float] = []

@@ -130,7 +130,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, no temperature": _run(
             "classic",
-            "paper",
+            "tuned",
             SAC,
             task="Pendulum-v1",
             env_steps=600,
@@ -141,12 +141,12 @@ RUNS: dict[str, dict[str, Run]] = {
     },
     "a2c": {
         "classic, two seeds, cut": _run(
-            "classic", "paper", CLASSIC, task="CartPole-v1", seeds=(1, 2), cut=True
+            "classic", "rl_zoo", CLASSIC, task="CartPole-v1", seeds=(1, 2), cut=True
         ),
-        "classic, in full": _run("classic", "paper", task="Acrobot-v1", env_steps=800),
+        "classic, in full": _run("classic", "rl_zoo", task="Acrobot-v1", env_steps=800),
         "classic, continuous, the rate reaches 0": _run(
             "classic",
-            "paper",
+            "rl_zoo",
             CLASSIC,
             task="Pendulum-v1",
             activation="relu",
@@ -161,7 +161,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, one row at a time": _run(
             "classic",
-            "paper",
+            "rl_zoo",
             CLASSIC,
             task="CartPole-v1",
             num_envs=1,
@@ -172,7 +172,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "mujoco, in full": _run(
             "mujoco",
-            "paper",
+            "tianshou_v3",
             task="HalfCheetah-v4",
             env_steps=800,
             log_interval=200,
@@ -190,20 +190,22 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, value targets": _run(
             "classic",
-            "paper",
+            "rl_zoo",
             CLASSIC,
             task="MountainCar-v0",
             evaluation_rule="deterministic",
             reward_normalisation="value_targets",
             normalise_observations=False,
         ),
-        "frames": _run("atari", "paper", FRAMES, env_steps=200, log_interval=40, cut=True),
+        "frames": _run(
+            "atari", "openai_baselines", FRAMES, env_steps=200, log_interval=40, cut=True
+        ),
         "frames, nnabla_rl, evaluated": _run(
             "atari-7", "nnabla_rl", FRAMES, learning_rate_decay_steps=600
         ),
         "frames, sticky, two trunks": _run(
             "atari",
-            "paper",
+            "openai_baselines",
             FRAMES,
             task="Pong-v5",
             env_steps=200,
@@ -232,17 +234,17 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, two seeds, cut": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             unroll_length=8,
             seeds=(1, 2),
             evaluation_rule="sampled",
             cut=True,
         ),
-        "classic, in full": _run("classic", "paper", task="Acrobot-v1", env_steps=1600),
+        "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
         "classic, far behind, adam, cut": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             unroll_length=8,
             policy_lag=3,
@@ -255,7 +257,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, continuous, in turns, the rate reaches 0": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             task="Pendulum-v1",
             unroll_length=8,
@@ -271,7 +273,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, continuous, sums": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             task="MountainCarContinuous-v0",
             loss_reduction="sum",
@@ -284,7 +286,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, one row at a time": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             num_envs=1,
             unroll_length=1,
@@ -296,12 +298,12 @@ RUNS: dict[str, dict[str, Run]] = {
     },
     "acer": {
         "classic, two seeds, cut": _run(
-            "classic", "paper", CLASSIC, REPLAY, seeds=(1, 2), evaluation_rule="sampled", cut=True
+            "classic", "tuned", CLASSIC, REPLAY, seeds=(1, 2), evaluation_rule="sampled", cut=True
         ),
-        "classic, in full": _run("classic", "paper", task="Acrobot-v1", env_steps=1600),
+        "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
         "classic, ChainerRL's choices": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             task="MountainCar-v0",
@@ -320,7 +322,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, logits, entropy inside": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             statistics="logits",
@@ -330,7 +332,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, probabilities, entropy outside": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             entropy_in_trust_region=False,
@@ -340,7 +342,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, from replay alone, no truncation, no trust region": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             online_updates=False,
@@ -349,11 +351,11 @@ RUNS: dict[str, dict[str, Run]] = {
             max_gradient_norm=None,
         ),
         "classic, without replay": _run(
-            "classic", "paper", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10
+            "classic", "tuned", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10
         ),
         "classic, one row at a time": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             num_envs=1,
@@ -362,11 +364,11 @@ RUNS: dict[str, dict[str, Run]] = {
             log_interval=1,
         ),
         "frames": _run(
-            "atari-7", "paper", FRAMES, REPLAY, env_steps=480, replay_start=40, cut=True
+            "atari-7", "openai_baselines", FRAMES, REPLAY, env_steps=480, replay_start=40, cut=True
         ),
         "frames, replay twice over, two trunks, evaluated": _run(
             "atari",
-            "paper",
+            "openai_baselines",
             FRAMES,
             convolutions="a3c",
             shared_trunk=False,
@@ -378,7 +380,7 @@ RUNS: dict[str, dict[str, Run]] = {
     },
     "acer_continuous": {
         "mujoco": _run(
-            "mujoco", "paper", MUJOCO, task="HalfCheetah-v4", evaluation_episodes=1, env_steps=600
+            "mujoco", "tuned", MUJOCO, task="HalfCheetah-v4", evaluation_episodes=1, env_steps=600
         ),
         "mujoco, pfrl": _run(
             "mujoco", "pfrl", MUJOCO, REPLAY, task="Hopper-v4", num_envs=2, env_steps=500
@@ -388,7 +390,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "mujoco-small, paper, cut": _run(
             "mujoco-small",
-            "paper",
+            "tuned",
             MUJOCO,
             REPLAY,
             task="InvertedPendulum-v4",
@@ -398,7 +400,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, two seeds, cut": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             seeds=(1, 2),
@@ -422,7 +424,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, learned deviation": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             unroll_length=10,
@@ -440,7 +442,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, learned deviation, no truncation, no trust region": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             unroll_length=10,
@@ -454,7 +456,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, without replay": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             task="MountainCarContinuous-v0",
             unroll_length=10,
@@ -466,7 +468,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, one row at a time": _run(
             "classic",
-            "paper",
+            "tuned",
             CLASSIC,
             REPLAY,
             num_envs=1,

@@ -37,6 +37,8 @@ FORMER_NAMES = {
     "std": "scale",
 }
 """What settings were called; goes as soon as the base commit has the present names."""
+FORMERLY_PAPER = ("openai_baselines", "rl_zoo", "tianshou_v3", "tuned")
+"""Sources that were called `paper`; goes with the above."""
 
 
 class Killed(BaseException):
@@ -70,6 +72,8 @@ class CutRecorder(Recorder):
 
 def configure(agent: Any, preset: tuple[str, str], settings: Mapping[str, Any]) -> Any:
     """Return a preset's configuration with other settings, by the names that the agent has."""
+    if preset not in agent.PRESETS and preset[1] in FORMERLY_PAPER:
+        preset = (preset[0], "paper")
     names = {field.name for field in dataclasses.fields(agent.Config)}
     changes = {
         name if name in names else FORMER_NAMES.get(name, name): value

@@ -72,8 +72,8 @@ def status_rows(task: str, *statuses: str) -> pd.DataFrame:
 
 def test_a_match_is_reproduced_and_a_shifted_curve_is_rejected() -> None:
     """Ten published runs match their own curve; two margins lower or higher they do not."""
-    runs = pd.read_csv(ROOT / "mujoco" / "curves_by_seed.csv").query(
-        "source == 'jaxrl' and env_id == 'HalfCheetah-v2' and env_steps in (95_000, 100_000)"
+    runs = pd.read_csv(ROOT / "jaxrl" / "curves_by_seed.csv").query(
+        "env_id == 'HalfCheetah-v2' and env_steps in (95_000, 100_000)"
     )
     scores = runs.pivot(index="seed", columns="env_steps", values="mean_return").to_numpy().mean(1)
     published = reference_score("sac", "jaxrl", "HalfCheetah-v4", 100_000, "deterministic")
@@ -403,7 +403,7 @@ def test_human_normalised_rows_without_scores_are_nan_and_scales_must_rise() -> 
 def test_a_drawn_curve_without_a_spread_is_shown_only() -> None:
     """OpenAI Baselines on Pong at 10M: six runs, but no deviation to test with."""
     published = reference_score(
-        "a2c", "openai_baselines_7bfbcf1", "Pong-v5", 10_000_000, "training", "noframeskip"
+        "a2c", "openai_baselines", "Pong-v5", 10_000_000, "training", "noframeskip"
     )
     verdict = judge(np.array([18.0, 19.0, 20.0]), published, -20.3)
     assert (verdict.verdict, verdict.reference_num_runs) == ("shown only", 6)

@@ -19,6 +19,7 @@ from reproduce.plan import ROOT, Plan, make_plan
 from reproduce.progress import Board
 from reproduce.report import COLUMNS
 from suite.command_line import run_main
+from suite.presets import REFERENCES
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -101,15 +102,16 @@ NO_TORCH = [
     ("evaluate . --sampld", "unknown option --sampld; did you mean --sampled?"),
     ("evaluate . --episodes many", "argument --episodes: invalid int value: 'many'"),
     ("compare .", "the following arguments are required: runs_b"),
+    ("list --like jaxlr", "--like: unknown source 'jaxlr'; did you mean jaxrl?"),
     ("list everything", "unexpected argument 'everything'"),
 ]
 """Lines whose mistake is seen without torch, and what the answer begins with or contains."""
 
 WITH_TORCH = [
     ("sac atari", "this agent has no suite 'atari'; choose from classic"),
-    ("sac classic --like papr", "unknown source 'papr' for classic; did you mean paper?"),
-    ("sac classic --like ../../x", "unknown source '../../x' for classic; choose from paper"),
-    ("sac classic --like $(x)", "unknown source '$(x)' for classic; choose from paper"),
+    ("sac classic --like papr", "unknown source 'papr' for classic; choose from tuned"),
+    ("sac classic --like ../../x", "unknown source '../../x' for classic; choose from tuned"),
+    ("sac classic --like $(x)", "unknown source '$(x)' for classic; choose from tuned"),
     ("sac classic --tasks CartPole-v1", "CartPole-v1 has discrete ones"),
     ("sac classic --tasks Pendulum-v1 CartPole-v1", "CartPole-v1 has discrete ones"),
     ("sac classic --device gpu", "unknown device 'gpu'; did you mean cpu?"),
@@ -133,8 +135,8 @@ WITH_TORCH = [
     ("sac classic --set hidden_sizes=64,wide", "--hidden-sizes"),
     ("sac classic --set hidden_sizes=64,--help", "--set: hidden_sizes cannot be '64,--help'"),
     ("sac classic --set hidden_sizes=,", "--hidden-sizes"),
-    ("report sac classic", "nothing was run here: runs/sac-classic/paper/plan.json does not exist"),
-    ("report sac classic --like papr", "unknown source 'papr' for classic; did you mean paper?"),
+    ("report sac classic", "nothing was run here: runs/sac-classic/tuned/plan.json does not exist"),
+    ("report sac classic --like papr", "unknown source 'papr' for classic; choose from tuned"),
     ("evaluate nowhere", "nowhere holds no trained policy"),
     ("evaluate ../../x", "../../x holds no trained policy"),
     ("evaluate $(x)", "$(x) holds no trained policy"),
@@ -248,6 +250,7 @@ def test_a_mistake_is_answered_before_torch_is_imported(desk: Path) -> None:
     script = """
 import sys
 from suite.command_line import run_main
+from suite.presets import REFERENCES
 from reproduce.__main__ import main
 for line in sys.stdin.read().split("\\n"):
     sys.argv[1:] = line.split()
@@ -321,6 +324,51 @@ def test_the_list_shows_what_can_be_named(
     assert f"published sac-mujoco/paper: {results / 'index.html'}" in lines
 
 
+def test_the_list_shows_one_source(desk: Path, say: Say) -> None:
+    """Whose it is, each setting with its place, what departs, and what its numbers judge."""
+    status, out, err = say(["list", "--like", "cleanba_impala_1gpu_10cpu"])
+    assert (status, err) == (
+        *(0, "--like cleanba_impala_1gpu_10cpu: these settings are called cleanba now\n"),
+    )
+    lines = out.splitlines()
+    assert lines[0] == "cleanba, impala: Cleanba's IMPALA, one GPU and ten CPU cores"
+    assert lines[1] == (
+        "  vwxyzjn/cleanba at d1f8979c33e4e1c3d4e67f460afcebb42b6889d4, licence MIT"
+    )
+    assert "    num_envs = 128  (cleanba/cleanba_impala.py:64-66)" in lines
+    assert "  on atari-7, atari:" in lines
+    assert "    budget paper: 50,000,000 steps; 3 seeds" in lines
+    assert "    judged by: cleanba" in lines
+    assert "    departs: policy lag: one unroll (4 updates) from the first unroll on" in lines
+    assert "  measured (judges): training, at most 3 runs" in lines
+    assert "    Venture-v5: 50,000,000 to 50,000,000 steps, 3 runs, sticky (Venture)" in lines
+    assert max(map(len, lines)) <= 100
+    status, out, err = say(["list", "--like", "nnabla_rl"])  # two agents, one of them numbers alone
+    assert (status, err) == (0, "")
+    assert "  measured (judges): deterministic, every 5,000 steps, at most 3 runs" in out
+    assert "    InvertedPendulum-v4: 5,000 to 300,000 steps, 3 runs (InvertedPendulum-v2)" in out
+    assert "  on atari-7:" in out
+
+
+@pytest.mark.parametrize("source", sorted({path.parent.name for path in REFERENCES.glob("*/*")}))
+def test_every_source_can_be_shown(desk: Path, say: Say, source: str) -> None:
+    """Settings alone, numbers alone, and both."""
+    status, out, err = say(["list", "--like", source])
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{source}, ")
+
+
+def test_a_command_learns_todays_name(desk: Path, say: Say) -> None:
+    """A plan by an older name says the new one, in one line."""
+    line = "a2c mujoco --like paper --tasks Hopper-v4 --dry-run --no-published"
+    status, out, err = say(line.split())
+    assert (status, err) == (0, "--like paper: these settings are called tianshou_v3 now\n")
+    assert "settings of tianshou_v3" in out
+    status, out, err = say(line.replace("--like paper ", "").split())
+    assert (status, err) == (0, "")
+    assert "settings of tianshou_v3" in out
+
+
 def test_ctrl_c_says_how_to_go_on(
     desk: Path, say: Say, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,7 +398,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert "'my runs'" in again
     assert "python -m reproduce sac classic" in again
     assert again.endswith("log_interval=20")
-    assert (desk / "my runs" / "sac-classic" / "paper" / "plan.json").exists()
+    assert (desk / "my runs" / "sac-classic" / "tuned" / "plan.json").exists()
 
 
 def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
@@ -370,7 +418,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     status, out, err = say([*words, "--seeds", "1", "2", "--fresh", "--dry-run"])
     assert (status, err) == (0, "")
     assert "2 processes" in out
-    assert "runs/fresh-1/sac-classic/paper" in "".join(out.split())
+    assert "runs/fresh-1/sac-classic/tuned" in "".join(out.split())
     (desk / "runs" / "fresh-1").mkdir()
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
     monkeypatch.setattr(command_line, "_report", lambda *arguments: 0)
@@ -407,7 +455,7 @@ def test_a_real_grid_from_command_to_page_and_again(
 ) -> None:
     """Two trainings: status 0 and every file; once more, and `report`: no run, the same tables."""
     status, out, err = say(TINY)
-    place = desk / "runs" / "sac-classic" / "paper"
+    place = desk / "runs" / "sac-classic" / "tuned"
     assert (status, err) == (0, ""), (place / TASK / "seeds-1.log").read_text()
     for seed in (1, 2):
         assert f"{TASK} seed {seed} finished, last return -" in out

@@ -182,7 +182,7 @@ def malformed(draw: st.DrawFn) -> list[str]:
             return [*grid, *tail, "--budget", plain]
         case "seed" if not is_number(plain):
             return [*grid, *tail, "--seeds", "1", plain]
-        case "source" if plain != "paper":
+        case "source" if plain not in ("paper", "tuned"):
             return [*grid, *tail, "--like", plain]
         case "device" if plain not in ("auto", "cpu") and not plain.startswith("cuda"):
             return [*grid, *tail, "--device", plain]
@@ -273,7 +273,7 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
     plan.directory.mkdir(parents=True)
     plan.save()
-    file = tmp_path / "sac-classic" / "paper" / "plan.json"
+    file = tmp_path / "sac-classic" / "tuned" / "plan.json"
     whole = json.loads(file.read_text())
 
     @examples(times)
@@ -281,7 +281,7 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     def check(key: str, value: Any) -> None:
         file.write_text(json.dumps(whole | {key: value}))
         try:
-            plan = load_plan("sac", "classic", "paper", tmp_path)
+            plan = load_plan("sac", "classic", None, tmp_path)
         except UsageError:
             return
         for run in plan.runs():

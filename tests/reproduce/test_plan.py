@@ -154,7 +154,7 @@ def test_published_runs_count_unless_told_not_to(
 ) -> None:
     """They are read where they are; with other settings, or too short, they are as if absent."""
     plan = pendulum(tmp_path / "runs")
-    place = published / "sac-classic" / "paper"
+    place = published / "sac-classic" / "tuned"
     first = record_run(plan, PENDULUM, 1, directory=place, env_steps=5000)
     record_run(plan, PENDULUM, 2, directory=place, gamma=0.5)
     record_run(plan, PENDULUM, 3, directory=place, env_steps=999)
@@ -166,13 +166,40 @@ def test_published_runs_count_unless_told_not_to(
     assert seeds_to_run(pendulum(tmp_path / "runs", published=False)) == [[1], [2], [3]]
 
 
+def test_folders_by_the_name_that_a_source_had_are_the_sources(
+    tmp_path: Path, published: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """Runs of before a renaming are kept where they are; their records cannot be edited."""
+    old = tmp_path / "runs" / "sac-classic" / "paper"
+    assert pendulum(tmp_path / "runs").directory == old.with_name("tuned")
+    first = record_run(pendulum(tmp_path / "runs"), PENDULUM, 1, directory=old)
+    record = first / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"source": "paper"}))
+    reseal(first)
+    theirs = published / "sac-classic" / "paper"
+    second = record_run(pendulum(tmp_path / "elsewhere"), PENDULUM, 2, directory=theirs)
+    for source in (None, "paper", "tuned"):
+        plan = make_plan(
+            "sac", "classic", source=source, tasks=[PENDULUM], runs_dir=tmp_path / "runs"
+        )
+        assert (plan.source, plan.directory) == ("tuned", old)
+        assert "--like" not in plan.command()
+    plan = pendulum(tmp_path / "runs")
+    assert [run.directory for run in plan.runs()[:2]] == [first, second]
+    plan.save()
+    for source in (None, "paper", "tuned"):
+        assert load_plan("sac", "classic", source, tmp_path / "runs").directory == old
+    old.with_name("tuned").mkdir()
+    assert pendulum(tmp_path / "runs").directory == old.with_name("tuned")
+
+
 def test_a_run_here_goes_before_a_published_one(
     tmp_path: Path, published: Path, record_run: RecordRun
 ) -> None:
     """One's own result is never replaced by the published; a shorter one of ours is no result."""
     plan = pendulum(tmp_path / "runs", seeds=[1, 2])
     for seed in (1, 2):
-        record_run(plan, PENDULUM, seed, directory=published / "sac-classic" / "paper")
+        record_run(plan, PENDULUM, seed, directory=published / "sac-classic" / "tuned")
     ours = record_run(plan, PENDULUM, 1)
     record_run(plan, PENDULUM, 2, env_steps=10)
     assert [run.directory == ours for run in plan.runs()] == [True, False]
@@ -284,7 +311,7 @@ def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
     plan = dataclasses.replace(plan, device="cuda:3")
     plan.directory.mkdir(parents=True)
     plan.save()
-    loaded = load_plan("sac", "classic", "paper", tmp_path)
+    loaded = load_plan("sac", "classic", None, tmp_path)
     assert loaded == plan
     assert loaded.tasks == tuple(tasks)
 
@@ -294,11 +321,11 @@ def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
 )
 def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -> None:
     """A damaged `plan.json` is named in one line; it never ends in a traceback."""
-    path = tmp_path / "sac-classic" / "paper" / "plan.json"
+    path = tmp_path / "sac-classic" / "tuned" / "plan.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
     with pytest.raises(UsageError, match=r"unreadable .*plan\.json"):
-        load_plan("sac", "classic", "paper", tmp_path)
+        load_plan("sac", "classic", None, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +333,7 @@ def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -
     [
         (("sca", "classic", "paper"), "did you mean sac"),
         (("sac", "clasic", "paper"), "did you mean classic"),
-        (("sac", "classic", "papr"), "did you mean paper"),
+        (("sac", "classic", "tunde"), "did you mean tuned"),
         (("sac", "classic", "paper"), "nothing was run here"),
     ],
 )

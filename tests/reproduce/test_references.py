@@ -23,8 +23,10 @@ KEYS = ["agent", "source", "env_id"]
 
 
 def table(pattern: str) -> pd.DataFrame:
-    """Files of the reference data as they are on disk."""
-    return pd.concat([pd.read_csv(path) for path in ROOT.glob(pattern)], ignore_index=True)
+    """Files of the reference data as they are on disk, each with its source."""
+    paths = [*ROOT.glob(pattern)]
+    tables = [pd.read_csv(path).assign(source=path.parent.name) for path in paths]
+    return pd.concat(tables, ignore_index=True)
 
 
 def names(rows: pd.DataFrame) -> set[tuple[str, ...]]:
@@ -32,18 +34,38 @@ def names(rows: pd.DataFrame) -> set[tuple[str, ...]]:
     return set(rows[KEYS].itertuples(index=False, name=None))
 
 
+COMPARABLE = pd.read_csv(ROOT / "comparable.csv")
+MUJOCO = {
+    (row["agent"], row["source"], row["env_id"])
+    for row in COMPARABLE.to_dict("records")
+    if TASKS[row["task"]].family in ("mujoco", "dmc")
+}
+"""Agent, source and environment where the task is one of MuJoCo or dm_control."""
+SAID = """
+title = "Another"
+repository = "a/b"
+commit = "0123456789abcdef0123456789abcdef01234567"
+licence = "MIT"
+
+[data]
+num_runs = 2
+path = "p"
+notes = "n"
+"""
+
+
 @pytest.fixture
-def two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Other reference data: a source that judges in one folder, and context in another."""
-    (tmp_path / "sources.csv").write_text(
-        "agent,source,judges,rule,evaluation_interval_steps,num_runs,repository,commit,licence,"
-        "path,settings\n"
-        "new,someone,yes,sampled,10,2,a/b,c,MIT,p,s\n"
-        "old,elsewhere,no,training,,2,a/b,c,MIT,p,s\n"
-        "new,drawn,yes,training,,2,a/b,c,MIT,p,s\n"
-        "new,evaluated,yes,sampled,10,2,a/b,c,MIT,p,s\n",
-        encoding="utf-8",
-    )
+def other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Other reference data: sources that judge, and one that is context."""
+    for agent, source, judges, rule, interval in (
+        ("new", "someone", "true", "sampled", "evaluation_interval_steps = 10"),
+        ("old", "elsewhere", "false", "training", ""),
+        ("new", "drawn", "true", "training", ""),
+        ("new", "evaluated", "true", "sampled", "evaluation_interval_steps = 10"),
+    ):
+        (tmp_path / source).mkdir()
+        text = f'{SAID}judges = {judges}\nrule = "{rule}"\n{interval}\n'
+        (tmp_path / source / f"{agent}.toml").write_text(text, encoding="utf-8")
     (tmp_path / "comparable.csv").write_text(
         "agent,source,env_id,task,protocol,max_env_steps,why\n"
         "new,someone,E,T-v0,,,same\nold,elsewhere,E,T-v0,,,same\nold,someone,F,T-v0,,,same\n"
@@ -51,30 +73,32 @@ def two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         encoding="utf-8",
     )
     runs = [(1, 90, 7), (1, 100, 1), (2, 90, 7), (2, 100, 3), (1, 190, 5), (1, 200, 5), (2, 200, 5)]
-    for folder, key in (("one", "old,elsewhere,E"), ("two", "new,someone,E")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "curves_by_seed.csv").write_text(
-            "agent,source,env_id,seed,env_steps,mean_return\n"
-            + "".join(f"{key},{seed},{env_steps},{value}\n" for seed, env_steps, value in runs),
+    for source, agent in (("elsewhere", "old"), ("someone", "new")):
+        (tmp_path / source / "curves_by_seed.csv").write_text(
+            "agent,env_id,seed,env_steps,mean_return\n"
+            + "".join(f"{agent},E,{seed},{step},{value}\n" for seed, step, value in runs),
             encoding="utf-8",
         )
-        (tmp_path / folder / "scores.csv").write_text(
-            "agent,source,env_id,env_steps,score_mean,score_std,num_runs\n"
-            f"{key},100,9,9,2\n{key},200,8,4,2\n",
+        (tmp_path / source / "scores.csv").write_text(
+            "agent,env_id,env_steps,score_mean,score_std,num_runs\n"
+            f"{agent},E,100,9,9,2\n{agent},E,200,8,4,2\n",
             encoding="utf-8",
         )
-    (tmp_path / "two" / "curves.csv").write_text(
-        "agent,source,env_id,env_steps,return_mean,return_low,return_high,num_runs\n"
-        "new,drawn,E,100,10,8,12,2\nnew,drawn,E,200,20,14,26,2\nnew,drawn,E,300,30,,,2\n"
-        "new,evaluated,E,100,10,8,12,2\nnew,evaluated,E,200,20,14,26,2\n",
-        encoding="utf-8",
-    )
+    for source, rows in (
+        ("drawn", "new,E,100,10,8,12,2\nnew,E,200,20,14,26,2\nnew,E,300,30,,,2\n"),
+        ("evaluated", "new,E,100,10,8,12,2\nnew,E,200,20,14,26,2\n"),
+    ):
+        (tmp_path / source / "curves.csv").write_text(
+            f"agent,env_id,env_steps,return_mean,return_low,return_high,num_runs\n{rows}",
+            encoding="utf-8",
+        )
     monkeypatch.setattr(references, "ROOT", tmp_path)
-    references._table.cache_clear()
-    references._sources.cache_clear()
+    caches = (references._table, references._comparable_table, references._sources)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    references._table.cache_clear()
-    references._sources.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +120,7 @@ def test_known_scores(source, task, env_steps, mean, std, num_runs) -> None:
 
 def test_score_is_the_mean_over_runs_of_the_mean_over_the_window() -> None:
     """A slow loop over the file: at 200,000 the window holds four evaluations, not 180,000."""
-    runs = table("mujoco/curves_by_seed.csv").query("source == 'jaxrl' and env_id == 'Hopper-v2'")
+    runs = table("jaxrl/curves_by_seed.csv").query("env_id == 'Hopper-v2'")
     by_seed: dict[int, list[float]] = {}
     for row in runs.to_dict("records"):
         if row["env_steps"] in (185_000, 190_000, 195_000, 200_000):
@@ -115,10 +139,12 @@ def test_single_runs_and_table_agree_wherever_both_exist() -> None:
     rules = {(agent, entry.source): entry.rule for agent in AGENTS for entry in sources(agent)}
     by_env = {
         (row["agent"], row["source"], row["env_id"]): row["task"]
-        for row in table("comparable.csv").to_dict("records")
+        for row in COMPARABLE.to_dict("records")
     }
-    for row in table("mujoco/scores.csv").to_dict("records"):
+    for row in table("*/scores.csv").to_dict("records"):
         agent, source, env_id = (row[key] for key in KEYS)
+        if (agent, source, env_id) not in MUJOCO:
+            continue
         task, rule = by_env[agent, source, env_id], rules[agent, source]
         score = reference_score(agent, source, task, row["env_steps"], rule)
         if score is not None and score.how == "single runs":
@@ -152,7 +178,7 @@ def test_a_thinned_window_falls_back_to_the_table() -> None:
 
 def test_between_tabulated_steps_mean_and_spread_are_interpolated() -> None:
     """A quarter of the way from 100,000 to 200,000."""
-    rows = table("mujoco/scores.csv").query("source == 'nnabla_rl' and env_id == 'Walker2d-v2'")
+    rows = table("nnabla_rl/scores.csv").query("env_id == 'Walker2d-v2'")
     start, end = (rows.query("env_steps == @step").iloc[0] for step in (100_000, 200_000))
     score = reference_score("sac", "nnabla_rl", "Walker2d-v4", 125_000, "deterministic")
     assert score is not None
@@ -273,7 +299,7 @@ def test_sources_that_judge_come_first() -> None:
         (entry.judges for entry in entries), reverse=True
     )
     inferred = next(entry for entry in entries if entry.source == "simbav2_baselines")
-    assert "inferred" in inferred.settings
+    assert "inferred" in inferred.notes
     assert inferred.evaluation_interval_steps == 16_666
 
 
@@ -283,12 +309,11 @@ def test_every_source_states_where_it_comes_from(agent) -> None:
     assert sources(agent)
     for entry in sources(agent):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", entry.repository)
-        assert re.fullmatch(r"[0-9a-f]{12}|[0-9a-f]{40}", entry.commit)
+        assert re.fullmatch(r"[0-9a-f]{40}", entry.commit)
         assert entry.licence in {"MIT", "Apache-2.0"}
         assert entry.path
-        assert entry.settings
+        assert entry.notes.strip()
         assert entry.rule in {"deterministic", "sampled", "training"} or not entry.judges
-        assert f"`{entry.source}`" in (ROOT / "SOURCES.md").read_text(encoding="utf-8")
 
 
 def test_files_hold_exactly_what_compares() -> None:
@@ -296,19 +321,18 @@ def test_files_hold_exactly_what_compares() -> None:
 
     On MuJoCo each has a curve, and a judge's also single runs and scores.
     """
-    comparable = table("comparable.csv")
+    comparable = COMPARABLE
     judges = {(agent, entry.source) for agent in AGENTS for entry in sources(agent) if entry.judges}
     curves, scores = names(table("*/curves.csv")), names(table("*/scores.csv"))
     assert curves | scores == names(comparable)
     assert {key[:2] for key in scores} <= judges
-    mujoco = names(table("mujoco/curves.csv"))
-    judged = {key for key in mujoco if key[:2] in judges}
-    assert names(table("mujoco/curves_by_seed.csv")) == judged
-    assert names(table("mujoco/scores.csv")) == judged
+    mujoco = {key for key in curves & MUJOCO if key[:2] in judges}
+    assert names(table("*/curves_by_seed.csv")) == mujoco
+    assert mujoco <= names(table("*/scores.csv"))
     for path in (*ROOT.glob("*/curves*.csv"), *ROOT.glob("*/scores.csv")):
         rows = pd.read_csv(path)
-        seed = ["seed"] if "seed" in rows else []
-        assert not rows.duplicated([*KEYS, *seed, "env_steps"]).any()
+        keys = {"agent", "env_id", "seed", "env_steps"} & {*rows}
+        assert not rows.duplicated([*keys]).any()
     named = {(agent, entry.source) for agent in AGENTS for entry in sources(agent)}
     assert {key[:2] for key in names(comparable)} == named
     assert not comparable.duplicated(["agent", "source", "task"]).any()
@@ -318,8 +342,10 @@ def test_files_hold_exactly_what_compares() -> None:
 def test_mean_curves_are_the_means_of_the_single_runs() -> None:
     """Mean, spread and number of runs of each drawn point follow from the single runs."""
     keys = [*KEYS, "env_steps"]
-    runs = table("mujoco/curves_by_seed.csv").groupby(keys)["mean_return"]
-    merged = table("mujoco/curves.csv").query("source in @JUDGES").set_index(keys)
+    runs = table("*/curves_by_seed.csv").groupby(keys)["mean_return"]
+    curves = table("*/curves.csv").query("source in @JUDGES")
+    of_mujoco = [key in MUJOCO for key in curves[KEYS].itertuples(index=False, name=None)]
+    merged = curves[of_mujoco].set_index(keys)
     merged = merged.join(runs.agg(["mean", "std", "count"]), how="outer", validate="1:1")
     assert set(merged.index.get_level_values("agent")) == {"sac", "a2c"}
     np.testing.assert_allclose(merged["return_mean"], merged["mean"], atol=0.011)
@@ -330,13 +356,13 @@ def test_mean_curves_are_the_means_of_the_single_runs() -> None:
 
 def test_tasks_and_protocols_are_known() -> None:
     """A misspelt task would silently have no reference; only Atari games have a protocol."""
-    for row in table("comparable.csv").fillna({"protocol": ""}).to_dict("records"):
+    for row in COMPARABLE.fillna({"protocol": ""}).to_dict("records"):
         atari = TASKS[row["task"]].family == "atari"
         assert row["protocol"] in (("noframeskip", "sticky") if atari else ("",))
 
 
-@pytest.mark.usefixtures("two_folders")
-def test_another_folder_and_agent_need_no_change_of_code() -> None:
+@pytest.mark.usefixtures("other_sources")
+def test_another_source_and_agent_need_no_change_of_code() -> None:
     """All folders are read as one table, and agents keep their own sources."""
     exact = reference_score("new", "someone", "T-v0", 100, "sampled")
     assert exact is not None
@@ -345,7 +371,7 @@ def test_another_folder_and_agent_need_no_change_of_code() -> None:
     assert [entry.evaluation_interval_steps for entry in sources("old")] == [None]
 
 
-@pytest.mark.usefixtures("two_folders")
+@pytest.mark.usefixtures("other_sources")
 def test_a_window_that_one_run_misses_is_not_averaged() -> None:
     """The second run lacks step 190, so at 200 the tabulated score counts."""
     incomplete = reference_score("new", "someone", "T-v0", 200, "sampled")
@@ -353,13 +379,13 @@ def test_a_window_that_one_run_misses_is_not_averaged() -> None:
     assert (incomplete.mean, incomplete.std, incomplete.how) == (8.0, 4.0, "tabulated")
 
 
-@pytest.mark.usefixtures("two_folders")
+@pytest.mark.usefixtures("other_sources")
 def test_a_context_source_never_judges() -> None:
     """It has a score at this step and by this rule, but only curves to draw."""
     assert reference_score("old", "elsewhere", "T-v0", 100, "training") is None
 
 
-@pytest.mark.usefixtures("two_folders")
+@pytest.mark.usefixtures("other_sources")
 @pytest.mark.parametrize(
     ("env_steps", "mean", "std"),
     [(100, 10.0, 2.0), (125, 12.5, 3.0), (200, 20.0, 6.0), (250, 25.0, None), (300, 30.0, None)],
@@ -372,7 +398,7 @@ def test_without_runs_or_table_the_drawn_curve_counts(env_steps, mean, std) -> N
     assert score.std == pytest.approx(float("nan") if std is None else std, nan_ok=True)
 
 
-@pytest.mark.usefixtures("two_folders")
+@pytest.mark.usefixtures("other_sources")
 def test_a_drawn_curve_is_neither_extrapolated_nor_used_by_another_rule() -> None:
     """Outside its points there is nothing; evaluations have windows that a curve cannot fill."""
     for env_steps in (99, 301):
@@ -395,7 +421,7 @@ def test_baselines_curves_at_steps_read_independently(agent, task, means) -> Non
     """Values read off the same page by others; the band is no deviation, so there is none."""
     for env_steps, mean in zip((1_000_000, 2_500_000, 5_000_000, 10_000_000), means, strict=True):
         score = reference_score(
-            agent, "openai_baselines_7bfbcf1", task, env_steps, "training", "noframeskip"
+            agent, "openai_baselines", task, env_steps, "training", "noframeskip"
         )
         assert score is not None
         assert score.mean == pytest.approx(mean, rel=0.005, abs=0.06)
@@ -405,7 +431,7 @@ def test_baselines_curves_at_steps_read_independently(agent, task, means) -> Non
 
 def test_protocols_never_mix() -> None:
     """Neither score nor curve of one protocol appears under another, nor without one."""
-    arguments = ("impala", "cleanba_impala_1gpu_10cpu", "Pong-v5", 50_000_000, "training")
+    arguments = ("impala", "cleanba", "Pong-v5", 50_000_000, "training")
     assert reference_score(*arguments, "sticky") is not None
     assert reference_score(*arguments, "noframeskip") is None
     assert reference_score(*arguments) is None
@@ -418,8 +444,8 @@ def test_protocols_never_mix() -> None:
     }
     assert drawn["sticky"] == {"slm_lab_v5_fig"}
     assert drawn["noframeskip"] == {
-        *("nnabla_rl", "openai_baselines_7bfbcf1", "openai_baselines_ea68f3b"),
-        *("rllib_2018", "sb3_rl_trained_agents"),
+        *("nnabla_rl", "openai_baselines", "openai_baselines_ea68f3b"),
+        *("rllib_2018", "rl_zoo"),
     }
     assert drawn[""] == set()
 
@@ -435,9 +461,7 @@ def test_an_unknown_protocol_is_refused() -> None:
 def test_cleanba_has_a_spread_at_its_end_and_a_figure_before() -> None:
     """Alien: the table's deviation with n - 1; nothing between figure and table."""
     score = {
-        env_steps: reference_score(
-            "impala", "cleanba_impala_1gpu_10cpu", "Alien-v5", env_steps, "training", "sticky"
-        )
+        env_steps: reference_score("impala", "cleanba", "Alien-v5", env_steps, "training", "sticky")
         for env_steps in (1_000_000, 10_000_000, 49_900_000, 50_000_000, 50_000_001)
     }
     final, early = score[50_000_000], score[10_000_000]
@@ -457,7 +481,7 @@ def test_the_spread_of_three_runs_follows_from_minimum_and_maximum() -> None:
     assert score.mean == -17.512
     assert score.std == pytest.approx(np.std([-18.606, -17.393, -16.537], ddof=1), rel=1e-5)
     assert score.how == "tabulated"
-    last = table("atari/curves.csv").query("source == 'nnabla_rl' and env_steps == 50_000_000")
+    last = table("nnabla_rl/curves.csv").query("agent == 'a2c' and env_steps == 50_000_000")
     half_bands = dict(
         zip(last["env_id"], (last["return_high"] - last["return_low"]) / 2.0, strict=True)
     )
@@ -467,7 +491,7 @@ def test_the_spread_of_three_runs_follows_from_minimum_and_maximum() -> None:
 
 def test_a_long_window_averages_means_and_spreads() -> None:
     """Breakout at 5M: the evaluations at 4.75M and 5M, and not the one at 4.5M."""
-    rows = table("atari/curves.csv").query("source == 'nnabla_rl' and env_id == 'Breakout'")
+    rows = table("nnabla_rl/curves.csv").query("agent == 'a2c' and env_id == 'Breakout'")
     window = rows[rows["env_steps"].isin([4_750_000, 5_000_000])]
     score = reference_score("a2c", "nnabla_rl", "Breakout-v5", 5_000_000, "sampled", "noframeskip")
     assert score is not None
@@ -500,7 +524,7 @@ def test_a2c_on_mujoco_compares_with_sampled_evaluations_of_ten_runs() -> None:
 )
 def test_classic_control_has_one_run_to_show(task, env_steps) -> None:
     """Up to the last step of the run; a single run has no spread."""
-    score = reference_score("a2c", "sb3_rl_trained_agents", task, env_steps, "training")
+    score = reference_score("a2c", "rl_zoo", task, env_steps, "training")
     assert score is not None
     assert score.num_runs == 1
     assert np.isnan(score.std)
@@ -514,7 +538,7 @@ def test_human_scores_are_the_published_ones() -> None:
     assert known["Breakout-v5"] == (1.7, 30.5)
     assert known["Pong-v5"] == (-20.7, 14.6)
     assert all(human > random for random, human in known.values())
-    rows = table("atari/scores.csv").query("source == 'cleanba_impala_1gpu_10cpu'")
+    rows = table("cleanba/scores.csv")
     normalised = [
         (mean - known[f"{game}-v5"].random)
         / (known[f"{game}-v5"].human - known[f"{game}-v5"].random)

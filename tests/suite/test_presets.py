@@ -14,8 +14,8 @@ import pytest
 from agents import AGENTS
 from reproduce.ray_pool import copy_code
 from suite.command_line import read_command_line
-from suite.presets import CITATION, REFERENCES, read_presets
-from suite.settings import Budget, UsageError
+from suite.presets import CITATION, REFERENCES, Data, read_presets, read_source
+from suite.settings import Budget, UsageError, find_source
 from suite.tasks import SUITES, find_suite
 
 ROOT = REFERENCES.parents[1]
@@ -40,29 +40,39 @@ class Config:
             raise UsageError(f"gamma must be in [0, 1], not {self.gamma}")
 
 
-PLAIN = """
+DATA = """
+[data]
+judges = true
+rule = "training"
+num_runs = 3
+path = "c.csv"
+notes = "Read from a table."
+"""
+PLAIN = f"""
 title = "Somebody"
 repository = "some/body"
 commit = "0123456789abcdef0123456789abcdef01234567"
+licence = "MIT"
 judged_by = "somebody"
 departures = ["another simulator"]
 
 [settings]
-gamma = { value = 0.9, at = "train.py:31" }
-
+gamma = {{ value = 0.9, at = "train.py:31" }}
+{DATA}
 [budgets]
-smoke = { env_steps = 10, num_seeds = 1 }
-laptop = { env_steps = 20, num_seeds = 2 }
-paper = { env_steps = 30, num_seeds = 3, env_steps_of = { Hopper-v4 = 40 } }
+smoke = {{ env_steps = 10, num_seeds = 1 }}
+laptop = {{ env_steps = 20, num_seeds = 2 }}
+paper = {{ env_steps = 30, num_seeds = 3, env_steps_of = {{ Hopper-v4 = 40 }} }}
 
 [suites.mujoco]
-first = true
+default = "agent"
 
 [suites.mujoco-9]
+default = "suite"
 judged_by = "none"
 tasks = ["Hopper-v4"]
-settings.batch_size = { value = 8, because = "chosen here" }
-budgets.smoke = { env_steps = 11, num_seeds = 1 }
+settings.batch_size = {{ value = 8, because = "chosen here" }}
+budgets.smoke = {{ env_steps = 11, num_seeds = 1 }}
 """
 
 
@@ -119,7 +129,8 @@ def test_task_and_protocol_are_said_once(tmp_path: Path) -> None:
     text = 'task = "Pong-v5"\nprotocol = "sticky"\n' + PLAIN.replace(
         "[suites.mujoco]", "[suites.x]"
     )
-    text = text[: text.index("[suites.x]")].replace("Hopper-v4", "Pong-v5") + "[suites.atari]\n"
+    text = text[: text.index("[suites.x]")].replace("Hopper-v4", "Pong-v5")
+    text += '[suites.atari]\ndefault = "agent"\n'
     preset = read_presets("agent", Config, write(tmp_path, text))["atari", "somebody"]
     assert preset.config == Config(task="Pong-v5", protocol="sticky", gamma=0.9)
     assert preset.protocol == "sticky"
@@ -137,10 +148,12 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         ("gamma =", "gama =", ": settings.gama: unknown setting; did you mean gamma?"),
         ("value = 0.9", "valve = 0.9", ": settings.gamma.valve: unknown key; did you mean value?"),
         ("num_seeds = 2", "seeds = 2", ": budgets.laptop.seeds: unknown key; did you mean num_se"),
-        ("first =", "frist =", ": suites.mujoco.frist: unknown key; did you mean first?"),
+        ("default =", "defualt =", ": suites.mujoco.defualt: unknown key; did you mean default?"),
         ("batch_size =", "batch =", ": suites.mujoco-9.settings.batch: unknown setting; did you"),
         ("suites.mujoco]", "suites.mujocco]", ": suites.mujocco: unknown suite; did you mean muj"),
         ('title = "Somebody"', "", ": title is missing"),
+        ('licence = "MIT"', "", ": licence is missing"),
+        (PLAIN, "title = 'x'", ": data or suites is missing"),
         ('judged_by = "somebody"', "", ': suites.mujoco.judged_by is missing; write "none"'),
         (SMOKE, "", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         ("smoke = { env", "smok = { env", ": suites.mujoco.budgets must be smoke, laptop, paper"),
@@ -179,7 +192,13 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         ),
         ("env_steps = 20", "env_steps = 2e1", ": budgets.laptop.env_steps: must be a whole number"),
         ("env_steps_of = { Hopper-v4 = 40 }", "env_steps_of = 40", "env_steps_of: must be a table"),
-        ("first = true", "first = 1", ": suites.mujoco.first: must be true or false, not 1"),
+        ('"agent"', "true", ": suites.mujoco.default: must be one of 'suite', 'agent', not True"),
+        (PLAIN, "title = 'x'\ndata = 3", ": data: must be a table, not 3"),
+        (DATA, DATA.replace("true", "1"), ": data.judges: must be true or false, not 1"),
+        (DATA, DATA.replace('"training"', '"trained"'), ": data.rule: must be one of 'determ"),
+        (DATA, DATA.replace("num_runs", "runs"), ": data.runs: unknown key; did you mean num_runs"),
+        (DATA, DATA.replace('path = "c.csv"', ""), ": data.path is missing"),
+        (DATA, DATA + 'commit = "0123"', ": data.commit must be 40 hexadecimal digits, not '0123'"),
         ('departures = ["another simulator"]', 'departures = "a"', ": departures: must be a list"),
         ('["another simulator"]', "[1]", ": departures: must be a text, not 1"),
         ('title = "Somebody"', "title = 1", ": title: must be a text, not 1"),
@@ -192,7 +211,12 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         ("train.py:31", "train.py", """: settings.gamma.at must be "file:line", not 'train.py'"""),
         ("train.py:31", "train.py: below", ': settings.gamma.at must be "file:line", not'),
         ("train.py:31", "arXiv:1602.01783", ': settings.gamma.at must be "file:line", not'),
-        ('repository = "some/body"', "", ": settings.gamma.at: the file names no repository and c"),
+        ('repository = "some/body"', "", ": repository is missing"),
+        (
+            PLAIN,
+            re.sub("repository.*", "", PLAIN.replace(DATA, "")),
+            ": settings.gamma.at: the file names no repository and commit",
+        ),
         ("0123456789abcdef0123456789abcdef01234567", "0123456", ": commit must be 40 hexadecimal"),
         # values
         ("value = 0.9", "value = 1.9", ": suites.mujoco: gamma must be in [0, 1], not 1.9"),
@@ -226,7 +250,7 @@ def test_a_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, messag
 )
 def test_places_that_can_be_looked_up_are_citations(tmp_path: Path, citation: str) -> None:
     """A line or several of a file, of this repository or another, or a place in a paper."""
-    text = PLAIN.replace("train.py:31", citation)
+    text = PLAIN.replace(DATA, "").replace("train.py:31", citation)
     assert read_presets("agent", Config, write(tmp_path, text))
     cited = CITATION.fullmatch(citation)
     assert cited
@@ -239,41 +263,88 @@ def test_places_that_can_be_looked_up_are_citations(tmp_path: Path, citation: st
             read_presets("agent", Config, write(tmp_path, text))
 
 
+UNDEFAULTED = PLAIN.replace('default = "agent"', "").replace('default = "suite"', "")
+
+
 def test_suites_and_sources_come_in_an_order_of_their_own(tmp_path: Path) -> None:
     """The first preset is an agent's default; folders' names and the disk must not choose it."""
-    later = PLAIN.replace("first = true", "").replace("suites.mujoco-9]", "suites.classic]")
-    later = later.replace('["Hopper-v4"]', '["Pendulum-v1"]')
-    write(tmp_path, later, "zzz")
-    write(tmp_path, later, "aaa")
-    write(
-        tmp_path, PLAIN.replace("first = true", 'first = true\nnames = ["paper", "b"]'), "somebody"
-    )
-    assert list(read_presets("agent", Config, tmp_path)) == [
-        ("mujoco", "paper"),
+    classic = UNDEFAULTED.replace("suites.mujoco-9]", "suites.classic]")
+    classic = classic.replace('["Hopper-v4"]', '["Pendulum-v1"]')
+    write(tmp_path, classic, "aaa")
+    write(tmp_path, classic.replace("suites.classic]", 'suites.classic]\ndefault = "suite"'), "zzz")
+    write(tmp_path, PLAIN, "somebody")
+    presets = read_presets("agent", Config, tmp_path)
+    assert list(presets) == [
+        ("mujoco", "somebody"),
         ("mujoco", "aaa"),
-        ("mujoco", "b"),
         ("mujoco", "zzz"),
-        ("classic", "aaa"),
         ("classic", "zzz"),
+        ("classic", "aaa"),
         ("mujoco-9", "somebody"),
+    ]
+    assert [find_source(presets, suite, None) for suite in ("mujoco", "classic", "mujoco-9")] == [
+        *("somebody", "zzz", "somebody")
     ]
 
 
-def test_two_that_claim_one_place_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mine", "theirs", "message"),
+    [
+        (PLAIN, PLAIN, """one suite must have default = "agent", not ['mujoco', 'mujoco']"""),
+        (UNDEFAULTED, UNDEFAULTED, """one suite must have default = "agent", not none"""),
+        (
+            PLAIN,
+            UNDEFAULTED.replace("suites.mujoco]", 'suites.mujoco]\ndefault = "suite"'),
+            "mujoco must have one default, not ['another', 'somebody']",
+        ),
+        (
+            PLAIN,
+            UNDEFAULTED.replace("suites.mujoco-9]", "suites.classic]").replace("Hopper", "Reacher"),
+            "classic.tasks: classic has no Reacher-v4",
+        ),
+        (
+            PLAIN.replace("title", 'formerly = ["another"]\ntitle'),
+            UNDEFAULTED,
+            "formerly: another means two sources of mujoco",
+        ),
+        (
+            PLAIN.replace("title", 'formerly = ["old"]\ntitle'),
+            UNDEFAULTED.replace("title", 'formerly = ["old"]\ntitle'),
+            "formerly: old means two sources of mujoco",
+        ),
+    ],
+)
+def test_two_that_claim_one_place_are_refused(
+    tmp_path: Path, mine: str, theirs: str, message: str
+) -> None:
     """Which of the two is trained would be chance."""
-    write(tmp_path, PLAIN.replace("first = true", 'names = ["another"]'))
-    root = write(tmp_path, PLAIN, "another")
-    with pytest.raises(
-        UsageError, match=r"somebody.agent.toml: .*another.agent.toml has another of"
-    ):
+    write(tmp_path, mine)
+    root = write(tmp_path, theirs, "another")
+    with pytest.raises(UsageError) as caught:
         read_presets("agent", Config, root)
-    text = PLAIN.replace("first = true", "").replace(
-        "suites.mujoco-9]", "suites.mujoco-9]\nfirst=true"
+    assert message in str(caught.value)
+    assert "agent.toml: " in str(caught.value)
+
+
+def test_a_source_is_found_by_a_name_that_it_had(tmp_path: Path) -> None:
+    """Commands and folders of before a renaming go on meaning the same settings."""
+    text = PLAIN.replace("title", 'formerly = ["paper", "somebody_0123456"]\ntitle')
+    presets = read_presets("agent", Config, write(tmp_path, text))
+    for name in ("somebody", "paper", "somebody_0123456", None):
+        assert find_source(presets, "mujoco", name) == "somebody"
+
+
+def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
+    """A curve that is only drawn needs no preset, and settings need no curve."""
+    root = write(tmp_path, PLAIN.replace(DATA, ""))
+    facts = PLAIN[: PLAIN.index("judged_by")]
+    write(tmp_path, facts + DATA, "drawn")
+    assert {source for _, source in read_presets("agent", Config, root)} == {"somebody"}
+    said = read_source(root / "drawn" / "agent.toml")
+    assert said["data"] == Data(
+        judges=True, rule="training", num_runs=3, path="c.csv", notes="Read from a table."
     )
-    write(tmp_path, PLAIN)
-    write(tmp_path, text, "another")
-    with pytest.raises(UsageError, match="two suites are first, mujoco and mujoco-9"):
-        read_presets("agent", Config, root)
+    assert "data" not in read_source(root / "somebody" / "agent.toml")
 
 
 def test_an_agent_without_sources_is_one_line(tmp_path: Path) -> None:
@@ -301,7 +372,7 @@ def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
         home[task] for task in ("Pong-v5", "Hopper-v4", "Reacher-v4", "Ant-v4", "Alien-v5")
     ] == [*("atari-7", "mujoco", "mujoco-small", "mujoco", "atari")]
     for (suite, source), preset in presets.items():
-        if source == "paper":
+        if source == find_source(presets, suite, None):
             for task in (preset.tasks or find_suite(suite))[::4]:
                 _, options = read_command_line(presets, ["--task", task], prog="")
                 assert options.suite == (home[task] if home[task] in suites else suite)
@@ -339,6 +410,7 @@ def test_ray_and_a_wheel_carry_the_files(tmp_path: Path) -> None:
     copy_code(sent)
     assert read_all(sent) == ours
     shutil.copytree(sent, tree)
+    shutil.copytree(REFERENCES, tree / REFERENCES.relative_to(ROOT), dirs_exist_ok=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, tree / name)
     build = "from setuptools.build_meta import build_wheel; build_wheel('..')"
@@ -347,6 +419,9 @@ def test_ray_and_a_wheel_carry_the_files(tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     shutil.unpack_archive(wheel, installed, "zip")
     assert read_all(installed) == ours
+    held = installed / REFERENCES.relative_to(ROOT)
+    for path in REFERENCES.rglob("*.*"):  # numbers judge where the harness is, not on a node
+        assert (held / path.relative_to(REFERENCES)).read_bytes() == path.read_bytes()
 
 
 def test_reading_loads_no_torch() -> None:
