@@ -80,8 +80,11 @@ class Config(UnrollConfig):
     """Layers for uint8 frames: DQN's (three and 512 units) or the A3C paper's (two and 256)."""
     shared_trunk: bool = False
     """Whether policy and value share all layers but their heads."""
+    initialisation: Literal["orthogonal", "nnabla_rl"] = "orthogonal"
+    """Initial weights; gains are for orthogonal ones. `nnabla_rl`: normal ones of unit norm, and
+    Glorot's uniform ones in the heads."""
     value_head_gain: Positive = 1.0
-    """Gain of the value's head."""
+    """Gain of the value's head where weights are orthogonal."""
     initial_log_std: LogStd = 0.0
     """Log standard deviation of continuous actions in [-1, 1] at the start; one per dimension."""
     learning_rate: Rate = 7e-4
@@ -226,12 +229,15 @@ class ActorCritic(nn.Module):
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__()
         self.num_outputs = spaces.num_outputs
+        orthogonal = config.initialisation == "orthogonal"
         trunk = partial(
             Trunk,
             spaces.obs_shape,
             generator=generator,
             hidden_sizes=config.hidden_sizes,
             frame_layers=FRAME_LAYERS[config.convolutions],
+            scheme="orthogonal" if orthogonal else "unit_norm",
+            head_scheme=None if orthogonal else "glorot_uniform",
             gain=config.hidden_gain,
             activation=config.activation,
         )

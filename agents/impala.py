@@ -83,6 +83,8 @@ class Config(UnrollConfig):
     """Steps of every environment between two meetings of actor and learner, T."""
     num_minibatches: Count = 1
     """Updates per unroll, each on its share of the environments."""
+    drop_last_row: bool = False
+    """Learn from all rows of an unroll but the last, whose value is the bootstrap (RLlib)."""
     policy_lag: Whole = 1
     """Unrolls by which the acting policy is behind the learner's; 0: take turns, no overlap."""
     clip_rho_threshold: Positive | None = 1.0
@@ -321,7 +323,9 @@ def vtrace_from_logits(
 FRAME_LAYERS = {
     "shallow": FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
     "deep": FrameLayers(sections=(16, 32, 32), width=256),  # Figure 3, right
-    "rllib": FrameLayers(((16, 8, 4), (32, 4, 2)), width=256, same_padding=True),
+    "rllib": FrameLayers(
+        ((16, 8, 4), (32, 4, 2)), width=256, same_padding=True, drawn_as_kernel=True
+    ),
 }
 
 
@@ -502,7 +506,8 @@ class Collected:
         """Return the transitions, with the log-probabilities of the policy that acted."""
         batch = self.unroll.transitions(config.gamma, config.time_limit_is_terminal)
         log_probs, _ = evaluate_actions(batch.behaviour, self.log_stds, batch.actions)
-        return batch._replace(behaviour=log_probs)
+        batch = batch._replace(behaviour=log_probs)
+        return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 
 
 @dataclass

@@ -25,8 +25,8 @@ Deviations from the paper, and details it leaves open:
 3. Order within an update: critics, then the actor against the updated critics, then the temperature
    on the entropy just measured, then the target copies.
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
-   authors' code; the paper does not say. Mean and log standard deviation are drawn as two layers;
-   jaxrl, nnabla_rl and pytorch_sac draw one of twice the width, whose bounds are slightly narrower.
+   authors' code; the paper does not say. The actor's last layer is drawn as one; `separate_heads`
+   draws means and log standard deviations apart, as tianshou does.
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
 6. A step cut by the time limit bootstraps; a termination does not.
 7. The update ratio counts transitions: `num_envs` environments make `num_envs` updates per vector
@@ -76,12 +76,16 @@ class Config(RunConfig):
     """Widths of the hidden layers of actor and critics."""
     num_critics: Count = 2
     """Critics, K; targets and actor use their minimum."""
-    initialisation: Literal["glorot_uniform", "orthogonal", "torch"] = "glorot_uniform"
+    initialisation: Literal["glorot_uniform", "orthogonal", "lecun_normal", "torch"] = (
+        "glorot_uniform"
+    )
     """Initial weights; gains are for orthogonal ones. `torch`: as `nn.Linear` draws them."""
     hidden_gain: Positive = 2**0.5
     """Gain of orthogonal weights, all layers but the actor's last."""
-    policy_head_gain: Positive = 1e-3
+    policy_head_gain: Positive = 1.0
     """Gain of the actor's last layer where weights are orthogonal."""
+    separate_heads: bool = False
+    """Draw the actor's means and log deviations as two layers, not as one of twice the width."""
     log_std_min: float = -20.0
     """Lower bound of the policy's log standard deviation, before the tanh."""
     log_std_max: float = 2.0
@@ -249,7 +253,8 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     scheme, gain = config.initialisation, config.hidden_gain
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
-    policy_heads = [(action_size, config.policy_head_gain)] * 2  # means, log standard deviations
+    parts = 2 if config.separate_heads else 1  # means and log standard deviations
+    policy_heads = [(2 * action_size // parts, config.policy_head_gain)] * parts
     actors, critics = [], []
     for seed in config.seeds:
         draw = partial(draw_perceptron, stream(seed, "initial weights"), scheme=scheme, gain=gain)

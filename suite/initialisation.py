@@ -12,14 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Scheme = Literal["orthogonal", "glorot_uniform", "truncated_normal", "lecun_normal", "torch"]
+Scheme = Literal[
+    "orthogonal", "glorot_uniform", "truncated_normal", "lecun_normal", "torch", "unit_norm"
+]
 """How weights are drawn. Biases are 0; `torch` draws them from the bounds of the weights.
 
 `orthogonal`: uniform over matrices with orthonormal columns (rows, where there are more columns
 than rows), times a gain (Saxe et al. 2014). `glorot_uniform`: within +-sqrt(6 / (fan_in + fan_out))
 (Glorot & Bengio 2010). `truncated_normal`: normal, cut at two deviations of fan_in^-1/2 (Sonnet 1).
 `lecun_normal`: the same, but widened so that the deviation is fan_in^-1/2 after the cut (flax).
-`torch`: within +-fan_in^-1/2 (`nn.Linear`).
+`torch`: within +-fan_in^-1/2 (`nn.Linear`). `unit_norm`: normal, then scaled so that a unit's
+weights have norm 1; in a kernel, the weights that leave one of its inputs (nnabla-rl).
 """
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal variable that is cut at +-2."""
@@ -54,6 +57,9 @@ def draw_weight(
     elif scheme == "torch":
         bound = math.sqrt(1 / fan_in)
         weight = generator.uniform(-bound, bound, (fan_in, fan_out))
+    elif scheme == "unit_norm":
+        weight = generator.standard_normal((fan_in, fan_out))
+        weight /= np.linalg.norm(weight, axis=0 if kernel_area == 1 else 1, keepdims=True)
     else:
         weight = generator.standard_normal((fan_in, fan_out))
         while (far := np.abs(weight) > 2).any():
@@ -69,6 +75,7 @@ def draw_layer(
     fan_in: int,
     heads: Sequence[tuple[int, float]],
     scheme: Scheme,
+    kernel_area: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """Draw an affine layer: weights `[fan_in, fan_out]` and biases `[fan_out]`, float32.
 
@@ -77,10 +84,11 @@ def draw_layer(
         fan_in: inputs.
         heads: (width, gain) of outputs that are drawn one after another and then joined.
         scheme: see `Scheme`.
+        kernel_area: see `draw_weight`.
     """
     weights, biases, bound = [], [], math.sqrt(1 / fan_in)
     for width, gain in heads:
-        weights.append(draw_weight(generator, fan_in, width, scheme, gain))
+        weights.append(draw_weight(generator, fan_in, width, scheme, gain, kernel_area))
         drawn = scheme == "torch"
         biases.append(generator.uniform(-bound, bound, width) if drawn else np.zeros(width))
     weight = np.concatenate(weights, axis=1)

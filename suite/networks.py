@@ -34,6 +34,8 @@ class FrameLayers(NamedTuple):
     """Units of the affine layer after the convolutions."""
     same_padding: bool = False
     """Pad plain layers as TensorFlow's "same" does: an odd row or column goes to the end."""
+    drawn_as_kernel: bool = False
+    """Draw the affine layer's weights as those of a convolution whose kernel covers its input."""
 
 
 class Trunk(nn.Module):
@@ -47,6 +49,7 @@ class Trunk(nn.Module):
         frame_layers: layers for frames.
         scheme: scheme of the initial weights.
         kernel_scheme: scheme of convolutions' initial weights; default: `scheme`.
+        head_scheme: scheme of the last layer's initial weights; default: `scheme`.
         gain: gain of the initial weights of all layers but the last.
         activation: activation between the layers for vector observations.
     """
@@ -61,24 +64,29 @@ class Trunk(nn.Module):
         frame_layers: FrameLayers | None = None,
         scheme: Scheme = "orthogonal",
         kernel_scheme: Scheme | None = None,
+        head_scheme: Scheme | None = None,
         gain: float = 1.0,
         activation: Literal["tanh", "relu"] = "relu",
     ) -> None:
         super().__init__()
         self.kernels, self.kernel_biases = nn.ParameterList(), nn.ParameterList()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        self._convolve, sizes = None, [math.prod(obs_shape), *hidden_sizes]
+        self._convolve, sizes, area = None, [math.prod(obs_shape), *hidden_sizes], 1
         if len(obs_shape) == 3:
             if frame_layers is None:
                 raise ValueError("frames need a table of layers")
             self._convolve = self._residual if frame_layers.sections else self._plain
-            shapes, self._steps, num_features = _plan(frame_layers, obs_shape)
+            shapes, self._steps, space = _plan(frame_layers, obs_shape)
             for shape in shapes:
                 kernel = draw_kernel(generator, shape, kernel_scheme or scheme, gain)
                 self.kernels.append(kernel)
                 self.kernel_biases.append(torch.zeros(len(kernel)))
+            area = math.prod(space) if frame_layers.drawn_as_kernel else 1
+            num_features = shapes[-1][0] * math.prod(space)
             sizes, activation = [num_features, frame_layers.width], "relu"
-        for weight, bias in draw_perceptron(generator, sizes, heads, scheme, gain):
+        for weight, bias in draw_perceptron(
+            generator, sizes, heads, scheme, gain, head_scheme, kernel_area=area
+        ):
             self.weights.append(weight)
             self.biases.append(bias)
         self._activation = torch.tanh if activation == "tanh" else torch.relu
@@ -131,10 +139,10 @@ class Trunk(nn.Module):
 
 def _plan(
     table: FrameLayers, obs_shape: Sequence[int]
-) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int]]], int]:
-    """Return kernels' shapes, plain layers' strides and paddings, and the last convolution's size.
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int]]], list[int]]:
+    """Return kernels' shapes, plain layers' strides and paddings, and the last map's two sides.
 
-    A shape is (filters, channels, size); the last convolution's size is its number of outputs.
+    A shape is (filters, channels, size).
     """
     channels, *space = obs_shape
     shapes, steps = [], []
@@ -151,7 +159,7 @@ def _plan(
         added = (padding[2] + padding[3], padding[0] + padding[1])
         space = [(n + more - size) // stride + 1 for n, more in zip(space, added, strict=True)]
         channels = filters
-    return shapes, steps, channels * math.prod(space)
+    return shapes, steps, space
 
 
 def draw_perceptron(
@@ -160,6 +168,8 @@ def draw_perceptron(
     heads: Heads,
     scheme: Scheme,
     gain: float,
+    head_scheme: Scheme | None = None,
+    kernel_area: int = 1,
 ) -> list[tuple[Tensor, Tensor]]:
     """Draw a perceptron layer by layer: weights `[in, out]` and biases `[out]`, float32.
 
@@ -169,10 +179,14 @@ def draw_perceptron(
         heads: the outputs.
         scheme: scheme of the initial weights.
         gain: gain of the initial weights of hidden layers.
+        head_scheme: scheme of the last layer; default: `scheme`.
+        kernel_area: of the hidden layers, see `draw_weight`.
     """
-    hidden = [(fan_in, [(width, gain)]) for fan_in, width in pairwise(sizes)]
-    layers = [*hidden, (sizes[-1], heads)]
-    return [draw_layer(generator, fan_in, units, scheme) for fan_in, units in layers]
+    layers = [
+        draw_layer(generator, fan_in, [(width, gain)], scheme, kernel_area)
+        for fan_in, width in pairwise(sizes)
+    ]
+    return [*layers, draw_layer(generator, sizes[-1], heads, head_scheme or scheme)]
 
 
 class StackedPerceptrons(nn.Module):

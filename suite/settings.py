@@ -58,7 +58,13 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
     return todays
 
 
-YOUNGER: Mapping[str, Any] = {"time_limit_is_terminal": False, "learning_rate_decay_steps": 0}
+YOUNGER: Mapping[str, Any] = {
+    "time_limit_is_terminal": False,
+    "learning_rate_decay_steps": 0,
+    "separate_heads": True,
+    "drop_last_row": False,
+    "initialisation": "orthogonal",
+}
 """Settings that an agent got after its first records, and the values that those ran with."""
 
 
