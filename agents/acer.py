@@ -48,7 +48,7 @@ from torch import Tensor, nn
 
 from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, Fraction, NotNegative, Positive, Rate, UnrollConfig, Whole
+from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
 from suite.journal import Journal
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel
@@ -57,13 +57,13 @@ from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.session import Session, of_one_seed, train_in_turn
-from suite.settings import UsageError, require
-from suite.unrolls import Transitions, UnrollReplay, check_replay, replay_bytes
+from suite.settings import UsageError
+from suite.unrolls import Transitions, UnrollReplay, replay_bytes
 from suite.vector_env import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(UnrollConfig):
+class Config(ReplayConfig):
     """Every setting of a run. The defaults are the paper's where it has any (Section 4)."""
 
     task: str = "Pong-v5"
@@ -78,10 +78,6 @@ class Config(UnrollConfig):
     """Steps of every environment between two rounds of updates, T (the paper's k)."""
     online_updates: bool = True
     """Whether an update uses the newest unroll at once, or only when replay draws it."""
-    replay_ratio: NotNegative = 4.0
-    """Updates from replay per unroll (the paper: 0, 1, 4 and 8)."""
-    replay_count: Literal["poisson", "fixed"] = "poisson"
-    """Whether `replay_ratio` is a Poisson distribution's mean (Algorithm 1) or the exact number."""
     replay_capacity: Count = 50_000
     """Steps of each environment that replay holds."""
     replay_start: Whole = 10_000
@@ -122,13 +118,10 @@ class Config(UnrollConfig):
     """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `UnrollConfig`."""
+        """Refuse invalid values; see `ReplayConfig`."""
         super().__post_init__()
         if self.find_task().actions != "discrete":
             raise UsageError(f"{self.task} has continuous actions: use acer_continuous")
-        check_replay(self)
-        whole = self.replay_count == "poisson" or float(self.replay_ratio).is_integer()
-        require(whole, "a fixed replay_ratio must be a whole number", self.replay_ratio)
 
     @property
     def memory_bytes(self) -> int:
@@ -454,15 +447,6 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     return Policy(config.find_task(), spaces, policy_of(network))
 
 
-def num_replays(config: Config, replay: UnrollReplay, generator: np.random.Generator) -> int:
-    """Return how many updates from replay follow the newest unroll."""
-    if replay.num_steps < config.replay_start:
-        return 0
-    if config.replay_count == "poisson":
-        return int(generator.poisson(config.replay_ratio))
-    return int(config.replay_ratio)
-
-
 def train(config: Config, recorder: Recorder) -> Learner:
     """Train the only seed of `config` to its last step; return the learner.
 
@@ -507,7 +491,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
         learning_rate = config.learning_rate_at(first_step)
         batches = [replay.newest] if config.online_updates else []
-        batches += num_replays(config, replay, count_stream) * [draw_unrolls]
+        batches += replay.draw_num_updates(count_stream) * [draw_unrolls]
         for draw in batches:
             means.add({"update": update(learner, config, draw(), learning_rate)})
         num_updates += len(batches)

@@ -51,7 +51,7 @@ from torch import Tensor, nn
 
 from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, Fraction, NotNegative, Positive, Rate, UnrollConfig, Whole, Widths
+from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import Trunk, prepare
 from suite.noise import normal
@@ -60,13 +60,13 @@ from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.session import Session, of_one_seed, train_in_turn
-from suite.settings import UsageError, require
-from suite.unrolls import Transitions, UnrollReplay, check_replay, replay_bytes
+from suite.settings import UsageError
+from suite.unrolls import Transitions, UnrollReplay, replay_bytes
 from suite.vector_env import Spaces, Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(UnrollConfig):
+class Config(ReplayConfig):
     """Every setting of a run. The defaults are the paper's where it has any (Section 6)."""
 
     task: str = "HalfCheetah-v4"
@@ -81,8 +81,6 @@ class Config(UnrollConfig):
     """Whether an update uses the newest unrolls at once, or only when replay draws them."""
     replay_ratio: NotNegative = 4.0
     """Unrolls drawn from replay for each new one (the paper)."""
-    replay_count: Literal["poisson", "fixed"] = "poisson"
-    """Whether `replay_ratio` is a Poisson distribution's mean (Algorithm 1) or the exact number."""
     batch_unrolls: Count = 1
     """Unrolls that one update from replay learns from (the paper: 1, as each worker)."""
     replay_capacity: Count = 5_000
@@ -132,14 +130,10 @@ class Config(UnrollConfig):
     """Evaluate actions drawn from the policy, or its mean; `training`: score training episodes."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `UnrollConfig`."""
+        """Refuse invalid values; see `ReplayConfig`."""
         super().__post_init__()
         if self.find_task().actions != "continuous":
             raise UsageError(f"{self.task} has discrete actions: use acer")
-        check_replay(self)
-        whole = self.replay_count == "poisson" or self.mean_replays.is_integer()
-        rule = "with a fixed replay_count replay_ratio * num_envs / batch_unrolls must be whole"
-        require(whole, rule, self.mean_replays)
 
     @property
     def mean_replays(self) -> float:
@@ -569,15 +563,6 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     return Policy(config.find_task(), spaces, policy_of(policy))
 
 
-def num_replays(config: Config, replay: UnrollReplay, generator: np.random.Generator) -> int:
-    """Return how many updates from replay follow the newest unrolls."""
-    if replay.num_steps < config.replay_start:
-        return 0
-    if config.replay_count == "poisson":
-        return int(generator.poisson(config.mean_replays))
-    return int(config.mean_replays)
-
-
 def train(config: Config, recorder: Recorder) -> Learner:
     """Train the only seed of `config` to its last step; return the learner.
 
@@ -628,7 +613,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
         learning_rate = config.learning_rate_at(first_step)
         batches = [replay.newest] if config.online_updates else []
-        batches += num_replays(config, replay, count_stream) * [draw_unrolls]
+        batches += replay.draw_num_updates(count_stream) * [draw_unrolls]
         for draw in batches:
             batch = draw()
             samples_shape = (config.num_action_samples + 1, *batch.actions.shape)

@@ -157,6 +157,51 @@ class UnrollConfig(RunConfig):
         return self.learning_rate * (max(1 - env_steps / horizon, 0.0) if horizon else 1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(UnrollConfig):
+    """Settings shared by agents that also learn from unrolls in replay."""
+
+    online_updates: bool
+    """Whether an update uses the newest unrolls at once, or only when replay draws them."""
+    replay_ratio: NotNegative = 4.0
+    """Updates from replay per unroll (the paper: 0, 1, 4 and 8)."""
+    replay_count: Literal["poisson", "fixed"] = "poisson"
+    """Whether `replay_ratio` is a Poisson distribution's mean (Algorithm 1) or the exact number."""
+    replay_capacity: Count
+    """Steps of each environment that replay holds."""
+    replay_start: Whole
+    """Steps of each environment before the first update from replay."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges, and those that contradict each other."""
+        super().__post_init__()
+        learns = self.online_updates or self.replay_ratio > 0
+        require(learns, "without online_updates replay_ratio must be above 0", self.replay_ratio)
+        capacity, length = self.replay_capacity, self.unroll_length
+        require(capacity >= length, f"replay_capacity must be at least {length}", capacity)
+        rule = f"replay_start must be within replay_capacity = {capacity}"
+        require(self.replay_start <= capacity, rule, self.replay_start)
+        whole = self.replay_count == "poisson" or self.mean_replays.is_integer()
+        rule = "with a fixed replay_count the updates from replay per unroll must be whole"
+        require(whole, rule, self.mean_replays)
+
+    @property
+    def mean_replays(self) -> float:
+        """Return the mean number of updates from replay after each unroll."""
+        return float(self.replay_ratio)
+
+    @property
+    def kept_unrolls(self) -> int:
+        """Return how many unrolls of each environment replay keeps, at most those of a whole run.
+
+        At most every second row is an ignored action.
+        """
+        if not self.replay_ratio:
+            return 1
+        rows = min(self.replay_capacity, 2 * self.env_steps // self.num_envs)
+        return max(rows // self.unroll_length, 1)
+
+
 @cache
 def _ranges(config_class: type) -> tuple[tuple[str, Range, bool], ...]:
     """Return the names of fields that state a range, the range, and whether None is allowed."""

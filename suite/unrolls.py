@@ -4,14 +4,14 @@ Row t holds an observation, the action taken on it, and everything that this act
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from suite.config import ReplayConfig
 from suite.networks import prepare
-from suite.settings import require
 from suite.vector_env import Spaces, Step
 
 
@@ -124,17 +124,16 @@ class UnrollReplay:
 
     Args:
         spaces: the environment's spaces.
-        config: the run's settings, an `UnrollConfig` with replay settings.
+        config: the run's settings.
         behaviour_size: numbers kept of the policy that acted, per step and environment.
         device: the network's device.
     """
 
     def __init__(
-        self, spaces: Spaces, config: Any, behaviour_size: int, device: torch.device
+        self, spaces: Spaces, config: ReplayConfig, behaviour_size: int, device: torch.device
     ) -> None:
-        self._device, self._gamma = device, config.gamma
-        self._time_limit_is_terminal = config.time_limit_is_terminal
-        self._length, self._num_unrolls = config.unroll_length, kept_unrolls(config)
+        self._config, self._device = config, device
+        self._length, self._num_unrolls = config.unroll_length, config.kept_unrolls
         self._stack, shape = _frames(spaces)
         # an unroll is read with the observation after it and the frames before it
         self._num_rows = self._num_unrolls * self._length + self._stack
@@ -154,6 +153,14 @@ class UnrollReplay:
     def num_unrolls(self) -> int:
         """Return the number of whole unrolls so far, including overwritten ones."""
         return self.num_steps // self._length
+
+    def draw_num_updates(self, generator: np.random.Generator) -> int:
+        """Return how many updates from replay follow the newest unroll."""
+        if self.num_steps < self._config.replay_start:
+            return 0
+        if self._config.replay_count == "poisson":
+            return int(generator.poisson(self._config.mean_replays))
+        return int(self._config.mean_replays)
 
     def put_first_obs(self, obs: np.ndarray) -> None:
         """Store the observations `[N, *obs]` before the very first actions."""
@@ -206,7 +213,9 @@ class UnrollReplay:
             obs,
             torch.from_numpy(self._actions[acted]).to(self._device),
             torch.from_numpy(self.behaviour[acted]).to(self._device),
-            *outcomes.tensors(self._device, self._gamma, self._time_limit_is_terminal),
+            *outcomes.tensors(
+                self._device, self._config.gamma, self._config.time_limit_is_terminal
+            ),
         )
 
     def _draw(self, generator: np.random.Generator, number: int) -> np.ndarray:
@@ -225,35 +234,10 @@ def _frames(spaces: Spaces) -> tuple[int, tuple[int, ...]]:
     return (spaces.obs_shape[0], spaces.obs_shape[1:]) if frames else (1, spaces.obs_shape)
 
 
-def check_replay(config: Any) -> None:
-    """Refuse replay settings that contradict each other.
-
-    Raises:
-        UsageError: naming the field and the offending value.
-    """
-    learns = config.online_updates or config.replay_ratio > 0
-    require(learns, "without online_updates replay_ratio must be above 0", config.replay_ratio)
-    capacity, length = config.replay_capacity, config.unroll_length
-    require(capacity >= length, f"replay_capacity must be at least {length}", capacity)
-    rule = f"replay_start must be within replay_capacity = {capacity}"
-    require(config.replay_start <= capacity, rule, config.replay_start)
-
-
-def kept_unrolls(config: Any) -> int:
-    """Return how many unrolls of each environment replay keeps, at most those of a whole run.
-
-    At most every second row is an ignored action.
-    """
-    if not config.replay_ratio:
-        return 1
-    rows = min(config.replay_capacity, 2 * config.env_steps // config.num_envs)
-    return max(rows // config.unroll_length, 1)
-
-
-def replay_bytes(spaces: Spaces, config: Any, behaviour_size: int) -> int:
+def replay_bytes(spaces: Spaces, config: ReplayConfig, behaviour_size: int) -> int:
     """Return how many bytes replay fills in a run, not counting rows of ignored actions."""
     _, shape = _frames(spaces)
     obs = math.prod(shape) * (1 if len(spaces.obs_shape) == 3 else 4)
     action = 4 * spaces.num_outputs if spaces.continuous else 8
-    rows = min(kept_unrolls(config) * config.unroll_length, config.env_steps // config.num_envs)
+    rows = min(config.kept_unrolls * config.unroll_length, config.env_steps // config.num_envs)
     return rows * config.num_envs * (obs + action + 4 * behaviour_size + 8)

@@ -928,7 +928,7 @@ def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, va
 def test_replay_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="online_updates"):
         replace(TINY, online_updates=False, replay_ratio=0.0)
-    with pytest.raises(UsageError, match=r"whole number, not 0\.5"):
+    with pytest.raises(UsageError, match=r"must be whole, not 0\.5"):
         replace(TINY, replay_count="fixed", replay_ratio=0.5)
 
 

@@ -3,12 +3,13 @@
 import dataclasses
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
+from suite.config import ReplayConfig
 from suite.randomness import environment_seeds
 from suite.settings import UsageError
 from suite.tasks import find_task
@@ -17,8 +18,6 @@ from suite.unrolls import (
     Transitions,
     Unroll,
     UnrollReplay,
-    check_replay,
-    kept_unrolls,
     replay_bytes,
 )
 from suite.vector_env import Spaces, Step, VectorEnv
@@ -29,9 +28,13 @@ FRAMES = Spaces((4, 84, 84), 6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """The settings of an agent that replay reads."""
+class Config(ReplayConfig):
+    """An agent's settings."""
 
+    task: str = "CartPole-v1"
+    evaluation_rule: Literal["sampled"] = "sampled"
+    learning_rate: float = 1e-3
+    max_gradient_norm: float | None = None
     num_envs: int = 5
     unroll_length: int = 3
     env_steps: int = 10_000
@@ -229,7 +232,7 @@ def test_replay_returns_what_was_added(spaces: Spaces, time_limit_is_terminal: b
     """
     config = Config(time_limit_is_terminal=time_limit_is_terminal)
     replay, added = fill(config, spaces, 33)
-    assert (replay.num_steps, replay.num_unrolls, kept_unrolls(config)) == (33, 11, 4)
+    assert (replay.num_steps, replay.num_unrolls, config.kept_unrolls) == (33, 11, 4)
     pairs = [*product(range(7, 11), range(5)), (8, 3), (8, 3)]
     numbers, envs = (np.array(column) for column in zip(*pairs[::-1], strict=True))
     batch = replay.read(numbers, envs)
@@ -384,6 +387,10 @@ def test_rebuilt_stacks_are_the_simulators_bit_for_bit(game: str) -> None:
         ),
         ({"replay_capacity": 2}, "replay_capacity must be at least 3, not 2"),
         ({"replay_start": 13}, "replay_start must be within replay_capacity = 12, not 13"),
+        (
+            {"replay_count": "fixed", "replay_ratio": 1.5},
+            r"with a fixed replay_count the updates from replay per unroll must be whole, not 1\.5",
+        ),
     ],
 )
 def test_replay_settings_that_make_no_sense_are_refused(
@@ -391,7 +398,7 @@ def test_replay_settings_that_make_no_sense_are_refused(
 ) -> None:
     """A run that never learns, room for less than one unroll, a start that never comes."""
     with pytest.raises(UsageError, match=f"^{message}$"):
-        check_replay(replace(Config(), **settings))
+        replace(Config(), **settings)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +412,7 @@ def test_replay_settings_that_make_no_sense_are_refused(
     ],
 )
 def test_replay_settings_at_their_bounds_are_accepted(settings: dict[str, Any]) -> None:
-    check_replay(replace(Config(), **settings))
+    replace(Config(), **settings)
 
 
 @pytest.mark.parametrize(
@@ -415,14 +422,13 @@ def test_replay_settings_at_their_bounds_are_accepted(settings: dict[str, Any]) 
         ({"replay_capacity": 14}, 4),
         ({"env_steps": 17}, 2),  # 2 * 17 // 5 = 6 rows
         ({"env_steps": 15}, 2),
-        ({"env_steps": 14}, 1),
-        ({"env_steps": 5}, 1),
+        ({"replay_capacity": 5}, 1),
         ({"replay_ratio": 0.0}, 1),
     ],
 )
 def test_replay_keeps_no_more_unrolls_than_a_run_makes(settings: dict[str, Any], kept: int) -> None:
     """Its rows are at most twice its steps: the action after every end is ignored."""
-    assert kept_unrolls(replace(Config(), **settings)) == kept
+    assert replace(Config(), **settings).kept_unrolls == kept
 
 
 def ring_bytes(replay: UnrollReplay) -> int:
