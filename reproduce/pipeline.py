@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from reproduce import check, collect, plot, references, report
+from reproduce import check, collect, fingerprints, plot, references, report
 from reproduce.check import STATUSES
 from reproduce.plan import Plan
 from suite.files import write_atomically, write_json
@@ -71,11 +71,18 @@ def gather(
         "reference_curves": drawn,
         "scores": _normalise(scores, judging, zeros),
         "throughput": collect.collect_throughput(plan),
-        "verdicts": verdicts.join(areas, on="task"),
+        "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
         "suite": pd.DataFrame(suite, columns=list(report.COLUMNS["suite"])),
         "summary": check.suite_summary(scores, judging, zeros, references.human_scores(plan.tasks)),
         "runs": runs,
     }
+
+
+def _fingerprints(plan: Plan) -> list[float]:
+    """Return each task's p-value of the preset's initial weights; NaN where nothing is known."""
+    if plan.settings:  # they may change the weights
+        return [float("nan")] * len(plan.tasks)
+    return [fingerprints.of_task(plan.agent, plan.source, task) for task in plan.tasks]
 
 
 def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from suite.presets import REFERENCES as ROOT
 from suite.presets import Data, Rule, read_source
@@ -170,6 +171,27 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
     curves["rule"] = [known[source].rule for source in curves["source"]]
     curves["role"] = np.where(curves["source"] == judge, "judge", "context")
     return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
+
+
+def first_evaluations(
+    agent: str, source: str, task: str, last_step: int
+) -> Float[np.ndarray, " runs"]:
+    """Return what a source's single runs returned at its first evaluation.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source.
+        task: our task id.
+        last_step: the last step at which nothing is learned yet.
+
+    Returns:
+        The return of each run; empty if the source has no single runs that compare, or began later.
+    """
+    comparable = _comparable(agent, task, "").query("source == @source")
+    runs = _table("curves_by_seed").query("agent == @agent and source == @source")
+    runs = runs[runs["env_id"].isin(comparable["env_id"])]
+    first = runs.query("env_steps == env_steps.min() and env_steps <= @last_step")
+    return first["mean_return"].to_numpy(dtype=float)
 
 
 def coverage(agent: str, source: str) -> pd.DataFrame:

@@ -50,7 +50,7 @@ COLUMNS = {
         *("reference_mean", "reference_std", "reference_num_runs", "random_score", "margin"),
         *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
         *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
-        *("area_mean", "area_std", "reference_area"),
+        *("area_mean", "area_std", "reference_area", "fingerprint"),
     ),
     "suite": (
         *("verdict", "exploratory", "num_tasks", "num_seeds", "level", "difference", "ci_low"),
