@@ -53,8 +53,8 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 def evaluations(directory: Path) -> pd.DataFrame:
     """Return a run's evaluations, each at the step it was due: a multiple of the interval.
 
-    Agents that update once per rollout evaluate at the first update past that step, up to one
-    rollout late; their last evaluation may come up to one rollout before the end. With due steps,
+    Agents that update once per unroll evaluate at the first update past that step, up to one
+    unroll late; their last evaluation may come up to one unroll before the end. With due steps,
     seeds share their steps and an evaluation falls into the same window as the reference's.
     """
     table = read_table(directory / "evaluations.csv")

@@ -50,7 +50,7 @@ HALF_CHEETAH = Spaces((17,), 6, (-1.0,) * 6, (1.0,) * 6)
 CARTPOLE, PONG = Spaces((4,), 2), Spaces((4, 84, 84), 6)
 TRAINED = {
     "sac": ("sac-mujoco/jaxrl/HalfCheetah-v4/seed-1", HALF_CHEETAH, (256, 256)),
-    "a2c": ("a2c-classic/paper/CartPole-v1/seed-1", CARTPOLE, (64, 64)),
+    "a2c": ("a2c-classic/*/CartPole-v1/seed-1", CARTPOLE, (64, 64)),  # older: `paper`
 }
 """Published policies: folder, spaces and widths of the hidden layers."""
 
@@ -184,8 +184,8 @@ def adapter(task: str, num_envs: int, ceiling: str, _: Path) -> Work:
 
 def acting(agent: str, batch: int, _: Path) -> Work:
     """Compute a trained policy's actions for a batch of observations, from numpy to numpy."""
-    folder, spaces = TRAINED[agent][:2]
-    policy = agents.load_policy(POLICIES / folder)
+    pattern, spaces = TRAINED[agent][:2]
+    policy = agents.load_policy(next(POLICIES.glob(pattern)))
     obs = np.zeros((batch, *spaces.obs_shape), dtype=np.float32)
     return Work(lambda: policy(obs), (f"plain-act-{agent}-{batch}",), batch, "actions")
 

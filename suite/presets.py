@@ -105,8 +105,8 @@ def read_presets(
 ) -> dict[tuple[str, str], Preset[ConfigT]]:
     """Return an agent's preset of every source, by (suite, source).
 
-    Suites come in the order of `SUITES`, but the one that is the agent's own default is first; within
-    a suite its default comes first, then the others by name.
+    Suites come in the order of `SUITES`, but the one that is the agent's own default is first;
+    within a suite its default comes first, then the others by name.
 
     Args:
         agent: name of the files, without `.toml`.

@@ -58,12 +58,11 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
     return todays
 
 
-YOUNGER: Mapping[str, Any] = {
-    "time_limit_is_terminal": False,
-    "learning_rate_decay_steps": 0,
-    "separate_heads": True,
-    "drop_last_row": False,
-    "initialisation": "orthogonal",
+YOUNGER: Mapping[str, Mapping[str, Any]] = {
+    "a2c": {"initialisation": "orthogonal"},
+    "acer_continuous": {"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
+    "impala": {"drop_last_row": False},
+    "sac": {"separate_heads": True},
 }
 """Settings that an agent got after its first records, and the values that those ran with."""
 
@@ -71,7 +70,7 @@ YOUNGER: Mapping[str, Any] = {
 def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record's settings by today's names, with those that are younger than the record."""
     known = {field.name for field in dataclasses.fields(config_class)}
-    younger = {name: value for name, value in YOUNGER.items() if name in known}
+    younger = YOUNGER.get(config_class.__module__.rpartition(".")[2], {})
     return {**younger, **by_todays_names(settings, known)}
 
 

@@ -875,6 +875,24 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     assert episodes.env_steps.tolist()[::4] == list(range(32, 8_000 - 19, 32))
 
 
+def test_the_last_row_can_be_the_bootstrap_alone() -> None:
+    """RLlib learns from 49 of 50 rows: those before the last, whose observation follows them."""
+    config = replace(TINY, drop_last_row=True)
+    spaces = Spaces((1,), 2)
+    unroll = Unroll(spaces, config.num_envs, config.unroll_length, CPU, keeps_outputs=True)
+    for tensor in (unroll.obs, unroll.behaviour):
+        tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
+    unroll.outcomes.rewards[:] = np.arange(config.unroll_length)[:, None]
+    unroll.outcomes.valid[:] = True
+    unroll.actions.zero_()
+    whole = impala.Collected(unroll).transitions(replace(config, drop_last_row=False))
+    cut = impala.Collected(unroll).transitions(config)
+    for name in ("actions", "rewards", "discounts", "trace_mask", "valid", "behaviour"):
+        assert torch.equal(getattr(cut, name), getattr(whole, name)[:-1]), name
+    assert torch.equal(cut.obs, whole.obs[:-1])
+    assert len(cut.obs) == len(cut.rewards) + 1 == config.unroll_length
+
+
 def test_rows_hold_the_action_and_everything_it_caused(
     scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1118,7 +1136,7 @@ def test_presets_differ_from_the_paper_where_their_source_does() -> None:
     assert changed("rllib_2018") == {
         *("num_envs", "unroll_length", "num_minibatches", "optimiser", "learning_rate"),
         *("learning_rate_decay_steps", "convolutions", "frame_divisor", "initialisation"),
-        "time_limit_is_terminal",
+        *("time_limit_is_terminal", "drop_last_row"),
     }
     protocols = {
         source: impala.PRESETS["atari-7", source].protocol

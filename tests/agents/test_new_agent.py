@@ -59,7 +59,7 @@ def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
     python(tree, "-m", "agents.my_a2c", "--task", "CartPole-v1", *STEPS, "--out", "alone")
     grid = ("classic", "--tasks", "CartPole-v1", *STEPS, "--seeds", "1", "--runs-dir", "runs")
     python(tree, "-m", "reproduce", "my_a2c", *grid)
-    in_grid = tree / "runs" / "my_a2c-classic" / "paper" / "CartPole-v1" / "seed-1"
+    in_grid = tree / "runs" / "my_a2c-classic" / "rl_zoo" / "CartPole-v1" / "seed-1"
     for run in (tree / "alone" / "seed-1", in_grid):
         record, description = read(run / "run.json"), read(run / "policy.json")
         assert (record["agent"], record["status"]) == ("my_a2c", "finished")
@@ -69,7 +69,7 @@ def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
     shape, modules, *listed = python(tree, "-c", KNOWN, str(in_grid)).splitlines()
     assert (shape, modules) == ("(2,)", "['agents.my_a2c']")
     place = listed.index("agent my_a2c")
-    assert listed[place + 1] == "  classic: paper"
+    assert listed[place + 1] == "  classic: rl_zoo"
 
 
 def test_a_copy_may_have_sources_of_its_own(tree: Path) -> None:

@@ -241,14 +241,15 @@ def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPat
     assert torch.equal(learner.critics.flat, before)
 
 
-def test_the_actors_means_and_deviations_are_drawn_as_two_layers() -> None:
+@pytest.mark.parametrize("separate", [True, False])
+def test_the_actors_last_layer_is_drawn_as_one_or_two(separate: bool) -> None:
     """Each is orthogonal by itself, with the policy head's gain; a critic's layers have another."""
     config = replace(TINY, initialisation="orthogonal", hidden_gain=2.0, policy_head_gain=0.1)
-    learner = sac.make_learner(config, 3, 2, CPU)
+    learner = sac.make_learner(replace(config, separate_heads=separate), 3, 2, CPU)
     last = learner.actor.weights[-1][0, 0]  # [16, 2 A]
     for head in (last[:, :2], last[:, 2:]):
         torch.testing.assert_close(head.T @ head, 0.01 * torch.eye(2))
-    assert not torch.allclose(last.T @ last, 0.01 * torch.eye(4))
+    assert torch.allclose(last.T @ last, 0.01 * torch.eye(4), atol=1e-6) != separate
     for stack in (learner.actor, learner.critics):
         first = stack.weights[0][0, 0]
         torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
@@ -615,9 +616,10 @@ def test_presets_differ_from_the_paper_where_their_source_does() -> None:
     assert changed("mujoco", "jaxrl") == {
         *("initialisation", "hidden_gain", "target_entropy_per_action")
     }
+    assert "separate_heads" in changed("mujoco", "simbav2_baselines")
     assert changed("mujoco", "tianshou_v3") == {
         *("actor_learning_rate", "critic_learning_rate", "initial_alpha", "learn_alpha"),
-        "initialisation",
+        *("initialisation", "separate_heads"),
     }
     assert {"hidden_sizes", "batch_size", "target_period"} <= changed("dmc", "pytorch_sac")
     assert changed("mujoco-small", "paper") == set()

@@ -128,6 +128,9 @@ RUNS: dict[str, dict[str, Run]] = {
             max_log_alpha=-3.0,
             hidden_sizes=(16, 8, 16),
         ),
+        "mujoco, mushroom_rl": _run(
+            "mujoco", "mushroom_rl", SAC, task="Walker2d-v4", env_steps=240, evaluation_episodes=1
+        ),
         "classic, no temperature": _run(
             "classic",
             "tuned",
@@ -178,6 +181,9 @@ RUNS: dict[str, dict[str, Run]] = {
             log_interval=200,
             evaluation_interval=400,
             evaluation_episodes=1,
+        ),
+        "mujoco, mushroom_rl": _run(
+            "mujoco", "mushroom_rl", MUJOCO, task="Hopper-v4", num_envs=1, env_steps=300
         ),
         "mujoco-small, tianshou_v3, cut": _run(
             "mujoco-small",
@@ -349,6 +355,9 @@ RUNS: dict[str, dict[str, Run]] = {
             clip_rho_threshold=None,
             trust_region_delta=None,
             max_gradient_norm=None,
+        ),
+        "classic, chainerrl": _run(
+            "classic", "chainerrl", CLASSIC, REPLAY, hidden_sizes=(16,), unroll_length=10
         ),
         "classic, without replay": _run(
             "classic", "tuned", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10

@@ -30,15 +30,6 @@ from suite.recorder import Recorder
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 SEEDS_TOGETHER = ("sac",)
 """Agents that train several seeds in one process."""
-FORMER_NAMES = {
-    "unroll_length": "rollout_length",
-    "hidden_gain": "orthogonal_gain",
-    "policy_head_gain": "actor_head_gain",
-    "std": "scale",
-}
-"""What settings were called; goes as soon as the base commit has the present names."""
-FORMERLY_PAPER = ("openai_baselines", "rl_zoo", "tianshou_v3", "tuned")
-"""Sources that were called `paper`; goes with the above."""
 
 
 class Killed(BaseException):
@@ -71,20 +62,10 @@ class CutRecorder(Recorder):
 
 
 def configure(agent: Any, preset: tuple[str, str], settings: Mapping[str, Any]) -> Any:
-    """Return a preset's configuration with other settings, by the names that the agent has."""
-    if preset not in agent.PRESETS and preset[1] in FORMERLY_PAPER:
-        preset = (preset[0], "paper")
-    names = {field.name for field in dataclasses.fields(agent.Config)}
-    changes = {
-        name if name in names else FORMER_NAMES.get(name, name): value
-        for name, value in settings.items()
+    """Return a preset's configuration with other settings."""
+    changes = {  # JSON has lists for tuples
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
     }
-    if "rmsprop_form" in names and "rmsprop_epsilon_in_root" in changes:  # of these two, one
-        in_root, _ = changes.pop("rmsprop_epsilon_in_root"), changes.pop("rmsprop_initial_average")
-        changes["rmsprop_form"] = "tensorflow" if in_root else "torch"
-    for name, value in changes.items():
-        if isinstance(value, list):  # as JSON has a tuple
-            changes[name] = tuple(value)
     return dataclasses.replace(agent.PRESETS[preset].config, **changes)
 
 

@@ -11,9 +11,6 @@ from tests.golden import trees
 from tests.golden.configurations import RUNS
 from tests.golden.runner import configure
 
-NEW = {"acer_continuous": ("time_limit_is_terminal",), "acer": ("chainerrl",)}
-"""Settings and sources that the base commit does not have; they get a run with the next base."""
-
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_gives_the_base_commits_bytes(agent: str) -> None:
@@ -29,12 +26,11 @@ def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     configs = [configure(module, run.preset, run.settings) for run in RUNS[agent].values()]
     assert any(run.cut for run in RUNS[agent].values())
     assert any(len(config.seeds) > 1 for config in configs)
-    new = NEW.get(agent, ())
-    sources = {_family(*preset) for preset in module.PRESETS if preset[1] not in new}
+    sources = {_family(*preset) for preset in module.PRESETS}
     assert sources <= {_family(*run.preset) for run in RUNS[agent].values()}
     for name, hint in get_type_hints(module.Config).items():
         used = {_choice(getattr(config, name), hint) for config in configs}
-        assert set(_choices(hint)) <= used or name in new, name
+        assert set(_choices(hint)) <= used, name
 
 
 def _family(suite: str, source: str) -> tuple[str, str]:

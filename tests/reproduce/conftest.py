@@ -37,7 +37,7 @@ with (pathlib.Path(out) / "executions").open("a") as file:
     file.write("".join(f"{seed} {os.getpid()}\\n" for seed in seeds))
 folders = [pathlib.Path(out) / f"seed-{seed}" for seed in seeds]
 def end(folder, status, error=None):
-    config = {"env_steps": int(env_steps)}
+    config = {"env_steps": int(env_steps), "separate_heads": False}
     record = {"task": "t", "seed": 1, "config": config, "status": status, "error": error}
     (folder / "run.json").write_text(json.dumps(record))
 """

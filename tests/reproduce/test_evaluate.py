@@ -170,8 +170,8 @@ def test_a_film_shows_one_whole_episode(run: Path, tmp_path: Path) -> None:
     imageio = pytest.importorskip("imageio.v3")
     video = tmp_path / "episode.gif"
     film_run(run, video, frames_per_second=25)
-    assert imageio.improps(video, index=...).n_images == 200
-    assert imageio.immeta(video, index=1)["duration"] == 40
+    pictures = range(imageio.improps(video, index=...).n_images)  # equal ones in a row are one
+    assert sum(imageio.immeta(video, index=i)["duration"] for i in pictures) == 200 * 40
     with pytest.raises(UsageError, match="--video: cannot write"):
         film_run(run, tmp_path / "nowhere" / "episode.gif")
     for name in ("episode", "episode.jpg", "episode.txt"):

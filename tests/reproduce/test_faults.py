@@ -282,7 +282,8 @@ def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
             write_foreign_lease(run)
         if board.count("elsewhere"):
             assert not any(map(processes.start_time, pids(plan)))
-            record = {"task": TASK, "seed": 1, "config": {"env_steps": 1000}, "status": "finished"}
+            config = {"env_steps": 1000, "separate_heads": False}
+            record = {"task": TASK, "seed": 1, "config": config, "status": "finished"}
             (run / "run.json").write_text(json.dumps(record))
             run.with_name("seed-1.lease").unlink(missing_ok=True)
 
@@ -296,7 +297,7 @@ FILL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 (folders[0] / "run.json").write_text(json.dumps({"task": "t", "seed": 2, "status": "running",
-    "config": {"env_steps": int(env_steps)}}))
+    "config": {"env_steps": int(env_steps), "separate_heads": False}}))
 with (folders[0] / "evaluations.csv").open("w") as file:
     file.write("env_steps,mean_return\\n")
     while True:
@@ -517,7 +518,8 @@ assert len(list(pathlib.Path(out).glob("*/now"))) == 1
 
 TOGETHER = """
 def note(folder, status):
-    config = {"env_steps": int(env_steps), "seeds": [int(seed) for seed in seeds]}
+    config = {"env_steps": int(env_steps), "separate_heads": False}
+    config["seeds"] = [int(seed) for seed in seeds]
     record = {"task": "t", "seed": 1, "config": config, "status": status}
     (folder / "run.json").write_text(json.dumps(record))
 marks = pathlib.Path(out).parent

@@ -15,6 +15,7 @@ NOT_ORTHOGONAL: tuple[Scheme, ...] = (
     "truncated_normal",
     "lecun_normal",
     "torch",
+    "unit_norm",
 )
 CUT = scipy.stats.truncnorm(-2, 2)
 """A standard normal variable between -2 and 2."""
@@ -69,6 +70,17 @@ def test_initial_weights_have_their_sources_distribution(
     distribution = scipy.stats.uniform(-bound, 2 * bound) if uniform else CUT
     unit = 1 if uniform else deviation / CUT.std()
     assert scipy.stats.kstest(weight.ravel() / unit, distribution.cdf).pvalue > 0.01
+
+
+def test_unit_norms_are_of_units_and_of_a_kernels_inputs() -> None:
+    """nnabla-rl scales slices along the first axis: of `[in, out]`, and of `[out, in, h, w]`."""
+    matrix = draw_weight(generator(), 40, 30, "unit_norm")
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), np.ones(30), rtol=1e-5)
+    kernel = draw_kernel(generator(), (16, 4, 8), "unit_norm", 1.0).numpy()
+    np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), np.ones((4, 8, 8)), rtol=1e-5)
+    columns = kernel.reshape(16, -1)
+    assert np.linalg.norm(columns, axis=1) == pytest.approx(np.full(16, 4.0), rel=0.2)
+    assert scipy.stats.normaltest(matrix.ravel()).pvalue > 0.01
 
 
 @pytest.mark.parametrize("scheme", NOT_ORTHOGONAL)

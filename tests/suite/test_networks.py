@@ -158,6 +158,31 @@ def test_kernels_and_layers_are_drawn_by_their_own_schemes() -> None:
     torch.testing.assert_close(columns.T @ columns, 2 * torch.eye(256), atol=1e-4, rtol=0)
 
 
+def test_a_layer_may_be_drawn_as_the_kernel_that_covers_its_input() -> None:
+    """RLlib's is a convolution of 11 x 11: its fans count 121 outputs per channel (Glorot)."""
+    layers = FrameLayers(((16, 8, 4), (32, 4, 2)), width=256, same_padding=True)
+    bounds = {
+        drawn: frames_trunk(layers._replace(drawn_as_kernel=drawn), 84, scheme="glorot_uniform")
+        .weights[0]
+        .abs()
+        .max()
+        .item()
+        for drawn in (False, True)
+    }
+    assert bounds[False] == pytest.approx(math.sqrt(6 / (3872 + 256)), rel=1e-3)
+    assert bounds[True] == pytest.approx(math.sqrt(6 / (3872 + 256 * 121)), rel=1e-3)
+
+
+def test_heads_may_be_drawn_by_a_scheme_of_their_own() -> None:
+    """nnabla-rl's: hidden layers of unit norm, heads of Glorot's bounds."""
+    trunk = frames_trunk(A3C, 42, scheme="unit_norm", head_scheme="glorot_uniform")
+    hidden, last = (weight.detach() for weight in trunk.weights)
+    torch.testing.assert_close(hidden.norm(dim=0), torch.ones(256), atol=1e-5, rtol=0)
+    bound = last.abs().amax(0)
+    assert (bound < math.sqrt(6 / (256 + 1))).all()
+    assert (bound > 0.9 * math.sqrt(6 / (256 + 7))).all()
+
+
 # Vectors
 
 
