@@ -145,9 +145,10 @@ def main(argv: Sequence[str]) -> int:
     table = pd.concat([kept, pd.DataFrame(rows)]).sort_values(["agent", "source", "task"])
     write_atomically(PATH, table.to_csv(index=False, lineterminator="\n").encode())
     read_table.cache_clear()
-    refused = read_table().query("p_holm <= @LEVEL")
-    for each in refused.itertuples():
-        print(f"incompatible: {each.agent} --like {each.source}, {each.task}: p {each.p_holm:.2g}")
+    refused = read_table().query("p_holm <= @LEVEL").to_dict("records")
+    for each in refused:
+        pair, p = f"{each['agent']} --like {each['source']}, {each['task']}", each["p_holm"]
+        print(f"incompatible: {pair}: p = {p:.2g}")
     return int(len(refused) > 0)
 
 

@@ -24,19 +24,20 @@ def test_every_pair_with_evidence_is_in_the_table() -> None:
 
 def test_no_preset_is_refuted_by_its_source() -> None:
     """At 1 % over all pairs; the table's p-values are those of its returns and the references."""
-    for row in fingerprints.read_table().itertuples():
-        pair = PAIRS[row.agent, row.source, row.task]
-        ours = np.array(row.our_returns.split(), dtype=float)
-        assert row.p == pytest.approx(fingerprints.p_value(ours, pair.theirs), abs=1e-5)
-        assert row.p_holm > fingerprints.LEVEL, row
+    for row in fingerprints.read_table().to_dict("records"):
+        pair = PAIRS[row["agent"], row["source"], row["task"]]
+        ours = np.array(row["our_returns"].split(), dtype=float)
+        assert row["p"] == pytest.approx(fingerprints.p_value(ours, pair.theirs), abs=1e-5)
+        assert row["p_holm"] > fingerprints.LEVEL, row
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_the_table_is_of_todays_initial_weights() -> None:
     """Two short episodes' returns are as they stand: a changed preset needs a new table."""
-    row = fingerprints.read_table().query("source == 'jaxrl' and task == 'Hopper-v4'").iloc[0]
+    table = fingerprints.read_table().query("source == 'jaxrl' and task == 'Hopper-v4'")
+    (returns,) = table["our_returns"]
     seeds = fingerprints.SEEDS[:2]
-    stored = np.array(row.our_returns.split(), dtype=float)[:2]
+    stored = np.array(returns.split(), dtype=float)[:2]
     assert fingerprints.untrained_returns(PAIRS[HOPPER], seeds) == pytest.approx(stored, rel=0.02)
 
 
