@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
+from agents import acer_continuous, sac
 from suite.config import (
     Count,
     Decay,
@@ -138,10 +139,14 @@ def test_a_run_holds_at_least_one_unroll() -> None:
 
 def test_a_setting_younger_than_a_record_had_its_default() -> None:
     """A run from before a setting was there is not one with that setting changed."""
-    recorded = recorded_settings(Unrolls, {"env_steps": 300, "rollout_length": 9})
+    recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "rollout_length": 9})
     assert (recorded["env_steps"], recorded["unroll_length"]) == (300, 9)
     assert recorded["time_limit_is_terminal"] is False
-    assert "time_limit_is_terminal" not in recorded_settings(Settings, {"env_steps": 300})
+    assert recorded_settings(sac.Config, {"env_steps": 3}) == {
+        "env_steps": 3,
+        "separate_heads": True,
+    }
+    assert recorded_settings(Unrolls, {"env_steps": 300}) == {"env_steps": 300}
 
 
 def test_a_name_that_an_agent_has_today_means_what_it_says() -> None:
