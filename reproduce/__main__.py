@@ -349,7 +349,14 @@ def _run_plan(plan: Plan, console: Console) -> int:
 def _report(
     plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
 ) -> int:
-    from reproduce.pipeline import exit_status, gather, saved_by_looks, tally, write_report
+    from reproduce.pipeline import (
+        departures,
+        exit_status,
+        gather,
+        saved_by_looks,
+        tally,
+        write_report,
+    )
     from reproduce.report import verdict_lines
 
     tables = gather(plan, failures)
@@ -361,8 +368,8 @@ def _report(
         _say(console, str(row.log_tail))
     _say(console, tally(runs.status))
     _say(console, saved_by_looks(plan, verdicts, runs))
-    if plan.departures:
-        _say(console, "Not matched to the reference: " + "; ".join(plan.departures))
+    if unmatched := departures(plan, verdicts):
+        _say(console, "Not matched to the reference: " + "; ".join(unmatched))
     _say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
     return exit_status(verdicts, suite, runs.status)
 

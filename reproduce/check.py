@@ -44,7 +44,7 @@ STATUSES = ("finished", "failed", "diverged", "running", "planned")
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
     *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
-    *("reference_mean", "reference_std", "reference_num_runs", "random_score", "margin"),
+    *("reference_mean", "reference_std", "reference_num_runs", "how", "random_score", "margin"),
     *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
     *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
 )
@@ -70,6 +70,8 @@ class Verdict:
     """Standard deviation of the reference's runs."""
     reference_num_runs: int
     """Number of the reference's runs; 0 without a reference."""
+    how: str
+    """How the reference's score was taken, see `references.ReferenceScore`; empty without one."""
     random_score: float
     """Score of a random policy."""
     margin: float
@@ -235,6 +237,7 @@ def _untested(
         reference_mean=reference_mean,
         reference_std=nan if reference is None else reference.std,
         reference_num_runs=0 if reference is None else reference.num_runs,
+        how="" if reference is None else str(reference),
         random_score=random,
         margin=MARGIN_FRACTION * gap if gap > 0.0 else nan,
         difference=score_mean - reference_mean,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
 from reproduce.inference import (
@@ -28,7 +27,7 @@ from reproduce.inference import (
     welch,
 )
 from reproduce.looks import LEVELS, SCHEDULE
-from reproduce.references import ROOT
+from reproduce.references import single_runs
 from suite.command_line import run_main
 from suite.settings import UsageError
 
@@ -157,7 +156,7 @@ def published_runs() -> dict[str, np.ndarray]:
     They are divided by their mean, so that it is 1. The gap counts from a score of 0, which in
     these tasks is close to the score of a random policy.
     """
-    runs = pd.read_csv(ROOT / "mujoco" / "curves_by_seed.csv")
+    runs = single_runs()
     window = (runs.env_steps > 0.9 * RESAMPLED_AT) & (runs.env_steps <= RESAMPLED_AT)
     of_sac = runs[window & (runs.agent == "sac")]
     scores = of_sac.groupby(["source", "env_id", "seed"])["mean_return"].mean()

@@ -1,7 +1,6 @@
 """From recorded runs to tables, verdicts, figures and the page: every stage after running."""
 
 import dataclasses
-import datetime
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +9,7 @@ import pandas as pd
 
 from reproduce import check, collect, fingerprints, plot, references, report
 from reproduce.check import STATUSES
-from reproduce.plan import Plan
+from reproduce.plan import Plan, read_record
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
 from suite.tasks import find_task, random_scores
@@ -97,12 +96,28 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     for name, table in tables.items():
         content = table.to_csv(index=False, lineterminator="\n").encode()
         write_atomically(directory / f"{name}.csv", content)
-    write_json(directory / "report.json", _describe(plan))
     curves, verdicts = tables["curves"], tables["verdicts"]
+    write_json(directory / "report.json", _describe(plan, verdicts))
     plot.draw_curves(curves, tables["reference_curves"], verdicts, directory)
     plot.draw_scores(tables["scores"], verdicts, directory)
     plot.draw_throughput(tables["throughput"], directory)
     report.write_page(directory)
+
+
+def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
+    """Return the differences from the judging reference: the plan's, and scores taken otherwise.
+
+    Args:
+        plan: whose settings depart.
+        verdicts: its table from `gather`.
+    """
+    stated = verdicts[verdicts["how"].str.startswith("stated")]
+    rules = [
+        f"the reference's score at {row['env_steps']:,} steps is {row['how']}; ours is the mean "
+        "over (0.9 t, t]"
+        for row in stated.to_dict("records")
+    ]
+    return list(dict.fromkeys([*plan.departures, *rules]))
 
 
 def next_looks(plan: Plan, verdicts: pd.DataFrame) -> dict[str, int] | None:
@@ -192,9 +207,11 @@ def _normalise(
     return table.assign(normalised_score=(table.score - table.random_score) / gap.where(gap > 0))
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
+def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     """Return the content of `report.json`: settings and circumstances of the runs."""
     record = collect.first_record(plan)
+    records = (read_record(run.directory) or {} for run in plan.runs())
+    ends = [str(said["ended_at"]) for said in records if said.get("ended_at")]
     config = dataclasses.asdict(plan.config)
     return {
         "title": f"{plan.agent} on {plan.suite}, settings of {plan.source}",
@@ -206,9 +223,9 @@ def _describe(plan: Plan) -> dict[str, Any]:
         "budget": plan.budget,
         "env_steps": dict(plan.env_steps),
         "seeds": list(plan.seeds[: max(plan.num_seeds.values())]),
-        "generated_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "last_run_ended_at": max(ends, default=""),
         "config": {k: v for k, v in config.items() if k not in ("task", "seeds", "env_steps")},
-        "departures": list(plan.departures),
+        "departures": departures(plan, verdicts),
         "versions": record.get("versions", versions()),
         "hardware": record.get("machine", machine()),
         "command": plan.command(),

@@ -16,13 +16,14 @@ from jaxtyping import Float
 
 from suite.presets import REFERENCES as ROOT
 from suite.presets import Data, Rule, read_source
+from suite.settings import UsageError
 
 CURVE_COLUMNS = (
     *("source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
     *("num_runs", "rule", "role"),
 )
 
-How = Literal["single runs", "tabulated", "interpolated", "drawn curve"]
+How = Literal["single runs", "stated", "drawn curve"]
 
 PROTOCOLS = ("", "noframeskip", "sticky")
 """How an Atari game is presented (see `suite/tasks.py`); empty for every other task."""
@@ -62,7 +63,7 @@ class ReferenceScore:
     env_id: str
     """Environment as the source names it."""
     env_steps: int
-    """Step of the score; a score covers the evaluations in (0.9 env_steps, env_steps]."""
+    """Step of the score, which covers (0.9 env_steps, env_steps] unless the source states it."""
     mean: float
     """Mean over runs, reward units."""
     std: float
@@ -72,8 +73,14 @@ class ReferenceScore:
     rule: Rule
     """Evaluation rule."""
     how: How
-    """Computed from every evaluation, read from a table, between two rows of it, or read off the
-    mean curve as it was drawn, which has no spread unless its band is one over runs."""
+    """Computed from everything that single runs measured in the window, stated by the source for
+    this step, or the mean of the points of its drawn mean curve in the window, without a spread."""
+    stated_as: str = ""
+    """How the source took a score that it states."""
+
+    def __str__(self) -> str:
+        """Describe how the score was taken, as `verdicts.csv` says it."""
+        return f"{self.how} by the source: {self.stated_as}" if self.stated_as else self.how
 
 
 def sources(agent: str) -> tuple[Source, ...]:
@@ -88,13 +95,15 @@ def reference_score(
 ) -> ReferenceScore | None:
     """Return the score to compare a run of `task` at `env_steps` with.
 
-    The score of a run at step t is the mean of its evaluations in (0.9 t, t]. Where t is an
-    evaluation of the source and its single runs hold every evaluation of that window, the score
-    is computed from them. Elsewhere (long curves were thinned) mean and standard deviation are
-    interpolated linearly between tabulated scores. By rule `training`, where neither single runs
-    nor tabulated scores reach, the score is the drawn mean curve interpolated at t: such curves are
-    already means over recent episodes. Its standard deviation is NaN unless the drawn band is one
-    standard deviation over runs. Nothing is extrapolated.
+    The score of a run at step t is the mean of what it measured in (0.9 t, t]: its evaluations, or
+    by rule `training` its episodes, or its own means over recent ones. The first of these counts:
+
+    1. `single runs`, if each measured something in the window and goes on to t;
+    2. `stated`: what the source says for this very step, by a rule of its own;
+    3. `drawn curve`, by rule `training` only: the mean of its points in the window, if it goes on
+       to t. They are means over recent episodes. How far runs scatter around it is unknown.
+
+    Nothing is interpolated or extrapolated.
 
     Args:
         agent: name of the agent.
@@ -129,7 +138,7 @@ def reference_score(
     env_id = str(matches["env_id"].item())
     measured = (
         _from_single_runs(entry, env_id, env_steps)
-        or _from_table(entry, env_id, env_steps)
+        or _stated(entry, env_id, env_steps)
         or _from_curve(entry, env_id, env_steps)
     )
     if measured is None:
@@ -144,6 +153,7 @@ def reference_score(
         num_runs=num_runs,
         rule=entry.rule,
         how=how,
+        stated_as=entry.stated_as or "" if how == "stated" else "",
     )
 
 
@@ -240,51 +250,44 @@ def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
 def _from_single_runs(
     entry: Source, env_id: str, env_steps: int
 ) -> tuple[float, float, int, How] | None:
-    """Return the window means of single runs, or None if an evaluation there is missing."""
+    """Return the window means of single runs; None unless every run has one and goes on to t."""
+    runs = _select(single_runs(), entry, env_id)
+    inside = _window(runs, env_steps).groupby("seed")
+    ends = runs.groupby("seed")["env_steps"].max()
+    # A run goes on to t if it would have measured nothing more before t: it may end there.
     interval = entry.evaluation_interval_steps
-    if interval is None or env_steps % interval:
+    gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
+    if ends.empty or len(inside) < len(ends) or (ends + gaps < env_steps).any():
         return None
-    # Whole numbers decide what lies in (0.9 t, t], so that 0.9 t itself never does.
-    num_evaluations = env_steps // interval - 9 * env_steps // (10 * interval)
-    runs = _select(_table("curves_by_seed"), entry, env_id)
-    window = runs.query("10 * env_steps > 9 * @env_steps and env_steps <= @env_steps")
-    evaluations = window.pivot(index="seed", columns="env_steps", values="mean_return").to_numpy()
-    if evaluations.shape[1] != num_evaluations or np.isnan(evaluations).any():
-        return None
-    scores = evaluations.mean(axis=1)  # [runs]
+    if interval is not None and inside.size().nunique() > 1:
+        return None  # one of them was evaluated at t, and another had ended
+    scores = inside["mean_return"].mean().to_numpy()  # [runs]
     std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
     return float(scores.mean()), std, scores.size, "single runs"
 
 
-def _from_table(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
-    """Return the tabulated score, interpolated between rows; None outside the table."""
-    rows = _select(_table("scores"), entry, env_id)
-    between = _between(rows, env_steps)
-    tabulated = (rows["env_steps"] == env_steps).any()
-    return between and (*between, "tabulated" if tabulated else "interpolated")
+def _stated(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+    """Return the score that the source states for this very step."""
+    rows = _select(_stated_scores(), entry, env_id).query("env_steps == @env_steps")
+    if rows.empty:
+        return None
+    (row,) = rows.to_dict("records")
+    return float(row["score_mean"]), float(row["score_std"]), int(row["num_runs"]), "stated"
 
 
 def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
-    """Return the score read off the drawn mean curve of training episodes, or None outside it."""
-    if entry.rule != "training":
-        return None
+    """Return the mean of a drawn curve of training episodes over the window, if it goes on to t."""
     rows = _select(_table("curves"), entry, env_id)
-    half_band = (rows["return_high"] - rows["return_low"]) / 2.0
-    rows = rows.assign(score_mean=rows["return_mean"], score_std=half_band)
-    between = _between(rows, env_steps)
-    return between and (*between, "drawn curve")
-
-
-def _between(rows: pd.DataFrame, env_steps: int) -> tuple[float, float, int] | None:
-    """Return mean, standard deviation and number of runs at a step; None outside the table."""
-    rows = rows.sort_values("env_steps")
-    steps = rows["env_steps"].to_numpy()
-    if steps.size == 0 or not steps[0] <= env_steps <= steps[-1]:
+    inside = _window(rows, env_steps)
+    if entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
         return None
-    nearest = rows.iloc[[(steps <= env_steps).sum() - 1, (steps < env_steps).sum()]]
-    mean = np.interp(env_steps, nearest["env_steps"], nearest["score_mean"])
-    std = np.interp(env_steps, nearest["env_steps"], nearest["score_std"])
-    return float(mean), float(std), int(nearest["num_runs"].min())
+    mean = float(inside["return_mean"].mean())
+    return mean, float("nan"), int(inside["num_runs"].min()), "drawn curve"
+
+
+def _window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
+    """Return the rows in (0.9 t, t]; whole numbers decide, so that 0.9 t itself never is."""
+    return rows[(10 * rows["env_steps"] > 9 * env_steps) & (rows["env_steps"] <= env_steps)]
 
 
 def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
@@ -321,13 +324,59 @@ def _sources(agent: str) -> dict[str, Source]:
 @functools.cache
 def _table(name: str) -> pd.DataFrame:
     """Return the tables of that name of all sources as one, with a column `source`; read-only."""
+    paths = sorted((*ROOT.glob(f"*/{name}.csv"), *ROOT.glob(f"*/{name}.csv.xz")))
     return pd.concat(
-        [
-            pd.read_csv(path).assign(source=path.parent.name)
-            for path in sorted(ROOT.glob(f"*/{name}.csv"))
-        ],
-        ignore_index=True,
+        [pd.read_csv(path).assign(source=path.parent.name) for path in paths], ignore_index=True
     )
+
+
+@functools.cache
+def single_runs() -> pd.DataFrame:
+    """Return what single runs measured: agent, source, env_id, seed, env_steps, mean_return.
+
+    Raises:
+        UsageError: if a run of a source that evaluates at an interval lacks an evaluation, so that
+            a window could be empty, or be averaged over the part that was kept.
+    """
+    table = _table("curves_by_seed")
+    for (agent, source, env_id), runs in table.groupby(["agent", "source", "env_id"]):
+        interval = _sources(agent)[source].evaluation_interval_steps
+        if runs["mean_return"].isna().any():
+            raise UsageError(_refusal(source, "curves_by_seed.csv", env_id, "lacks a return"))
+        if interval is None:
+            continue
+        due = runs["env_steps"] // interval  # a first evaluation may stand at step 1
+        by_seed = due.groupby(runs["seed"])
+        if (by_seed.diff().fillna(1) != 1).any() or by_seed.min().nunique() > 1:
+            problem = f"lacks an evaluation: there is one every {interval:,} steps"
+            raise UsageError(_refusal(source, "curves_by_seed.csv", env_id, problem))
+    return table
+
+
+@functools.cache
+def _stated_scores() -> pd.DataFrame:
+    """Return the scores that sources state.
+
+    Raises:
+        UsageError: if a source does not say how it took them (`stated_as`), or evaluated nothing
+            in (0.9 t, t].
+    """
+    table = _table("scores")
+    for row in table.to_dict("records"):
+        entry, env_steps = _sources(row["agent"])[row["source"]], row["env_steps"]
+        interval = entry.evaluation_interval_steps or 1
+        if not entry.stated_as:
+            problem = f"is stated by no rule: {row['agent']}.toml lacks data.stated_as"
+            raise UsageError(_refusal(entry.source, "scores.csv", row["env_id"], problem))
+        if 10 * (env_steps // interval * interval) <= 9 * env_steps:
+            problem = f"has an empty window: no evaluation lies in (0.9 t, t] at t = {env_steps:,}"
+            raise UsageError(_refusal(entry.source, "scores.csv", row["env_id"], problem))
+    return table
+
+
+def _refusal(source: str, name: str, env_id: object, problem: str) -> str:
+    """Return a message about a table of reference data."""
+    return f"{ROOT / source / name}: {env_id} {problem}"
 
 
 @functools.cache

@@ -47,7 +47,7 @@ COLUMNS = {
     "verdicts": (
         *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
         *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
-        *("reference_mean", "reference_std", "reference_num_runs", "random_score", "margin"),
+        *("reference_mean", "reference_std", "reference_num_runs", "how", "random_score", "margin"),
         *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
         *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
         *("area_mean", "area_std", "reference_area", "fingerprint"),
@@ -68,7 +68,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
         *("note", "statistic", "status", "error", "cpu", "gpu", "commit"),
-        *("dirty", "command", "log_tail", "looks", "left_out"),
+        *("dirty", "command", "log_tail", "looks", "left_out", "how"),
     )
 )
 
@@ -403,7 +403,8 @@ def write_page(directory: Path) -> Path:
 
 def _read_report(directory: Path) -> dict[str, Any]:
     report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
-    text = dict.fromkeys(("agent", "suite", "source", "judged_by", "budget", "generated_at"), "")
+    names = ("agent", "suite", "source", "judged_by", "budget", "last_run_ended_at")
+    text = dict.fromkeys(names, "")
     tables = {name: {} for name in ("env_steps", "config", "versions", "hardware")}
     title = f"{report.get('agent', '')} on {report.get('suite', '')}"
     defaults = {**text, **tables, "seeds": [], "departures": [], "title": title, "command": ""}

@@ -88,6 +88,8 @@ def _data(source: Source) -> Iterator[str]:
     yield f"  measured ({role}): {source.rule}{every}, at most {_runs(source.num_runs)}"
     yield from _wrap(f"read from {source.path} at {source.commit}", 4)
     yield from _wrap(" ".join(source.notes.split()), 4)
+    if source.stated_as:
+        yield from _wrap(f"its own scores: {source.stated_as}", 4)
     for row in coverage(source.agent, source.source).to_dict("records"):
         steps = f"{row['first_step']:,} to {row['last_step']:,} steps, {_runs(row['num_runs'])}"
         protocol = f", {row['protocol']}" if row["protocol"] else ""

@@ -68,6 +68,8 @@ class Data:
     """Steps between two evaluations; None if they are irregular."""
     num_runs: int
     """Largest number of runs of any of its tasks."""
+    stated_as: str | None = None
+    """How the source took the scores of `scores.csv`, which it states itself; None: it has none."""
     commit: str | None = None
     """Commit the numbers were read from; None: the one of the settings."""
     path: str

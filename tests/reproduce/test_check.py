@@ -34,7 +34,7 @@ def reference(
         std=std,
         num_runs=num_runs,
         rule=rule,
-        how="tabulated",
+        how="single runs",
     )
 
 
@@ -72,7 +72,7 @@ def status_rows(task: str, *statuses: str) -> pd.DataFrame:
 
 def test_a_match_is_reproduced_and_a_shifted_curve_is_rejected() -> None:
     """Ten published runs match their own curve; two margins lower or higher they do not."""
-    runs = pd.read_csv(ROOT / "jaxrl" / "curves_by_seed.csv").query(
+    runs = pd.read_csv(ROOT / "jaxrl" / "curves_by_seed.csv.xz").query(
         "env_id == 'HalfCheetah-v2' and env_steps in (95_000, 100_000)"
     )
     scores = runs.pivot(index="seed", columns="env_steps", values="mean_return").to_numpy().mean(1)

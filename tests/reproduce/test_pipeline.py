@@ -281,9 +281,26 @@ def test_a_task_without_a_reference_has_scores_and_no_normalised_ones() -> None:
         std=1.0,
         num_runs=3,
         rule="deterministic",
-        how="tabulated",
+        how="single runs",
     )
     table = pipeline._normalise(scores, {HOPPER: reference, ANT: None}, {HOPPER: 10.0, ANT: -1.0})
     assert table.normalised_score.tolist()[0] == 0.5
     assert table[["reference_score", "normalised_score"]].iloc[1].isna().all()
     assert table.random_score.tolist() == [10.0, -1.0]
+
+
+def test_a_score_that_its_source_states_is_a_departure(tmp_path: Path) -> None:
+    """Its rule is named once per step, beside what the settings depart from."""
+    plan = mujoco(tmp_path, [HOPPER])
+    how = [
+        "stated by the source: the best one",
+        "single runs",
+        "stated by the source: the best one",
+        "",
+    ]
+    env_steps = pd.array([1000, 1000, 1000, None], dtype="Int64")
+    verdicts = pd.DataFrame({"how": how, "env_steps": env_steps})
+    said = "the reference's score at 1,000 steps is stated by the source: the best one; ours is the"
+    *settings, rule = pipeline.departures(plan, verdicts)
+    assert settings == list(plan.departures)
+    assert rule == f"{said} mean over (0.9 t, t]"
