@@ -13,7 +13,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv test test-slow check format lint types train bench peers clean
+.PHONY: reproduce venv test test-slow check format lint types train published up-to-date
+.PHONY: bench peers clean
 
 ## Train the smoke grid and show its verdicts (under 15 minutes on two cores).
 reproduce: venv
@@ -37,8 +38,8 @@ test: venv
 test-slow: venv
 	$(PYTEST) -m slow
 
-## What continuous integration runs: format, lint, types, short trainings, tests.
-check: format lint types train test
+## What continuous integration runs: format, lint, types, published tables, trainings, tests.
+check: format lint types up-to-date train test
 
 format: venv
 	$(BIN)/ruff format --check .
@@ -53,6 +54,14 @@ types: venv
 ## Train every agent 2,000 steps past its learning start.
 train: venv
 	$(PYTEST) -m training $(BESIDE)
+
+## Draw everything under results/published again (under five minutes on two cores).
+published: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published
+
+## Fail, and name the folders, if tables under results/published are out of date.
+up-to-date: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published --check
 
 ## Benchmarks, without the type checks of the tests; results go to .benchmarks/.
 bench: venv

@@ -32,7 +32,7 @@ from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
 LAUNCHERS = ("local", "ray")
-VERBS = ("report", "evaluate", "compare", "throughput", "list", "tensorboard")
+VERBS = ("report", "evaluate", "compare", "throughput", "list", "published", "tensorboard")
 EPILOG = """\
 other commands:
   report AGENT SUITE           gather, check and draw again what was run
@@ -40,6 +40,7 @@ other commands:
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   throughput                   speeds as shares of the machine's, and the gate on them
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
+  published [--check]          draw all of results/published again, or say what is out of date
   tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
 """
 
@@ -58,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
         "compare": compare,
         "throughput": throughput,
         "list": list_all,
+        "published": draw_published,
         "tensorboard": tensorboard,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
@@ -305,6 +307,25 @@ def list_all(argv: Sequence[str]) -> int:
     for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
         print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent / 'index.html'}")
     return 0
+
+
+def draw_published(argv: Sequence[str]) -> int:
+    """Draw every published folder again, or say which tables are out of date."""
+    parser = _parser("published ", "keep every published folder small and draw it again")
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    options = parser.parse(argv)
+    from reproduce.published import find_plans, refresh, stale_table
+
+    stale = []
+    for plan in find_plans(PUBLISHED):
+        if not options.check:
+            refresh(plan)
+            print(plan.directory / "index.html")
+        elif name := stale_table(plan):
+            stale.append(str(plan.directory / name))
+    if stale:
+        print(f"out of date: {', '.join(stale)}: run `make published`", file=sys.stderr)
+    return int(bool(stale))
 
 
 def tensorboard(argv: Sequence[str]) -> int:

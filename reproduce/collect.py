@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.plan import Plan, Run, read_record
+from suite.files import DAMAGED, open_plain
 from suite.settings import UsageError
 from suite.tasks import find_task
 
@@ -22,15 +23,19 @@ CURVE_POINTS = 100
 def read_table(path: Path) -> pd.DataFrame:
     """Return a recorded CSV file without the torn line that a killed run may have left.
 
-    A file that cannot be opened, or lacks a whole row, gives an empty table.
+    Where there is only its compressed form, `path`.xz, that is read. A file that cannot be opened,
+    or lacks a whole row, gives an empty table.
 
     Raises:
         UsageError: if the file is not a table.
     """
     try:
-        content = path.read_bytes()
+        with open_plain(path) as file:
+            content = file.read()
     except OSError:
         return pd.DataFrame()
+    except DAMAGED as error:
+        raise UsageError(f"unreadable {path}.xz: {error}") from None
     whole = content[: content.rfind(b"\n") + 1]
     if whole.count(b"\n") < 2:
         return pd.DataFrame()

@@ -339,7 +339,8 @@ def single_runs() -> pd.DataFrame:
             a window could be empty, or be averaged over the part that was kept.
     """
     table = _table("curves_by_seed")
-    for (agent, source, env_id), runs in table.groupby(["agent", "source", "env_id"]):
+    for key, runs in table.groupby(["agent", "source", "env_id"]):
+        agent, source, env_id = map(str, key)
         interval = _sources(agent)[source].evaluation_interval_steps
         if runs["mean_return"].isna().any():
             raise UsageError(_refusal(source, "curves_by_seed.csv", env_id, "lacks a return"))

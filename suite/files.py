@@ -1,8 +1,10 @@
-"""Files: safe names, atomic writes, checksums."""
+"""Files: safe names, atomic writes, compression, checksums."""
 
 import errno
 import hashlib
+import io
 import json
+import lzma
 import os
 import re
 import uuid
@@ -51,6 +53,35 @@ def write_atomically(path: Path, content: bytes) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+DAMAGED = (lzma.LZMAError, EOFError)
+"""Errors of reading a compressed file that has changed or ends too early."""
+
+
+def compress(path: Path) -> None:
+    """Replace a file by its compressed form, `path`.xz, from which `open_plain` reads the same.
+
+    Raises:
+        OSError: if writing fails; the file is then kept.
+    """
+    write_atomically(_compressed(path), lzma.compress(path.read_bytes()))
+    path.unlink()
+
+
+def open_plain(path: Path) -> io.BufferedIOBase:
+    """Open a file, or its compressed form where there is only that, to read its content.
+
+    Raises:
+        OSError: if there is neither. Reading a damaged compressed file raises one of `DAMAGED`.
+    """
+    if not path.exists() and _compressed(path).exists():
+        return lzma.open(_compressed(path))
+    return path.open("rb")
+
+
+def _compressed(path: Path) -> Path:
+    return path.with_name(f"{path.name}.xz")
 
 
 def to_json(value: object) -> bytes:

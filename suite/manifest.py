@@ -1,15 +1,18 @@
 """SHA-256 sums of a finished run's files, which show any later change of them.
 
 `SHA256SUMS` has the format of `sha256sum`, so `sha256sum --check SHA256SUMS` works too. The
-manifest itself is checked as well: its bytes must equal the sums that the files give now.
+manifest itself is checked as well: its bytes must equal the sums that the files give now. A
+compressed file counts by its content (`xz --decompress` it for `sha256sum`). The policy of a
+published run may be left out: its sums are then comments, by which a copy can still be checked.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from suite.files import write_atomically
+from suite.files import DAMAGED, open_plain, write_atomically
 
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
@@ -17,6 +20,8 @@ POLICY = ("policy.safetensors", "policy.json")
 FILES = (*TABLES, *POLICY, MANIFEST)
 """Files that a run writes beside `run.json`."""
 COVERED = (*TABLES, *POLICY, "run.json")
+LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  policy\.(safetensors|json)\n")
+"""Line of a manifest for a file that its folder lacks on purpose."""
 
 
 def write_manifest(folder: Path, record: bytes) -> None:
@@ -36,13 +41,26 @@ def damage(folder: Path) -> str:
     Raises:
         FileNotFoundError: if the folder has no manifest.
     """
-    stamps = [_stamp(folder / name) for name in (*COVERED, MANIFEST)]
-    return ", ".join(_damaged(folder, tuple(stamps)))
+    names = (*COVERED, *(f"{name}.xz" for name in COVERED), MANIFEST)
+    return ", ".join(_damaged(folder, tuple(_stamp(folder / name) for name in names)))
+
+
+def leave_out_policy(folder: Path) -> None:
+    """Delete a run's policy; its sums stay in the manifest, where there is one, as comments."""
+    path = folder / MANIFEST
+    if path.exists():
+        lines = path.read_bytes().splitlines(keepends=True)
+        endings = tuple(f"  {name}\n".encode() for name in POLICY)
+        is_policy = [line.endswith(endings) and line[:1] != b"#" for line in lines]
+        marked = [b"# left out: " * out + line for out, line in zip(is_policy, lines, strict=True)]
+        write_atomically(path, b"".join(marked))
+    for name in POLICY:
+        (folder / name).unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
 def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
-    stored, sums = (folder / MANIFEST).read_bytes(), _sums(folder)
+    stored, sums = LEFT_OUT.sub(b"", (folder / MANIFEST).read_bytes()), _sums(folder)
     if stored == _render(sums):
         return ()
     lines = stored.decode(errors="replace").split("\n")
@@ -57,10 +75,12 @@ def _sums(folder: Path) -> dict[str, str]:
     sums: dict[str, str] = {}
     for name in COVERED:
         try:
-            with (folder / name).open("rb") as file:
+            with open_plain(folder / name) as file:
                 sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             continue
+        except DAMAGED:
+            sums[name] = "unreadable"
     return sums
 
 

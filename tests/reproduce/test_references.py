@@ -276,7 +276,7 @@ def test_every_source_states_where_it_comes_from(agent) -> None:
     assert sources(agent)
     for entry in sources(agent):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", entry.repository)
-        assert re.fullmatch(r"[0-9a-f]{40}", entry.commit)
+        assert re.fullmatch(r"[0-9a-f]{40}", entry.commit or "")
         assert entry.licence in {"MIT", "Apache-2.0"}
         assert entry.path
         assert entry.notes.strip()
