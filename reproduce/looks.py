@@ -94,7 +94,7 @@ def declare(
                 go_on = f"--until-decided --max-seeds {len(before.seeds)}"
             raise UsageError(
                 f"{task} was started with {before}: go on with {go_on}, or start anew "
-                "beside it with --fresh"
+                "beside it with --fresh --no-published and other --seeds (the same give the same)"
             )
     return looks
 

@@ -513,6 +513,8 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
 def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
     """Return the plan with the looks that were declared when its tasks were first started.
 
+    Where published runs count, so do the looks that were declared for them: their scores are known.
+
     Args:
         plan: what is asked for now.
         until_decided: whether it asks for several looks.
@@ -521,6 +523,12 @@ def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
         UsageError: if it cannot keep to what was declared.
     """
     declared = read_declared(plan.directory / "plan.json")
+    if plan.published:
+        folder = _folder(PUBLISHED, plan.agent, plan.suite, plan.source, plan.preset)
+        published = read_declared(folder / "plan.json")
+        runs = plan.runs() if published else []
+        taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
+        declared = {key: looks for key, looks in published.items() if key[0] in taken} | declared
     looks = declare(declared, plan.env_steps, plan.seeds, until_decided=until_decided)
     return dataclasses.replace(plan, looks=looks)
 

@@ -124,12 +124,21 @@ anything = st.recursive(
 )
 
 
+some_seeds = st.integers(0, 21).map(lambda count: list(range(1, count + 1)))
+some_looks = st.lists(st.integers(0, 21), max_size=4)
+
+
 @settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     looks=anything
     | st.lists(
         st.fixed_dictionaries(
-            {"task": anything, "env_steps": anything, "seeds": anything, "looks": anything}
+            {
+                "task": anything,
+                "env_steps": st.integers(1, 9) | anything,
+                "seeds": some_seeds | anything,
+                "looks": some_looks | anything,
+            }
         )
     )
 )
@@ -141,6 +150,40 @@ def test_tampered_looks_are_refused_or_could_have_been_declared(looks) -> None:
         return
     for each in declared.values():
         assert each.counts in ((len(each.seeds),), several_looks(len(each.seeds)).counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "declarable"),
+    [([3], False), ([20], True), ([5, 10, 20], True), ([5, 20], False), ([3, 5, 10, 20], False),
+     ([5, 10], False), ([10, 5, 20], False), ([], False)],
+)  # fmt: skip
+def test_only_the_looks_of_the_schedule_are_read(counts, declarable) -> None:
+    """Of twenty seeds: one look at all of them, or the three that were calibrated."""
+    row = {"task": "T", "env_steps": 1, "seeds": list(range(1, 21)), "looks": counts}
+    if declarable:
+        assert from_json({"looks": [row]})["T", 1].counts == tuple(counts)
+    else:
+        with pytest.raises(ValueError, match="no looks that are ever declared"):
+            from_json({"looks": [row]})
+
+
+def test_seeds_that_were_published_had_their_look(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Three declared, two added: elsewhere their five scores are as well known, and exploratory."""
+    for num_seeds in (3, 5):
+        plan = started(mujoco(published, num_seeds=num_seeds))
+    for run in plan.runs():
+        record_run(plan, HOPPER, run.seed)
+    again = mujoco(tmp_path / "runs", num_seeds=5)
+    assert [run.status for run in again.runs()] == ["finished"] * 5
+    assert again.looks == {HOPPER: one_look((1, 2, 3))}
+    with pytest.raises(UsageError, match=r"start anew .*--fresh --no-published"):
+        mujoco(tmp_path / "runs", num_seeds=10, until_decided=True)
+    assert mujoco(tmp_path / "runs", seeds=[6, 7, 8]).looks == {HOPPER: one_look((6, 7, 8))}
+    for others in ({"settings": ["gamma=0.98"]}, {"published": False}):
+        plan = mujoco(tmp_path / "runs", num_seeds=5, **others)
+        assert plan.looks == {HOPPER: one_look(range(1, 6))}
 
 
 @settings(derandomize=True)
