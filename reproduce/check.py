@@ -576,8 +576,8 @@ def suite_summary(
 
     Returns:
         One row per statistic (iqm, median, mean, optimality_gap of reference-normalised scores;
-        human_normalised_median, human_normalised_iqm) with its 95 % interval, the number of tasks
-        and the number of runs over all tasks; NaN if no task counts.
+        human_normalised_median, human_normalised_iqm) with 95 % of its resamples, the number of
+        tasks and the number of runs over all tasks; NaN if no task counts.
 
     Raises:
         ValueError: if a human score is not above the random one.

@@ -505,7 +505,7 @@ def _curve_legend(
         handles.append(Line2D([], [], color=OURS, lw=2.4, label="ours, mean"))
     if any(rows["seed"].nunique() > 1 for _, rows in curves.groupby("task")):
         handles += [
-            Patch(color=OURS, alpha=0.22, lw=0, label="95 % bootstrap band"),
+            Patch(color=OURS, alpha=0.22, lw=0, label="95 % of bootstrap resamples"),
             Line2D([], [], color=OURS, lw=0.8, alpha=0.5, label="each seed"),
         ]
     rules = set(curves["rule"].dropna())

@@ -176,15 +176,16 @@ def test_one_seed_has_no_band(tmp_path: Path, figures: list[Figure]) -> None:
     curves = curve("A", 1, [10, 20, 30])
     paths = plot.draw_curves(curves, no_rows("reference_curves"), verdict("A"), tmp_path)
     assert not figures[0].axes[0].collections
-    assert "95 % bootstrap band" not in svg_texts(paths[0])
+    assert "95 % of bootstrap resamples" not in svg_texts(paths[0])
 
 
 def test_the_band_is_the_bootstrap_band_of_the_drawn_points(
     tmp_path: Path, figures: list[Figure]
 ) -> None:
-    """The band of three parallel curves lies between the outer two, around the middle one."""
+    """Of three parallel curves it is their range, so it claims no confidence of 95 %."""
     curves = pd.concat([curve("A", seed, [10, 20], seed) for seed in (1, 2, 3)])
-    plot.draw_curves(curves, no_rows("reference_curves"), verdict("A"), tmp_path)
+    paths = plot.draw_curves(curves, no_rows("reference_curves"), verdict("A"), tmp_path)
+    assert "95 % of bootstrap resamples" in svg_texts(paths[0])
     vertices = figures[0].axes[0].collections[0].get_paths()[0].vertices
     ends = np.asarray(vertices)[np.asarray(vertices)[:, 0] == 20][:, 1]
     assert (ends.min(), ends.max()) == (20, 60)
