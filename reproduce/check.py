@@ -348,7 +348,7 @@ def judge_looks(
     return Judged(looks, tuple(at_looks), shown, is_exploratory)
 
 
-def judge_suite(judged: Mapping[str, Judged]) -> SuiteVerdict:
+def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
     """Judge the mean over tasks of (ours - random) / (reference - random) - 1, look by look.
 
     At each look a task takes part with the seeds of that look, or of the earlier one that decided
@@ -356,9 +356,12 @@ def judge_suite(judged: Mapping[str, Judged]) -> SuiteVerdict:
     standard deviation over runs.
 
     Args:
-        judged: every task.
+        judged: every task of the plan.
+        absent: tasks of the suite that the plan leaves out; they are named, for who chooses the
+            tasks can choose the verdict.
     """
     reasons = {task: _why_left_out(each.shown) for task, each in judged.items()}
+    reasons |= {", ".join(absent): "not planned"} if absent else {}
     left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items() if reason)
     counted = [each for task, each in judged.items() if not reasons[task]]
     if len(counted) < MIN_TASKS:

@@ -12,7 +12,7 @@ from reproduce.check import STATUSES
 from reproduce.plan import Plan, read_record
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
-from suite.tasks import find_task, random_scores
+from suite.tasks import find_suite, find_task, random_scores
 
 
 def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:
@@ -64,7 +64,8 @@ def gather(
     judged = check.judge_tasks(scores, judging, zeros, statuses, plan.looks)
     verdicts = check.verdict_table(judged, scores, judging, statuses)
     areas = collect.collect_areas(plan, curves, drawn, zeros)
-    suite = [dataclasses.asdict(check.judge_suite(judged))] if len(judged) > 1 else []
+    absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
+    suite = [dataclasses.asdict(check.judge_suite(judged, absent))] if len(judged) > 1 else []
     return {
         "curves": curves,
         "reference_curves": drawn,

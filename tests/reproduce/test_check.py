@@ -551,6 +551,8 @@ def test_a_suite_says_what_it_leaves_out_and_why() -> None:
         "Near: its reference is within two standard deviations of a random policy; "
         "None: no comparable reference at this step and rule"
     )
+    chosen = judge_suite({"A": fine, "B": fine}, ["Poor", "Worse"])
+    assert (chosen.verdict, chosen.left_out) == ("reproduced", "Poor, Worse: not planned")
     alone = judge_suite({"A": fine, "None": judged["None"]})
     assert (alone.verdict, alone.num_tasks) == ("not judged", 1)
     assert np.isnan(alone.p_below)

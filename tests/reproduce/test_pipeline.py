@@ -289,6 +289,12 @@ def test_a_task_without_a_reference_has_scores_and_no_normalised_ones() -> None:
     assert table.random_score.tolist() == [10.0, -1.0]
 
 
+def test_a_suite_names_the_tasks_that_were_not_planned(tmp_path: Path) -> None:
+    """Hopper and Ant of five: the other three are named in the suite's row."""
+    (row,) = gather(mujoco(tmp_path, [HOPPER, ANT]))["suite"].to_dict("records")
+    assert row["left_out"].endswith("HalfCheetah-v4, Walker2d-v4, Humanoid-v4: not planned")
+
+
 def test_a_score_that_its_source_states_is_a_departure(tmp_path: Path) -> None:
     """Its rule is named once per step, beside what the settings depart from."""
     plan = mujoco(tmp_path, [HOPPER])
