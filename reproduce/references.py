@@ -195,13 +195,14 @@ def first_evaluations(
         last_step: the last step at which nothing is learned yet.
 
     Returns:
-        The return of each run; empty if the source has no single runs that compare, or began later.
+        The return of each run, to two decimals; empty if the source has no single runs that
+        compare, or began later.
     """
     comparable = _comparable(agent, task, "").query("source == @source")
     runs = _table("curves_by_seed").query("agent == @agent and source == @source")
     runs = runs[runs["env_id"].isin(comparable["env_id"])]
     first = runs.query("env_steps == env_steps.min() and env_steps <= @last_step")
-    return first["mean_return"].to_numpy(dtype=float)
+    return first["mean_return"].to_numpy(dtype=float).round(2)
 
 
 def coverage(agent: str, source: str) -> pd.DataFrame:
