@@ -616,7 +616,9 @@ def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
     return unroll
 
 
-def _filled_replay(config: UnrollConfig, spaces: Spaces, behaviour: np.ndarray) -> UnrollReplay:
+def _filled_replay(
+    config: acer.Config | acer_continuous.Config, spaces: Spaces, behaviour: np.ndarray
+) -> UnrollReplay:
     """Return a replay of random steps; the policy that acts is always `behaviour`, `[N, D]`."""
     replay, generator = (
         UnrollReplay(spaces, config, behaviour.shape[1], CPU),
