@@ -98,6 +98,7 @@ def run(argv: Sequence[str]) -> int:
         action="store_true",
         help="run what is finished under results/published all the same",
     )
+    _add_older(parser)
     parser.add_argument(
         "--fresh",
         action="store_true",
@@ -145,6 +146,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         runs_dir=fresh_directory(options.runs_dir) if options.fresh else options.runs_dir,
         settings=options.settings,
         published=not options.no_published,
+        accept_older_code=options.accept_older_code,
         cluster=cluster,
     )
     plan = keep_looks(plan, until_decided=options.until_decided)
@@ -158,6 +160,8 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     for task, looks in plan.looks.items():
         if not set(plan.seeds) <= set(looks.seeds):
             _say(console, f"{task} was started with {looks}; with more it is exploratory")
+    for line in _older_lines(plan):
+        _say(console, line)
     if options.dry_run:
         return 0
     return _run_plan(plan, console)
@@ -167,9 +171,11 @@ def report_again(argv: Sequence[str]) -> int:
     """Do everything but run, for a plan that was run before."""
     parser = _parser("report ", "gather, check and draw again what was run")
     _add_grid(parser)
+    _add_older(parser)
     options = parser.parse(argv)
     check_writable(options.runs_dir)
     plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
+    plan = replace(plan, accept_older_code=options.accept_older_code)
     say_todays_name(options.like, plan.source)
     return _report(plan, _console())
 
@@ -436,6 +442,22 @@ def _add_grid(parser: Parser) -> None:
     parser.add_argument("suite", help=", ".join(SUITES))
     parser.add_argument("--like", metavar="SOURCE", help="default: the suite's, first in `list`")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+
+
+def _add_older(parser: Parser) -> None:
+    parser.add_argument(
+        "--accept-older-code",
+        action="store_true",
+        help="count finished runs of code that was not verified to do what today's does",
+    )
+
+
+def _older_lines(plan: Plan) -> list[str]:
+    """Return a line for every task with finished runs that are not known to be today's code's."""
+    from reproduce.older import by_task
+
+    described = by_task(plan.runs())
+    return [f"{task}: {sentence}" for task, (_, sentence) in described.items() if sentence]
 
 
 def _console() -> Console:

@@ -39,7 +39,7 @@ MAX_SEEDS = 10_000
 MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
 
-STATUSES = ("finished", "failed", "diverged", "running", "planned")
+STATUSES = ("finished", "failed", "diverged", "running", "planned", "unverified")
 
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
@@ -452,8 +452,8 @@ def judge_tasks(
             step and one rule per task.
         references: by task; a missing task has no reference.
         random_scores: scores of a random policy by task; may lack tasks.
-        runs_by_status: columns task, seed, status; one row per planned run, with the status
-            finished, failed, diverged, running or planned.
+        runs_by_status: columns task, seed, status; one row per planned run, with a status of
+            `STATUSES`.
         looks: by task; a missing task has one look at all its seeds.
 
     Returns:
@@ -537,7 +537,7 @@ def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
     suffixes = {"diverged": ", counted as a random policy"}
     notes += [
         f"{(statuses == status).sum()} of {len(statuses)} runs {status}{suffixes.get(status, '')}"
-        for status in ("failed", "diverged", "running", "planned")
+        for status in STATUSES[1:]
         if (statuses == status).any()
     ]
     return notes

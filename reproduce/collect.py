@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reproduce.plan import Plan, Run, read_record
+from reproduce.plan import Plan, Run
 from suite.files import DAMAGED, open_plain
+from suite.records import read_record
 from suite.settings import UsageError
 from suite.tasks import find_task
 
@@ -259,8 +260,8 @@ def first_record(plan: Plan) -> Mapping[str, Any]:
 
 
 def _readable(plan: Plan) -> list[Run]:
-    """Return the runs whose files are undamaged."""
-    return [run for run in plan.runs() if run.status != "damaged"]
+    """Return the runs whose files are undamaged, and not of code that was not verified."""
+    return [run for run in plan.runs() if run.status not in ("damaged", "unverified")]
 
 
 def _describe(run: Run) -> dict[str, Any]:
@@ -270,7 +271,8 @@ def _describe(run: Run) -> dict[str, Any]:
         "task": run.task,
         "seed": run.seed,
         "status": "failed" if run.status == "damaged" else run.status,
-        "error": record.get("error") or "",
+        "error": record.get("error") or (run.remark if run.status == "damaged" else ""),
+        "remark": run.remark,
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),
         "device": _device(run),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from reproduce.collect import score, throughput
 from reproduce.inference import sample, welch
-from reproduce.plan import read_record
+from suite.records import read_record, twin_of
 from suite.settings import UsageError
 
 COLUMNS = [
@@ -81,7 +81,13 @@ def _finished(runs: Path) -> dict[str, list[Path]]:
     for file in sorted(runs.glob("*/seed-*/run.json")):
         record = read_record(file.parent)
         if record and record["status"] == "finished" and file.parent.name.count(".") == 0:
-            found.setdefault(record["task"], []).append(file.parent)
+            of_task = found.setdefault(record["task"], [])
+            twin = twin_of(file.parent, of_task)
+            if twin is not None:
+                raise UsageError(
+                    f"{file.parent} has the updates of {twin}, row by row: one is a copy"
+                )
+            of_task.append(file.parent)
     if not found:
         raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
     return found

@@ -7,9 +7,9 @@ import numpy as np
 from scipy import stats
 
 import agents
-from reproduce.plan import read_record
 from suite.evaluation import evaluate
 from suite.randomness import environment_seeds, stream
+from suite.records import read_record
 from suite.settings import UsageError
 from suite.vector_env import VectorEnv
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from reproduce import check, collect, fingerprints, plot, references, report
+from reproduce import check, collect, fingerprints, older, plot, references, report
 from reproduce.check import STATUSES
 from reproduce.plan import Plan, read_record
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
 from suite.tasks import find_suite, find_task, random_scores
+
+MARKS = ("", "left out", "counted")
+"""What may become of older runs; of several tasks the last holds for their suite."""
 
 
 def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:
@@ -62,10 +65,11 @@ def gather(
     )
     statuses = runs[["task", "seed", "status"]]
     judged = check.judge_tasks(scores, judging, zeros, statuses, plan.looks)
-    verdicts = check.verdict_table(judged, scores, judging, statuses)
+    verdicts = _mark(plan, check.verdict_table(judged, scores, judging, statuses))
     areas = collect.collect_areas(plan, curves, drawn, zeros)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
     suite = [dataclasses.asdict(check.judge_suite(judged, absent))] if len(judged) > 1 else []
+    suite = [row | {"older_runs": max(verdicts["older_runs"], key=MARKS.index)} for row in suite]
     return {
         "curves": curves,
         "reference_curves": drawn,
@@ -191,6 +195,19 @@ def tally(runs: pd.Series) -> str:
         if count or status == "finished"
     ]
     return f"{len(runs)} planned = " + " + ".join(parts)
+
+
+def _mark(plan: Plan, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `older_runs` to the table of verdicts, and its sentence to the notes."""
+    described = older.by_task(plan.runs())
+    marks = [described[task][0] for task in verdicts["task"]]
+    notes = [
+        "; ".join(filter(None, (note, described[task][1])))
+        for task, note in zip(verdicts["task"], verdicts["note"], strict=True)
+    ]
+    columns = list(verdicts.columns)
+    columns.insert(columns.index("exploratory") + 1, "older_runs")
+    return verdicts.assign(note=notes, older_runs=marks)[columns]
 
 
 def _normalise(

@@ -11,16 +11,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import agents
 from reproduce.looks import Declared, Looks, declare, read_declared, to_json, worth_declaring
+from reproduce.origin import code_that_made, why_older
+from suite.behaviour import code_name
 from suite.command_line import override
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import find_device, machine, num_cores, sources
-from suite.manifest import MANIFEST, damage
+from suite.records import ENDED, read_record, seed_of, twin_of
 from suite.settings import (
     BUDGETS,
     Preset,
@@ -37,9 +40,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "results" / "published"
 NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
 """Fields of a configuration that do not change what is learned per step and seed."""
-RECORD_STATUSES = ("running", "finished", "diverged", "failed")
-RECORD_TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
-"""What a record must agree with to be read; it may lack the last two."""
 PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
     *("workers", "published"),
@@ -60,13 +60,19 @@ class Run:
     status: str
     """`planned`, or what its record says.
 
-    A `damaged` run was finished; its files have changed since.
+    A `damaged` run was finished; it is not what its folder says, or its files have changed since.
+    An `unverified` one was finished by code that nobody compared with today's.
     """
+    remark: str = ""
+    """What is wrong with a finished run of this task and seed, wherever it lies; `older` says which
+    finished runs count in spite of it."""
+    code: str = ""
+    """Name of the code that made it, if it counts; see `suite.behaviour.code_name`."""
 
     @property
     def has_ended(self) -> bool:
         """Return whether its result is kept; other runs start or resume."""
-        return self.status in ("finished", "diverged")
+        return self.status in ENDED
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,13 @@ class Plan:
     preset: Preset[Any]
     cluster: Cluster | None = None
     """Where it runs; None: on this machine."""
+    accept_older_code: bool = False
+    """Whether finished runs count although nobody knows whether today's code would make them."""
+
+    @cached_property
+    def sources(self) -> Mapping[str, str]:
+        """Checksums of the agent's code when the plan was first asked about its runs."""
+        return sources(self.agent)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -164,11 +177,14 @@ class Plan:
         Raises:
             UsageError: if a finished run was made with other settings.
         """
-        return [
+        runs = [
             self.run(task, seed)
             for task in self.env_steps
             for seed in self.seeds[: self.num_seeds[task]]
         ]
+        for task in self.env_steps:
+            self._refuse_pooling([run for run in runs if run.task == task])
+        return runs
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
@@ -220,27 +236,28 @@ class Plan:
     def refuse_mixture(self) -> None:
         """Refuse to add runs to a grid whose finished runs were made otherwise.
 
-        Every finished run of the plan's folder counts, whether or not it is in the plan. Records of
-        the first schema version do not say what made them and are believed; so are published runs,
-        whose commits the page shows.
+        Every finished run of the plan's folder is looked at, whether or not it is in the plan.
 
         Raises:
             UsageError: naming the run and what differs, code or settings.
         """
-        ours = sources(self.agent)
         for path in sorted(self.directory.glob("*/seed-*/run.json")):
             record = read_record(path.parent)
             if "." in path.parent.name or record is None:
                 continue
-            if record["status"] in ("finished", "diverged"):
+            if record["status"] in ENDED:
                 settings = self._differences(record)
-                files = changed_sources(record.get("sources", ours), ours)
-                code = files and f"{files} since commit {str(record.get('commit'))[:7]}"
-                if settings or code:
-                    kind = "settings" if settings else "code"
+                older = why_older(self.agent, self.sources, path.parent, record)
+                if settings:
                     raise UsageError(
-                        f"{path.parent} was run with other {kind} ({settings or code}): start "
+                        f"{path.parent} was run with other settings ({settings}): start "
                         "anew beside it with --fresh, or choose another --runs-dir"
+                    )
+                if older and not self.accept_older_code:
+                    raise UsageError(
+                        f"{path.parent} was run with other code ({older}): start anew beside it "
+                        "with --fresh, verify today's code with `python -m tests.golden --agent "
+                        f"{self.agent}`, or count such runs knowingly with --accept-older-code"
                     )
 
     def check_memory(self) -> None:
@@ -287,6 +304,7 @@ class Plan:
         runs_dir = self.directory.parents[1]
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
+        words += ["--accept-older-code"] if self.accept_older_code else []
         if self.device != _find_device("auto", self.cluster):
             words += ["--device", self.device]
         if not self.has_default_workers:
@@ -319,13 +337,12 @@ class Plan:
         """
         env_steps = self.env_steps[task]
         here = self.directory / task / f"seed-{seed}"
-        places = [here]
-        if self.published:
-            published = _folder(PUBLISHED, self.agent, self.suite, self.source, self.preset)
-            places.append(published / task / here.name)
-        for place in places:
+        remark = ""
+        for place in (folder / here.name for folder in self._folders(task)):
             record = read_record(place)
-            if record is None or record["status"] not in ("finished", "diverged"):
+            if record is not None and record["status"] == "damaged" and place != here:
+                remark = f"in {place.parent} is damaged: seed-{seed} {record['error']}"
+            if record is None or record["status"] not in ENDED:
                 continue
             differs = self._differences(record)
             if differs and place == here:
@@ -333,20 +350,64 @@ class Plan:
                     f"{place} was run with other settings ({differs}): "
                     "start anew beside it with --fresh, or choose another --runs-dir"
                 )
-            if not differs and record["config"]["env_steps"] >= env_steps:
-                return Run(task, seed, env_steps, place, record["status"])
+            if differs or record["config"]["env_steps"] < env_steps:
+                continue
+            run = self._ended(task, seed, place, record)
+            if run.has_ended or place == here:
+                return run
+            remark = run.remark
         record = read_record(here)
         status = record["status"] if record else "planned"
-        return Run(task, seed, env_steps, here, "planned" if status == "finished" else status)
+        status = "planned" if status == "finished" else status
+        return Run(task, seed, env_steps, here, status, remark)
+
+    def _ended(self, task: str, seed: int, place: Path, record: Mapping[str, Any]) -> Run:
+        """Return a run that has ended, `damaged` or `unverified` if it does not count."""
+        run = Run(task, seed, self.env_steps[task], place, record["status"])
+        others = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
+        earlier = [path for path in sorted(others) if seed_of(path) in range(seed)]
+        twin = twin_of(place, earlier) if run.status == "finished" else None
+        if twin is not None:
+            return replace(run, status="damaged", remark=f"has the updates of {twin}, row by row")
+        code = code_that_made(self.agent, self.sources, place, record)
+        remark = why_older(self.agent, self.sources, place, record)
+        if remark and not self.accept_older_code:
+            return replace(run, status="unverified", remark=remark)
+        return replace(run, remark=remark, code=code)
+
+    def _folders(self, task: str) -> list[Path]:
+        """Return the folders that hold a task's runs: the plan's own, and the published."""
+        folders = [self.directory / task]
+        if self.published:
+            published = _folder(PUBLISHED, self.agent, self.suite, self.source, self.preset)
+            folders.append(published / task)
+        return folders
+
+    def _refuse_pooling(self, runs: Sequence[Run]) -> None:
+        """Refuse a task whose runs are of several codes, of which nobody knows that they agree.
+
+        Raises:
+            UsageError: naming them.
+        """
+        codes: dict[str, list[int]] = {}
+        today = code_name(self.agent, self.sources)
+        for run in runs:
+            codes.setdefault(run.code or today, []).append(run.seed)
+        if len(codes) > 1:
+            each = "; ".join(f"{code}: {' '.join(map(str, of))}" for code, of in codes.items())
+            raise UsageError(
+                f"{runs[0].task}: seeds of different code are never judged together ({each}): "
+                "choose --seeds of one, or leave out --accept-older-code"
+            )
 
     def _differences(self, record: Mapping[str, Any]) -> str:
         """Return which settings of a recorded run are not this plan's; empty if none."""
         ours = json.loads(json.dumps(dataclasses.asdict(self.config)))
         theirs = recorded_settings(type(self.config), record["config"])
         return ", ".join(
-            f"{key} {theirs[key]} there, {value} here"
-            for key, value in ours.items()
-            if key not in NOT_SETTINGS and key in theirs and theirs[key] != value
+            f"{key} {theirs.get(key, 'unknown')} there, {ours.get(key, 'unknown')} here"
+            for key in {**ours, **theirs}
+            if key not in NOT_SETTINGS and theirs.get(key, "unknown") != ours.get(key, "unknown")
         )
 
     def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
@@ -397,6 +458,7 @@ def make_plan(
     runs_dir: Path = Path("runs"),
     settings: Sequence[str] = (),
     published: bool = True,
+    accept_older_code: bool = False,
     cluster: Cluster | None = None,
 ) -> Plan:
     """Return the plan that the command line asks for. Nothing is written.
@@ -417,6 +479,7 @@ def make_plan(
         runs_dir: where runs go.
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.
+        accept_older_code: count finished runs of code that was not verified.
         cluster: where it runs; default: on this machine.
 
     Raises:
@@ -463,6 +526,7 @@ def make_plan(
         workers=workers or _workers(device, preset.cores_per_run, cluster),
         directory=_folder(runs_dir, agent, suite, source, preset),
         published=published,
+        accept_older_code=accept_older_code,
         config=config,
         preset=preset,
         cluster=cluster,
@@ -551,40 +615,6 @@ def _is_plan(saved: Any) -> bool:
         and isinstance(saved["published"], bool)
         and bool(steps and seeds)
     )
-
-
-def read_record(directory: Path) -> dict[str, Any] | None:
-    """Return a run's `run.json`; None if it is absent or not a record.
-
-    If the manifest of a finished run does not fit its files, `status` is `damaged`, `error` names
-    the files, and the rest of the record is invalid.
-    """
-    record = _read_record(directory)
-    if record and record["status"] in ("running", "failed", "diverged"):
-        return record
-    damaged = ""
-    if (directory / MANIFEST).exists():
-        damaged = damage(directory)
-    elif record and record["status"] == "finished" and record.get("schema_version", 1) != 1:
-        damaged = MANIFEST  # the first schema version had none
-    if not damaged:
-        return record
-    bare = {"task": "", "seed": -1, "config": {"env_steps": 0}}
-    error = f"differs from its manifest: {damaged}"
-    return {**bare, "status": "damaged", "error": error}
-
-
-def _read_record(directory: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads((directory / "run.json").read_bytes())
-        json.dumps(record, ensure_ascii=False).encode()  # refuses half a surrogate pair
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
-        return None
-    typed = all(isinstance(record.get(key, kind()), kind) for key, kind in RECORD_TYPES.items())
-    named = {"task", "seed"} <= record.keys() and record.get("status") in RECORD_STATUSES
-    return record if typed and named and type(record["config"].get("env_steps")) is int else None
 
 
 def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.lease import Leases
-from reproduce.plan import Group, Plan, Run, changed_sources, read_record
+from reproduce.plan import Group, Plan, Run, changed_sources
 from reproduce.processes import AgentProcess, End
 from reproduce.progress import Board, Progress, read_progress, start_progress
 from suite.files import CHECKPOINT, NO_SPACE, write_json
 from suite.hardware import sources
+from suite.records import read_record
 from suite.settings import UsageError
 
 POLL_SECONDS = 0.5

@@ -25,6 +25,7 @@ from reproduce.plan import ROOT, Cluster, Group, Plan
 from reproduce.pool import Pool, Worker
 from reproduce.processes import End
 from reproduce.progress import Progress
+from suite.behaviour import DECLARED
 from suite.files import NO_SPACE, write_json
 from suite.hardware import REVISION, SETTINGS, revision
 from suite.settings import UsageError
@@ -71,10 +72,10 @@ def connect(address: str | None) -> Iterator[Cluster]:
 
 
 def copy_code(folder: Path) -> None:
-    """Copy the files that an agent's command reads: the code, sources' settings, a revision."""
+    """Copy the files that an agent's command reads: code, settings, behaviours, a revision."""
     for name in CODE:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in ROOT.glob(SETTINGS.format(agent="*")):
+    for path in (DECLARED, *ROOT.glob(SETTINGS.format(agent="*"))):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

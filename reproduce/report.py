@@ -45,21 +45,21 @@ COLUMNS = {
         *("learning_share", "other_share", "env_frames_per_second"),
     ),
     "verdicts": (
-        *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
-        *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
-        *("reference_mean", "reference_std", "reference_num_runs", "how", "random_score", "margin"),
-        *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
+        *("task", "verdict", "exploratory", "older_runs", "env_steps", "rule", "num_seeds"),
+        *("num_failed", "num_diverged", "looks", "look", "level", "score_mean", "score_std"),
+        *("reference_source", "reference_mean", "reference_std", "reference_num_runs", "how"),
+        *("random_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
         *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
         *("area_mean", "area_std", "reference_area", "fingerprint"),
     ),
     "suite": (
-        *("verdict", "exploratory", "num_tasks", "num_seeds", "level", "difference", "ci_low"),
-        *("ci_high", "margin", "p_below", "left_out", "note"),
+        *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds", "level"),
+        *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),
     ),
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
     "runs": (
-        *("task", "seed", "status", "error", "env_steps", "wall_seconds", "device", "cpu", "gpu"),
-        *("commit", "dirty", "command", "log_tail"),
+        *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
+        *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),
     ),
 }
 """Columns of every tidy file, by its stem."""
@@ -68,7 +68,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
         *("note", "statistic", "status", "error", "cpu", "gpu", "commit"),
-        *("dirty", "command", "log_tail", "looks", "left_out", "how"),
+        *("dirty", "command", "log_tail", "looks", "left_out", "how", "older_runs", "remark"),
     )
 )
 
@@ -235,8 +235,11 @@ def is_exploratory(row: Mapping[str, Any]) -> bool:
 
 
 def verdict_words(row: Mapping[str, Any]) -> str:
-    """Return a verdict as it is shown, marked if it is exploratory."""
-    return f"{row.get('verdict', 'not judged')}{', exploratory' * is_exploratory(row)}"
+    """Return a verdict as it is shown, marked if it is exploratory or older code made runs."""
+    older = row.get("older_runs")
+    words = [str(row.get("verdict", "not judged")), "exploratory" * is_exploratory(row)]
+    words.append(f"older runs {older}" if older and pd.notna(older) else "")
+    return ", ".join(filter(None, words))
 
 
 def verdict_rows(directory: Path) -> list[dict[str, Any]]:
@@ -267,7 +270,7 @@ def verdict_lines(comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = 
 
     Returns:
         A row for the suite and for each task; below them, explanations of the suite and of every
-        task that is exploratory or not `reproduced`.
+        task that is marked or not `reproduced`.
     """
     if isinstance(comparison, pd.DataFrame):
         rows = _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
@@ -302,7 +305,7 @@ def verdict_lines(comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = 
         table.add_row(
             *(Text(_printable(cell)) for cell in cells), Text(_printable(verdict_words(row)), style)
         )
-        if row["verdict"] != "reproduced" or is_exploratory(row):
+        if verdict_words(row) != "reproduced":
             caption.append("\n" if caption else "").append(_printable(row["task"]), style)
             caption.append(_printable(f" {verdict_words(row)}. {explain(row)}"))
     table.caption = caption if caption else None
@@ -324,6 +327,12 @@ def headline(
     parts += [f"{verdicts.count(name)} {name}" for name in others if name not in VERDICTS[:2]]
     num_exploratory = sum(map(is_exploratory, rows))
     parts += [f"{num_exploratory} exploratory"] if num_exploratory else []
+    marks = [str(row.get("older_runs") or "") for row in rows]
+    parts += [
+        f"{marks.count(mark)} with older runs {mark}"
+        for mark in ("counted", "left out")
+        if mark in marks
+    ]
     if suite and total:
         parts.insert(0, f"the suite {verdict_words(suite)}")
     what = (
@@ -380,7 +389,7 @@ def write_page(directory: Path) -> Path:
         verdicts=verdicts,
         failures=[run for run in runs if run["status"] in ("failed", "diverged")],
         failures_shown_open=FAILURES_SHOWN_OPEN,
-        unfinished=[run for run in runs if run["status"] in ("running", "planned")],
+        unfinished=[run for run in runs if run["status"] in ("running", "planned", "unverified")],
         runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
         scores=_records(tables["scores"]),
         throughput=_records(tables["throughput"]),

@@ -1,5 +1,6 @@
 """The machine, package versions and code revision of a run."""
 
+import ast
 import ctypes
 import hashlib
 import json
@@ -7,7 +8,7 @@ import os
 import platform
 import re
 import subprocess
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -119,17 +120,52 @@ def revision() -> dict[str, Any]:
 def sources(agent: str) -> dict[str, str]:
     """Return the SHA-256 of every file that decides what an agent's run does, by path.
 
+    These are the agent's file, all that it imports of this project, and the sources' settings.
     Unlike a commit, the sums ignore changes of pages, tests and figures, and show changes that are
     not committed.
     """
     root = _root()
-    paths = [root / "agents" / f"{agent}.py", *sorted((root / "suite").glob("*.py"))]
+    paths = sorted(_imported(root, root / "agents" / f"{agent}.py"))
     paths += sorted(root.glob(SETTINGS.format(agent=agent)))
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths
         if path.exists()
     }
+
+
+def _imported(root: Path, file: Path) -> set[Path]:
+    """Return a file and all files below `root` that it imports, directly or not."""
+    found, waiting = set[Path](), [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and path.exists():
+            found.add(path)
+            waiting += _imports(root, path, path.read_bytes())
+    return found
+
+
+@lru_cache(maxsize=1024)  # a grid asks before every run that it starts
+def _imports(root: Path, path: Path, content: bytes) -> tuple[Path, ...]:
+    """Return where the modules may be that a file imports, wherever in it, and their packages."""
+    here = path.relative_to(root).parent.parts
+    names = {(*here, "__init__")}
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # a file that is being edited
+        return ()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {tuple(alias.name.split(".")) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = here[: len(here) - node.level + 1] if node.level else ()
+            module = (*package, *(node.module.split(".") if node.module else ()))
+            names |= {module, *((*module, alias.name) for alias in node.names)}
+    parts = {name[: i + 1] for name in names for i in range(len(name))}
+    modules = [root.joinpath(*part) for part in sorted(parts)]
+    return tuple(
+        place for it in modules for place in (it.with_name(f"{it.name}.py"), it / "__init__.py")
+    )
 
 
 def _root() -> Path:

@@ -58,6 +58,16 @@ def leave_out_policy(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def digest(folder: Path) -> str:
+    """Return one SHA-256 of a run's files as they are now: that of the manifest they would give."""
+    return _digest(folder, tuple(_stamp(folder / name) for name in COVERED))
+
+
+@lru_cache(maxsize=4096)
+def _digest(folder: Path, stamps: tuple[object, ...]) -> str:
+    return hashlib.sha256(_render(_sums(folder))).hexdigest()
+
+
 @lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
 def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
     stored, sums = LEFT_OUT.sub(b"", (folder / MANIFEST).read_bytes()), _sums(folder)

@@ -22,15 +22,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from suite import hardware
+from suite import behaviour, hardware
 from suite.command_line import RunOptions
 from suite.files import CHECKPOINT, extent, to_json, write_atomically, write_json
 from suite.manifest import FILES, TABLES, write_manifest
+from suite.records import SCHEMA_VERSION
 from suite.settings import UsageError, recorded_settings
 from suite.vector_env import Step
 
-SCHEMA_VERSION = 2
-"""Version 1 had no manifest and no checksums of the code."""
 SECTIONS = ("environment", "acting", "learning", "evaluation")
 EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
 TIMING_COLUMNS = (
@@ -137,6 +136,7 @@ class Recorder:
         self._columns: list[dict[str, tuple[str, ...]]] = [{} for _ in seeds]
         self._runs: list[dict[str, Any]] = []
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
+        sources = hardware.sources(str(run["agent"]))
         for seed in seeds:
             self._runs.append(
                 {
@@ -150,7 +150,8 @@ class Recorder:
                     "ended_at": None,
                     "wall_seconds": None,
                     **hardware.revision(),
-                    "sources": hardware.sources(str(run["agent"])),
+                    "sources": sources,
+                    "behaviour": behaviour.number_of(str(run["agent"]), sources),
                     "versions": hardware.versions(),
                     "machine": hardware.machine(),
                 }

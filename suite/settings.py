@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -64,14 +65,21 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "impala": {"drop_last_row": False},
     "sac": {"separate_heads": True},
 }
-"""Settings that an agent got after its first records, and the values that those ran with."""
+"""Settings that an agent got after its first records, and the values that those ran with.
+
+Of other younger settings it is the default.
+"""
 
 
 def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's settings by today's names, with those that are younger than the record."""
-    known = {field.name for field in dataclasses.fields(config_class)}
+    """Return a record's settings by today's names, with those that are younger than the record.
+
+    Values are those of JSON: a list for a tuple.
+    """
+    known = {field.name: field.default for field in dataclasses.fields(config_class)}
+    defaults = {name: value for name, value in known.items() if value is not dataclasses.MISSING}
     younger = YOUNGER.get(config_class.__module__.rpartition(".")[2], {})
-    return {**younger, **by_todays_names(settings, known)}
+    return {**json.loads(json.dumps(defaults)), **younger, **by_todays_names(settings, known)}
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -2,9 +2,13 @@
 
 Between them an agent's runs use every source, every choice that a setting offers and every branch;
 `test_golden.py` counts the first two. Sizes of networks and batches stay the source's in at least
-one run of every agent, as they decide how a processor adds up. Settings have their present names.
+one run of every agent, as they decide how a processor adds up.
+
+They are what the next base is made of. `golden.json` keeps every setting of the present base's
+runs: what is compared does not change with a preset.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +26,11 @@ class Run:
     """What differs from the source's."""
     cut: bool = False
     """Whether it is killed in its second half, and goes on from a checkpoint."""
+
+
+def configure(agent: Any, run: Run) -> Any:
+    """Return the configuration of a run, with the presets that an agent's module has today."""
+    return dataclasses.replace(agent.PRESETS[run.preset].config, **run.settings)
 
 
 def _run(
@@ -356,9 +365,7 @@ RUNS: dict[str, dict[str, Run]] = {
             trust_region_delta=None,
             max_gradient_norm=None,
         ),
-        "classic, chainerrl": _run(
-            "classic", "chainerrl", CLASSIC, REPLAY, hidden_sizes=(16,), unroll_length=10
-        ),
+        "classic, chainerrl, cut": _run("classic", "chainerrl", CLASSIC, REPLAY, cut=True),
         "classic, without replay": _run(
             "classic", "tuned", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10
         ),
@@ -406,6 +413,16 @@ RUNS: dict[str, dict[str, Run]] = {
             unroll_length=10,
             seeds=(9,),
             cut=True,
+        ),
+        "mujoco-small, time limits are ends": _run(
+            "mujoco-small",
+            "tuned",
+            MUJOCO,
+            REPLAY,
+            task="Reacher-v4",
+            unroll_length=10,
+            hidden_sizes=(16,),
+            time_limit_is_terminal=True,
         ),
         "classic, two seeds, cut": _run(
             "classic",

@@ -1,10 +1,9 @@
 """Run configurations with the agents that Python finds, and say what bytes they gave.
 
 A program of its own: `tests/golden/trees.py` starts it by its path, with another tree's root as
-`PYTHONPATH`, so that the same code asks any commit. It knows no more of an agent than `Config`,
-`PRESETS` and `train`. From standard input it reads `{"agent": ..., "tree": ..., "runs": {name:
-{"preset": ..., "settings": ..., "cut": ...}}}`, to standard output it writes a checksum for every
-file, by name of the run.
+`PYTHONPATH`, so that the same code asks any commit. It knows no more of an agent than `Config` and
+`train`. From standard input it reads `{"agent": ..., "tree": ..., "runs": {name: {"settings": ...,
+"cut": ...}}}`, to standard output it writes a checksum for every file, by name of the run.
 """
 
 import contextlib
@@ -61,12 +60,18 @@ class CutRecorder(Recorder):
         return super().checkpoint(actions)
 
 
-def configure(agent: Any, preset: tuple[str, str], settings: Mapping[str, Any]) -> Any:
-    """Return a preset's configuration with other settings."""
-    changes = {  # JSON has lists for tuples
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    return dataclasses.replace(agent.PRESETS[preset].config, **changes)
+def configure(agent: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the configuration that has these settings: all that the base commit had, as JSON.
+
+    Settings are those of a record: younger ones are added, renamed ones renamed. So the bytes say
+    what the code does under the same settings, whatever its presets are today.
+    """
+    if settings.keys() != {field.name for field in dataclasses.fields(agent.Config)}:
+        from suite.settings import recorded_settings  # older commits have none, and need none
+
+        settings = recorded_settings(agent.Config, settings)
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    return agent.Config(**values)
 
 
 def train(agent: Any, config: Any, directory: Path, *, cut: bool) -> Any:
@@ -117,7 +122,7 @@ def checksum(tensors: Iterator[Tensor]) -> str:
 
 def checksums(agent: Any, run: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 of every file that a run wrote, by seed, and of what it learned."""
-    config = configure(agent, tuple(run["preset"]), run["settings"])
+    config = configure(agent, run["settings"])
     together = agent.__name__.split(".")[1] in SEEDS_TOGETHER
     groups = [config.seeds] if together else [(seed,) for seed in config.seeds]
     found: dict[str, str] = {}

@@ -7,23 +7,33 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from agents import AGENTS
+from suite import behaviour, hardware
 from tests.golden import trees
-from tests.golden.configurations import RUNS
-from tests.golden.runner import configure
+from tests.golden.configurations import RUNS, configure
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_gives_the_base_commits_bytes(agent: str) -> None:
     """Whatever is rewritten, every short run has the CSV files and the weights that it had."""
-    lines = trees.differences(trees.expected(agent), trees.run(trees.ROOT, agent))
-    assert not lines, "\n".join([f"{agent} gives other bytes than the base commit in", *lines])
+    runs = trees.base_runs(agent)
+    lines = trees.differences(trees.expected(agent, runs), trees.run(trees.ROOT, agent, runs))
+    wanted = f"if this is wanted: python -m tests.golden --agent {agent} --raise"
+    head = f"{agent} gives other bytes than the base commit in"
+    assert not lines, "\n".join([head, *lines, wanted])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_todays_code_is_listed_as_verified(agent: str) -> None:
+    """Published runs count for who has this code: somebody saw that it gives the base's bytes."""
+    number = behaviour.number_of(agent, hardware.sources(agent))
+    assert number == max(behaviour.behaviours(agent)), f"python -m tests.golden --agent {agent}"
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     """A new source, a new word or a new switch needs a run that uses it."""
     module = importlib.import_module(f"agents.{agent}")
-    configs = [configure(module, run.preset, run.settings) for run in RUNS[agent].values()]
+    configs = [configure(module, run) for run in RUNS[agent].values()]
     assert any(run.cut for run in RUNS[agent].values())
     assert any(len(config.seeds) > 1 for config in configs)
     sources = {_family(*preset) for preset in module.PRESETS}

@@ -3,26 +3,30 @@
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from suite import hardware
-from suite.settings import UsageError
-from tests.golden.configurations import RUNS
+from suite import behaviour, hardware
+from suite.files import write_atomically
+from suite.settings import UsageError, nearest
+from tests.golden.configurations import RUNS, configure
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STORED = HERE / "golden.json"
-"""The base commit, the machine it ran on, and its checksums by agent, run and file."""
+"""By agent the runs of its base commit: the machine that made them, settings, checksums."""
+Orders = dict[str, dict[str, Any]]
+"""By run: every setting, as JSON, and whether it is cut."""
 Checksums = dict[str, dict[str, str]]
 """By run and file."""
 
@@ -47,24 +51,60 @@ def machine() -> dict[str, Any]:
     return facts | {name: versions[name] for name in ("torch", "numpy", "envpool")}
 
 
-def stored() -> dict[str, Any]:
-    """Return the base commit, its machine and its checksums."""
-    return json.loads(STORED.read_bytes())
+def base_runs(agent: str, only: Sequence[str] = ()) -> Orders:
+    """Return the runs that the base commit had.
+
+    Args:
+        agent: whose runs.
+        only: names of runs; empty: all.
+
+    Raises:
+        UsageError: if there is no base, or no such run.
+    """
+    runs = _stored(agent)["runs"]
+    names = only or list(runs)
+    for name in names:
+        if name not in runs:
+            raise UsageError(f"the base of {agent} has no run {name!r}{nearest(name, runs)}")
+    return {name: {key: runs[name][key] for key in ("settings", "cut")} for name in names}
 
 
-def run(tree: Path, agent: str, only: Sequence[str] = ()) -> Checksums:
+def todays_runs(agent: str) -> Orders:
+    """Return the runs of `configurations.py`, with the settings that today's presets give them."""
+    module = importlib.import_module(f"agents.{agent}")
+    orders = {
+        name: {"settings": dataclasses.asdict(configure(module, run)), "cut": run.cut}
+        for name, run in RUNS[agent].items()
+    }
+    return json.loads(json.dumps(orders))
+
+
+def store(agent: str, runs: Orders, checksums: Checksums) -> None:
+    """Write the runs of an agent's new base, made on this machine."""
+    content = json.loads(STORED.read_bytes()) if STORED.exists() else {}
+    with_sums = {name: {**run, "checksums": checksums[name]} for name, run in runs.items()}
+    content[agent] = {"machine": machine(), "runs": with_sums}
+    write_atomically(STORED, json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _stored(agent: str) -> dict[str, Any]:
+    content = json.loads(STORED.read_bytes())
+    if agent not in content or not behaviour.behaviours(agent):
+        raise UsageError(f"{agent} has no base: python -m tests.golden --agent {agent} --update")
+    return content[agent]
+
+
+def run(tree: Path, agent: str, runs: Orders) -> Checksums:
     """Return what an agent's runs give with the code of `tree`.
 
     Args:
         tree: the root of a checkout.
         agent: whose runs.
-        only: names of runs; empty: all.
+        runs: their settings.
 
     Raises:
         RuntimeError: if one cannot be run there, with the end of what it said.
     """
-    names = only or RUNS[agent]
-    runs = {name: dataclasses.asdict(RUNS[agent][name]) for name in names}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     process = subprocess.run(
         [sys.executable, "-P", str(HERE / "runner.py")],
@@ -97,20 +137,20 @@ def checkout(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
-def expected(agent: str) -> Checksums:
+def expected(agent: str, runs: Orders) -> Checksums:
     """Return the base commit's checksums: the stored ones, or on another machine its own.
 
     Raises:
         UsageError: if the base commit is needed and not there.
     """
-    base = stored()
+    base, declared = _stored(agent), behaviour.behaviours(agent)
     if base["machine"] == machine():
-        return base["checksums"].get(agent, {})
-    with checkout(base["commit"]) as tree:
-        return run(tree, agent)
+        return {name: base["runs"][name]["checksums"] for name in runs}
+    with checkout(declared[max(declared)]["base"]) as tree:
+        return run(tree, agent, runs)
 
 
-def differences(theirs: Checksums, ours: Checksums) -> list[str]:
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Return a line for every run that gave other bytes: which, and in what."""
     lines: list[str] = []
     for name in {**theirs, **ours}:

@@ -15,6 +15,7 @@ from reproduce import pool as pooling
 from reproduce.plan import Plan, Run
 from suite.manifest import write_manifest
 from suite.recorder import Recorder
+from suite.records import KEYS
 
 RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]
@@ -36,12 +37,15 @@ out, env_steps, *seeds = sys.argv[1:]
 with (pathlib.Path(out) / "executions").open("a") as file:
     file.write("".join(f"{seed} {os.getpid()}\\n" for seed in seeds))
 folders = [pathlib.Path(out) / f"seed-{seed}" for seed in seeds]
-def end(folder, status, error=None):
-    config = {"env_steps": int(env_steps), "separate_heads": False}
-    record = {"task": "t", "seed": 1, "config": config, "status": status, "error": error}
+def end(folder, status, error=None, seeds=None):
+    task, seed = folder.parent.name, int(folder.name.removeprefix("seed-"))
+    config = {"task": task, "seeds": seeds or [seed], "env_steps": int(env_steps)}
+    said = {"task": task, "seed": seed, "status": status, "error": error}
+    record = {**template, **said, "config": {**template["config"], **config}}
     (folder / "run.json").write_text(json.dumps(record))
 """
-"""What a stand-in for an agent begins with; every start is a line per seed in `executions`."""
+"""What a stand-in for an agent begins with, after the `template` of its record; every start is a
+line per seed in `executions`."""
 
 
 @pytest.fixture
@@ -53,12 +57,20 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
         def command(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
             seeds = (str(run.seed) for run in runs)
             where = (str(runs[0].directory.parent), str(runs[0].env_steps))
-            script = PRELUDE + scripts[runs[0].seed]
+            script = f"template = {_template(plan)!r}\n{PRELUDE}{scripts[runs[0].seed]}"
             return (sys.executable, "-I", "-S", "-c", script, *where, *seeds)
 
         monkeypatch.setattr(Plan, "_command", command)
 
     return choose
+
+
+def _template(plan: Plan) -> dict[str, Any]:
+    """Return a record of the version that needs no manifest, which names today's code."""
+    values = json.loads(json.dumps(dataclasses.asdict(plan.config)))
+    said = {"schema_version": 1, "agent": plan.agent, "suite": plan.suite, "source": plan.source}
+    said |= {"config": values, "sources": dict(plan.sources), "versions": {}, "machine": {}}
+    return dict.fromkeys(KEYS[1]) | said
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ NO_TORCH = [
     ("sac classic --env_steps 3", "unknown option --env_steps; did you mean --env-steps?"),
     ("sac classic --env-step 3", "unknown option --env-step; did you mean --env-steps?"),
     ("sac classic --sed 3", "unknown option --sed; did you mean --seeds?"),
-    ("sac classic --$(x)", "unknown option --$(x); choose from --budget"),
+    ("sac classic --$(x)", "unknown option --$(x); choose from --accept-older-code, --budget"),
     ("sac classic --env-steps", "argument --env-steps: expected one argument"),
     ("sac classic --env-steps 1e6", "argument --env-steps: invalid int value: '1e6'"),
     ("sac classic --env-steps 0", "--env-steps must be at least 1, not 0"),
@@ -95,7 +95,7 @@ NO_TORCH = [
     ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     (
         "report sac classic --tasks Pendulum-v1",
-        "unknown option --tasks; choose from --help, --like",
+        "unknown option --tasks; choose from --accept-older-code, --help, --like",
     ),
     ("report sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
     ("evaluate", "the following arguments are required: run"),
@@ -412,7 +412,8 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     before = {path for path in desk.rglob("*") if path.is_file()}
     status, _, err = say([*words, "--seeds", "1", "2"])
     assert status == 2
-    assert err.startswith(f"error: {folder} was run with other code (agents/sac.py, ")
+    assert err.startswith(f"error: {folder} was run with other code (from runs, made by commit ")
+    assert "; agents/sac.py and " in err
     assert err.count("\n") == 1
     assert {path for path in desk.rglob("*") if path.is_file()} == before
     status, out, err = say([*words, "--seeds", "1", "2", "--fresh", "--dry-run"])
@@ -422,7 +423,8 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     (desk / "runs" / "fresh-1").mkdir()
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
     monkeypatch.setattr(command_line, "_report", lambda *arguments: 0)
-    assert say([*words, "--seeds", "1"])[0] == 0  # nothing is to be run, so nothing is mixed
+    assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
+    assert say([*words, "--seeds", "1", "--accept-older-code"])[0] == 0
 
 
 def test_a_full_disk_is_one_line(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

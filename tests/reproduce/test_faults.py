@@ -29,10 +29,11 @@ from reproduce.collect import collect_runs, read_table
 from reproduce.launch import launch
 from reproduce.lease import Leases
 from reproduce.pipeline import tally
-from reproduce.plan import Plan, make_plan, read_record
+from reproduce.plan import Plan, make_plan
 from reproduce.progress import ENDED, Board
 from suite import manifest
 from suite.recorder import Recorder
+from suite.records import read_record
 from suite.settings import UsageError
 
 pytestmark = [
@@ -269,7 +270,7 @@ def test_a_lease_that_cannot_be_read_is_a_foreign_one(
 
 
 def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
-    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was suspended for too long, say: the run now belongs to whoever took it over."""
     monkeypatch.setattr(leasing, "HEARTBEAT_SECONDS", 0.4)
@@ -282,9 +283,7 @@ def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
             write_foreign_lease(run)
         if board.count("elsewhere"):
             assert not any(map(processes.start_time, pids(plan)))
-            config = {"env_steps": 1000, "separate_heads": False}
-            record = {"task": TASK, "seed": 1, "config": config, "status": "finished"}
-            (run / "run.json").write_text(json.dumps(record))
+            record_run(plan, TASK, 1)
             run.with_name("seed-1.lease").unlink(missing_ok=True)
 
     assert ends(launch(plan, watch)) == {1: ("finished", "")}
@@ -518,10 +517,7 @@ assert len(list(pathlib.Path(out).glob("*/now"))) == 1
 
 TOGETHER = """
 def note(folder, status):
-    config = {"env_steps": int(env_steps), "separate_heads": False}
-    config["seeds"] = [int(seed) for seed in seeds]
-    record = {"task": "t", "seed": 1, "config": config, "status": status}
-    (folder / "run.json").write_text(json.dumps(record))
+    end(folder, status, seeds=[int(seed) for seed in seeds])
 marks = pathlib.Path(out).parent
 if "Pendulum" in out and not (marks / "died").exists():
     for folder, status in zip(folders, ("diverged", "running", "running")):
@@ -698,7 +694,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("agents/sac.py", "suite/tasks.py", "suite/vector_env.py", "README.md"):
         file = tmp_path / "code" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"# {name}\n")
+        file.write_text("from suite import tasks, vector_env\n" if "agents" in name else "")
     monkeypatch.setattr("suite.hardware._root", lambda: tmp_path / "code")
     return tmp_path / "code"
 
@@ -706,19 +702,17 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_of_changed_code_are_not_mixed(
     code: Path, tmp_path: Path, record_run: RecordRun
 ) -> None:
-    """Named are run and file; pages do not count, and undoing the change is enough."""
-    plan = pendulum(tmp_path / "runs", 2)
-    folder = record_run(plan, TASK, 1)
-    plan.refuse_mixture()
+    """Named are run and file; pages and files that are not imported do not count."""
+    folder = record_run(pendulum(tmp_path / "runs", 2), TASK, 1)
     (code / "README.md").write_text("changed")
     (code / "agents" / "a2c.py").write_text("another agent")
-    plan.refuse_mixture()
-    (code / "suite" / "vector_env.py").write_text("changed")
     (code / "suite" / "new.py").write_text("new")
+    pendulum(tmp_path / "runs", 2).refuse_mixture()
+    (code / "suite" / "vector_env.py").write_text("changed = True\n")
     with pytest.raises(UsageError) as caught:
-        plan.refuse_mixture()
+        pendulum(tmp_path / "runs", 2).refuse_mixture()
     assert str(folder) in str(caught.value)
-    assert "other code (suite/new.py, suite/vector_env.py since commit" in str(caught.value)
+    assert "; suite/vector_env.py has changed since and was not verified)" in str(caught.value)
     assert "--fresh" in str(caught.value)
 
 
@@ -738,7 +732,8 @@ def test_code_that_changes_while_a_grid_runs_starts_no_further_run(
     """What runs goes on; what waits is not started, and can be once the change is undone."""
     plan = pendulum(tmp_path / "runs", 2, workers=1)
     changed = code / "agents" / "sac.py"
-    stand_in({1: f"pathlib.Path({str(changed)!r}).write_text('new')\n" + FINISH, 2: FINISH})
+    append = f"pathlib.Path({str(changed)!r}).open('a').write('new = True')\n"
+    stand_in({1: append + FINISH, 2: FINISH})
     assert ends(launch(plan, ignore)) == {
         1: ("finished", ""),
         2: ("failed", "not started: agents/sac.py changed since this grid was started"),

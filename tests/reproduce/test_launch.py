@@ -22,10 +22,11 @@ import pytest
 from agents import sac
 from reproduce import pool as pooling
 from reproduce.launch import launch
-from reproduce.plan import ROOT, Plan, Run, make_plan, read_record
+from reproduce.plan import ROOT, Plan, Run, make_plan
 from reproduce.progress import Board, Progress, last_row
 from suite.files import write_atomically
 from suite.recorder import Recorder
+from suite.records import read_record
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -130,7 +131,7 @@ def test_what_a_run_recorded_before_it_died_is_kept(tmp_path: Path, stand_in: St
     launch(plan, ignore)
     record = record_of(plan, 1)
     assert (record["task"], record["status"], record["error"]) == (
-        "t",
+        TASK,
         "failed",
         "exit 1: ValueError: late",
     )

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from reproduce.mirror import Changes, Mirror, Piece, Stamp, apply, read_folders
-from reproduce.plan import read_record
 from suite.checkpoint import save_policy
 from suite.files import extent
 from suite.recorder import ACTIONS, Recorder
+from suite.records import read_record
 from suite.snapshot import Snapshot, write_snapshot
 
 RUN: dict[str, Any] = {"agent": "sac", "task": "Pendulum-v1", "config": {"env_steps": 60}}

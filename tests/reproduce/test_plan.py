@@ -12,8 +12,9 @@ import pytest
 from agents import sac
 from reproduce import __main__ as command_line
 from reproduce import plan as plan_module
-from reproduce.plan import Plan, Run, load_plan, make_plan, read_record
+from reproduce.plan import Plan, Run, load_plan, make_plan
 from suite.command_line import read_command_line
+from suite.records import read_record
 from suite.settings import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")

@@ -245,7 +245,7 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     record(tmp_path)
     ours = run_json(tmp_path, 2)
     assert {key: ours[key] for key in RUN} == RUN
-    assert (ours["schema_version"], ours["seed"], ours["status"]) == (2, 2, "running")
+    assert (ours["schema_version"], ours["seed"], ours["status"]) == (3, 2, "running")
     assert ours["versions"] == hardware.versions()
     assert ours["machine"] == hardware.machine()
     assert (ours["commit"], ours["dirty"]) == ("c0ffee", True)

@@ -1,0 +1,158 @@
+"""What a run's record says, and whether it is what its folder says.
+
+A record that ended and contradicts its folder, its manifest or its schema version is `damaged`: it
+never counts as finished. Records of older versions are read as they are; `suite.settings` gives
+their settings the names of today.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from suite.manifest import MANIFEST, damage
+from suite.tasks import SUITES, tasks_in
+
+STATUSES = ("running", "finished", "diverged", "failed")
+ENDED = ("finished", "diverged")
+TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
+"""Entries that a record must have in this type, if it has them."""
+_FIRST = (
+    *("agent", "suite", "source", "task", "config", "command", "seed", "status", "error"),
+    *("started_at", "ended_at", "wall_seconds", "commit", "dirty", "versions", "machine"),
+)
+KEYS: Mapping[int, tuple[str, ...]] = {
+    1: _FIRST,
+    2: (*_FIRST, "sources"),
+    3: (*_FIRST, "sources", "resumed_at", "behaviour"),
+}
+"""Entries that a record has, by its schema version.
+
+Version 1 had no manifest and no checksums of the code, version 2 no behaviour.
+"""
+SCHEMA_VERSION = max(KEYS)
+SEED = re.compile(r"seed-(\d+)")
+"""Name of a run's folder."""
+
+
+def read_record(directory: Path) -> dict[str, Any] | None:
+    """Return a run's `run.json`; None if it is absent or not a record.
+
+    If a finished or diverged run is not what its folder says, or its manifest does not fit its
+    files, `status` is `damaged`, `error` says why, and the rest of the record is invalid.
+    """
+    record = _read(directory)
+    if record and record["status"] not in ENDED:
+        return record
+    is_covered = record is None or record["status"] == "finished"
+    error = _damage(directory, record) if is_covered else ""
+    if not error and record:
+        error = _mismatch(directory, record)
+    if not error:
+        return record
+    return {
+        **{"task": "", "seed": -1, "config": {"env_steps": 0}},
+        **{"status": "damaged", "error": error},
+    }
+
+
+def twin_of(folder: Path, others: Iterable[Path]) -> Path | None:
+    """Return the folder with the same updates as a finished run's, row by row; None without one.
+
+    Two seeds never give the same losses, so one of the two is a copy.
+    """
+    ours = _rows(folder)
+    return next((other for other in others if ours and _rows(other) == ours), None)
+
+
+def seed_of(folder: Path) -> int | None:
+    """Return the seed that a run's folder is named after; None if it is not a run's folder."""
+    number = SEED.fullmatch(folder.name)
+    return int(number[1]) if number else None
+
+
+def _read(directory: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((directory / "run.json").read_bytes())
+        json.dumps(record, ensure_ascii=False).encode()  # refuses half a surrogate pair
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+        return None
+    typed = all(isinstance(record.get(key, kind()), kind) for key, kind in TYPES.items())
+    named = {"task", "seed"} <= record.keys() and record.get("status") in STATUSES
+    return record if typed and named and type(record["config"].get("env_steps")) is int else None
+
+
+def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
+    """Return how a record contradicts its schema version or its folder; empty if it does not."""
+    version = record.get("schema_version")
+    if type(version) is not int or version not in KEYS:
+        return f"has the schema version {version}, which is unknown here"
+    missing = [key for key in KEYS[version] if key not in record]
+    if missing:
+        return f"lacks {', '.join(missing)}, which schema version {version} has"
+    folder, config = directory.absolute(), record["config"]
+    said: dict[str, list[Any]] = {
+        "agent": [record["agent"]],
+        "suite": [record["suite"]],
+        "task": [record["task"], config.get("task", record["task"])],
+        "seed": [record["seed"]],
+    }
+    seeds = config.get("seeds", said["seed"])
+    if not isinstance(seeds, list) or record["seed"] not in seeds:
+        return f"says seed {record['seed']}, its settings say {seeds}"
+    for key, name in _named_by(folder).items():
+        for value in said[key]:
+            if str(value) != name:
+                return f"says {key} {value}, its folder says {name}"
+    return ""
+
+
+def _named_by(folder: Path) -> dict[str, str]:
+    """Return what the path `<agent>-<suite>/<source>/<task>/seed-<k>`, or its end, says of a run.
+
+    The source is left out: folders and records may have an older name of it.
+    """
+    names: dict[str, str] = {}
+    *_, grid, _, task, seed = ("", "", "", "", *folder.parts)
+    agent, _, suite = grid.partition("-")
+    if suite in SUITES:
+        names = {"agent": agent, "suite": suite, "task": task}
+    elif task in _tasks():
+        names = {"task": task}
+    number = SEED.fullmatch(seed)
+    return names | ({"seed": number[1]} if number else {})
+
+
+@lru_cache(maxsize=1)
+def _tasks() -> frozenset[str]:
+    return frozenset(task for suite in SUITES for task in tasks_in(suite))
+
+
+def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
+    changed = ""
+    if (directory / MANIFEST).exists():
+        changed = damage(directory)
+    elif record and record.get("schema_version") != 1:
+        changed = MANIFEST
+    return f"differs from its manifest: {changed}" if changed else ""
+
+
+def _rows(folder: Path) -> str:
+    """Return a checksum of the rows of `updates.csv`; empty without any."""
+    path = folder / "updates.csv"
+    try:
+        facts = path.stat()
+        return _checksum(path, facts.st_mtime_ns, facts.st_size)
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=4096)
+def _checksum(path: Path, *_stamp: int) -> str:
+    content = path.read_bytes()
+    return hashlib.sha256(content).hexdigest() if content.count(b"\n") > 1 else ""

@@ -1,0 +1,141 @@
+"""A record is what its folder, its manifest and its schema version say, or it is damaged."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite.manifest import write_manifest
+from suite.recorder import Recorder
+from suite.records import KEYS, SCHEMA_VERSION, read_record, twin_of
+from suite.settings import YOUNGER, recorded_settings
+
+
+def finish(root: Path, seed: int = 1, **entries: Any) -> Path:
+    """Record a finished run of SAC on Pendulum, as its agent would, and return its folder."""
+    run = {"agent": "sac", "suite": "classic", "source": "tuned", "task": "Pendulum-v1"}
+    config = {"task": "Pendulum-v1", "seeds": [seed], "env_steps": 10}
+    run |= {"config": config, "command": "python -m agents.sac"} | entries
+    place = root / "sac-classic" / "tuned" / "Pendulum-v1"
+    recorder = Recorder(place, run, [seed])
+    recorder.log(10, 1, {"critic_loss": np.array([0.1 * seed])}, {})
+    recorder.finish()
+    return recorder.seed_directories[0]
+
+
+def edit(folder: Path, drop: tuple[str, ...] = (), **entries: Any) -> None:
+    """Change a record, and its manifest, so that nothing but the entries is wrong."""
+    record = json.loads((folder / "run.json").read_bytes()) | entries
+    for key in drop:
+        del record[key]
+    (folder / "run.json").write_text(json.dumps(record))
+    write_manifest(folder, (folder / "run.json").read_bytes())
+
+
+def error_of(folder: Path) -> str:
+    """Return why a record is damaged, after a look that it is."""
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "damaged"
+    assert "\n" not in record["error"]
+    return record["error"]
+
+
+def test_a_record_of_today_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """A finished run in its own folder is finished, and has every entry of its version."""
+    folder = finish(tmp_path)
+    record = read_record(folder)
+    assert record is not None
+    assert (record["status"], record["schema_version"]) == ("finished", SCHEMA_VERSION)
+    assert set(KEYS[SCHEMA_VERSION]) <= record.keys()
+
+
+def test_a_copy_in_the_folder_of_another_seed_is_damaged(tmp_path: Path) -> None:
+    """Copied twice, one run would be three seeds without any spread."""
+    folder = finish(tmp_path)
+    copy = shutil.copytree(folder, folder.with_name("seed-2"))
+    assert error_of(copy) == "says seed 1, its folder says 2"
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("sac-classic/tuned/MountainCarContinuous-v0", "says task Pendulum-v1, its folder says"),
+        ("a2c-classic/tuned/Pendulum-v1", "says agent sac, its folder says a2c"),
+        ("sac-mujoco/tuned/Pendulum-v1", "says suite classic, its folder says mujoco"),
+        ("alone/MountainCarContinuous-v0", "says task Pendulum-v1, its folder says"),
+    ],
+)
+def test_a_record_in_the_folder_of_another_run_is_damaged(
+    place: str, error: str, tmp_path: Path
+) -> None:
+    """Task, suite and agent are those of the path, also where an agent ran alone."""
+    copy = shutil.copytree(finish(tmp_path / "runs"), tmp_path / place / "seed-1")
+    assert error_of(copy).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("entries", "error"),
+    [
+        ({"seed": 2}, "says seed 2, its settings say [1]"),
+        ({"task": "Walker2d-v4"}, "says task Walker2d-v4, its folder says Pendulum-v1"),
+        ({"agent": "a2c"}, "says agent a2c, its folder says sac"),
+        ({"schema_version": 99}, "has the schema version 99, which is unknown here"),
+        ({"schema_version": "2"}, "has the schema version 2, which is unknown here"),
+        ({"schema_version": None}, "has the schema version None, which is unknown here"),
+    ],
+)
+def test_an_edited_record_is_damaged_though_its_manifest_fits(
+    entries: Mapping[str, Any], error: str, tmp_path: Path
+) -> None:
+    """A manifest is written anew as easily as a record."""
+    folder = finish(tmp_path)
+    edit(folder, **entries)
+    assert error_of(folder) == error
+
+
+@pytest.mark.parametrize("version", KEYS)
+def test_a_record_has_all_entries_of_its_version(version: int, tmp_path: Path) -> None:
+    """What an older version did not have yet may be missing, and nothing else."""
+    folder = finish(tmp_path)
+    extra = set(KEYS[SCHEMA_VERSION]) - set(KEYS[version])
+    edit(folder, drop=tuple(extra), schema_version=version)
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    needed = [key for key in KEYS[version] if key not in ("task", "seed", "config", "status")]
+    for key in needed:
+        edit(folder, drop=(key,))
+        assert error_of(folder) == f"lacks {key}, which schema version {version} has"
+        edit(folder, **{key: record[key]})
+
+
+def test_two_runs_with_the_same_losses_are_one_run(tmp_path: Path) -> None:
+    """Not even an edited copy passes; other seeds' losses differ in their last digits at least."""
+    first, second = finish(tmp_path, 1), finish(tmp_path, 2)
+    assert twin_of(second, [first]) is None
+    shutil.copyfile(first / "updates.csv", second / "updates.csv")
+    assert twin_of(second, [first]) == first
+    for folder in (first, second):
+        (folder / "updates.csv").write_text("env_steps\n")
+    assert twin_of(second, [first]) is None  # no rows, no twins
+
+
+def test_older_settings_get_todays_names_and_the_values_of_then() -> None:
+    """Younger ones have the value that code of that time ran with, or the default."""
+    from agents import sac
+
+    config = sac.PRESETS["classic", "tuned"].config
+    whole = recorded_settings(sac.Config, {"task": "Pendulum-v1"})
+    assert whole["separate_heads"] is YOUNGER["separate_heads"]
+    assert whole["tau"] == config.tau
+    assert whole["hidden_sizes"] == list(sac.Config.hidden_sizes)
+    old = recorded_settings(sac.Config, {"actor_head_gain": 0.25, "tau": 0.5})
+    assert (old["policy_head_gain"], old["tau"]) == (0.25, 0.5)
