@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv test test-slow check format lint types train published up-to-date
+.PHONY: reproduce venv test test-slow check format lint types train published up-to-date verify
 .PHONY: bench peers clean
 
 ## Train the smoke grid and show its verdicts (under 15 minutes on two cores).
@@ -38,8 +38,9 @@ test: venv
 test-slow: venv
 	$(PYTEST) -m slow
 
-## What continuous integration runs: format, lint, types, published tables, trainings, tests.
-check: format lint types up-to-date train test
+## What continuous integration runs: format, lint, types, published tables, short trainings, tests,
+## one published run of every agent made again.
+check: format lint types up-to-date train test verify
 
 format: venv
 	$(BIN)/ruff format --check .
@@ -62,6 +63,11 @@ published: venv
 ## Fail, and name the folders, if tables under results/published are out of date.
 up-to-date: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published --check
+## Make the beginning of one published run of every agent again, byte by byte (two minutes).
+verify: venv
+	for agent in a2c acer acer_continuous impala sac; do \
+		$(BIN)/python -m reproduce verify $$agent || exit; \
+	done
 
 ## Benchmarks, without the type checks of the tests; results go to .benchmarks/.
 bench: venv

@@ -32,10 +32,11 @@ from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
 LAUNCHERS = ("local", "ray")
-VERBS = ("report", "evaluate", "compare", "throughput", "list", "published", "tensorboard")
+VERBS = ("report", "verify", "evaluate", "compare", "throughput", "list", "published", "tensorboard")
 EPILOG = """\
 other commands:
   report AGENT SUITE           gather, check and draw again what was run
+  verify AGENT [RUN]           make a recorded run's beginning again, compare byte by byte
   evaluate RUN --episodes N    score the policy that a run saved
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   throughput                   speeds as shares of the machine's, and the gate on them
@@ -55,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
     actions = {
         "run": run,
         "report": report_again,
+        "verify": verify,
         "evaluate": evaluate,
         "compare": compare,
         "throughput": throughput,
@@ -178,6 +180,34 @@ def report_again(argv: Sequence[str]) -> int:
     plan = replace(plan, accept_older_code=options.accept_older_code)
     say_todays_name(options.like, plan.source)
     return _report(plan, _console())
+
+
+def verify(argv: Sequence[str]) -> int:
+    """Make the beginning of recorded runs again; the exit status is 1 if one differs."""
+    parser = _parser("verify ", "make the beginning of a recorded run again, compare its rows")
+    parser.add_argument("agent", help=", ".join(agents.AGENTS))
+    parser.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="default: the quickest that counts"
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="N", help="for each run")
+    words = list(argv)
+    if "--seconds" in words:  # flags go last: argparse wants the folders in one piece
+        place = words.index("--seconds")
+        words = [*words[:place], *words[place + 2 :], *words[place : place + 2]]
+    options = parser.parse(words)
+    if not 0 < options.seconds < float("inf"):
+        raise UsageError(f"--seconds must be above 0, not {options.seconds}")
+    from reproduce import verify as verifying
+
+    default = None if options.runs else verifying.default_run(options.agent)
+    if not options.runs and default is None:
+        print(f"no published run of {options.agent} counts today, so none is verified: name a RUN")
+    status = 0
+    for run in options.runs or filter(None, [default]):
+        outcome = verifying.verify(options.agent, run, options.seconds)
+        print(f"{'ok' if outcome.same else 'DIFFERS'} {outcome.text}", flush=True)
+        status = max(status, not outcome.same)
+    return int(status)
 
 
 def evaluate(argv: Sequence[str]) -> int:
