@@ -63,6 +63,7 @@ published: venv
 ## Fail, and name the folders, if tables under results/published are out of date.
 up-to-date: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published --check
+
 ## Make the beginning of one published run of every agent again, byte by byte (two minutes).
 verify: venv
 	for agent in a2c acer acer_continuous impala sac; do \

@@ -32,7 +32,16 @@ from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
 LAUNCHERS = ("local", "ray")
-VERBS = ("report", "verify", "evaluate", "compare", "throughput", "list", "published", "tensorboard")
+VERBS = (
+    "report",
+    "verify",
+    "evaluate",
+    "compare",
+    "throughput",
+    "list",
+    "published",
+    "tensorboard",
+)
 EPILOG = """\
 other commands:
   report AGENT SUITE           gather, check and draw again what was run
