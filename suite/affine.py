@@ -126,7 +126,10 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _weight_gradient(inputs: Tensor, gradient: Tensor) -> Tensor:
-    """Return `inputs.T @ gradient`, contiguous; oneDNN wants the longer side last."""
+    """Return `inputs.T @ gradient`, contiguous; oneDNN wants the longer side last.
+
+    Inputs may be columns of wider rows, with which oneDNN would take a thousand times as long.
+    """
     if gradient.shape[1] < inputs.shape[1]:
-        return _product(gradient.t(), inputs).t().contiguous()
+        return _product(gradient.t(), inputs.contiguous()).t().contiguous()
     return _product(inputs.t(), gradient)
