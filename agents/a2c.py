@@ -457,10 +457,20 @@ def train(config: Config, recorder: Recorder) -> Learner:
     means = Means()
     state = {"learner": learner, "stream": action_stream, "means": means, "scale": scale}
     journal = Journal(recorder, env, state)
-    env_steps, num_updates, reward_sum = journal.resume(0, 0, 0.0)
+    env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
     obs = store_obs(0, env.obs[0], np.zeros(num_envs, dtype=bool))  # [N, *obs]
     clock.start()
-    while session.goes_on(env_steps):
+    while True:
+        gained = env_steps - first_step
+        session.evaluate_if_due(env_steps, gained, policy)
+        if session.log_is_due(env_steps, gained):
+            columns = describe(means.read(), config.learning_rate_at(first_step))
+            norm = learner.optimiser.weights.norm()
+            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
+            recorder.log(env_steps, num_updates, columns, checks)
+        if not session.goes_on(env_steps):
+            break
+
         first_step = env_steps
         noise = draw_noise(action_stream, network, (length, num_envs))
         for t in range(length):
@@ -487,16 +497,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         unroll.obs[0] = unroll.obs[-1]
         obs = unroll.obs[0]
         clock.lap("learning")
-
-        gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy)
-        if session.log_is_due(env_steps, gained):
-            columns = describe(means.read(), learning_rate)
-            norm = learner.optimiser.weights.norm()
-            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-            recorder.log(env_steps, num_updates, columns, checks)
-        if journal.is_due():
-            journal.save(env_steps, num_updates, reward_sum)
+        if journal.is_due(at_end=not session.goes_on(env_steps)):
+            journal.save(env_steps, first_step, num_updates, reward_sum)
     statistics = obs_moments.weights() if obs_moments is not None else {}
     session.save_policies(lambda _: network.state_dict() | statistics, ACTING)
     return learner

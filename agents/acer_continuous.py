@@ -591,10 +591,23 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay.put_first_obs(env.reset()[0])
     for step, actions in journal.past():  # of a run that was killed
         store(actions[0], None, step)
-    env_steps, num_updates, reward_sum = journal.resume(0, 0, 0.0)
+    env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
     obs = env.obs[0]  # [N, O]
     clock.start()
-    while session.goes_on(env_steps):
+    while True:
+        gained = env_steps - first_step
+        session.evaluate_if_due(env_steps, gained, policy)
+        if session.log_is_due(env_steps, gained):
+            rows = means.read().get("update")
+            columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
+            if columns and config.learning_rate_decay_steps:
+                columns["learning_rate"] = np.array([config.learning_rate_at(first_step)])
+            norm = learner.optimiser.weights.norm()
+            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
+            recorder.log(env_steps, num_updates, columns, checks)
+        if not session.goes_on(env_steps):
+            break
+
         first_step = env_steps
         for noise in normal(action_stream, noise_shape, device):
             with torch.no_grad():
@@ -621,19 +634,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
             means.add({"update": update(learner, config, batch, noise, learning_rate)})
         num_updates += len(batches)
         clock.lap("learning")
-
-        gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy)
-        if session.log_is_due(env_steps, gained):
-            rows = means.read().get("update")
-            columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
-            if columns and config.learning_rate_decay_steps:
-                columns["learning_rate"] = np.array([learning_rate])
-            norm = learner.optimiser.weights.norm()
-            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-            recorder.log(env_steps, num_updates, columns, checks)
-        if journal.is_due():
-            journal.save(env_steps, num_updates, reward_sum)
+        if journal.is_due(at_end=not session.goes_on(env_steps)):
+            journal.save(env_steps, first_step, num_updates, reward_sum)
     session.save_policies(lambda _: network.state_dict(), ACTING)
     return learner
 

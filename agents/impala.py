@@ -34,13 +34,12 @@ Deviations from the paper, and details it leaves open:
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 """
 
-import itertools
 import math
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -630,28 +629,41 @@ def train(config: Config, recorder: Recorder) -> Learner:
     renew(0)
     state = {"learner": learner, "stream": actor.generator, "updates": updates}
     journal = Journal(recorder, env, {**state, "versions": versions})
-    first, actor.env_steps, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
+    k, env_steps, first_step, num_updates, reward_sum, lag = journal.resume(0, 0, 0, 0, 0.0, 0)
+    actor.env_steps = env_steps
     actor.load(*versions[0])
-    actor.obs = unrolls[first % len(unrolls)].unroll.put_obs(0, env.obs[0])
+    actor.obs = unrolls[k % len(unrolls)].unroll.put_obs(0, env.obs[0])
 
     with ThreadPoolExecutor(max_workers=1) as actor_thread:
+        collection: Future[None] | None = None
         clock.start()
-        collection = actor_thread.submit(collect, actor, unrolls[first % len(unrolls)])
-        for k in itertools.count(first):
+        while True:
+            gained = env_steps - first_step
+            session.evaluate_if_due(env_steps, gained, policy)
+            if session.log_is_due(env_steps, gained):
+                columns = describe(updates, config.learning_rate_at(first_step), lag)
+                norm = learner.optimiser.weights.norm()
+                checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
+                recorder.log(env_steps, num_updates, columns, checks)
+                updates.clear()
+            if not session.goes_on(env_steps):
+                break
+
+            newest, following = unrolls[k % len(unrolls)], unrolls[(k + 1) % len(unrolls)]
+            if collection is None:
+                collection = actor_thread.submit(collect, actor, newest)
             collection.result()
             clock.lap("learner_idle")
-            newest, following = unrolls[k % len(unrolls)], unrolls[(k + 1) % len(unrolls)]
-            env_steps = newest.env_steps
+            env_steps, first_step, lag = newest.env_steps, newest.first_step, k - newest.version
             journal.record(newest.unroll.actions.cpu().numpy())
             last = not session.goes_on(env_steps)
-            # At a checkpoint the two take turns: the actor has nothing half done.
-            pausing = journal.is_due() or not config.policy_lag
             if config.policy_lag:
                 renew(k)
-            if not (pausing or last):  # while the learner works on unroll k
-                collection = actor_thread.submit(collect, actor, following)
+            # At a checkpoint the two take turns: the actor has nothing half done.
+            pausing = last or journal.is_due() or not config.policy_lag
+            collection = None if pausing else actor_thread.submit(collect, actor, following)
 
-            learning_rate = config.learning_rate_at(newest.first_step)
+            learning_rate = config.learning_rate_at(first_step)
             for batch in newest.transitions(config).minibatches(config.num_minibatches):
                 updates.append(update(learner, config, batch, learning_rate))
             num_updates += config.num_minibatches
@@ -662,22 +674,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 clock.seconds[section] += seconds
             for steps_until, step in newest.ends:
                 recorder.episodes(steps_until, step)
-            gained = env_steps - newest.first_step
-            session.evaluate_if_due(env_steps, gained, policy)
-            if session.log_is_due(env_steps, gained):
-                columns = describe(updates, learning_rate, k - newest.version)
-                norm = learner.optimiser.weights.norm()
-                checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-                recorder.log(env_steps, num_updates, columns, checks)
-                updates.clear()
-            if last:
-                break
+            k += 1
             if not config.policy_lag:
-                renew(k + 1)
-            if pausing:
-                if journal.is_due():
-                    journal.save(k + 1, env_steps, num_updates, reward_sum)
-                collection = actor_thread.submit(collect, actor, following)
+                renew(k)
+            if collection is None and journal.is_due(at_end=last):
+                journal.save(k, env_steps, first_step, num_updates, reward_sum, lag)
     session.save_policies(lambda _: learner.network.state_dict(), ACTING)
     return learner
 

@@ -56,7 +56,7 @@ from suite.noise import stacked_normal
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
-from suite.replay import Batch, Replay
+from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
 from suite.vector_env import Spaces
@@ -151,6 +151,23 @@ class Config(RunConfig):
         for name in ("env_steps", "learning_starts", "evaluation_interval"):
             steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
             require(steps % num_envs == 0, rule, steps)
+
+    @property
+    def replay_size(self) -> int:
+        """Return the transitions that one seed's replay has room for: at most a run's."""
+        uncounted = 0 if self.count_warm_up else self.learning_starts
+        return min(self.replay_capacity, self.env_steps + uncounted + self.num_envs)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of one seed's replay."""
+        task = self.find_task()
+        return self.replay_size * row_bytes(task.obs_size, task.action_size)
+
+    @property
+    def keeps_on_device(self) -> bool:
+        """Return whether these bytes lie in the device's memory: they do."""
+        return True
 
 
 PRESETS = read_presets("sac", Config)
@@ -413,8 +430,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     obs_size, action_size = obs.shape[-1], env.action_shape[0]
     learner = make_learner(config, obs_size, action_size, device)
     uncounted = 0 if config.count_warm_up else config.learning_starts
-    capacity = min(config.replay_capacity, config.env_steps + uncounted + num_envs)
-    replay = Replay(len(seeds), capacity, num_envs, obs_size, action_size, device)
+    replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, action_size, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
     replay_streams = [stream(seed, "replay sampling") for seed in seeds]
     noise_streams = [stream(seed, "update noise") for seed in seeds]
@@ -431,7 +447,18 @@ def train(config: Config, recorder: Recorder) -> Learner:
         obs = step.obs
     env_steps, num_updates = journal.resume(-uncounted, 0)
     clock.start()
-    while session.goes_on(env_steps):
+    while True:
+        session.evaluate_if_due(env_steps, num_envs, partial(act, learner.actor, config))
+        if session.log_is_due(env_steps, num_envs):
+            metrics = means.read()
+            if metrics:
+                metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
+            alphas = learner.log_alpha.detach().exp().cpu().numpy()
+            checks = {"reward": reward_sums, "alpha": alphas}
+            recorder.log(env_steps, num_updates, metrics, checks)
+        if not session.goes_on(env_steps):
+            break
+
         if env_steps + uncounted < config.learning_starts:
             draws = [s.uniform(-1, 1, (num_envs, action_size)) for s in action_streams]
             actions = np.stack(draws).astype(np.float32)
@@ -458,16 +485,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             means.add(update(learner, config, batch, noise, num_updates))
             num_updates += 1
         clock.lap("learning")
-
-        session.evaluate_if_due(env_steps, num_envs, partial(act, learner.actor, config))
-        if session.log_is_due(env_steps, num_envs):
-            metrics = means.read()
-            if metrics:
-                metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            alphas = learner.log_alpha.detach().exp().cpu().numpy()
-            checks = {"reward": reward_sums, "alpha": alphas}
-            recorder.log(env_steps, num_updates, metrics, checks)
-        if journal.is_due():
+        if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, num_updates)
     session.save_policies(learner.actor.weights_of, ACTING)
     return learner

@@ -165,6 +165,8 @@ RUN_FLAGS = {
     "--like": "published source whose preset gives the defaults (default: the suite's own)",
     "--checkpoint-minutes": "time between two checkpoints; a killed command that is started again "
     "resumes from the last one (default: 5; 0: at every update)",
+    "--drop-checkpoints": "remove the last checkpoint at the end; where it is kept, a larger "
+    "--env-steps extends a finished run",
 }
 """Flags of an agent's command beside its settings, with their help."""
 
@@ -177,6 +179,7 @@ class RunOptions:
     source: str
     out: Path
     checkpoint_minutes: float = 5.0
+    drop_checkpoints: bool = False
 
 
 def read_command_line(
@@ -204,6 +207,7 @@ def read_command_line(
     parser.add_argument("--out", type=Path)
     parser.add_argument("--task")
     parser.add_argument("--checkpoint-minutes", type=_minutes, default=5.0)
+    parser.add_argument("--drop-checkpoints", action="store_true")
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     default_config = next(iter(presets.values())).config
@@ -221,8 +225,8 @@ def read_command_line(
         presets[suite, source].config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS
     )
     out = options.out or Path("runs") / "alone" / task
-    minutes = options.checkpoint_minutes
-    return config, RunOptions(suite, source, out, checkpoint_minutes=minutes)
+    kept = (options.checkpoint_minutes, options.drop_checkpoints)
+    return config, RunOptions(suite, source, out, *kept)
 
 
 def say_todays_name(asked: str | None, source: str) -> None:

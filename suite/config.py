@@ -99,6 +99,16 @@ class RunConfig:
             fits = bool(numbers) and all(n is not None and n in allowed for n in numbers)
             require(fits, f"{name} {allowed}", value)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes that one seed keeps beside its networks, where an agent says so."""
+        return 0
+
+    @property
+    def keeps_on_device(self) -> bool:
+        """Return whether these bytes lie in the device's memory, not the machine's."""
+        return False
+
     def find_task(self) -> Task:
         """Return the task; an Atari game has the agent's `protocol`.
 

@@ -35,10 +35,18 @@ class Journal:
         for step, actions in journal.past():
             replay.add(...)
         env_steps, num_updates = journal.resume(0, 0)
-        ...
+        while True:
+            ...  # evaluations and logs that are due now
+            if not session.goes_on(env_steps):
+                break
+            ...
             journal.record(actions)
-            if journal.is_due():
+            if journal.is_due(at_end=not session.goes_on(env_steps)):
                 journal.save(env_steps, num_updates)
+
+    A checkpoint is taken before the reports of its step, and a run that resumes makes them first.
+    So the last one holds none of those that are due only because the run ends: a longer run goes on
+    from it as if it had never ended there.
 
     Args:
         recorder: the run's; it knows whether the run resumes from a checkpoint.
@@ -114,9 +122,11 @@ class Journal:
         if len(self._pending) > PENDING_BYTES:
             self._write_pending()
 
-    def is_due(self) -> bool:
-        """Return whether it is time for a checkpoint."""
-        return time.perf_counter() - self._saved_at >= self._recorder.checkpoint_seconds
+    def is_due(self, *, at_end: bool = False) -> bool:
+        """Return whether a checkpoint is due: now and then, and at the end if it is kept."""
+        passed = time.perf_counter() - self._saved_at
+        last = at_end and self._recorder.keeps_checkpoint
+        return last or passed >= self._recorder.checkpoint_seconds
 
     def save(self, *numbers: int | float) -> None:
         """Write a checkpoint; if the run is killed later, it resumes from here.

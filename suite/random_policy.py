@@ -8,23 +8,43 @@ the discrete choices; a score is the undiscounted return of a whole episode.
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from suite.command_line import Parser, run_main
 from suite.evaluation import evaluate
 from suite.files import write_atomically
-from suite.randomness import stream
+from suite.randomness import environment_seeds, stream
 from suite.settings import UsageError
 from suite.tasks import ATARI_PROTOCOLS, RANDOM_SCORES, TASKS, Task, find_task, random_scores
 from suite.vector_env import VectorEnv
 
-COLUMNS: tuple[str, ...] = ("task", "protocol", "mean_return", "std_return", "num_episodes", "seed")
+COLUMNS: tuple[str, ...] = (
+    *("task", "protocol", "mean_return", "std_return", "num_episodes", "seed", "shortest_episode"),
+)
 
 
 def measure(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray:
     """Return the returns of a random policy, `[episodes]`, in reward units."""
+    act = _random_actions(task, seed)
+    return evaluate(task, act, [seed], 0, episodes=episodes, stream="random policy")[0]
+
+
+def shortest_episode(task: Task, *, episodes: int, seed: int = 0) -> int:
+    """Return the decisions of the shortest of several episodes; plays none to a later end."""
+    act = _random_actions(task, seed)
+    env = VectorEnv(task, environment_seeds([seed], episodes, "random policy", 0))
+    obs, length = env.reset(), 0
+    while True:
+        step, length = env.step(act(obs)), length + 1
+        if step.episode_ends.any():
+            return length
+        obs = step.obs
+
+
+def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function from observations `[S, N, *obs]` to uniformly random actions."""
     generator = stream(seed, "random policy actions")
     probe = VectorEnv(task, np.zeros((1, 1), dtype=np.int32))
 
@@ -34,7 +54,7 @@ def measure(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray:
             return generator.integers(0, probe.num_actions, size=shape)
         return generator.uniform(-1.0, 1.0, size=shape)
 
-    return evaluate(task, act, [seed], 0, episodes=episodes, stream="random policy")[0]
+    return act
 
 
 def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None:
@@ -52,6 +72,7 @@ def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None
             "std_return": f"{episode_returns.std(ddof=1):.6g}",
             "num_episodes": str(episodes),
             "seed": str(seed),
+            "shortest_episode": str(shortest_episode(task, episodes=episodes, seed=seed)),
         }
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")

@@ -5,7 +5,8 @@
 depends on a clock). Rows are buffered, written whole and flushed at each log interval; `finished`
 is written last, by rename, after the sums of all files (`suite/manifest.py`). A run has one writer:
 if another process starts the same run, the older one stops at its next write. The first seed's
-folder also holds the checkpoint that unfinished runs resume from (`suite/journal.py`).
+folder also holds the checkpoint that a killed run resumes from, and from which a finished one is
+extended (`suite/journal.py`).
 """
 
 import dataclasses
@@ -112,9 +113,11 @@ class Recorder:
         run: entries of `run.json`: agent, suite, source, task, config, command.
         seeds: the seeds, in the order of the `S` axis.
         checkpoint_seconds: time between two checkpoints.
+        keeps_checkpoint: whether the last one stays beside a finished run, to extend it.
 
     Raises:
-        UsageError: if the directory cannot be written, or holds a finished run of these seeds.
+        UsageError: if the directory cannot be written, or holds a finished run of these seeds that
+            is as long as this one or cannot be extended.
     """
 
     def __init__(
@@ -123,14 +126,18 @@ class Recorder:
         run: Mapping[str, Any],
         seeds: Sequence[int],
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        *,
+        keeps_checkpoint: bool = True,
     ) -> None:
         self.checkpoint_seconds = checkpoint_seconds
+        self.keeps_checkpoint = keeps_checkpoint
         self.clock = Stopwatch()
         self._started = self._interval_start = time.perf_counter()
         self._interval_env_steps = 0
         self._seconds_before = dict(self.clock.seconds)
         self.seed_directories = [directory / f"seed-{seed}" for seed in seeds]
-        finished = map(_is_finished, self.seed_directories)
+        env_steps = run.get("config", {}).get("env_steps", 0)
+        finished = [is_finished(folder, env_steps) for folder in self.seed_directories]
         self.statuses: list[Status] = ["finished" if done else "running" for done in finished]
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
         self._columns: list[dict[str, tuple[str, ...]]] = [{} for _ in seeds]
@@ -159,13 +166,15 @@ class Recorder:
         self.agent = str(run["agent"])
         """The agent's name."""
         self._identity = _identity(run, self._runs)
+        self._misfit_found = "its checkpoint is gone"
         self.snapshot = self._find_snapshot()
         """The checkpoint that these runs resume from; None: they start from the beginning."""
         if self.snapshot is not None:
             self._go_on(self.snapshot.content)
         else:
             for folder in self.seed_directories:
-                refuse_finished(folder)
+                why = "" if is_finished(folder, env_steps) else self._misfit_found
+                refuse_finished(folder, why=why)
             for folder, record in zip(self.seed_directories, self._runs, strict=True):
                 _open(folder, record)
         self._stamps = [_stamp(folder) for folder in self.seed_directories]
@@ -191,7 +200,13 @@ class Recorder:
             "config": dataclasses.asdict(config),
             "command": command_line(),
         }
-        return cls(options.out, run, config.seeds, 60 * options.checkpoint_minutes)
+        return cls(
+            options.out,
+            run,
+            config.seeds,
+            60 * options.checkpoint_minutes,
+            keeps_checkpoint=not options.drop_checkpoints,
+        )
 
     @property
     def active(self) -> list[int]:
@@ -271,7 +286,8 @@ class Recorder:
         self.flush()
         for i in self.active:
             self._end(i, "finished", None)
-        _remove_checkpoint(self.seed_directories[0])
+        if not self.keeps_checkpoint or "finished" not in self.statuses:
+            _remove_checkpoint(self.seed_directories[0])
         return 2 if "diverged" in self.statuses else 0
 
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
@@ -339,19 +355,20 @@ class Recorder:
             snapshot, misfit = None, str(error)
         except (OSError, *BROKEN) as error:
             snapshot, misfit = None, f"unreadable checkpoint: {error}"
-        if misfit:
-            print(
-                f"{self.seed_directories[0]} starts from scratch: {misfit}",
-                file=sys.stderr,
-                flush=True,
-            )
-            return None
-        return snapshot
+        if not misfit:
+            return snapshot
+        self._misfit_found = misfit
+        if not any(map(is_finished, self.seed_directories)):
+            text = f"{self.seed_directories[0]} starts from scratch: {misfit}"
+            print(text, file=sys.stderr, flush=True)
+        return None
 
     def _misfit(self, content: Mapping[str, Any]) -> str:
         """Return why these runs cannot resume exactly from a checkpoint; empty if they can."""
-        theirs = content["identity"]
-        differs = [key for key, ours in self._identity.items() if theirs.get(key) != ours]
+        theirs, ours = dict(content["identity"]), dict(self._identity)
+        if not theirs.pop("env_steps", 0) <= ours.pop("env_steps"):
+            return "its checkpoint is of a longer run"
+        differs = [key for key, value in ours.items() if theirs.get(key) != value]
         if differs:
             return f"its checkpoint has another {', '.join(differs)}"
         if any(
@@ -448,18 +465,30 @@ def status_of(alone: Any, directory: Path) -> Status | None:
     return record["status"] if ended else None
 
 
-def refuse_finished(folder: Path) -> None:
+def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
     """Refuse to start a run in the folder of a finished one.
+
+    Args:
+        folder: the run's.
+        env_steps: finished runs of fewer steps are not refused: they may be extended.
+        why: why a finished run cannot be extended.
 
     Raises:
         UsageError: naming the folder.
     """
-    if _is_finished(folder):
-        raise UsageError(f"{folder} holds a finished run: choose another --out, or delete it")
+    if is_finished(folder, env_steps):
+        reason = f" that cannot be extended ({why})" if why else ""
+        raise UsageError(
+            f"{folder} holds a finished run{reason}: choose another --out, or delete it"
+        )
 
 
-def _is_finished(folder: Path) -> bool:
-    return _read_record(folder).get("status") == "finished"
+def is_finished(folder: Path, env_steps: int = 0) -> bool:
+    """Return whether a folder holds a finished run that is not known to be shorter than this."""
+    record = _read_record(folder)
+    config = record.get("config")
+    steps = config.get("env_steps") if isinstance(config, dict) else 0
+    return record.get("status") == "finished" and not (isinstance(steps, int) and steps < env_steps)
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -478,10 +507,15 @@ def _read_record(folder: Path) -> dict[str, Any]:
 
 
 def _identity(run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return everything that two commands must share to give the same bytes, as JSON values."""
-    machine = records[0]["machine"]
+    """Return everything that two commands must share to give the same bytes, as JSON values.
+
+    `env_steps` may be larger when a run goes on: nothing that it does before its end depends on it.
+    """
+    machine, config = records[0]["machine"], run.get("config", {})
     identity = {
         **{key: value for key, value in run.items() if key != "command"},
+        "env_steps": config.get("env_steps", 0),
+        "config": {key: value for key, value in config.items() if key != "env_steps"},
         "seeds": [record["seed"] for record in records],
         "processor": [machine["cpu"], machine["gpu"], machine["gpu_driver"]],
         **{key: records[0][key] for key in ("sources", "versions")},

@@ -46,7 +46,7 @@ class Replay:
         self.capacity = capacity // num_envs * num_envs
         self.size = self._next = 0
         self._obs_size, self._action_size = obs_size, action_size
-        width = 2 * obs_size + action_size + 2
+        width = _width(obs_size, action_size)
         self._rows = torch.empty(num_seeds, self.capacity, width, device=device)
         self._first_rows = torch.arange(num_seeds, device=device)[:, None] * self.capacity
 
@@ -77,3 +77,12 @@ class Replay:
             terminations=rows[..., inputs + 1],
             next_obs=rows[..., inputs + 2 :],
         )
+
+
+def row_bytes(obs_size: int, action_size: int) -> int:
+    """Return the bytes of one stored transition."""
+    return 4 * _width(obs_size, action_size)
+
+
+def _width(obs_size: int, action_size: int) -> int:
+    return 2 * obs_size + action_size + 2

@@ -143,7 +143,7 @@ def train_in_turn(
     ends = [status_of(alone, options.out) for alone in each]
     left = [alone for alone, end in zip(each, ends, strict=True) if end is None] or each
     for alone in left:
-        refuse_finished(options.out / f"seed-{alone.seeds[0]}")
+        refuse_finished(options.out / f"seed-{alone.seeds[0]}", alone.env_steps)
     status = 2 if "diverged" in ends else 0
     for alone in left:
         recorder = Recorder.for_command(agent, alone, options)

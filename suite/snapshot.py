@@ -101,10 +101,15 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
         return tensors[tree["scalar"]].numpy()[()]
     if "array" in tree:
         array = tensors[tree["array"]].numpy().copy()
-        if isinstance(into, np.ndarray) and into.shape == array.shape and into.flags.writeable:
+        if not isinstance(into, np.ndarray) or not into.flags.writeable:
+            return array
+        if into.shape == array.shape:
             into[...] = array
-            return into
-        return array
+        elif into.shape[1:] == array.shape[1:] and len(into) > len(array):
+            into[: len(array)] = array  # a ring of a shorter run, which has not come round
+        else:
+            return array
+        return into
     entries: list[list[Any]] = tree["dict"]
     if into is None or isinstance(into, dict):
         known = {} if into is None else into

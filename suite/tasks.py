@@ -35,6 +35,10 @@ class Task:
     """Atari only: how the game is presented; scores of two protocols are never compared."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of `envpool.make` that belong to the protocol."""
+    obs_size: int = 0
+    """Numbers of an observation where actions are continuous; else 0."""
+    action_size: int = 0
+    """Dimensions of a continuous action; else 0."""
 
     @property
     def random_score(self) -> float:
@@ -55,13 +59,31 @@ class Task:
 @cache
 def random_scores() -> Mapping[tuple[str, str], float]:
     """Return every measured random-policy score by (task, protocol), in reward units."""
+    return MappingProxyType(
+        {(row["task"], row["protocol"]): float(row["mean_return"]) for row in _random_policy()}
+    )
+
+
+@cache
+def shortest_episodes() -> Mapping[tuple[str, str], int]:
+    """Return the decisions of a random policy's shortest episode by (task, protocol).
+
+    Tasks that no preset scores by training episodes may be missing.
+    """
+    return MappingProxyType(
+        {
+            (row["task"], row["protocol"]): int(row["shortest_episode"])
+            for row in _random_policy()
+            if row["shortest_episode"]
+        }
+    )
+
+
+def _random_policy() -> list[dict[str, str]]:
     if not RANDOM_SCORES.exists():
-        return MappingProxyType({})
+        return []
     with RANDOM_SCORES.open(newline="") as file:
-        rows = csv.DictReader(file)
-        return MappingProxyType(
-            {(row["task"], row["protocol"]): float(row["mean_return"]) for row in rows}
-        )
+        return list(csv.DictReader(file))
 
 
 MUJOCO_FRAME_SKIPS = {
@@ -140,15 +162,69 @@ CLASSIC_TASKS = (
     Task(name="CartPole-v1", family="classic", actions="discrete", time_limit=500),
     Task(name="Acrobot-v1", family="classic", actions="discrete", time_limit=500),
     Task(name="MountainCar-v0", family="classic", actions="discrete", time_limit=200),
-    Task(name="Pendulum-v1", family="classic", actions="continuous", time_limit=200),
-    Task(name="MountainCarContinuous-v0", family="classic", actions="continuous", time_limit=999),
+    Task(
+        name="Pendulum-v1",
+        family="classic",
+        actions="continuous",
+        time_limit=200,
+        obs_size=3,
+        action_size=1,
+    ),
+    Task(
+        name="MountainCarContinuous-v0",
+        family="classic",
+        actions="continuous",
+        time_limit=999,
+        obs_size=2,
+        action_size=1,
+    ),
 )
+
+
+MUJOCO_SIZES = {
+    "HalfCheetah": (17, 6),
+    "Hopper": (11, 3),
+    "Walker2d": (17, 6),
+    "Ant": (27, 8),
+    "Humanoid": (376, 17),
+    "Reacher": (11, 2),
+    "Swimmer": (8, 2),
+    "InvertedPendulum": (4, 1),
+    "InvertedDoublePendulum": (11, 1),
+}
+"""Numbers of an observation and of an action, by environment."""
+OTHER_OBS_SIZES = {
+    "Ant-v3": 111,
+    "Ant-v5": 105,
+    "Humanoid-v5": 348,
+    "Reacher-v5": 10,
+    "InvertedDoublePendulum-v5": 9,
+}
+"""Numbers of an observation of the versions in which they differ."""
+DMC_SIZES = {
+    "AcrobotSwingup": (6, 1),
+    "BallInCup": (8, 2),
+    "Cartpole": (5, 1),
+    "CheetahRun": (17, 6),
+    "Finger": (12, 2),
+    "Fish": (24, 5),
+    "Hopper": (15, 4),
+    "Humanoid": (95, 21),
+    "PendulumSwingup": (3, 1),
+    "Quadruped": (113, 12),
+    "Reacher": (6, 2),
+    "SwimmerSwimmer6": (25, 5),
+    "SwimmerSwimmer15": (61, 14),
+    "Walker": (24, 6),
+}
+"""The same by the beginning of a dm_control task's name."""
 
 
 def _mujoco_tasks() -> list[Task]:
     tasks = []
     for name, frame_skip in MUJOCO_FRAME_SKIPS.items():
         legacy = "v2" if name in VERSION_2 else "v3"
+        obs_size, action_size = MUJOCO_SIZES[name]
         tasks += [
             Task(
                 name=f"{name}-{version}",
@@ -156,6 +232,8 @@ def _mujoco_tasks() -> list[Task]:
                 actions="continuous",
                 time_limit=50 if name == "Reacher" else 1000,
                 frame_skip=frame_skip,
+                obs_size=OTHER_OBS_SIZES.get(f"{name}-{version}", obs_size),
+                action_size=action_size,
             )
             for version in (legacy, "v4", "v5")
         ]
@@ -170,8 +248,12 @@ def _dmc_tasks() -> list[Task]:
             actions="continuous",
             time_limit=1000,
             frame_skip=frame_skip,
+            obs_size=obs_size,
+            action_size=action_size,
         )
         for name, frame_skip in DMC_TASKS.items()
+        for domain, (obs_size, action_size) in DMC_SIZES.items()
+        if name.startswith(domain)
     ]
 
 

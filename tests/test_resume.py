@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agents import a2c, acer, acer_continuous, impala, sac
+from suite.manifest import POLICY
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.vector_env import Step, VectorEnv
@@ -135,7 +136,7 @@ def tables(directory: Path) -> dict[str, bytes]:
 
 
 def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
-    run = {"agent": agent.__name__.split(".")[1], "task": config.task}
+    run = {"agent": agent.__name__.split(".")[1], "task": config.task, "config": asdict(config)}
     recorder = Recorder(directory, run, config.seeds, checkpoint_seconds)
     agent.train(config, recorder)
     recorder.finish()
@@ -176,6 +177,56 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
             assert tables(tmp_path / "cut") == expected
             resumptions += recorder.snapshot is not None
             shutil.rmtree(tmp_path / "cut")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", CASES)
+def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it ended between two reports, and its replay had less room than the longer one's.
+
+    The shorter run scores and logs at its end, which the longer one does not: those rows go.
+    """
+    agent, config = CASES[case]
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    train(agent, config, tmp_path / "whole")
+    for share in (0.45, 0.7):
+        steps = int(share * config.env_steps) // config.num_envs * config.num_envs
+        recorder = train(agent, replace(config, env_steps=steps), tmp_path / "grown")
+    assert recorder.snapshot is not None  # the third goes on from the second, that from the first
+    recorder = train(agent, config, tmp_path / "grown")
+    assert recorder.snapshot is not None
+    assert tables(tmp_path / "grown") == tables(tmp_path / "whole")
+    for seed in config.seeds:
+        names = [tmp_path / which / f"seed-{seed}" / POLICY[0] for which in ("grown", "whole")]
+        assert names[0].read_bytes() == names[1].read_bytes()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """Without its checkpoint, with other settings or in other company it would be another run."""
+    command = ["--task=CartPole-v1", "--device=cpu", "--evaluation-rule=training"]
+    command += [f"--out={tmp_path}", "--log-interval=200"]
+    kept, dropped = tmp_path / "seed-1", tmp_path / "seed-2"
+    assert a2c.main([*command, "--seeds=1", "--env-steps=400"]) == 0
+    assert a2c.main([*command, "--seeds=2", "--env-steps=400", "--drop-checkpoints"]) == 0
+    assert (kept / "checkpoint").exists()
+    assert not (dropped / "checkpoint").exists()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for seed, flags, reason in (
+        (2, ["--env-steps=800"], "cannot be extended (its checkpoint is gone)"),
+        (1, ["--env-steps=800", "--gamma=0.5"], "cannot be extended (its checkpoint has another"),
+        (1, ["--env-steps=400"], "holds a finished run: choose"),
+        (1, ["--env-steps=200"], "holds a finished run: choose"),
+    ):
+        with pytest.raises(UsageError) as error:
+            a2c.main([*command, f"--seeds={seed}", *flags])
+        assert reason in str(error.value)
+        assert before == {path: path.read_bytes() for path in before}
+    assert a2c.main([*command, "--seeds=1", "--env-steps=800"]) == 0
+    record = json.loads((kept / "run.json").read_text())
+    assert (record["config"]["env_steps"], len(record["resumed_at"])) == (800, 1)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -17,7 +17,7 @@ from agents import sac
 from suite import affine, session
 from suite.networks import StackedPerceptrons
 from suite.recorder import Recorder
-from suite.replay import Batch
+from suite.replay import Batch, Replay
 from suite.settings import UsageError
 from suite.vector_env import Spaces, Step
 
@@ -642,3 +642,14 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     for ours, theirs in zip(parameters_of(gpu), parameters_of(cpu), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_the_memory_of_a_run_is_known() -> None:
+    """That of its replay: 2.9 GiB for a million steps of Humanoid, and no more than a run fills."""
+    config = replace(sac.PRESETS["mujoco", "paper"].config, task="Humanoid-v4", env_steps=10**6)
+    assert 2.8 < config.memory_bytes / 2**30 < 2.9
+    small = replace(config, env_steps=20_000)
+    replay = Replay(1, small.replay_size, 1, 376, 17, torch.device("cpu"))
+    assert small.memory_bytes == pytest.approx(vars(replay)["_rows"].nbytes)
+    uncounted = replace(small, count_warm_up=False)
+    assert uncounted.replay_size == small.replay_size + small.learning_starts

@@ -464,7 +464,7 @@ def test_a_real_grid_from_command_to_page_and_again(
     assert "no reference" in out
     assert "learning_starts = 200, set by --set" in out
     assert "2 planned = 2 finished" in out
-    first = tree(place)
+    first = {name: text for name, text in tree(place).items() if "/checkpoint/" not in name}
     recorded = {name for name in first if name.startswith(TASK)}
     assert recorded == {
         *(f"{TASK}/seeds-{seed}.log" for seed in (1, 2)),
@@ -497,7 +497,7 @@ def test_a_real_grid_from_command_to_page_and_again(
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
         assert (status, err) == (0, "")
-        again = tree(place)
+        again = {name: text for name, text in tree(place).items() if "/checkpoint/" not in name}
         same = recorded | tables | {"plan.json"}
         assert [name for name in same if again[name] != first[name]] == []
         assert set(again) == set(first)

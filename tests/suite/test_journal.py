@@ -135,11 +135,15 @@ def test_the_record_of_actions_is_small(tmp_path: Path) -> None:
         assert size == SAVES[-1] * 2 * num_bytes  # two environments
 
 
-def test_a_finished_run_keeps_no_checkpoint(tmp_path: Path) -> None:
-    """It is of no use any more, and a million actions are not small in a published folder."""
-    Run(tmp_path).play()
-    names = {path.name for path in (tmp_path / "seed-1").iterdir()}
-    assert names == {"run.json", "episodes.csv", "updates.csv", "timing.csv", "SHA256SUMS"}
+def test_a_finished_run_keeps_its_checkpoint_unless_told_not_to(tmp_path: Path) -> None:
+    """A longer run goes on from it; a million actions are not small where nobody wants that."""
+    record = {"run.json", "episodes.csv", "updates.csv", "timing.csv", "SHA256SUMS"}
+    for name, kept in (("kept", {"checkpoint"}), ("dropped", set())):
+        run = Run(tmp_path / name)
+        run.recorder.keeps_checkpoint = bool(kept)
+        run.play()
+        names = {path.name for path in (tmp_path / name / "seed-1").iterdir()}
+        assert names == record | kept
 
 
 def test_an_actions_file_longer_than_its_checkpoint_is_cut(tmp_path: Path) -> None:
@@ -300,12 +304,13 @@ def test_a_seed_that_has_finished_is_left_alone(tmp_path: Path) -> None:
     cut(tmp_path / "cut", seeds=seeds)
     done, ours = tmp_path / "whole" / "seed-1", tmp_path / "cut" / "seed-1"
     for path in done.iterdir():
-        (ours / path.name).write_bytes(path.read_bytes())
+        if path.is_file():
+            (ours / path.name).write_bytes(path.read_bytes())
     before = {path: path.read_bytes() for path in ours.iterdir() if path.is_file()}
     again = Run(tmp_path / "cut", seeds=seeds)
     assert again.recorder.active == [1]
     again.play()
-    assert {path: path.read_bytes() for path in ours.iterdir()} == before
+    assert {path: path.read_bytes() for path in before} == before
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
     assert run_json(tmp_path / "cut", 2)["status"] == "finished"
 

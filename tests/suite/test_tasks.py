@@ -4,12 +4,14 @@ import dataclasses
 import warnings
 
 import envpool
+import numpy as np
 import pytest
 from envpool.registration import registry
 
 from suite import tasks
 from suite.settings import UsageError
 from suite.tasks import ATARI_GAMES, SUITES, TASKS, Task, find_suite, find_task, tasks_in
+from suite.vector_env import VectorEnv
 
 
 def test_time_limits_are_those_that_envpool_registers() -> None:
@@ -174,3 +176,13 @@ def test_a_random_score_belongs_to_one_version_and_one_protocol(
     for missing in (find_task("Hopper-v5"), find_task("Pong-v5")):
         with pytest.raises(UsageError, match=f"--tasks {missing.name}`$"):
             score(missing)
+
+
+def test_sizes_are_the_simulators() -> None:
+    """What SAC's replay takes is told before a simulator is imported."""
+    for task in TASKS.values():
+        if task.actions == "continuous":
+            spaces = VectorEnv(task, np.zeros((1, 1), dtype=np.int32)).spaces
+            assert ((task.obs_size,), task.action_size) == (spaces.obs_shape, spaces.num_outputs)
+        else:
+            assert (task.obs_size, task.action_size) == (0, 0)
