@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agents
+from reproduce.extension import check_extensions
 from reproduce.looks import SCHEDULE
 from reproduce.plan import (
     PUBLISHED,
@@ -111,6 +112,11 @@ def run(argv: Sequence[str]) -> int:
     )
     _add_older(parser)
     parser.add_argument(
+        "--drop-checkpoints",
+        action="store_true",
+        help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
+    )
+    parser.add_argument(
         "--fresh",
         action="store_true",
         help="start anew, in a folder of its own inside the runs directory",
@@ -158,13 +164,16 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         settings=options.settings,
         published=not options.no_published,
         accept_older_code=options.accept_older_code,
+        drop_checkpoints=options.drop_checkpoints,
         cluster=cluster,
     )
     plan = keep_looks(plan, until_decided=options.until_decided)
     say_todays_name(options.like, plan.source)
+    check_extensions(plan, plan.runs())
     plan.check_memory()
     console = _console()
     console.print(_plan_table(plan))
+    _say_outlook(plan, console)
     if options.until_decided:
         looks = next(iter(plan.looks.values()))
         _say(console, f"Declared: {looks}; more are run only where a task is undecided")
@@ -444,7 +453,7 @@ def _plan_table(plan: Plan) -> Table:
     groups = plan.groups()
     caption = (
         f"{len(groups)} processes, {plan.workers} side by side on {plan.device}, into "
-        f"{plan.directory}. The time it takes is measured on the first updates."
+        f"{plan.directory}."
         if groups
         else f"Every run is finished; tables, figures and page go to {plan.directory}."
     )
@@ -463,6 +472,17 @@ def _plan_table(plan: Plan) -> Table:
         cells = (" ".join(map(str, seeds)) for seeds in (planned, done, to_run))
         table.add_row(task, f"{env_steps:,}", *cells)
     return table
+
+
+def _say_outlook(plan: Plan, console: Console) -> None:
+    """Print what a plan can decide and what it costs, then the same for every budget."""
+    from reproduce import outlook
+
+    rows = outlook.outlooks(plan)
+    console.print(outlook.table_of(rows))
+    _say(console, outlook.cost(plan, rows))
+    for line in outlook.budget_lines(plan):
+        _say(console, line)
 
 
 def _parser(verb: str, description: str, **kwargs: str) -> Parser:

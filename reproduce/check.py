@@ -199,11 +199,11 @@ def judge(
     if reference is not None and not np.isfinite(reference.mean):
         raise ValueError(f"the reference's mean must be finite, not {reference.mean}")
     untested = _untested(scores, reference, random_score)
-    obstacle = _obstacle(untested)
+    why = _obstacle(untested)
     if reference is None:
-        return replace(untested, verdict="no reference", note=obstacle)
-    if obstacle and scores.size > 0:
-        return replace(untested, verdict="shown only", note=obstacle)
+        return replace(untested, verdict="no reference", note=why)
+    if why and scores.size > 0:
+        return replace(untested, verdict="shown only", note=why)
     least = MIN_SEEDS
     if scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin):
         least = MIN_SEEDS_APART
@@ -212,7 +212,7 @@ def judge(
         return replace(
             untested,
             note=f"{scores.size} seeds; at least {least} are needed{apart}",
-            seeds_to_settle=None if obstacle else least,
+            seeds_to_settle=None if why else least,
         )
     return _tested(untested, level)
 
@@ -263,6 +263,11 @@ def _obstacle(verdict: Verdict) -> str:
     if not np.isfinite(gap):
         return "no margin: the score of a random policy is unknown"
     return "" if gap > 0.0 else "no margin: the reference is not above a random policy"
+
+
+def obstacle(reference: ReferenceScore, random_score: float | None) -> str:
+    """Return why a reference cannot judge any scores of ours; empty if it can."""
+    return _obstacle(_untested(np.empty(0), reference, random_score))
 
 
 def _tested(untested: Verdict, level: float) -> Verdict:

@@ -19,10 +19,11 @@ from typing import Any
 import agents
 from reproduce.looks import Declared, Looks, declare, read_declared, to_json, worth_declaring
 from reproduce.origin import code_that_made, why_older
+from reproduce.speeds import expected_seconds
 from suite.behaviour import code_name
 from suite.command_line import override
 from suite.files import CHECKPOINT, write_json
-from suite.hardware import find_device, machine, num_cores, sources
+from suite.hardware import find_device, gpu_memory_gib, machine, num_cores, sources
 from suite.records import ENDED, read_record, seed_of, twin_of
 from suite.settings import (
     BUDGETS,
@@ -34,7 +35,7 @@ from suite.settings import (
     nearest,
     recorded_settings,
 )
-from suite.tasks import Protocol, find_suite, find_task, tasks_in
+from suite.tasks import Protocol, find_suite, find_task, shortest_episodes, tasks_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "results" / "published"
@@ -140,6 +141,8 @@ class Plan:
     config: Any
     """The agent's configuration, all but task, seeds and steps."""
     preset: Preset[Any]
+    drop_checkpoints: bool = False
+    """Whether finished runs lose their checkpoint, so that they cannot be extended."""
     cluster: Cluster | None = None
     """Where it runs; None: on this machine."""
     accept_older_code: bool = False
@@ -186,6 +189,19 @@ class Plan:
             self._refuse_pooling([run for run in runs if run.task == task])
         return runs
 
+    def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
+        """Return about how long one run takes here; None if its like was never measured.
+
+        Args:
+            task: the run's.
+            env_steps: its length; default: the plan's.
+        """
+        steps = self.env_steps[task] if env_steps is None else env_steps
+        config = dataclasses.replace(self.config, task=task, env_steps=steps)
+        return (
+            None if self.cluster else expected_seconds(self.agent, self.source, config, self.device)
+        )
+
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
@@ -226,7 +242,7 @@ class Plan:
         """
         gpus = sum(node.get("GPU", 0.0) for node in self.cluster.nodes) if self.cluster else 1.0
         share = 0.0 if self.device == "cpu" else 1.0 / math.ceil(self.workers / max(gpus, 1.0))
-        memory = sum(_memory_gib(self.config, run) for run in group.runs) * 2**30
+        memory = 0.0 if self.replay_on_gpu else self._kept_gib(group) * 2**30
         return {
             "CPU": float(self.preset.cores_per_run),
             "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
@@ -260,32 +276,58 @@ class Plan:
                         f"{self.agent}`, or count such runs knowingly with --accept-older-code"
                     )
 
+    @property
+    def replay_on_gpu(self) -> bool:
+        """Return whether what a run keeps lies in the GPU's memory."""
+        return self.device != "cpu" and getattr(self.config, "keeps_on_device", False)
+
     def check_memory(self) -> None:
         """Refuse runs that together keep more than this machine, or one more than any node, holds.
 
         What a run keeps beside its network is `memory_bytes` of the agent's configuration, where
-        there is such a property; a replay of frames is gigabytes.
+        there is such a property; a replay of frames is gigabytes. On a GPU it is the GPU's memory
+        that must hold it, if the agent keeps it there.
 
         Raises:
-            UsageError: naming both sizes and the number of workers that would fit.
+            UsageError: naming both sizes and the number of workers, or seeds, that would fit.
         """
+        groups = self.groups()
         if self.cluster:
-            for group in self.groups():
+            for group in groups:
                 _refuse_unplaceable(self.demand(group), self.cluster)
             return
-        available = machine()["memory_gib"]
-        sizes = [
-            sum(_memory_gib(self.config, run) for run in group.runs) for group in self.groups()
-        ]
+        place = "this GPU" if self.replay_on_gpu else "this machine"
+        available = gpu_memory_gib(self.device) if self.replay_on_gpu else machine()["memory_gib"]
+        sizes = [(self._kept_gib(group), len(group.runs)) for group in groups]
         sizes.sort(reverse=True)
-        needed = sum(sizes[: self.workers])
+        needed = sum(size for size, _ in sizes[: self.workers])
         if available is None or needed <= available:
             return
-        fitting = sum(sum(sizes[: i + 1]) <= available for i in range(len(sizes)))
-        fix = f"use --workers {fitting}" if fitting else "make what it keeps smaller with --set"
+        largest, num_seeds = sizes[0]
+        fitting = sum(sum(s for s, _ in sizes[: i + 1]) <= available for i in range(len(sizes)))
+        seeds = int(available / (largest / num_seeds))
+        fix = "make what it keeps smaller with --set"
+        if fitting:
+            fix = f"use --workers {fitting}"
+        elif 0 < seeds < num_seeds:
+            fix = f"use --num-seeds {seeds}"
         raise UsageError(
-            f"{min(self.workers, len(sizes))} runs side by side keep {needed:.1f} GiB, but this "
-            f"machine has {available:.1f} GiB of memory: {fix}"
+            f"{sum(count for _, count in sizes[: self.workers])} runs side by side keep "
+            f"{needed:.1f} GiB, but {place} has {available:.1f} GiB of memory: {fix}"
+        )
+
+    def _kept_gib(self, group: Group) -> float:
+        """Return what a group's runs keep, by their agent's own account; 0 where it gives none."""
+        return (
+            sum(
+                getattr(
+                    dataclasses.replace(self.config, task=run.task, env_steps=run.env_steps),
+                    "memory_bytes",
+                    0,
+                )
+                for run in group.runs
+            )
+            / 2**30
         )
 
     def command(self) -> str:
@@ -305,6 +347,7 @@ class Plan:
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
         words += ["--accept-older-code"] if self.accept_older_code else []
+        words += ["--drop-checkpoints"] if self.drop_checkpoints else []
         if self.device != _find_device("auto", self.cluster):
             words += ["--device", self.device]
         if not self.has_default_workers:
@@ -418,6 +461,7 @@ class Plan:
             *("--seeds", *(str(run.seed) for run in runs)),
             *("--env-steps", str(first.env_steps), "--device", self.device),
             *("--out", str(first.directory.parent)),
+            *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
             *_flags(self.config, self.settings),
         )
 
@@ -459,6 +503,7 @@ def make_plan(
     settings: Sequence[str] = (),
     published: bool = True,
     accept_older_code: bool = False,
+    drop_checkpoints: bool = False,
     cluster: Cluster | None = None,
 ) -> Plan:
     """Return the plan that the command line asks for. Nothing is written.
@@ -480,6 +525,7 @@ def make_plan(
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.
         accept_older_code: count finished runs of code that was not verified.
+        drop_checkpoints: let finished runs lose their checkpoint.
         cluster: where it runs; default: on this machine.
 
     Raises:
@@ -505,11 +551,11 @@ def make_plan(
     preset = find_preset(_presets(agent), suite, source)
     device = _find_device(device, cluster)
     spent = preset.budgets[budget]
-    names = tuple(tasks or preset.tasks or find_suite(suite))
+    names = tuple(tasks or tasks_of(preset, suite, budget))
     steps = {name: env_steps or spent.steps(name) for name in names}
     config = _configure(preset.config, names[0], changes)
-    for name, count in steps.items():
-        dataclasses.replace(config, task=name, env_steps=count)  # refuses what it cannot do
+    for name, count in steps.items():  # refuses what the agent cannot do
+        _refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
     chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
     looks = declare({}, steps, chosen, until_decided=until_decided)
     return Plan(
@@ -529,8 +575,14 @@ def make_plan(
         accept_older_code=accept_older_code,
         config=config,
         preset=preset,
+        drop_checkpoints=drop_checkpoints,
         cluster=cluster,
     )
+
+
+def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
+    """Return the tasks of a suite that a budget trains where nobody names any."""
+    return preset.budgets[budget].tasks or preset.tasks or find_suite(suite)
 
 
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
@@ -712,10 +764,23 @@ def _refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
     )
 
 
-def _memory_gib(config: Any, run: Run) -> float:
-    """Return what one run keeps in memory by its agent's own account; 0 where it gives none."""
-    config = dataclasses.replace(config, task=run.task, env_steps=run.env_steps)
-    return getattr(config, "memory_bytes", 0) / 2**30
+def _refuse_scoreless(config: Any) -> None:
+    """Refuse a run that ends before any training episode could, if these are what is scored.
+
+    A policy that learns is taken to play no shorter episodes than a random one.
+
+    Raises:
+        UsageError: naming the number of steps that gives a score.
+    """
+    task = config.find_task()
+    shortest = shortest_episodes().get((task.name, task.protocol), 0)
+    least = shortest * config.num_envs
+    if config.evaluation_rule == "training" and config.env_steps < least:
+        raise UsageError(
+            f"{task.name}: {config.env_steps:,} steps give no score: each of {config.num_envs} "
+            f"environments makes {config.env_steps // config.num_envs:,}, and no episode is "
+            f"known to end before {shortest:,}; use --env-steps {least} or more"
+        )
 
 
 def _split(setting: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from reproduce.extension import check_extensions, shorter_record
 from reproduce.lease import Leases
 from reproduce.plan import Group, Plan, Run, changed_sources
 from reproduce.processes import AgentProcess, End
@@ -85,7 +86,8 @@ class Pool:
         self._plan, self._waiting = plan, plan.groups(runs)
         self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
         self._most_workers = plan.workers
-        self.board = Board(plan.workers * self._seeds_per_group, [start_progress(r) for r in runs])
+        rows = [start_progress(run, plan.expected_seconds(run.task)) for run in runs]
+        self.board = Board(plan.workers * self._seeds_per_group, rows)
         self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory)
@@ -175,6 +177,7 @@ class Pool:
         if changed:
             raise UsageError(f"{changed} changed since this grid was started")
         self._plan.refuse_mixture()
+        check_extensions(self._plan, list(group.runs))
         for run in group.runs:
             if run.has_ended:
                 continue
@@ -202,20 +205,17 @@ class Pool:
             self._row_of[run.task, run.seed].state = state
 
     def _keep_aside(self, run: Run) -> None:
-        """Move a damaged run's folder aside, and that of an ended run shorter than planned."""
+        """Move a damaged run's folder aside."""
         record = read_record(run.directory)
-        if record is None or record["status"] not in ("finished", "diverged", "damaged"):
+        if record is None or record["status"] != "damaged":
             return
-        damaged = record["status"] == "damaged"
-        label = "damaged" if damaged else record["config"]["env_steps"]
-        aside = run.directory.with_name(f"{run.directory.name}.{label}")
+        aside = run.directory.with_name(f"{run.directory.name}.damaged")
         copies = 1
         while aside.exists():
             copies += 1
-            aside = aside.with_name(f"{run.directory.name}.{label}.{copies}")
+            aside = aside.with_name(f"{run.directory.name}.damaged.{copies}")
         run.directory.rename(aside)
-        if damaged:
-            self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
+        self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
 
     def _look_after(self) -> None:
         lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
@@ -316,6 +316,8 @@ def _take_result(row: Progress, log: Sequence[str]) -> bool:
     record = read_record(row.run.directory)
     if record is None or record["status"] not in ("finished", "diverged"):
         return False
+    if shorter_record(row.run):  # its agent refused to go on
+        return False
     row.state, row.error = record["status"], record.get("error") or ""
     if row.state == "diverged":
         _write_record(row.run, {**record, "log_tail": log[-LOG_LINES:]})
@@ -333,7 +335,8 @@ def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str])
     failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
     failed |= {"config": config, "command": command, **record}
     failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
-    _write_record(row.run, failed)
+    if not shorter_record(row.run):  # a result, which nothing has touched
+        _write_record(row.run, failed)
 
 
 def _write_record(run: Run, record: dict[str, Any]) -> None:

@@ -26,6 +26,8 @@ class Progress:
     """Speed of the latest log interval, once updates have begun; None before."""
     last_return: float | None = None
     error: str = ""
+    expected_speed: float | None = None
+    """Environment steps per second that were expected before it began; None: unknown."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -48,18 +50,30 @@ class Board:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the estimated seconds left for the whole plan; None until a speed is known."""
+        """Return the estimated seconds left for the whole plan; None until a speed is known.
+
+        Runs without a speed of their own are as much faster or slower than expected as the others;
+        where nothing was expected, as fast as the others.
+        """
         open_rows = [row for row in self.rows if row.state not in ENDED]
         if not open_rows:
             return 0.0
-        speeds = [row.env_steps_per_second for row in self.rows if row.env_steps_per_second]
-        if not speeds:
-            return None
-        typical = sum(speeds) / len(speeds)
-        per_run = [
-            (row.run.env_steps - row.env_steps) / (row.env_steps_per_second or typical)
-            for row in open_rows
+        measured = [row for row in self.rows if row.env_steps_per_second]
+        speeds = [row.env_steps_per_second or 0.0 for row in measured]
+        ratios = [
+            (row.env_steps_per_second or 0.0) / row.expected_speed
+            for row in measured
+            if row.expected_speed
         ]
+        typical = sum(speeds) / len(speeds) if speeds else None
+        ratio = sum(ratios) / len(ratios) if ratios else 1.0
+        per_run = []
+        for row in open_rows:
+            expected = row.expected_speed * ratio if row.expected_speed else typical
+            speed = row.env_steps_per_second or expected
+            if speed is None:
+                return None
+            per_run.append((row.run.env_steps - row.env_steps) / speed)
         return max([sum(per_run) / self.side_by_side, *per_run])
 
     def count(self, state: str) -> int:
@@ -67,10 +81,17 @@ class Board:
         return sum(row.state == state for row in self.rows)
 
 
-def start_progress(run: Run) -> Progress:
-    """Return the progress of a run before the launch: none, unless it has ended."""
+def start_progress(run: Run, expected_seconds: float | None = None) -> Progress:
+    """Return the progress of a run before the launch: none, unless it has ended.
+
+    Args:
+        run: the run.
+        expected_seconds: how long it should take from beginning to end; None: unknown.
+    """
     state = run.status if run.has_ended else "waiting"
-    return Progress(run, state, run.env_steps if state == "finished" else 0)
+    speed = expected_seconds and run.env_steps / expected_seconds
+    steps = run.env_steps if state == "finished" else 0
+    return Progress(run, state, steps, expected_speed=speed)
 
 
 def read_progress(row: Progress) -> None:

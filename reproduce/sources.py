@@ -74,7 +74,8 @@ def _preset(preset: Preset[Any]) -> Iterator[str]:
     for name, budget in preset.budgets.items():
         others = "".join(f", {task} {steps:,}" for task, steps in budget.env_steps_of.items())
         seeds = f"{budget.num_seeds} seed{'s' * (budget.num_seeds > 1)}"
-        yield from _wrap(f"budget {name}: {budget.env_steps:,} steps{others}; {seeds}", 4)
+        only = f"; {', '.join(budget.tasks)}" if budget.tasks else ""
+        yield from _wrap(f"budget {name}: {budget.env_steps:,} steps{others}; {seeds}{only}", 4)
     yield f"    judged by: {preset.judged_by or 'nothing'}"
     for departure in preset.departures:
         yield from _wrap(f"departs: {departure}", 4)

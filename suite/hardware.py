@@ -1,6 +1,7 @@
 """The machine, package versions and code revision of a run."""
 
 import ast
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -20,6 +21,10 @@ REVISION = "revision.json"
 SETTINGS = "results/references/*/{agent}.toml"
 """Files with the sources' settings for an agent; see `suite/presets.py`."""
 PACKAGES = ("torch", "envpool", "gymnasium", "numpy", "scipy", "pandas", "safetensors")
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
@@ -27,8 +32,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 def machine() -> dict[str, Any]:
     """Return the facts that decide speed and rounding, for `run.json`.
 
-    Keys: `cpu` (model name), `cores` (usable by this process), `memory_gib`, `platform`, `gpu` and
-    `gpu_driver` (None without one).
+    Keys: `cpu` (model name), `cores` and `memory_gib` (usable by this process), `platform`, `gpu`
+    and `gpu_driver` (None without one).
     """
     return {
         "cpu": _cpu_model(),
@@ -187,9 +192,21 @@ def _cpu_model() -> str:
 
 
 def _memory_gib() -> float | None:
+    """Return the memory that this process may use: the machine's, or its container's limit."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # absent, or "max": no limit
+            sizes.append(int(path.read_text()))
+    return round(min(sizes) / 2**30, 1)
+
+
+def gpu_memory_gib(device: str) -> float:
+    """Return the memory of the GPU called `cuda` or `cuda:<i>`."""
+    import torch
+
+    return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
 
 
 def _gpu() -> dict[str, Any]:

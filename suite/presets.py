@@ -205,6 +205,12 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str
             raise UsageError(f"{where}tasks: {suite} has no {task}{near}")
     if set(table["budgets"]) != set(BUDGETS):
         raise UsageError(f"{where}budgets must be {', '.join(BUDGETS)}")
+    possible = table.get("tasks") or find_suite(suite)
+    for name, budget in table["budgets"].items():
+        for task in budget.tasks:
+            if task not in possible:
+                near = nearest(task, possible)
+                raise UsageError(f"{where}budgets.{name}.tasks: {suite} has no {task}{near}")
     if "judged_by" not in table:
         raise UsageError(f'{where}judged_by is missing; write "none" if no curve judges')
     settings = dict(table["settings"])

@@ -94,7 +94,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The cost of a grid: steps per run and number of seeds."""
+    """The cost of a grid: steps per run, number of seeds and, if it is small, the tasks."""
 
     env_steps: int
     """Environment steps of each run (agent decisions)."""
@@ -102,6 +102,8 @@ class Budget:
     """Runs per task; seeds 1 to `num_seeds`."""
     env_steps_of: Mapping[str, int] = field(default_factory=dict)
     """Environment steps of tasks whose source used another number."""
+    tasks: tuple[str, ...] = ()
+    """Tasks that it covers where it cannot afford all; empty: every one of the preset's."""
 
     def steps(self, task: str) -> int:
         """Return the environment steps of one run of `task`."""
@@ -115,7 +117,8 @@ class Preset(Generic[ConfigT]):
     config: ConfigT
     """Every hyper-parameter; the plan fills in task, seeds and steps."""
     budgets: Mapping[str, Budget]
-    """`smoke` (minutes on two CPU cores), `laptop` (an evening) or `paper` (as the source)."""
+    """`smoke` (minutes on two CPU cores), `laptop` (at most twelve hours) or `paper` (as the
+    source)."""
     judged_by: str | None
     """The stored reference whose curves decide the verdict; None: no curve judges."""
     tasks: tuple[str, ...] = ()

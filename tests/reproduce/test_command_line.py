@@ -1,6 +1,7 @@
 """The command line as its users meet it: right, wrong, interrupted and hostile."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -236,13 +237,13 @@ def test_a_plan_is_shown_before_a_simulator_is_imported(desk: Path) -> None:
     script = """
 import sys
 from reproduce.__main__ import main
-assert main(["a2c", "atari", "--dry-run"]) == 0
-slow = {"envpool", "pandas", "matplotlib", "scipy"} & set(sys.modules)
+assert main(["a2c", "atari", "--budget", "paper", "--dry-run"]) == 0
+slow = {"envpool", "matplotlib"} & set(sys.modules)
 assert not slow, slow
 """
     ended = in_a_shell(["-c", script], desk)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "57 processes" in ended.stdout
+    assert "342 processes" in ended.stdout
 
 
 def test_a_mistake_is_answered_before_torch_is_imported(desk: Path) -> None:
@@ -276,9 +277,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(desk: Path, say: Say) -> N
     """Tasks, steps, seeds and what is to be run, without a file or a folder."""
     status, out, err = say([*TINY, "--dry-run"])
     assert (status, err) == (0, "")
-    (line,) = [line for line in out.splitlines() if TASK in line]
+    line, outlook = [line for line in out.splitlines() if TASK in line]
     assert [cell.strip() for cell in line.strip("│ ").split("│")] == [TASK, "300", "1 2", "", "1 2"]
     assert "2 processes" in out
+    assert "impossible: no curve judges these settings" in outlook
+    assert "--budget smoke: 2 tasks" not in out  # the other budgets are shown for the same task
+    for budget in ("smoke", "laptop", "paper"):
+        assert f"--budget {budget}: 1 task, " in out
     assert list(desk.iterdir()) == []
 
 
@@ -501,3 +506,24 @@ def test_a_real_grid_from_command_to_page_and_again(
         same = recorded | tables | {"plan.json"}
         assert [name for name in same if again[name] != first[name]] == []
         assert set(again) == set(first)
+
+
+def test_a_longer_command_goes_on_where_a_shorter_one_ended(
+    desk: Path, say: Say, tree: Tree
+) -> None:
+    """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
+    short = [word for word in TINY if word != "2"]
+    longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
+    assert say([*longer, "--runs-dir", "whole"])[0] == 0
+    assert say(short)[0] == 0
+    assert say(longer)[0] == 0
+    here, there = desk / "runs" / "sac-classic" / "tuned" / TASK, desk / "whole"
+    ours, theirs = tree(here / "seed-1"), tree(there / "sac-classic" / "tuned" / TASK / "seed-1")
+    assert set(ours) == set(theirs)  # both without a checkpoint
+    for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+        assert ours[name] == theirs[name]
+    assert len(json.loads(ours["run.json"])["resumed_at"]) == 1
+    assert [path.name for path in here.iterdir() if path.is_dir()] == ["seed-1"]
+    status, out, err = say([*longer, "--env-steps", "600"])
+    assert (status, out) == (2, "")
+    assert "ended at 500 steps and cannot go on to 600: its checkpoint is gone" in err

@@ -21,18 +21,21 @@ import pytest
 
 from agents import sac
 from reproduce import pool as pooling
+from reproduce.extension import check_extensions
 from reproduce.launch import launch
 from reproduce.plan import ROOT, Plan, Run, make_plan
 from reproduce.progress import Board, Progress, last_row
 from suite.files import write_atomically
 from suite.recorder import Recorder
 from suite.records import read_record
+from suite.settings import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
 
 TASK = "Pendulum-v1"
 RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]
+Tree = Callable[[Path], dict[str, bytes]]
 
 FINISH = "end(folders[0], 'finished')"
 CRASH = "print('all is well', flush=True); raise MemoryError('no more')"
@@ -235,24 +238,27 @@ def test_what_a_killed_run_goes_on_from_is_left_to_it(
     assert {path: path.read_bytes() for path in folder.glob("*.csv")} == rows != {}
 
 
-def test_a_shorter_run_is_kept_aside_however_often(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+def test_a_shorter_run_that_cannot_go_on_is_left_as_it_is(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun, tree: Tree
 ) -> None:
-    """A longer plan starts from nothing and destroys no finished run, not even the second time."""
-    stand_in({1: FINISH})
+    """Without a checkpoint it is refused, and if its agent refuses it, its record stays."""
     plan = pendulum(tmp_path, [1])
-    here = plan.directory / TASK / "seed-1"
-    for _ in range(3):
-        if here.exists():
-            (here / "run.json").unlink()
-        record_run(plan, TASK, 1, {300: 5.0}, env_steps=300)
-        launch(plan, ignore)
-    kept = sorted(path.name for path in here.parent.iterdir() if path.is_dir())
-    assert kept == ["seed-1", "seed-1.300", "seed-1.300.2", "seed-1.300.3"]
-    for name in kept[1:]:
-        assert (here.parent / name / "evaluations.csv").exists()
-    assert not (here / "evaluations.csv").exists()
-    assert record_of(plan, 1)["config"]["env_steps"] == 1000
+    folder = record_run(plan, TASK, 1, {300: 5.0}, env_steps=300, device="cpu")
+    before = tree(folder)
+    with pytest.raises(UsageError, match="ended at 300 steps and cannot go on to 1,000: its check"):
+        check_extensions(plan, plan.runs())
+    stand_in({1: FINISH})
+    (row,) = launch(plan, ignore).rows
+    assert row.state == "failed"
+    assert "its checkpoint is gone" in row.error
+    assert tree(folder) == before
+    (folder / "checkpoint").mkdir()
+    check_extensions(plan, plan.runs())
+    stand_in({1: CRASH})
+    (row,) = launch(plan, ignore).rows
+    assert row.state == "failed"
+    assert tree(folder) == before
+    assert sorted(path.name for path in folder.parent.iterdir() if path.is_dir()) == ["seed-1"]
 
 
 @pytest.fixture

@@ -434,6 +434,7 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
 
     def pong(**options: Any) -> Plan:
         standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}
+        standard |= {"env_steps": 1_000_000}
         return make_plan("acer", "atari-7", runs_dir=tmp_path, **(standard | options))
 
     with pytest.raises(UsageError) as error:  # a full replay of 16 environments: 5.3 GiB
@@ -453,5 +454,6 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
 
     monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 1.0})
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
-    with pytest.raises(UsageError, match="1 runs side by side"):
+    command += ["--env-steps", "1000000"]
+    with pytest.raises(UsageError, match="2 runs side by side"):
         command_line.run([*command, "--runs-dir", str(tmp_path)])

@@ -158,6 +158,11 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         (SMOKE, "", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         ("smoke = { env", "smok = { env", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         (", num_seeds = 2", "", ": budgets.laptop.num_seeds is missing"),
+        (
+            "num_seeds = 2",
+            'num_seeds = 2, tasks = ["Hoper-v4"]',
+            ".budgets.laptop.tasks: mujoco has no Hoper-v4; did you mean Hopper-v4?",
+        ),
         ("value = 0.9, ", "", ": settings.gamma.value is missing"),
         # types
         ("value = 0.9", 'value = "0.9"', ": settings.gamma.value: must be a number, not '0.9'"),

@@ -1,0 +1,279 @@
+"""Measure how fast every source's settings train here; write `results/throughput/speeds.csv`.
+
+    .venv/bin/python -m tests.benchmarks.speeds                    # everything, about an hour
+    .venv/bin/python -m tests.benchmarks.speeds --agents sac --suites mujoco --tasks HalfCheetah-v4
+
+Each combination trains in a process of its own, as the harness would start it, until it has learned
+for some seconds. Plans take their times from the table: measure while nothing else runs, or with
+`--busy`, and say in `--note` how it was.
+"""
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import agents
+from reproduce.plan import PUBLISHED
+from reproduce.processes import THREADING
+from reproduce.speeds import SPEEDS, Speed, products_per_second, read_speeds, warm_up_steps
+from suite.command_line import Parser, run_main
+from suite.files import write_atomically
+from suite.hardware import machine
+from suite.journal import Journal
+from suite.recorder import Recorder
+from suite.session import Session
+from suite.settings import find_preset, find_source
+from suite.tasks import find_suite, find_task
+
+WARM_UP_STEPS = 2_000
+"""Environment steps before replay is learned from: at most as many as this."""
+SETTLING_SECONDS = 1.0
+"""The first updates are slower and do not count."""
+CHOSEN = {
+    "atari": ("Breakout-v5", "Pong-v5", "Seaquest-v5"),
+    "dmc": ("CheetahRun-v1", "HumanoidRun-v1", "QuadrupedRun-v1"),
+}
+"""Tasks that stand for their family; of the others every one is measured."""
+
+
+class Enough(Exception):
+    """Ends a training."""
+
+
+def processor_time(cores: int) -> float:
+    """Return nearly the seconds that would have passed if nothing else ran on this machine.
+
+    It is the processor time; with two cores, of the busier one, where the other threads act.
+    """
+    learning = time.thread_time()
+    acting = time.process_time() - learning
+    return learning + acting if cores == 1 else max(learning, acting)
+
+
+class Meter:
+    """Notes when steps and updates were made, and stops the training after some seconds."""
+
+    def __init__(self, seconds: float, warm_up: int, clock: Callable[[], float]) -> None:
+        self._seconds, self._warm_up, self._clock = seconds, warm_up, clock
+        self.first_step_at = 0.0
+        self.evaluation_seconds = 0.0
+        self.rows: list[tuple[float, int]] = []
+        """Time without evaluations, and environment steps, of every log interval's end."""
+
+    def evaluate_once(self, score: Callable[[], object]) -> None:
+        """Time one evaluation, as soon as something was learned."""
+        if self._learning() and not self.evaluation_seconds:
+            started = self._clock()
+            score()
+            self.evaluation_seconds = self._clock() - started
+
+    def log(self, env_steps: int) -> None:
+        """Note a log interval's end."""
+        self.rows.append((self._clock() - self.evaluation_seconds, env_steps))
+        learning = self._learning()
+        if len(learning) > 1 and learning[-1][0] - learning[0][0] > self._seconds:
+            raise Enough
+
+    def speeds(self) -> tuple[float, float]:
+        """Return environment steps per second of warm-up, and from then on."""
+        learning = self._learning()
+        before = [row for row in self.rows if row[1] <= self._warm_up]
+        speed = _speed(learning[0], learning[-1])
+        return _speed(before[0], before[-1]) if len(before) > 1 else speed, speed
+
+    def _learning(self) -> list[tuple[float, int]]:
+        rows = [row for row in self.rows if row[1] > self._warm_up]
+        return [row for row in rows if row[0] - rows[0][0] > SETTLING_SECONDS]
+
+
+def _speed(first: tuple[float, int], last: tuple[float, int]) -> float:
+    return (last[1] - first[1]) / (last[0] - first[0])
+
+
+def measure(agent: str, suite: str, source: str, task: str, options: argparse.Namespace) -> Speed:
+    """Train in this process for some seconds; return its row of the table."""
+    module: Any = import_module(f"agents.{agent}")
+    preset, device = find_preset(module.PRESETS, suite, source), options.device
+    busy_clock = partial(processor_time, preset.cores_per_run)
+    config, clock = preset.config, busy_clock if options.busy else time.perf_counter
+    rows = getattr(config, "unroll_rows", 5 * config.num_envs)
+    changes: dict[str, Any] = {"task": task, "seeds": (1,), "device": device, "log_interval": rows}
+    if hasattr(config, "learning_starts"):
+        changes["learning_starts"] = WARM_UP_STEPS
+    if hasattr(config, "replay_start"):
+        changes["replay_start"] = min(config.replay_start, WARM_UP_STEPS // config.num_envs)
+    config = replace(config, **changes)
+    meter = Meter(options.seconds, warm_up_steps(config), clock)
+    resume = Journal.resume
+
+    def log(recorder: Recorder, env_steps: int, num_updates: int, *columns: object) -> None:
+        meter.log(env_steps)
+
+    def evaluate(session: Session, env_steps: int, gained: int, act: Any) -> None:
+        if config.evaluation_rule != "training":
+            meter.evaluate_once(lambda: session.score(env_steps, act))
+
+    def resume_at(journal: Journal, *numbers: int | float) -> tuple[Any, ...]:
+        meter.first_step_at = clock() if options.busy else time.time() - options.started
+        return resume(journal, *numbers)
+
+    Recorder.log, Session.evaluate_if_due, Journal.resume = log, evaluate, resume_at  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(Path(folder), {"agent": agent}, config.seeds, 1e9)
+        with contextlib.suppress(Enough):
+            module.train(config, recorder)
+    warm_up, learning = meter.speeds()
+    return Speed(
+        agent=agent,
+        source=source,
+        task=task,
+        device=device,
+        processor=machine()["gpu" if device == "cuda" else "cpu"],
+        products_per_second=round(products_per_second()),
+        start_seconds=round(meter.first_step_at, 1),
+        warm_up_steps_per_second=round(warm_up, 1),
+        env_steps_per_second=round(learning, 2),
+        evaluation_seconds=round(meter.evaluation_seconds, 3),
+        memory_mib=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10),
+        note=options.note,
+    )
+
+
+def published(table: Sequence[Speed]) -> Iterator[Speed]:
+    """Yield the mean speeds of published runs, which trained side by side as in any plan.
+
+    Args:
+        table: rows of this tool; start and memory, which a record does not tell, are their medians.
+    """
+    for page in sorted(PUBLISHED.glob("*/*/*/seed-1/run.json")):
+        record = json.loads(page.read_bytes())
+        agent, suite, task = (record[name] for name in ("agent", "suite", "task"))
+        presets = import_module(f"agents.{agent}").PRESETS
+        source = find_source(presets, suite, record["source"])
+        runs = sorted(page.parents[1].glob("seed-*/timing.csv"))
+        each = [_recorded(pd.read_csv(run), run.parent) for run in runs]
+        speed, warm_up, evaluation = (float(np.mean(column)) for column in zip(*each, strict=True))
+        like = [row for row in table if row.agent == agent] or table
+        yield Speed(
+            *(agent, source, task, "cpu", record["machine"]["cpu"]),
+            products_per_second=round(float(np.median([row.products_per_second for row in table]))),
+            start_seconds=round(float(np.median([row.start_seconds for row in like])), 1),
+            warm_up_steps_per_second=round(warm_up, 1),
+            env_steps_per_second=round(speed, 2),
+            evaluation_seconds=round(evaluation, 3),
+            memory_mib=round(float(np.median([row.memory_mib for row in like]))),
+            note=f"{len(runs)} runs of {page.parents[1].relative_to(PUBLISHED.parents[1])}",
+        )
+
+
+def _recorded(timing: pd.DataFrame, run: Path) -> tuple[float, float, float]:
+    """Return steps per second with updates and before, and seconds of an evaluation."""
+    steps, seconds = timing.env_steps.diff().fillna(timing.env_steps), timing.wall_seconds.diff()
+    seconds = seconds.fillna(timing.wall_seconds)
+    evaluating = timing.evaluation_share * seconds
+    learning = timing.num_updates > 0
+    path = run / "evaluations.csv"
+    number = len(pd.read_csv(path)) if path.exists() else 1
+    speed = steps[learning].sum() / (seconds - evaluating)[learning].sum()
+    before = ~learning
+    warm_up = steps[before].sum() / (seconds - evaluating)[before].sum() if before.any() else speed
+    return speed, warm_up, evaluating.sum() / number
+
+
+def combinations(
+    names: Sequence[str], suites: Sequence[str], sources: Sequence[str], tasks: Sequence[str]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield agent, suite, source and task of everything that is measured, each settings once."""
+    seen = set()
+    for agent in names or agents.AGENTS:
+        for (suite, source), preset in import_module(f"agents.{agent}").PRESETS.items():
+            for task in tasks or preset.tasks or find_suite(suite):
+                chosen = CHOSEN.get(find_task(task).family)
+                here = task in (preset.tasks or find_suite(suite)) and (
+                    tasks or chosen is None or task in chosen
+                )
+                wanted = (not suites or suite in suites) and (not sources or source in sources)
+                if here and wanted and (agent, source, task) not in seen:
+                    seen.add((agent, source, task))
+                    yield agent, suite, source, task
+
+
+def write(rows: Sequence[Speed], path: Path = SPEEDS) -> None:
+    """Replace the rows of the same settings, task and device; keep the others."""
+    read_speeds.cache_clear()
+    table = {row[:4]: row for row in (read_speeds(path) if path.exists() else ())}
+    table |= {row[:4]: row for row in rows}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Speed._fields)
+    for key in sorted(table):
+        writer.writerow(f"{cell:g}" if isinstance(cell, float) else cell for cell in table[key])
+    write_atomically(path, text.getvalue().encode())
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure what is asked for, one after another, and write the table after each."""
+    parser = Parser(prog="python -m tests.benchmarks.speeds", description=__doc__)
+    for flag in ("agents", "suites", "sources", "tasks"):
+        parser.add_argument(f"--{flag}", nargs="+", default=[], help="default: all")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of learning, each")
+    parser.add_argument("--note", default="", help="what else the machine did")
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="count processor time: other programs run on this machine meanwhile",
+    )
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="take them from the records under results/published; then nothing is measured",
+    )
+    parser.add_argument("--one", nargs=4, help="measure in this process and print the row")
+    parser.add_argument(
+        "--started", type=float, default=0.0, help="with --one: when it was started"
+    )
+    options = parser.parse(argv)
+    if options.one:
+        agent, suite, source, task = options.one
+        print(json.dumps(measure(agent, suite, source, task, options)))
+        return 0
+    if options.published:
+        write(list(published(read_speeds())))
+        return 0
+    for chosen in combinations(options.agents, options.suites, options.sources, options.tasks):
+        command = [sys.executable, "-m", "tests.benchmarks.speeds", *argv, "--one", *chosen]
+        answer = subprocess.run(
+            [*command, "--started", str(time.time())],
+            env={**os.environ, **THREADING},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if answer.returncode:
+            print(f"{' '.join(chosen)}: not measured", file=sys.stderr)
+            continue
+        row = Speed(*json.loads(answer.stdout.splitlines()[-1]))
+        write([row])
+        print(f"{' '.join(chosen)}: {row.env_steps_per_second:,.1f} steps/s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))
