@@ -15,8 +15,9 @@ from rich.table import Table
 from reproduce import references
 from reproduce.check import obstacle
 from reproduce.error_rates import looks as judge_many
+from reproduce.extension import shorter_record
 from reproduce.looks import MIN_SEEDS, Looks, one_look
-from reproduce.plan import Plan, tasks_of
+from reproduce.plan import Plan, Run, tasks_of
 from reproduce.references import ReferenceScore
 from reproduce.speeds import memory_mib
 from reproduce.view import duration
@@ -134,12 +135,23 @@ def table_of(rows: Sequence[Outlook]) -> Table:
 def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     """Return time and memory of the runs that are left, in words."""
     seconds = {row.task: row.run_seconds for row in rows}
-    left = _side_by_side([seconds[run.task] for run in plan.runs() if not run.has_ended], plan)
+    waiting = [run for run in plan.runs() if not run.has_ended]
+    shorter = [run for run in waiting if shorter_record(run)]
+    left = _side_by_side([_left(run, seconds[run.task]) for run in waiting], plan)
     memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
     text = f"Time: {about(left)}; the first updates tell it better."
     if memory:
         text += f" Memory: about {memory:.1f} GiB" + (f" of {there:.1f}" if there else "") + "."
+    if shorter:
+        text += f" {len(shorter)} finished runs go on where they ended."
     return text
+
+
+def _left(run: Run, seconds: float | None) -> float | None:
+    """Return how long a run takes from where a shorter one ended, given that of a whole one."""
+    record = shorter_record(run)
+    done = record["config"]["env_steps"] if record else 0
+    return seconds and seconds * (1 - done / run.env_steps)
 
 
 def budget_lines(plan: Plan) -> list[str]:

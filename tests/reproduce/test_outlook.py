@@ -219,6 +219,19 @@ def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> No
     assert found("Hopper-v4", device="cuda:0") is None
 
 
+def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: Any) -> None:
+    """A finished run of half the steps needs half the time."""
+    options: dict[str, Any] = {"tasks": ["Reacher-v4"], "seeds": [1], "device": "cpu"}
+    plan = make_plan("sac", "mujoco-small", env_steps=60_000, runs_dir=tmp_path, **options)
+    (row,) = outlooks(plan)
+    whole = row.run_seconds or math.nan
+    assert outlook.cost(plan, [row]).startswith(f"Time: {outlook.about(whole)}; the first")
+    record_run(plan, "Reacher-v4", 1, env_steps=30_000, device="cpu")
+    text = outlook.cost(plan, [row])
+    assert text.startswith(f"Time: {outlook.about(whole / 2)}; the first")
+    assert text.endswith("1 finished runs go on where they ended.")
+
+
 def test_the_first_updates_correct_the_expected_time() -> None:
     """A run that is half as fast as expected says so of those that wait, too."""
     rows = [
