@@ -63,7 +63,7 @@ def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
     for run in (tree / "alone" / "seed-1", in_grid):
         record, description = read(run / "run.json"), read(run / "policy.json")
         assert (record["agent"], record["status"]) == ("my_a2c", "finished")
-        assert agents_in(record["sources"]) == ["agents/my_a2c.py"]
+        assert agents_in(record["sources"]) == ["agents/__init__.py", "agents/my_a2c.py"]
         assert record["command"].split("--")[0].endswith("-m agents.my_a2c ")
         assert description["agent"] == "my_a2c"
     shape, modules, *listed = python(tree, "-c", KNOWN, str(in_grid)).splitlines()

@@ -365,7 +365,9 @@ RUNS: dict[str, dict[str, Run]] = {
             trust_region_delta=None,
             max_gradient_norm=None,
         ),
-        "classic, chainerrl, cut": _run("classic", "chainerrl", CLASSIC, REPLAY, cut=True),
+        "classic, chainerrl": _run(
+            "classic", "chainerrl", CLASSIC, REPLAY, hidden_sizes=(16,), unroll_length=10
+        ),
         "classic, without replay": _run(
             "classic", "tuned", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10
         ),
@@ -413,16 +415,6 @@ RUNS: dict[str, dict[str, Run]] = {
             unroll_length=10,
             seeds=(9,),
             cut=True,
-        ),
-        "mujoco-small, time limits are ends": _run(
-            "mujoco-small",
-            "tuned",
-            MUJOCO,
-            REPLAY,
-            task="Reacher-v4",
-            unroll_length=10,
-            hidden_sizes=(16,),
-            time_limit_is_terminal=True,
         ),
         "classic, two seeds, cut": _run(
             "classic",

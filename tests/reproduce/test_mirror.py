@@ -19,6 +19,7 @@ from suite.records import read_record
 from suite.snapshot import Snapshot, write_snapshot
 
 RUN: dict[str, Any] = {"agent": "sac", "task": "Pendulum-v1", "config": {"env_steps": 60}}
+RUN |= {"suite": "classic", "source": "tuned", "command": "python -m agents.sac"}
 SEEDS = (1, 2)
 END = object()
 
