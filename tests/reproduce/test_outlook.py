@@ -45,7 +45,7 @@ def reference(mean: float, std: float, num_runs: int) -> ReferenceScore:
         std=std,
         num_runs=num_runs,
         rule="deterministic",
-        how="tabulated",
+        how="single runs",
     )
 
 
