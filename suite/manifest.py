@@ -59,13 +59,14 @@ def leave_out_policy(folder: Path) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Return one SHA-256 of a run's files as they are now: that of the manifest they would give."""
-    return _digest(folder, tuple(_stamp(folder / name) for name in COVERED))
+    """Return one SHA-256 of a run's record and tables as they are now; a policy may be left out."""
+    return _digest(folder, tuple(_stamp(folder / name) for name in (*TABLES, "run.json")))
 
 
 @lru_cache(maxsize=4096)
 def _digest(folder: Path, stamps: tuple[object, ...]) -> str:
-    return hashlib.sha256(_render(_sums(folder))).hexdigest()
+    sums = {name: sum_ for name, sum_ in _sums(folder).items() if name not in POLICY}
+    return hashlib.sha256(_render(sums)).hexdigest()
 
 
 @lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
