@@ -57,7 +57,12 @@ def _load(folder: Path) -> Plan:
         plan = load_plan(agent, suite, folder.name, runs_dir)
     except UsageError as error:
         raise UsageError(f"{folder}: {error}") from None
-    return replace(plan, accept_older_code=True)  # the page marks them
+    accepting = replace(plan, accept_older_code=True)  # the page marks them
+    try:
+        accepting.runs()
+    except UsageError:  # a task's seeds are of different code: the page says so
+        return plan
+    return accepting
 
 
 def _keep_small(plan: Plan) -> None:
