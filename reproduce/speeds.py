@@ -1,6 +1,6 @@
 """How long a run takes and how much memory it fills, from measured speeds.
 
-`results/throughput/speeds.csv` holds what `python -m tests.benchmarks.speeds` measured, a row for a
+`reproduce/speeds.csv` holds what `python -m tests.benchmarks.speeds` measured, a row for a
 source's settings on one task. Its speeds are scaled by how fast this machine multiplies matrices;
 the launcher replaces them by those of the run's own first updates.
 """
@@ -16,7 +16,7 @@ from suite.hardware import machine
 from suite.settings import UsageError
 from suite.tasks import find_task
 
-SPEEDS = Path(__file__).resolve().parents[1] / "results" / "throughput" / "speeds.csv"
+SPEEDS = Path(__file__).with_name("speeds.csv")
 MATRIX_SIZE = 256
 """Of the product that stands for a machine's speed: that of the layers of most agents."""
 

@@ -314,6 +314,9 @@ def gather(folder: Path) -> Work:
     record = (first / "run.json").read_text()
     for run in runs[1:]:
         shutil.copytree(first, run.directory)
+        updates = run.directory / "updates.csv"
+        head, row, rest = updates.read_text().split("\n", 2)
+        updates.write_text(f"{head}\n{row}{run.seed}\n{rest}")  # no two seeds have the same losses
         content = record.replace('"seed": 1', f'"seed": {run.seed}').replace(tasks[0], run.task)
         write_manifest(run.directory, content.encode())
         write_atomically(run.directory / "run.json", content.encode())

@@ -799,6 +799,9 @@ class ScriptedEnv:
     def obs(self) -> np.ndarray:
         return self._obs()
 
+    def fingerprint(self) -> str:
+        return str(self.time)
+
     def reset(self) -> np.ndarray:
         return self._obs()
 

@@ -301,6 +301,9 @@ class ScriptedEnv:
         self.shape = self.num_seeds, self.num_envs = env_seeds.shape
         self.time = 0
 
+    def fingerprint(self) -> str:
+        return str(self.time)
+
     def reset(self) -> np.ndarray:
         return self._obs(0)
 

@@ -1,4 +1,4 @@
-"""Measure how fast every source's settings train here; write `results/throughput/speeds.csv`.
+"""Measure how fast every source's settings train here; write `reproduce/speeds.csv`.
 
     .venv/bin/python -m tests.benchmarks.speeds                    # everything, about an hour
     .venv/bin/python -m tests.benchmarks.speeds --agents sac --suites mujoco --tasks HalfCheetah-v4

@@ -76,11 +76,14 @@ def test_drawing_again_changes_no_byte(
     published: Path, record_run: RecordRun, reseal: Reseal, tree: Tree
 ) -> None:
     """Figures and page, too: what changes in a commit has changed."""
-    refresh(three_seeds(published, record_run, reseal))
-    before = tree(published)
-    for plan in find_plans(published):
-        refresh(plan)
-    assert tree(published) == before
+    three_seeds(published, record_run, reseal)
+    drawn = []
+    for _ in range(2):
+        for plan in find_plans(published):
+            refresh(plan)
+        drawn.append(tree(published))
+    before, after = drawn
+    assert after == before
     assert any(name.endswith("index.html") for name in before)
 
 

@@ -308,6 +308,7 @@ def test_a_replay_that_no_node_holds_is_one_line(tmp_path: Path) -> None:
             "acer",
             "atari",
             tasks=["Pong-v5"],
+            env_steps=1_000_000,
             num_seeds=1,
             device="cpu",
             runs_dir=tmp_path,

@@ -134,7 +134,7 @@ def test_older_settings_get_todays_names_and_the_values_of_then() -> None:
 
     config = sac.PRESETS["classic", "tuned"].config
     whole = recorded_settings(sac.Config, {"task": "Pendulum-v1"})
-    assert whole["separate_heads"] is YOUNGER["separate_heads"]
+    assert whole["separate_heads"] is YOUNGER["sac"]["separate_heads"]
     assert whole["tau"] == config.tau
     assert whole["hidden_sizes"] == list(sac.Config.hidden_sizes)
     old = recorded_settings(sac.Config, {"actor_head_gain": 0.25, "tau": 0.5})
