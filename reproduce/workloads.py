@@ -7,6 +7,7 @@ or `reproduce.gate`: it also runs on the code of other commits, see `serve`.
 """
 
 import gc
+import json
 import math
 import os
 import shutil
@@ -311,15 +312,17 @@ def gather(folder: Path) -> Work:
     first = runs[0].directory
     with _silence():
         _record_run(first.parent, config)
-    record = (first / "run.json").read_text()
+    record = json.loads((first / "run.json").read_text())
     for run in runs[1:]:
         shutil.copytree(first, run.directory)
         updates = run.directory / "updates.csv"
         head, row, rest = updates.read_text().split("\n", 2)
         updates.write_text(f"{head}\n{row}{run.seed}\n{rest}")  # no two seeds have the same losses
-        content = record.replace('"seed": 1', f'"seed": {run.seed}').replace(tasks[0], run.task)
-        write_manifest(run.directory, content.encode())
-        write_atomically(run.directory / "run.json", content.encode())
+        of_run = {"task": run.task, "seeds": [run.seed]}
+        said = {"task": run.task, "seed": run.seed, "config": record["config"] | of_run}
+        content = json.dumps(record | said).encode()
+        write_manifest(run.directory, content)
+        write_atomically(run.directory / "run.json", content)
     assert all(run.status == "finished" for run in plan.runs())
 
     def repeat() -> None:
