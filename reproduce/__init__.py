@@ -1,1 +1,17 @@
-"""The harness: plan a grid of seeded runs, launch it, gather, compare with references, report."""
+"""The harness, in rooms that stand in the order of its stages; each imports only those before it.
+
+plan     what to run: tasks and seeds, which finished runs count, where they go
+run      processes, leases, progress, the live view, Ray
+gather   ours and theirs as tables: recorded runs, stored references
+judge    verdicts, their statistics, and how often they err
+report   figures and the page
+speed    throughput: workloads, shares of the machine, the gate, its history
+extras   commands beside the grid: verify, evaluate, compare, list, publish, mirror
+
+`pipeline.py` joins gather, judge and report; `__main__.py` is the command line.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The project's folder."""

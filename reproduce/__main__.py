@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 import agents
-from reproduce.extension import check_extensions
-from reproduce.looks import SCHEDULE
-from reproduce.plan import (
+from reproduce.plan.extension import check_extensions
+from reproduce.plan.grid import (
     PUBLISHED,
     Cluster,
     Plan,
@@ -28,6 +27,7 @@ from reproduce.plan import (
     load_plan,
     make_plan,
 )
+from reproduce.plan.looks import SCHEDULE
 from suite.command_line import Parser, run_main, say_todays_name
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
@@ -138,7 +138,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
     check_writable(options.runs_dir)
     if options.launcher == "ray":
-        from reproduce.ray_pool import connect
+        from reproduce.run.ray.pool import connect
 
         with connect(options.ray_address) as cluster:
             return _run_grid(options, cluster)
@@ -215,7 +215,7 @@ def verify(argv: Sequence[str]) -> int:
     options = parser.parse(words)
     if not 0 < options.seconds < float("inf"):
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")
-    from reproduce import verify as verifying
+    from reproduce.extras import verify as verifying
 
     default = None if options.runs else verifying.default_run(options.agent)
     if not options.runs and default is None:
@@ -243,7 +243,7 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the environments")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
-    from reproduce.evaluate import evaluate_run, film_run
+    from reproduce.extras.evaluate import evaluate_run, film_run
 
     sampled = options.sampled if options.sampled or options.deterministic else None
     result = evaluate_run(
@@ -268,7 +268,7 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper")
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
-    from reproduce.compare import compare as compare_runs
+    from reproduce.extras.compare import compare as compare_runs
 
     rows = compare_runs(options.runs_a, options.runs_b)
     table = Table(title=f"A: {options.runs_a}   B: {options.runs_b}")
@@ -306,8 +306,8 @@ def throughput(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.update and (options.workloads or options.pair):
         raise UsageError("--update declares every workload: leave out --pair and the names")
-    from reproduce import gate, history, workloads
-    from reproduce import throughput as speeds
+    from reproduce.speed import gate, history, workloads
+    from reproduce.speed import shares as speeds
 
     console, names = _console(), options.workloads
     if options.pair:
@@ -342,7 +342,7 @@ def list_all(argv: Sequence[str]) -> int:
     parser.add_argument("--like", metavar="SOURCE", help="print what this source set and measured")
     options = parser.parse(argv)
     if options.like is not None:
-        from reproduce.sources import describe_source
+        from reproduce.extras.sources import describe_source
 
         name, text = describe_source(options.like)
         say_todays_name(options.like, name)
@@ -368,7 +368,7 @@ def draw_published(argv: Sequence[str]) -> int:
     parser = _parser("published ", "keep every published folder small and draw it again")
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     options = parser.parse(argv)
-    from reproduce.published import find_plans, refresh, stale_table
+    from reproduce.extras.published import find_plans, refresh, stale_table
 
     stale = []
     for plan in find_plans(PUBLISHED):
@@ -388,7 +388,7 @@ def tensorboard(argv: Sequence[str]) -> int:
     parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
     parser.add_argument("logdir", type=Path, help="where the event files go")
     options = parser.parse(argv)
-    from reproduce.tracking import mirror
+    from reproduce.extras.tensorboard import mirror
 
     num_runs = mirror(options.runs, options.logdir)
     print(f"{num_runs} runs mirrored; look at them with: tensorboard --logdir {options.logdir}")
@@ -396,9 +396,9 @@ def tensorboard(argv: Sequence[str]) -> int:
 
 
 def _run_plan(plan: Plan, console: Console) -> int:
-    from reproduce.launch import launch
     from reproduce.pipeline import gather, next_looks
-    from reproduce.view import View
+    from reproduce.run.launch import launch
+    from reproduce.run.view import View
 
     while True:
         if plan.groups():
@@ -432,7 +432,7 @@ def _report(
         tally,
         write_report,
     )
-    from reproduce.report import verdict_lines
+    from reproduce.report.page import verdict_lines
 
     tables = gather(plan, failures)
     write_report(plan, tables)
@@ -476,7 +476,7 @@ def _plan_table(plan: Plan) -> Table:
 
 def _say_outlook(plan: Plan, console: Console) -> None:
     """Print what a plan can decide and what it costs, then the same for every budget."""
-    from reproduce import outlook
+    from reproduce.judge import outlook
 
     rows = outlook.outlooks(plan)
     console.print(outlook.table_of(rows))
@@ -513,7 +513,7 @@ def _add_older(parser: Parser) -> None:
 
 def _older_lines(plan: Plan) -> list[str]:
     """Return a line for every task with finished runs that are not known to be today's code's."""
-    from reproduce.older import by_task
+    from reproduce.plan.older import by_task
 
     described = by_task(plan.runs())
     return [f"{task}: {sentence}" for task, (_, sentence) in described.items() if sentence]

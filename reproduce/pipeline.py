@@ -7,9 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from reproduce import check, collect, fingerprints, older, plot, references, report
-from reproduce.check import STATUSES
-from reproduce.plan import Plan, read_record
+from reproduce.gather import collect, references
+from reproduce.judge import fingerprints
+from reproduce.judge.verdicts import (
+    STATUSES,
+    judge_suite,
+    judge_tasks,
+    suite_summary,
+    verdict_table,
+)
+from reproduce.plan import older
+from reproduce.plan.grid import Plan, read_record
+from reproduce.report import plot
+from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
 from suite.tasks import find_suite, find_task, random_scores
@@ -64,11 +74,11 @@ def gather(
         ]
     )
     statuses = runs[["task", "seed", "status"]]
-    judged = check.judge_tasks(scores, judging, zeros, statuses, plan.looks)
-    verdicts = _mark(plan, check.verdict_table(judged, scores, judging, statuses))
+    judged = judge_tasks(scores, judging, zeros, statuses, plan.looks)
+    verdicts = _mark(plan, verdict_table(judged, scores, judging, statuses))
     areas = collect.collect_areas(plan, curves, drawn, zeros)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
-    suite = [dataclasses.asdict(check.judge_suite(judged, absent))] if len(judged) > 1 else []
+    suite = [dataclasses.asdict(judge_suite(judged, absent))] if len(judged) > 1 else []
     suite = [row | {"older_runs": max(verdicts["older_runs"], key=MARKS.index)} for row in suite]
     return {
         "curves": curves,
@@ -76,8 +86,8 @@ def gather(
         "scores": _normalise(scores, judging, zeros),
         "throughput": collect.collect_throughput(plan),
         "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
-        "suite": pd.DataFrame(suite, columns=list(report.COLUMNS["suite"])),
-        "summary": check.suite_summary(scores, judging, zeros, references.human_scores(plan.tasks)),
+        "suite": pd.DataFrame(suite, columns=list(COLUMNS["suite"])),
+        "summary": suite_summary(scores, judging, zeros, references.human_scores(plan.tasks)),
         "runs": runs,
     }
 
@@ -106,7 +116,7 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     plot.draw_curves(curves, tables["reference_curves"], verdicts, directory)
     plot.draw_scores(tables["scores"], verdicts, directory)
     plot.draw_throughput(tables["throughput"], directory)
-    report.write_page(directory)
+    write_page(directory)
 
 
 def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:

@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
-TOGETHER = ("tests/reproduce/test_ray.py",)
+TOGETHER = ("tests/reproduce/run/ray/test_pool.py",)
 """Files whose tests one process runs in turns: they share a cluster."""
 
 

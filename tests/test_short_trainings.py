@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents import AGENTS
-from reproduce.collect import read_table
+from reproduce.gather.collect import read_table
 from suite.tasks import find_task
 
 TRAININGS = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from reproduce.gate import ROOT, Worker, compare, judge_pair, workers
+from reproduce.speed.gate import ROOT, Worker, compare, judge_pair, workers
 from suite.command_line import Parser, run_main
 
 WORKLOADS = ("update-sac", "adapter-HalfCheetah-8", "update-a2c", "act-sac-1")

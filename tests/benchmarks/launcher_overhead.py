@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reproduce.plan import ROOT
-from reproduce.processes import CHILD_SYSTEM_TIME, PROC, THREADING, USER_TIME, stat_fields
+from reproduce import ROOT
+from reproduce.run.processes import CHILD_SYSTEM_TIME, PROC, THREADING, USER_TIME, stat_fields
 from suite.command_line import Parser, run_main
 from suite.hardware import num_cores
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reproduce.collect import throughput
+from reproduce.gather.collect import throughput
 from suite.command_line import Parser, run_main
 from suite.settings import UsageError, nearest
 

@@ -1,4 +1,4 @@
-"""Measure how fast every source's settings train here; write `reproduce/speeds.csv`.
+"""Measure how fast every source's settings train here; write `reproduce/plan/speeds.csv`.
 
     .venv/bin/python -m tests.benchmarks.speeds                    # everything, about an hour
     .venv/bin/python -m tests.benchmarks.speeds --agents sac --suites mujoco --tasks HalfCheetah-v4
@@ -30,9 +30,9 @@ import numpy as np
 import pandas as pd
 
 import agents
-from reproduce.plan import PUBLISHED
-from reproduce.processes import THREADING
-from reproduce.speeds import SPEEDS, Speed, products_per_second, read_speeds, warm_up_steps
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.speeds import SPEEDS, Speed, products_per_second, read_speeds, warm_up_steps
+from reproduce.run.processes import THREADING
 from suite.command_line import Parser, run_main
 from suite.files import write_atomically
 from suite.hardware import machine

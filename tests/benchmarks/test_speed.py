@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reproduce.workloads import WORKLOADS, built
+from reproduce.speed.workloads import WORKLOADS, built
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reproduce import plan as planning
-from reproduce import pool as pooling
-from reproduce.plan import Plan, Run
+from reproduce.plan import grid as planning
+from reproduce.plan.grid import Plan, Run
+from reproduce.run import pool as pooling
 from suite.manifest import write_manifest
 from suite.recorder import Recorder
 from suite.records import KEYS

@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 import torch
 
+from reproduce import ROOT
 from reproduce import __main__ as command_line
-from reproduce import launch as launching
-from reproduce import plan as planning
-from reproduce.plan import ROOT, Plan, make_plan
-from reproduce.progress import Board
-from reproduce.report import COLUMNS
+from reproduce.plan import grid as planning
+from reproduce.plan.grid import Plan, make_plan
+from reproduce.report.page import COLUMNS
+from reproduce.run import launch as launching
+from reproduce.run.progress import Board
 from suite.command_line import run_main
 from suite.presets import REFERENCES
 
@@ -381,7 +382,7 @@ def test_ctrl_c_says_how_to_go_on(
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
     monkeypatch.setattr(Plan, "_command", lambda self, runs: command)
-    monkeypatch.setattr("reproduce.pool.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("reproduce.run.pool.POLL_SECONDS", 0.02)
     launch = launching.launch
 
     def launch_and_interrupt(plan: Plan, watch: Callable[[Board], None]) -> Board:

@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 
 import agents
 from agents import sac
+from reproduce import ROOT
 from reproduce import __main__ as command_line
-from reproduce.check import STATUSES
-from reproduce.collect import collect_runs
-from reproduce.plan import PLAN_KEYS, ROOT, load_plan, make_plan
+from reproduce.gather.collect import collect_runs
+from reproduce.judge.verdicts import STATUSES
+from reproduce.plan.grid import PLAN_KEYS, load_plan, make_plan
 from suite.command_line import run_main
 from suite.files import check_name
 from suite.records import read_record

@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
-from reproduce import collect, pipeline, plot
+from reproduce import pipeline
+from reproduce.gather import collect
+from reproduce.gather.references import ReferenceScore, reference_score
 from reproduce.pipeline import exit_status, gather, make_report
-from reproduce.plan import Plan, make_plan
-from reproduce.references import ReferenceScore, reference_score
-from reproduce.report import COLUMNS
+from reproduce.plan.grid import Plan, make_plan
+from reproduce.report import plot
+from reproduce.report.page import COLUMNS
 from suite.tasks import find_task
 
 pytestmark = pytest.mark.usefixtures("published")

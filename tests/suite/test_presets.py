@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from agents import AGENTS
-from reproduce.ray_pool import copy_code
+from reproduce.run.ray.pool import copy_code
 from suite.command_line import read_command_line
 from suite.presets import CITATION, REFERENCES, Data, read_presets, read_source
 from suite.settings import Budget, UsageError, find_source
@@ -388,7 +388,7 @@ def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_judge_has_curves(agent: str) -> None:
     """A misspelt judge would let every run pass without a verdict."""
-    from reproduce.references import sources
+    from reproduce.gather.references import sources
 
     judges = {source.source for source in sources(agent) if source.judges}
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)

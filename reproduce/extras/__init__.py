@@ -1,0 +1,1 @@
+"""Commands beside the grid: verify, evaluate, compare, list, publish, mirror."""

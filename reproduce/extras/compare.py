@@ -1,0 +1,93 @@
+"""`compare RUNS_A RUNS_B`: a before-and-after table of two grids of runs, with intervals."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from reproduce.gather.collect import score, throughput
+from reproduce.judge.inference import sample, welch
+from suite.records import read_record, twin_of
+from suite.settings import UsageError
+
+COLUMNS = [
+    "task",
+    "env_steps",
+    "rule",
+    "num_seeds_a",
+    "num_seeds_b",
+    "score_mean_a",
+    "score_mean_b",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "speed_ratio",
+]
+
+
+def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
+    """Return one row per task with finished runs in both grids.
+
+    Scores are taken at the largest step that every run of the task reached, under the runs' own
+    rule. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
+    seeds on a side); `speed_ratio` is median B over median A environment steps per second.
+
+    Args:
+        runs_a: a folder of runs, for example `runs/sac-mujoco/paper`.
+        runs_b: another folder of runs.
+
+    Raises:
+        UsageError: if a folder has no finished runs, they share no task, or their rules differ.
+    """
+    grid_a, grid_b = _finished(runs_a), _finished(runs_b)
+    shared = [task for task in grid_a if task in grid_b]
+    if not shared:
+        raise UsageError(f"{runs_a} and {runs_b} share no task: {[*grid_a]} and {[*grid_b]}")
+    return pd.DataFrame(
+        [_row(task, grid_a[task], grid_b[task]) for task in shared], columns=COLUMNS
+    )
+
+
+def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...]:
+    configs = [(read_record(run) or {})["config"] for run in (*runs_a, *runs_b)]
+    rules = {config.get("evaluation_rule", "deterministic") for config in configs}
+    if len(rules) > 1:
+        raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
+    rule = rules.pop()
+    env_steps = min(config["env_steps"] for config in configs)
+    ours = np.array([score(run, rule, env_steps) for run in runs_a])
+    theirs = np.array([score(run, rule, env_steps) for run in runs_b])
+    low = high = float("nan")
+    if len(ours) > 1 and len(theirs) > 1:
+        test = welch(sample(theirs), sample(ours), level=0.025)
+        low, high = float(test.ci_low), float(test.ci_high)
+    speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
+    return (
+        *(task, env_steps, rule, len(ours), len(theirs), ours.mean(), theirs.mean()),
+        *(theirs.mean() - ours.mean(), low, high, speeds[1] / speeds[0]),
+    )
+
+
+def _median_speed(runs: list[Path]) -> float:
+    speeds = [speed["env_steps_per_second"] for run in runs if (speed := throughput(run))]
+    return float(np.median(speeds)) if speeds else float("nan")
+
+
+def _finished(runs: Path) -> dict[str, list[Path]]:
+    """Return the folders of finished runs by task."""
+    if not runs.is_dir():
+        raise UsageError(f"{runs} is not a folder of runs")
+    found: dict[str, list[Path]] = {}
+    for file in sorted(runs.glob("*/seed-*/run.json")):
+        record = read_record(file.parent)
+        if record and record["status"] == "finished" and file.parent.name.count(".") == 0:
+            of_task = found.setdefault(record["task"], [])
+            twin = twin_of(file.parent, of_task)
+            if twin is not None:
+                raise UsageError(
+                    f"{file.parent} has the updates of {twin}, row by row: one is a copy"
+                )
+            of_task.append(file.parent)
+    if not found:
+        raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
+    return found

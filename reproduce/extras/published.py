@@ -1,0 +1,98 @@
+"""What is published: kept small, drawn again from its records, and compared with them.
+
+`python -m reproduce published` does the first two for every folder under `results/published`, and
+with `--check` only the last.
+"""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from reproduce.pipeline import gather, make_report
+from reproduce.plan.grid import Plan, load_plan
+from suite.checkpoint import WEIGHTS
+from suite.files import compress
+from suite.manifest import TABLES, leave_out_policy
+from suite.settings import UsageError
+from suite.tasks import find_task
+
+TOLERANCE = 1e-6
+"""Relative difference of two numbers that count as the same: other processors round otherwise."""
+
+
+def find_plans(root: Path) -> list[Plan]:
+    """Return the plan of every folder `<agent>-<suite>/<source>` with runs.
+
+    Raises:
+        UsageError: naming a folder whose plan is missing or cannot be read.
+    """
+    runs = root.glob("*/*/*/seed-*/run.json")
+    return [_load(folder) for folder in sorted({path.parents[2] for path in runs})]
+
+
+def refresh(plan: Plan) -> None:
+    """Keep the records of a published folder small, and write its tables, figures and page."""
+    _keep_small(plan)
+    make_report(plan)
+
+
+def stale_table(plan: Plan) -> str:
+    """Return the name of a table that records and references no longer give; empty if all hold."""
+    for name, table in gather(plan).items():
+        path = plan.directory / f"{name}.csv"
+        content = table.to_csv(index=False, lineterminator="\n")
+        if not path.exists() or not _same(pd.read_csv(path), pd.read_csv(io.StringIO(content))):
+            return path.name
+    return ""
+
+
+def _load(folder: Path) -> Plan:
+    agent, _, suite = folder.parent.name.partition("-")
+    root = folder.parents[1]
+    runs_dir = root.relative_to(Path.cwd()) if root.is_relative_to(Path.cwd()) else root
+    try:
+        plan = load_plan(agent, suite, folder.name, runs_dir)
+    except UsageError as error:
+        raise UsageError(f"{folder}: {error}") from None
+    accepting = replace(plan, accept_older_code=True)  # the page marks them
+    try:
+        accepting.runs()
+    except UsageError:  # a task's seeds are of different code: the page says so
+        return plan
+    return accepting
+
+
+def _keep_small(plan: Plan) -> None:
+    """Keep the policy of one seed per task, of games of one per grid; compress games' tables."""
+    kept = set()
+    for run in plan.runs():
+        if not run.has_ended:
+            continue
+        is_game = find_task(run.task, plan.protocol).family == "atari"
+        for path in (run.directory / name for name in TABLES):
+            if is_game and path.exists():
+                compress(path)
+        if (run.directory / WEIGHTS).exists():
+            whose = "games" if is_game else run.task
+            if whose in kept:
+                leave_out_policy(run.directory)
+            kept.add(whose)
+
+
+def _same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Return whether two tables agree: numbers but for rounding, everything else exactly."""
+    if list(one) != list(other) or len(one) != len(other):
+        return False
+    for column in one:
+        pair = (one[column], other[column])
+        if all(pd.api.types.is_numeric_dtype(values) for values in pair):
+            numbers = [values.to_numpy(np.float64) for values in pair]
+            same = np.allclose(*numbers, rtol=TOLERANCE, atol=1e-9, equal_nan=True)
+        else:
+            same = pair[0].astype(str).equals(pair[1].astype(str))
+        if not same:
+            return False
+    return True

@@ -1,0 +1,239 @@
+"""`verify AGENT [RUN]`: make the beginning of a recorded run again and compare it byte by byte."""
+
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import agents
+from reproduce import ROOT
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.origin import code_that_made, commit_of
+from reproduce.run.processes import AgentProcess
+from reproduce.speed.gate import worktree
+from suite import behaviour, hardware
+from suite.manifest import digest
+from suite.records import read_record
+from suite.settings import UsageError, nearest
+
+SECONDS = 20.0
+TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
+"""Files that the same code and settings give byte by byte, on the same processor."""
+DECISIVE = ("torch", "numpy", "envpool")
+"""Packages whose version decides the bytes, beside the code and the processor."""
+LEARNED = 1
+"""Rows of `updates.csv` to wait for, however long: what came before them shows no learning."""
+LONGEST = 20
+"""Times the asked seconds after which a run without such a row is given up."""
+
+
+class Outcome(NamedTuple):
+    """What a comparison found, in one line."""
+
+    same: bool
+    text: str
+
+
+def default_run(agent: str) -> Path | None:
+    """Return the quickest of an agent's published runs that count; None if none does.
+
+    Raises:
+        UsageError: for an unknown agent.
+    """
+    if agent not in agents.AGENTS:
+        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+    found: list[tuple[float, Path]] = []
+    sources = hardware.sources(agent)
+    today = behaviour.code_name(agent, sources)
+    for path in PUBLISHED.glob(f"{agent}-*/*/*/seed-*/run.json"):
+        record = read_record(path.parent)
+        if not record or record["status"] != "finished":
+            continue
+        if code_that_made(agent, sources, path.parent, record) == today:
+            found.append((float(record["wall_seconds"]), path.parent))
+    return min(found)[1] if found else None
+
+
+def verify(agent: str, run: Path, seconds: float = SECONDS) -> Outcome:
+    """Make the beginning of a run again with today's code, and compare its rows.
+
+    On the processor and with the packages of the record, the rows must be the record's. Elsewhere
+    they may also be those that the record's commit makes here. If today's code is verified, a
+    published record that does not say what made it is listed in `results/behaviour.json`.
+
+    Args:
+        agent: the agent's name.
+        run: the run's folder.
+        seconds: how long to train; longer if nothing was learned by then.
+
+    Raises:
+        UsageError: if it is not a finished run of this agent, or cannot be made again here.
+    """
+    record = _finished(agent, run)
+    with tempfile.TemporaryDirectory(prefix="encore-verify-") as folder:
+        ours = _make_again(record, Path(folder), seconds)
+        num_rows, difference = compare(ours, run)
+        if not difference:
+            text = f"the first {num_rows:,} rows are today's code's, byte by byte"
+            return Outcome(True, f"{run}: {text}{_note(agent, run, record)}")
+        elsewhere = _elsewhere(record)
+        there = Path(folder) / "commit"
+        there.mkdir()
+        theirs = _make_at_commit(record, there, seconds)
+        num_rows, unlike_commit = compare(ours, theirs, both_cut=True)
+        commit = f"commit {record['commit'][:7]}"
+    if unlike_commit:
+        return Outcome(False, f"{run}: today's code differs from {commit} in {unlike_commit}")
+    if not elsewhere:
+        return Outcome(
+            False,
+            f"{run}: differs from today's code in {difference}; its own {commit} makes today's "
+            "rows, too: the record was changed, or made on another processor of this name",
+        )
+    text = f"the first {num_rows:,} rows are those of its {commit} here ({elsewhere})"
+    return Outcome(True, f"{run}: {text}{_note(agent, run, record)}")
+
+
+def compare(ours: Path, theirs: Path, *, both_cut: bool = False) -> tuple[int, str]:
+    """Compare the rows of two runs of which the first was cut.
+
+    Args:
+        ours: folder of the one that was cut.
+        theirs: folder of the other.
+        both_cut: whether the other was cut, too, somewhere else.
+
+    Returns:
+        the number of rows compared, and the first difference in words; empty if there is none.
+    """
+    num_rows = 0
+    for name in TABLES:
+        first, second = _lines(ours / name), _lines(theirs / name)
+        if len(first) > len(second) and not both_cut:
+            return num_rows, f"{name}: it has {len(second)} lines, today's {len(first)} or more"
+        for number, (line, other) in enumerate(zip(first, second, strict=False)):
+            if number == 0 and line.count(b",") == other.count(b","):
+                continue  # a column may have been renamed
+            if line != other:
+                return num_rows, _describe(name, number, first[0], line, other)
+        num_rows += max(0, min(len(first), len(second)) - 1)
+    return num_rows, ""
+
+
+def _finished(agent: str, run: Path) -> dict[str, Any]:
+    record = read_record(run)
+    if record is None:
+        raise UsageError(f"{run} is not a run's folder: it holds no record")
+    if record["status"] == "damaged":
+        raise UsageError(f"{run} is damaged: it {record['error']}")
+    if record["agent"] != agent:
+        raise UsageError(f"{run} is a run of {record['agent']}, not of {agent}")
+    if record["status"] != "finished":
+        raise UsageError(f"{run} is {record['status']}: only a finished run can be verified")
+    if agent not in agents.AGENTS:
+        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+    hardware.find_device(record["config"]["device"])
+    return record
+
+
+def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path:
+    """Train with today's code and return the folder of the record's seed."""
+    order = folder / "order.json"
+    order.write_text(json.dumps({"record": record, "out": str(folder / "today")}))
+    command = (sys.executable, "-m", "reproduce.extras.again", str(order))
+    return _run(command, ROOT, folder / "today", record, seconds)
+
+
+def _make_at_commit(record: Mapping[str, Any], folder: Path, seconds: float) -> Path:
+    """Run the record's own command with the code of its commit; return its seed's folder.
+
+    Raises:
+        UsageError: if it has none.
+    """
+    if not commit_of(record) or record["dirty"]:
+        raise UsageError("its code was never committed: it can only be verified where it was made")
+    words = shlex.split(str(record["command"]))
+    if words[:3] != ["python", "-m", f"agents.{record['agent']}"] or "--out" not in words:
+        raise UsageError(f"its command cannot be run again: {record['command']}")
+    words[words.index("--out") + 1] = str(folder)
+    if "--seeds" in words:
+        start = words.index("--seeds") + 1
+        flags = (i for i in range(start, len(words)) if words[i].startswith("--"))
+        seeds = [str(seed) for seed in record["config"]["seeds"]]
+        words[start : next(flags, len(words))] = seeds
+    with worktree(commit_of(record)) as tree:
+        return _run((sys.executable, *words[1:]), tree, folder, record, seconds)
+
+
+def _run(
+    command: Sequence[str], tree: Path, out: Path, record: Mapping[str, Any], seconds: float
+) -> Path:
+    """Run a command until it ends, or the time is over and it has learned.
+
+    Raises:
+        UsageError: if it fails, with its last line.
+    """
+    folder, log = out / f"seed-{record['seed']}", out.with_suffix(".log")
+    process, started = AgentProcess(command, log, tree), time.monotonic()
+    try:
+        end = None
+        while end is None:
+            time.sleep(0.1)
+            end, passed = process.poll(), time.monotonic() - started
+            has_learned = len(_lines(folder / "updates.csv")) > LEARNED
+            if (passed > seconds and has_learned) or passed > LONGEST * seconds:
+                break
+    finally:
+        process.kill()
+    if end is not None and end.status:
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise UsageError(f"it cannot be made again: {said[-1] if said else 'no output'}")
+    if len(_lines(folder / "updates.csv")) <= LEARNED:
+        raise UsageError("it learned nothing in this time: give it more --seconds")
+    return folder
+
+
+def _elsewhere(record: Mapping[str, Any]) -> str:
+    """Return what of this machine differs from the record's; empty if its bytes are expected."""
+    here, versions = hardware.machine()["cpu"], hardware.versions()
+    there = record["machine"].get("cpu")
+    differs = [f"recorded on {there}"] if there != here else []
+    for name in DECISIVE:
+        if record["versions"].get(name) != versions.get(name):
+            differs.append(f"with {name} {record['versions'].get(name)}")
+    return ", ".join(differs)
+
+
+def _note(agent: str, run: Path, record: Mapping[str, Any]) -> str:
+    """List a published record as today's behaviour's, unless it is known to be; return a remark."""
+    number = behaviour.number_of(agent, hardware.sources(agent))
+    inside = run.resolve().is_relative_to(PUBLISHED.resolve())
+    if number is None or not inside or behaviour.code_of(run, record) == f"behaviour {number}":
+        return ""
+    known = behaviour.behaviours(agent)
+    name = run.resolve().relative_to(PUBLISHED.resolve()).as_posix()
+    known[number]["runs"][name] = digest(run)
+    behaviour.declare(agent, known)
+    return f"; listed in {behaviour.DECLARED.name}"
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the whole lines of a file; none of a file that is not there."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return []
+    return content[: content.rfind(b"\n") + 1].splitlines()
+
+
+def _describe(name: str, number: int, header: bytes, line: bytes, other: bytes) -> str:
+    """Return the first cell in which two lines differ, in words."""
+    ours, theirs = line.decode().split(","), other.decode().split(",")
+    if number == 0 or len(ours) != len(theirs):
+        return f"{name}, line {number + 1}: {other.decode()} there, {line.decode()} today"
+    columns = header.decode().split(",")
+    column = next(i for i, cell in enumerate(ours) if cell != theirs[i])
+    return f"{name}, row {number}, {columns[column]}: {theirs[column]} there, {ours[column]} today"

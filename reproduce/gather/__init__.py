@@ -1,0 +1,1 @@
+"""Ours and theirs as tables: recorded runs, stored references."""

@@ -1,0 +1,322 @@
+"""Gather the records of runs into tidy tables, one observation per row."""
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reproduce.plan.grid import Plan, Run
+from suite.files import DAMAGED, open_plain
+from suite.records import read_record
+from suite.settings import UsageError
+from suite.tasks import find_task
+
+Failures = Mapping[tuple[str, int], str]
+"""Errors by task and seed."""
+CURVE_POINTS = 100
+"""Points of a curve of training episodes; a curve of evaluations has one for each."""
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a recorded CSV file without the torn line that a killed run may have left.
+
+    Where there is only its compressed form, `path`.xz, that is read. A file that cannot be opened,
+    or lacks a whole row, gives an empty table.
+
+    Raises:
+        UsageError: if the file is not a table.
+    """
+    try:
+        with open_plain(path) as file:
+            content = file.read()
+    except OSError:
+        return pd.DataFrame()
+    except DAMAGED as error:
+        raise UsageError(f"unreadable {path}.xz: {error}") from None
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole.count(b"\n") < 2:
+        return pd.DataFrame()
+    try:
+        return pd.read_csv(io.BytesIO(whole))
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+
+
+def score(directory: Path, rule: str, env_steps: int) -> float:
+    """Return a run's score at `env_steps`, NaN if its window is empty.
+
+    The score is the mean over (0.9 t, t] of the evaluations that were due there (`deterministic`,
+    `sampled`), or of the returns of the training episodes that end there (`training`); reward
+    units.
+    """
+    return _window_mean(*_scored(directory, rule), env_steps)
+
+
+def evaluations(directory: Path) -> pd.DataFrame:
+    """Return a run's evaluations, each at the step it was due: a multiple of the interval.
+
+    Agents that update once per unroll evaluate at the first update past that step, up to one
+    unroll late; their last evaluation may come up to one unroll before the end. With due steps,
+    seeds share their steps and an evaluation falls into the same window as the reference's.
+    """
+    table = read_table(directory / "evaluations.csv")
+    record = read_record(directory) or {}
+    config = record.get("config", {})
+    interval = config.get("evaluation_interval")
+    if table.empty or not isinstance(interval, int) or interval < 1:
+        return table
+    due = table.env_steps // interval * interval
+    if record["status"] == "finished":
+        due.iloc[-1] = config["env_steps"]
+    return table.assign(env_steps=due)
+
+
+def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
+    """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
+    table, column = _scored(directory, rule)
+    if table.empty:
+        return pd.DataFrame({"env_steps": [], "mean_return": []})
+    if rule != "training":
+        return table.loc[table.env_steps <= env_steps, ["env_steps", column]]
+    points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
+    scores = [_window_mean(table, column, int(point)) for point in points]
+    return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
+
+
+SHARES = ("environment_share", "acting_share", "learning_share")
+IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
+"""Recorded where one thread acts while another learns."""
+
+
+def throughput(directory: Path) -> dict[str, float] | None:
+    """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
+
+    Keys: `env_steps`, `num_updates`, `wall_seconds`, `env_steps_per_second`, `updates_per_second`,
+    and shares of wall time: `other_share` is the rest, idle time included; with `SHARES` it adds up
+    to the number of threads. None if fewer than two log intervals had updates.
+    """
+    table = read_table(directory / "timing.csv")
+    if table.empty:
+        return None
+    learning = table[table.num_updates > 0]
+    if len(learning) < 2:
+        return None
+    first, last = learning.iloc[0], learning.iloc[-1]
+    seconds = last.wall_seconds - first.wall_seconds
+    weights = learning.wall_seconds.diff().iloc[1:]
+    shares = {
+        column: float((learning[column].iloc[1:] * weights).sum() / seconds)
+        for column in (*SHARES, *IDLE_SHARES)
+        if column in learning
+    }
+    num_threads = 2 if IDLE_SHARES[0] in shares else 1  # one that acts beside one that learns
+    busy = sum(shares[column] for column in SHARES)
+    return {
+        "env_steps": last.env_steps,
+        "num_updates": last.num_updates,
+        "wall_seconds": last.wall_seconds,
+        "env_steps_per_second": (last.env_steps - first.env_steps) / seconds,
+        "updates_per_second": (last.num_updates - first.num_updates) / seconds,
+        **shares,
+        "other_share": max(0.0, num_threads - busy),
+    }
+
+
+def collect_curves(plan: Plan) -> pd.DataFrame:
+    """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs so far."""
+    frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return"])]
+    for run in _readable(plan):
+        frame = curve(run.directory, plan.rule, run.env_steps)
+        frame.insert(0, "task", run.task)
+        frame.insert(1, "seed", run.seed)
+        frames.append(frame)
+    table = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
+    return table.assign(rule=plan.rule)
+
+
+def collect_scores(
+    plan: Plan, random_scores: Mapping[str, float] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return task, seed, env_steps, score, rule of every run that has ended and has a score.
+
+    A diverged run gets the score of a random policy: its own score is unknown, and leaving it out
+    would flatter the mean of the others.
+
+    Args:
+        plan: the planned runs.
+        random_scores: of a random policy, by task; diverged runs of other tasks are left out.
+    """
+    nan = float("nan")
+    rows = [
+        (
+            *(run.task, run.seed, run.env_steps),
+            score(run.directory, plan.rule, run.env_steps)
+            if run.status == "finished"
+            else random_scores.get(run.task, nan),
+        )
+        for run in plan.runs()
+        if run.has_ended
+    ]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"]).dropna()
+    return table.astype({"seed": int, "env_steps": int, "score": float}).assign(rule=plan.rule)
+
+
+AREA_COLUMNS = ("area_mean", "area_std", "reference_area")
+
+
+def collect_areas(
+    plan: Plan,
+    curves: pd.DataFrame,
+    reference_curves: pd.DataFrame,
+    random_scores: Mapping[str, float],
+) -> pd.DataFrame:
+    """Return the mean height of the curves, ours and the reference's, by task.
+
+    It is the area under a curve (trapezia) over the steps that every curve of the task covers, per
+    step: a second measure, which separates agents that learn early from those that learn late.
+
+    Args:
+        plan: the planned runs; those that ended count, diverged ones as a random policy.
+        curves: table from `collect_curves`.
+        reference_curves: those drawn beside ours; only the judge's count.
+        random_scores: of a random policy, by task.
+
+    Returns:
+        One row per task, as index, with `AREA_COLUMNS`; NaN where data are missing.
+    """
+    ended = [run for run in plan.runs() if run.has_ended]
+    rows = {}
+    for task in plan.tasks:
+        of_task = curves[curves.task == task]
+        finished = [run.seed for run in ended if run.task == task and run.status == "finished"]
+        ours = [_points(of_task[of_task.seed == seed], "mean_return") for seed in finished]
+        judging = (reference_curves.task == task) & (reference_curves.role == "judge")
+        theirs = _points(reference_curves[judging], "return_mean")
+        drawn = [points for points in (*ours, theirs) if len(points[0]) > 1]
+        start = max((steps[0] for steps, _ in drawn), default=0.0)
+        end = min((steps[-1] for steps, _ in drawn), default=0.0)
+        num_diverged = sum(run.task == task and run.status == "diverged" for run in ended)
+        heights = [_mean_height(*points, start, end) for points in ours]
+        heights += [random_scores.get(task, float("nan"))] * num_diverged
+        rows[task] = (
+            np.mean(heights) if heights else np.nan,
+            np.std(heights, ddof=1) if len(heights) > 1 else np.nan,
+            _mean_height(*theirs, start, end),
+        )
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(AREA_COLUMNS), dtype=float)
+
+
+def collect_throughput(plan: Plan) -> pd.DataFrame:
+    """Return `throughput.csv`: speed and shares of time per run, warm-up excluded.
+
+    `env_steps` are decisions; `env_frames_per_second` counts the simulator's frames, which are
+    frame skip times as many.
+    """
+    rows = []
+    for run in _readable(plan):
+        speed = throughput(run.directory)
+        if speed:
+            frame_skip = find_task(run.task, plan.protocol).frame_skip
+            speed["env_frames_per_second"] = frame_skip * speed["env_steps_per_second"]
+            rows.append({"task": run.task, "seed": run.seed, "device": _device(run), **speed})
+    columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
+    columns += ["env_steps_per_second", "updates_per_second", "environment_share"]
+    columns += ["acting_share", "learning_share", "other_share", "env_frames_per_second"]
+    columns += [column for column in IDLE_SHARES if any(column in row for row in rows)]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.astype({"seed": int, "env_steps": int, "num_updates": int})
+
+
+def collect_runs(plan: Plan, failures: Failures = MappingProxyType({})) -> pd.DataFrame:
+    """Return `runs.csv`: one row per planned run, whatever its status.
+
+    A damaged run, and a finished one without a score, count as failed; `error` says why.
+
+    Args:
+        plan: the planned runs.
+        failures: errors that the launcher knows; on a full disk a run cannot record its own.
+    """
+    rows = [_describe(run) for run in plan.runs()]
+    for run, row in zip(plan.runs(), rows, strict=True):
+        if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
+            row |= {"status": "failed", "error": failures[run.task, run.seed]}
+        if run.status == "finished" and np.isnan(score(run.directory, plan.rule, run.env_steps)):
+            window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
+            row |= {
+                "status": "failed",
+                "error": f"finished without a {plan.rule} score in {window}",
+            }
+    return pd.DataFrame(rows)
+
+
+def first_record(plan: Plan) -> Mapping[str, Any]:
+    """Return the record of the first run that has one; empty if none has."""
+    records: Iterable[dict[str, Any] | None] = (read_record(run.directory) for run in plan.runs())
+    return next((record for record in records if record), {})
+
+
+def _readable(plan: Plan) -> list[Run]:
+    """Return the runs whose files are undamaged, and not of code that was not verified."""
+    return [run for run in plan.runs() if run.status not in ("damaged", "unverified")]
+
+
+def _describe(run: Run) -> dict[str, Any]:
+    record = read_record(run.directory) or {}
+    machine = record.get("machine", {})
+    return {
+        "task": run.task,
+        "seed": run.seed,
+        "status": "failed" if run.status == "damaged" else run.status,
+        "error": record.get("error") or (run.remark if run.status == "damaged" else ""),
+        "remark": run.remark,
+        "env_steps": run.env_steps,
+        "wall_seconds": record.get("wall_seconds"),
+        "device": _device(run),
+        "cpu": machine.get("cpu", ""),
+        "gpu": machine.get("gpu") or "",
+        "commit": record.get("commit") or "",
+        "dirty": record.get("dirty"),
+        "command": record.get("command", ""),
+        "log_tail": "\n".join(map(str, record.get("log_tail", []))),
+    }
+
+
+def _device(run: Run) -> str:
+    record = read_record(run.directory) or {}
+    return record.get("device", "") or record.get("config", {}).get("device", "")
+
+
+def _scored(directory: Path, rule: str) -> tuple[pd.DataFrame, str]:
+    """Return the table, and the name of its column, that a score of this rule averages."""
+    if rule == "training":
+        return read_table(directory / "episodes.csv"), "episode_return"
+    return evaluations(directory), "mean_return"
+
+
+def _points(curve: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of one curve, increasing, and its values there."""
+    curve = curve.drop_duplicates("env_steps", keep="last").sort_values("env_steps")
+    return curve["env_steps"].to_numpy(np.float64), curve[column].to_numpy(np.float64)
+
+
+def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float) -> float:
+    """Return the mean height, between two steps, of the line through the points."""
+    if len(steps) < 2 or not start < end:
+        return float("nan")
+    inside = (steps > start) & (steps < end)
+    bounds = np.interp([start, end], steps, values)
+    x = np.concatenate([[start], steps[inside], [end]])
+    y = np.concatenate([bounds[:1], values[inside], bounds[1:]])
+    return float(np.trapezoid(y, x) / (end - start))
+
+
+def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:
+    """Return the mean of `column` over (0.9 t, t]; NaN if a value, or every row, is missing."""
+    if table.empty:
+        return float("nan")
+    inside = (table.env_steps > 0.9 * env_steps) & (table.env_steps <= env_steps)
+    return float(table.loc[inside, column].mean(skipna=False)) if inside.any() else float("nan")

@@ -1,0 +1,385 @@
+"""Published measurements: sources, reference scores and reference curves.
+
+The data lie in `results/references`, a folder for each source; `README.md` there says what they can
+be compared with. A source's environment version or Atari protocol is never mixed with another's,
+and a task without a comparable source has no reference. Files are read when they are first needed.
+"""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from suite.presets import REFERENCES, Data, Rule, read_source
+from suite.settings import UsageError
+
+CURVE_COLUMNS = (
+    *("source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
+    *("num_runs", "rule", "role"),
+)
+
+How = Literal["single runs", "stated", "drawn curve"]
+
+PROTOCOLS = ("", "noframeskip", "sticky")
+"""How an Atari game is presented (see `suite/tasks.py`); empty for every other task."""
+
+
+class HumanScores(NamedTuple):
+    """The two ends of the human-normalised scale of an Atari game, unclipped returns."""
+
+    random: float
+    """Published score of uniformly random play."""
+    human: float
+    """Published score of a human player."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Data):
+    """A published implementation whose curves are held here; `commit` is that of its data."""
+
+    agent: str
+    """The agent its curves belong to."""
+    source: str
+    """Name of the source: its folder."""
+    title: str
+    """Whose it is."""
+    repository: str
+    """Owner and name on GitHub."""
+    licence: str
+    """SPDX identifier of the repository's licence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceScore:
+    """Score of one source on one task at one step, over its runs."""
+
+    source: str
+    """Name of the source."""
+    env_id: str
+    """Environment as the source names it."""
+    env_steps: int
+    """Step of the score, which covers (0.9 env_steps, env_steps] unless the source states it."""
+    mean: float
+    """Mean over runs, reward units."""
+    std: float
+    """Standard deviation over runs (n - 1 in the denominator); NaN if none was published."""
+    num_runs: int
+    """Number of runs."""
+    rule: Rule
+    """Evaluation rule."""
+    how: How
+    """Computed from everything that single runs measured in the window, stated by the source for
+    this step, or the mean of the points of its drawn mean curve in the window, without a spread."""
+    stated_as: str = ""
+    """How the source took a score that it states."""
+
+    def __str__(self) -> str:
+        """Describe how the score was taken, as `verdicts.csv` says it."""
+        return f"{self.how} by the source: {self.stated_as}" if self.stated_as else self.how
+
+
+def sources(agent: str) -> tuple[Source, ...]:
+    """Return the sources held for an agent: those that judge first, then by name."""
+    return tuple(
+        sorted(_sources(agent).values(), key=lambda entry: (not entry.judges, entry.source))
+    )
+
+
+def reference_score(
+    agent: str, source: str | None, task: str, env_steps: int, rule: str, protocol: str = ""
+) -> ReferenceScore | None:
+    """Return the score to compare a run of `task` at `env_steps` with.
+
+    The score of a run at step t is the mean of what it measured in (0.9 t, t]: its evaluations, or
+    by rule `training` its episodes, or its own means over recent ones. The first of these counts:
+
+    1. `single runs`, if each measured something in the window and goes on to t;
+    2. `stated`: what the source says for this very step, by a rule of its own;
+    3. `drawn curve`, by rule `training` only: the mean of its points in the window, if it goes on
+       to t. They are means over recent episodes. How far runs scatter around it is unknown.
+
+    Nothing is interpolated or extrapolated.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source that judges; None: none does.
+        task: our task id.
+        env_steps: step of the score, positive.
+        rule: evaluation rule of the score to be compared.
+        protocol: how the Atari game is presented; empty for all other tasks.
+
+    Returns:
+        The score, or None if the source has nothing that compares: another task or version,
+        another protocol or rule, a step outside its range, or a source that does not judge.
+
+    Raises:
+        ValueError: if `env_steps` is not positive, the protocol is unknown, or the agent has
+            sources but not this one.
+    """
+    if env_steps < 1:
+        raise ValueError(f"env_steps must be positive, not {env_steps}")
+    comparable = _comparable(agent, task, protocol)
+    known = _sources(agent)
+    if source is None or not known:
+        return None
+    if source not in known:
+        raise ValueError(f"{agent} has no source {source!r}; it has {', '.join(sorted(known))}")
+    entry = known[source]
+    if not entry.judges or entry.rule != rule:
+        return None
+    matches = comparable.query("source == @source and max_env_steps >= @env_steps")
+    if matches.empty:
+        return None
+    env_id = str(matches["env_id"].item())
+    measured = (
+        _from_single_runs(entry, env_id, env_steps)
+        or _stated(entry, env_id, env_steps)
+        or _from_curve(entry, env_id, env_steps)
+    )
+    if measured is None:
+        return None
+    mean, std, num_runs, how = measured
+    return ReferenceScore(
+        source=source,
+        env_id=env_id,
+        env_steps=env_steps,
+        mean=mean,
+        std=std,
+        num_runs=num_runs,
+        rule=entry.rule,
+        how=how,
+        stated_as=entry.stated_as or "" if how == "stated" else "",
+    )
+
+
+def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "") -> pd.DataFrame:
+    """Return every curve that may be drawn beside runs of a task.
+
+    Args:
+        agent: name of the agent.
+        task: our task id.
+        judge: name of the source that judges; all others are context.
+        protocol: how the Atari game is presented; empty for all other tasks.
+
+    Returns:
+        `CURVE_COLUMNS`, sorted by source and step; the role is `judge` or `context`, and low and
+        high are one standard deviation over runs from the mean, NaN if the source gives none.
+        Empty if nothing compares.
+
+    Raises:
+        ValueError: if the protocol is unknown.
+    """
+    curves = _table("curves").query("agent == @agent")
+    curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
+    curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
+    known = _sources(agent)
+    curves["rule"] = [known[source].rule for source in curves["source"]]
+    curves["role"] = np.where(curves["source"] == judge, "judge", "context")
+    return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
+
+
+def first_evaluations(
+    agent: str, source: str, task: str, last_step: int
+) -> Float[np.ndarray, " runs"]:
+    """Return what a source's single runs returned at its first evaluation.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source.
+        task: our task id.
+        last_step: the last step at which nothing is learned yet.
+
+    Returns:
+        The return of each run, to two decimals; empty if the source has no single runs that
+        compare, or began later.
+    """
+    comparable = _comparable(agent, task, "").query("source == @source")
+    runs = _table("curves_by_seed").query("agent == @agent and source == @source")
+    runs = runs[runs["env_id"].isin(comparable["env_id"])]
+    first = runs.query("env_steps == env_steps.min() and env_steps <= @last_step")
+    return first["mean_return"].to_numpy(dtype=float).round(2)
+
+
+def coverage(agent: str, source: str) -> pd.DataFrame:
+    """What a source may be compared with.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source.
+
+    Returns:
+        a row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
+        its curve or scores, and `num_runs`.
+    """
+    rows = pd.concat([_table("curves"), _table("scores")])
+    rows = rows.query("agent == @agent and source == @source").groupby("env_id")
+    facts = rows.agg(
+        first_step=("env_steps", "min"),
+        last_step=("env_steps", "max"),
+        num_runs=("num_runs", "max"),
+    )
+    named = _comparable_table().query("agent == @agent and source == @source")
+    named = named.fillna({"protocol": ""}).merge(facts, on="env_id")
+    named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)
+    return named[["task", "protocol", "env_id", "first_step", "last_step", "num_runs"]]
+
+
+def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
+    """Return the published random and human scores of the Atari games among `tasks`.
+
+    Human-normalised score = (score - random) / (human - random). The numbers are those of the
+    no-op-start literature; they are used for both protocols, as that literature does.
+
+    Args:
+        tasks: our task ids.
+
+    Returns:
+        Random and human score by task, in the order of `tasks`.
+    """
+    known = {
+        row["task"]: HumanScores(float(row["random"]), float(row["human"]))
+        for row in pd.read_csv(REFERENCES / "human_random.csv").to_dict("records")
+    }
+    return {task: known[task] for task in tasks if task in known}
+
+
+def _from_single_runs(
+    entry: Source, env_id: str, env_steps: int
+) -> tuple[float, float, int, How] | None:
+    """Return the window means of single runs; None unless every run has one and goes on to t."""
+    runs = _select(single_runs(), entry, env_id)
+    inside = _window(runs, env_steps).groupby("seed")
+    ends = runs.groupby("seed")["env_steps"].max()
+    # A run goes on to t if it would have measured nothing more before t: it may end there.
+    interval = entry.evaluation_interval_steps
+    gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
+    if ends.empty or len(inside) < len(ends) or (ends + gaps < env_steps).any():
+        return None
+    if interval is not None and inside.size().nunique() > 1:
+        return None  # one of them was evaluated at t, and another had ended
+    scores = inside["mean_return"].mean().to_numpy()  # [runs]
+    std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
+    return float(scores.mean()), std, scores.size, "single runs"
+
+
+def _stated(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+    """Return the score that the source states for this very step."""
+    rows = _select(_stated_scores(), entry, env_id).query("env_steps == @env_steps")
+    if rows.empty:
+        return None
+    (row,) = rows.to_dict("records")
+    return float(row["score_mean"]), float(row["score_std"]), int(row["num_runs"]), "stated"
+
+
+def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+    """Return the mean of a drawn curve of training episodes over the window, if it goes on to t."""
+    rows = _select(_table("curves"), entry, env_id)
+    inside = _window(rows, env_steps)
+    if entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
+        return None
+    mean = float(inside["return_mean"].mean())
+    return mean, float("nan"), int(inside["num_runs"].min()), "drawn curve"
+
+
+def _window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
+    """Return the rows in (0.9 t, t]; whole numbers decide, so that 0.9 t itself never is."""
+    return rows[(10 * rows["env_steps"] > 9 * env_steps) & (rows["env_steps"] <= env_steps)]
+
+
+def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
+    """Return the rows of one source and environment."""
+    return table.query("agent == @entry.agent and source == @entry.source and env_id == @env_id")
+
+
+def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
+    """Return the environments that compare with a task, each with its last usable step."""
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
+    rows = _comparable_table().fillna({"protocol": ""})
+    rows = rows.query("agent == @agent and task == @task and protocol == @protocol")
+    last_steps = rows["max_env_steps"].fillna(np.inf)
+    return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
+
+
+@functools.cache
+def _sources(agent: str) -> dict[str, Source]:
+    """Sources that measured something of an agent, by name."""
+    found = {}
+    for path in sorted(REFERENCES.glob(f"*/{agent}.toml")):
+        said = read_source(path)
+        if "data" in said:
+            found[path.parent.name] = Source(
+                agent=agent,
+                source=path.parent.name,
+                **{name: said[name] for name in ("title", "repository", "licence")},
+                **{**vars(said["data"]), "commit": said["data"].commit or said["commit"]},
+            )
+    return found
+
+
+@functools.cache
+def _table(name: str) -> pd.DataFrame:
+    """Return the tables of that name of all sources as one, with a column `source`; read-only."""
+    paths = sorted((*REFERENCES.glob(f"*/{name}.csv"), *REFERENCES.glob(f"*/{name}.csv.xz")))
+    return pd.concat(
+        [pd.read_csv(path).assign(source=path.parent.name) for path in paths], ignore_index=True
+    )
+
+
+@functools.cache
+def single_runs() -> pd.DataFrame:
+    """Return what single runs measured: agent, source, env_id, seed, env_steps, mean_return.
+
+    Raises:
+        UsageError: if a run of a source that evaluates at an interval lacks an evaluation, so that
+            a window could be empty, or be averaged over the part that was kept.
+    """
+    table = _table("curves_by_seed")
+    for key, runs in table.groupby(["agent", "source", "env_id"]):
+        agent, source, env_id = map(str, key)
+        interval = _sources(agent)[source].evaluation_interval_steps
+        if runs["mean_return"].isna().any():
+            raise UsageError(_refusal(source, "curves_by_seed.csv", env_id, "lacks a return"))
+        if interval is None:
+            continue
+        due = runs["env_steps"] // interval  # a first evaluation may stand at step 1
+        by_seed = due.groupby(runs["seed"])
+        if (by_seed.diff().fillna(1) != 1).any() or by_seed.min().nunique() > 1:
+            problem = f"lacks an evaluation: there is one every {interval:,} steps"
+            raise UsageError(_refusal(source, "curves_by_seed.csv", env_id, problem))
+    return table
+
+
+@functools.cache
+def _stated_scores() -> pd.DataFrame:
+    """Return the scores that sources state.
+
+    Raises:
+        UsageError: if a source does not say how it took them (`stated_as`), or evaluated nothing
+            in (0.9 t, t].
+    """
+    table = _table("scores")
+    for row in table.to_dict("records"):
+        entry, env_steps = _sources(row["agent"])[row["source"]], row["env_steps"]
+        interval = entry.evaluation_interval_steps or 1
+        if not entry.stated_as:
+            problem = f"is stated by no rule: {row['agent']}.toml lacks data.stated_as"
+            raise UsageError(_refusal(entry.source, "scores.csv", row["env_id"], problem))
+        if 10 * (env_steps // interval * interval) <= 9 * env_steps:
+            problem = f"has an empty window: no evaluation lies in (0.9 t, t] at t = {env_steps:,}"
+            raise UsageError(_refusal(entry.source, "scores.csv", row["env_id"], problem))
+    return table
+
+
+def _refusal(source: str, name: str, env_id: object, problem: str) -> str:
+    """Return a message about a table of reference data."""
+    return f"{REFERENCES / source / name}: {env_id} {problem}"
+
+
+@functools.cache
+def _comparable_table() -> pd.DataFrame:
+    return pd.read_csv(REFERENCES / "comparable.csv")

@@ -1,0 +1,1 @@
+"""Verdicts, their statistics, and how often they err."""

@@ -1,0 +1,282 @@
+"""The statistics of a verdict: one task, a suite, several looks. Functions of numbers, float64.
+
+`verdicts.py` uses them to reach a verdict, `error_rates.py` simulates how often it is wrong, and
+`docs/verdicts.md` explains both to a reader.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import optimize, special
+
+from reproduce.plan.looks import LEVELS
+
+Numbers = float | np.ndarray
+"""One number, or one per test."""
+
+Flags = bool | np.bool_ | np.ndarray
+"""One truth value, or one per test."""
+
+MARGIN_FRACTION = 0.1
+"""Margin as a fraction of the gap between the reference and a random policy."""
+
+MIN_SEEDS_APART = 5
+"""Smallest number of seeds that is tested where one run lies apart from the others."""
+
+DETECTION_POWER = 0.8
+"""Probability with which the smallest detectable shortfall is declared `below`."""
+
+SCALED_MAD = 1.0 / special.ndtri(0.75)
+"""Standard deviation of normal numbers over their median absolute deviation, 1.4826."""
+
+NUM_NODES = 48
+"""Nodes of the quadrature over each of the two measured spreads."""
+
+
+class Sample(NamedTuple):
+    """Statistics of one side's runs, all that a test uses."""
+
+    mean: Numbers
+    """Mean of the runs' scores."""
+    std: Numbers
+    """Standard deviation over runs (n - 1 in the denominator)."""
+    num_runs: Numbers
+    """Number of runs, at least 2."""
+
+    @property
+    def variance(self) -> Numbers:
+        """Squared standard error of the mean."""
+        return np.square(self.std) / self.num_runs
+
+
+def sample(scores: Float[np.ndarray, "*tests runs"]) -> Sample:
+    """Return the statistics of these scores, runs in the last axis."""
+    return Sample(scores.mean(axis=-1), scores.std(axis=-1, ddof=1), scores.shape[-1])
+
+
+class Comparison(NamedTuple):
+    """An estimated difference and its interval; every field has one entry per test."""
+
+    difference: Numbers
+    """Ours minus the reference's; negative where we fall short."""
+    standard_error: Numbers
+    """Standard error of the difference."""
+    degrees_of_freedom: Numbers
+    """Of Student's distribution, which (difference / standard error) nearly follows."""
+    ci_low: Numbers
+    """Lower end of the interval of the difference."""
+    ci_high: Numbers
+    """Upper end of that interval."""
+
+    def p_below(self, margin: Numbers) -> Numbers:
+        """Return the one-sided p-value against "we fall short by at most the margin".
+
+        Without any spread it is 0 or 1. It is below the interval's level if and only if the
+        interval's upper end is below minus the margin.
+        """
+        excess = np.asarray(self.difference + margin, np.float64)
+        has_spread = np.asarray(self.standard_error) > 0.0
+        statistic = excess / np.where(has_spread, self.standard_error, 1.0)
+        exact = np.where(excess < 0.0, 0.0, 1.0)
+        return np.where(has_spread, special.stdtr(self.degrees_of_freedom, statistic), exact)[()]
+
+
+def welch(ours: Sample, theirs: Sample, level: float = LEVELS[0]) -> Comparison:
+    """Compare two means without assuming equal spreads (Welch 1947).
+
+    With v = s^2 / n of either side the standard error is the root of v_1 + v_2, its degrees of
+    freedom (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) (Satterthwaite 1946). If both
+    spreads are 0, the interval shrinks to the difference.
+
+    Args:
+        ours: statistics of our runs; every number may be one per test.
+        theirs: those of the reference's runs.
+        level: of the one-sided test at either end of the interval.
+    """
+    degrees_of_freedom = _satterthwaite(
+        (ours.variance, theirs.variance), (ours.num_runs - 1, theirs.num_runs - 1)
+    )
+    return _interval(
+        ours.mean - theirs.mean,
+        np.sqrt(ours.variance + theirs.variance),
+        degrees_of_freedom,
+        level,
+    )
+
+
+def counts_in_suite(theirs: Sample, random_score: Numbers) -> Flags:
+    """Return whether a task's gap is at least twice the reference's deviation over runs.
+
+    With a smaller gap the ratio's mean is useless: its divisor comes close to 0.
+    """
+    return theirs.mean - random_score >= 2.0 * np.asarray(theirs.std)
+
+
+def compare_suite(
+    ours: Sample,
+    theirs: Sample,
+    random_score: Float[np.ndarray, "*tests tasks"],
+    counted: Bool[np.ndarray, "*tests tasks"],
+    level: float = LEVELS[0],
+) -> Comparison:
+    """Compare the mean over tasks of (ours - random) / (reference - random) with 1.
+
+    With g = reference - random, v = s^2 / n of either side, and r the ratio of a task:
+
+    - the mean of a ratio is too large by r v_ref / g^2, to second order in the reference's error
+      (Taylor's expansion of 1 / g), so the estimate is r (1 - v_ref / g^2) - 1;
+    - its variance is (v_ours + r^2 v_ref) / g^2 (delta method); degrees of freedom as in `welch`,
+      over both sides of every task.
+
+    Tasks may differ in their numbers of runs. The score of a random policy counts as exact: it is
+    measured over many episodes.
+
+    Args:
+        ours: statistics of our runs, tasks in the last axis.
+        theirs: those of the reference's runs.
+        random_score: score of a random policy.
+        counted: which tasks take part; at least one for every test.
+        level: as in `welch`.
+    """
+    gap = np.where(counted, theirs.mean - random_score, 1.0)
+    ratio = np.where(counted, (ours.mean - random_score) / gap, 0.0)
+    num_tasks = counted.sum(axis=-1, keepdims=True)
+    differences = np.where(counted, ratio * (1.0 - theirs.variance / gap**2) - 1.0, 0.0)
+    variances = [
+        np.where(counted, ours.variance / (gap * num_tasks) ** 2, 0.0),
+        np.where(counted, ratio**2 * theirs.variance / (gap * num_tasks) ** 2, 0.0),
+    ]
+    counts = [np.broadcast_to(side.num_runs - 1, gap.shape) for side in (ours, theirs)]
+    parts = np.concatenate(variances, axis=-1)  # [..., both sides of every task]
+    degrees_of_freedom = _satterthwaite(
+        np.moveaxis(parts, -1, 0), np.moveaxis(np.concatenate(counts, axis=-1), -1, 0)
+    )
+    return _interval(
+        (differences / num_tasks).sum(axis=-1),
+        np.sqrt(parts.sum(axis=-1)),
+        degrees_of_freedom,
+        level,
+    )
+
+
+def decide(ci_low: Numbers, ci_high: Numbers, margin: Numbers) -> np.ndarray:
+    """Return the verdict for intervals of the difference and positive margins, one per test."""
+    return np.select(
+        [ci_low > margin, ci_low >= -margin, ci_high < -margin],
+        ["above", "reproduced", "below"],
+        default="inconclusive",
+    )
+
+
+def lies_apart(scores: Float[np.ndarray, "*tests seeds"], margin: Numbers) -> Flags:
+    """Return whether a run is further from the median than both three deviations and the margin.
+
+    The deviation is the median absolute one (Hampel 1974), scaled to be the standard deviation of
+    normal numbers. It is small if two of three runs happen to agree, and a run that is off by less
+    than the margin decides nothing: so the run must be off by more than the margin, too.
+    """
+    deviations = np.abs(scores - np.median(scores, axis=-1, keepdims=True))
+    limit = 3.0 * SCALED_MAD * np.median(deviations, axis=-1)
+    return deviations.max(axis=-1) > np.maximum(limit, margin)
+
+
+def detectable_shortfall(
+    ours: Sample, theirs: Sample, margin: float, level: float = LEVELS[0]
+) -> float:
+    """Return the shortfall of our true mean at which `below` has a probability of 80 %.
+
+    The two standard deviations are taken as the true ones. Every check measures both again, which
+    changes the interval and its degrees of freedom. Given both, `below` depends on one normal
+    variable, the difference of the means plus a tenth of the measured gap; its probability is
+    averaged over the chi-squared distributions of the two measured variances by Gauss-Legendre
+    quadrature. (The shortfall by a noncentral t variable, whose degrees of freedom are fixed, has a
+    probability of only 74.5 % with three runs of equal spread on either side.)
+
+    Args:
+        ours: statistics of our runs.
+        theirs: those of the reference's runs.
+        margin: positive.
+        level: as in `welch`.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
+    smaller = (nodes + 1.0) / 2.0  # share of the chi-squared distribution below each node
+
+    def measured(side: Sample) -> np.ndarray:
+        freedom = side.num_runs - 1
+        return side.std * np.sqrt(special.chdtri(freedom, 1.0 - smaller) / freedom)
+
+    test = welch(
+        Sample(0.0, measured(ours)[:, None], ours.num_runs),
+        Sample(0.0, measured(theirs)[None, :], theirs.num_runs),
+        level,
+    )
+    deviation = float(np.sqrt(ours.variance + (1.0 - MARGIN_FRACTION) ** 2 * theirs.variance))
+    if deviation == 0.0:
+        return margin
+    half_width = np.asarray(test.ci_high)
+
+    def lacking_power(excess: float) -> float:
+        below = special.ndtr((excess - half_width) / deviation)
+        return float(weights @ below @ weights) / 4.0 - DETECTION_POWER
+
+    most = float(half_width.max()) + 10.0 * deviation
+    return margin + float(optimize.brentq(lacking_power, 0.0, most))
+
+
+def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
+    """Adjust p-values for the number of tests (Holm 1979); NaN marks a missing test and stays NaN.
+
+    Rejecting where the adjusted value is at most 0.05 keeps the probability of any false
+    rejection among all tests at 5 %, whatever their dependence.
+
+    Args:
+        p_values: in [0, 1] or NaN.
+
+    Returns:
+        Adjusted p-values in the same order.
+
+    Raises:
+        ValueError: if a p-value lies outside [0, 1].
+    """
+    tested = np.flatnonzero(~np.isnan(p_values))
+    values = p_values[tested]
+    if ((values < 0.0) | (values > 1.0)).any():
+        raise ValueError(
+            f"p-values must lie in [0, 1], not {values[(values < 0.0) | (values > 1.0)][0]}"
+        )
+    order = np.argsort(values)
+    remaining = np.arange(values.size, 0, -1)
+    adjusted = p_values.copy()
+    adjusted[tested[order]] = np.minimum(np.maximum.accumulate(remaining * values[order]), 1.0)
+    return adjusted
+
+
+def _satterthwaite(variances, degrees_of_freedom) -> Numbers:
+    """Return the degrees of freedom of a sum of variances, given those of its parts.
+
+    Args:
+        variances: the parts, in the first axis.
+        degrees_of_freedom: of each part.
+    """
+    variances = np.stack([np.asarray(part, np.float64) for part in np.broadcast_arrays(*variances)])
+    parts = sum(
+        np.square(part) / freedom
+        for part, freedom in zip(variances, degrees_of_freedom, strict=True)
+    )
+    has_spread = parts > 0.0
+    freedom = np.square(variances.sum(axis=0)) / np.where(has_spread, parts, 1.0)
+    return np.where(has_spread, freedom, sum(degrees_of_freedom))[()]
+
+
+def _interval(
+    difference: Numbers, standard_error: Numbers, degrees_of_freedom: Numbers, level: float
+) -> Comparison:
+    half_width = np.multiply(standard_error, special.stdtrit(degrees_of_freedom, 1.0 - level))
+    return Comparison(
+        difference,
+        standard_error,
+        degrees_of_freedom,
+        difference - half_width,
+        difference + half_width,
+    )

@@ -1,0 +1,235 @@
+"""What a plan can decide and what it costs, said before anything is trained.
+
+For each task: the reference that judges it, why no verdict can be reached if none can, and else how
+probable `reproduced` is if our runs are draws of the reference's own distribution. For the plan:
+time and memory on this machine, from `reproduce.plan.speeds`. The same for the other budgets.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+
+from reproduce.gather import references
+from reproduce.gather.references import ReferenceScore
+from reproduce.judge.error_rates import looks as judge_many
+from reproduce.judge.verdicts import obstacle
+from reproduce.plan.extension import shorter_record
+from reproduce.plan.grid import Plan, Run, tasks_of
+from reproduce.plan.looks import MIN_SEEDS, Looks, one_look
+from reproduce.plan.speeds import memory_mib
+from reproduce.run.view import duration
+from suite.hardware import machine
+from suite.settings import BUDGETS
+from suite.tasks import find_task, random_scores
+
+NUM_REPETITIONS = 4_000
+"""Simulated plans of one task: the probability's standard error is below one per cent."""
+SEED = 20_261_121
+NEAR = 50
+"""Evaluations of a source that are tried on either side of a step it has no score at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What the planned runs of one task can decide, and the time of one of them."""
+
+    task: str
+    env_steps: int
+    num_seeds: int
+    """Seeds at the last declared look."""
+    reference: ReferenceScore | None
+    obstacle: str
+    """Why no verdict can be reached; empty: one can."""
+    chance: float
+    """Probability of `reproduced` or `above` if ours are equal; NaN without a verdict."""
+    run_seconds: float | None
+    """About how long one run takes here; None: never measured."""
+
+
+def outlooks(plan: Plan) -> list[Outlook]:
+    """Return the outlook of every task of a plan."""
+    return [_outlook(plan, task, plan.env_steps[task], plan.looks[task]) for task in plan.tasks]
+
+
+def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
+    """Return what the plan's settings would decide, and cost, by every budget."""
+    chosen = tasks_of(plan.preset, plan.suite, plan.budget)
+    asked = plan.tasks if plan.tasks != chosen else ()
+    found = {}
+    for name in BUDGETS:
+        budget, tasks = plan.preset.budgets[name], tasks_of(plan.preset, plan.suite, name)
+        looks = one_look(range(1, budget.num_seeds + 1))
+        found[name] = [_outlook(plan, task, budget.steps(task), looks) for task in asked or tasks]
+    return found
+
+
+def chance_if_equal(reference: ReferenceScore, random_score: float, looks: Looks) -> float:
+    """Return the probability of `reproduced` or `above` if ours are draws of the reference's runs.
+
+    The true mean is known only as well as the reference's runs tell it: it is drawn anew for every
+    simulated plan, with their standard error, then our scores with their standard deviation. Normal
+    scores; looks, level, margin and the rule for runs that lie apart are those of the verdict.
+
+    Args:
+        reference: with a spread, and above a random policy.
+        random_score: score of a random policy.
+        looks: declared ones.
+    """
+    rng = np.random.default_rng(SEED)
+    spread = reference.std / (reference.mean - random_score)  # the gap is 1, as in `error_rates`
+    shape = (NUM_REPETITIONS, looks.counts[-1])
+    means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
+    ours = means + rng.normal(0.0, spread, shape)
+    steps = np.arange(reference.num_runs) - (reference.num_runs - 1) / 2
+    runs = 1.0 + spread * steps / steps.std(ddof=1)  # any runs with this mean and deviation
+    theirs = np.broadcast_to(runs, (NUM_REPETITIONS, runs.size))
+    *_, last = judge_many(ours, theirs, looks.counts, looks.level)
+    return float(np.isin(last.verdicts, ("reproduced", "above")).mean())
+
+
+def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
+    """Return why nothing compares with a run of a task, and what would."""
+    judge, protocol = plan.preset.judged_by, find_task(task, plan.protocol).protocol
+    if judge is None:
+        return "no curve judges these settings"
+    rows = references.coverage(plan.agent, judge)
+    rows = rows[(rows.task == task) & (rows.protocol == protocol)]
+    if rows.empty:
+        return f"{judge} has nothing on this task"
+    (source,) = [entry for entry in references.sources(plan.agent) if entry.source == judge]
+    if source.rule != plan.rule:
+        return f"{judge} has scores by rule {source.rule}, these settings by rule {plan.rule}"
+    first, last = int(rows.first_step.item()), int(rows.last_step.item())
+    interval = source.evaluation_interval_steps or max((last - first) // NEAR, 1)
+    on_grid = env_steps - env_steps % interval
+    below = [on_grid - i * interval for i in range(NEAR)] + [last]
+    above = [on_grid + i * interval for i in range(1, NEAR + 1)] + [first]
+    sides = [
+        [step for step in below if max(first, 1) <= step < env_steps],
+        [step for step in above if env_steps < step <= last],
+    ]
+    near = [next((s for s in side if _reference(plan, task, s)), None) for side in sides]
+    named = " or ".join(f"{step:,}" for step in dict.fromkeys(near) if step)
+    return f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
+
+
+def table_of(rows: Sequence[Outlook]) -> Table:
+    """Return the table that is printed before a plan runs."""
+    table = Table(title="Can it be decided?")
+    for name in ("task", "reference (runs, source)", "verdict", "one run takes"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        reference, text = row.reference, "none"
+        if reference is not None:
+            spread = "" if math.isnan(reference.std) else f" ± {reference.std:,.3g}"
+            text = f"{reference.mean:,.4g}{spread} ({reference.num_runs}, {reference.source})"
+        verdict = row.obstacle and f"impossible: {row.obstacle}"
+        verdict = verdict or f"reproduced with probability {row.chance:.0%} if equal"
+        table.add_row(row.task, text, verdict, about(row.run_seconds))
+    return table
+
+
+def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
+    """Return time and memory of the runs that are left, in words."""
+    seconds = {row.task: row.run_seconds for row in rows}
+    waiting = [run for run in plan.runs() if not run.has_ended]
+    shorter = [run for run in waiting if shorter_record(run)]
+    left = _side_by_side([_left(run, seconds[run.task]) for run in waiting], plan)
+    memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
+    text = f"Time: {about(left)}; the first updates tell it better."
+    if memory:
+        text += f" Memory: about {memory:.1f} GiB" + (f" of {there:.1f}" if there else "") + "."
+    if shorter:
+        text += f" {len(shorter)} finished runs go on where they ended."
+    return text
+
+
+def _left(run: Run, seconds: float | None) -> float | None:
+    """Return how long a run takes from where a shorter one ended, given that of a whole one."""
+    record = shorter_record(run)
+    done = record["config"]["env_steps"] if record else 0
+    return seconds and seconds * (1 - done / run.env_steps)
+
+
+def budget_lines(plan: Plan) -> list[str]:
+    """Return a line for every budget: what it spends, how long that takes, what it can decide."""
+    return [_budget_line(plan, name, rows) for name, rows in by_budget(plan).items()]
+
+
+def about(seconds: float | None) -> str:
+    """Return an estimated time in words."""
+    return "not measured yet" if seconds is None else f"about {duration(_rounded(seconds))}"
+
+
+def _rounded(seconds: float) -> float:
+    """Round to two digits: an estimate has no more."""
+    return float(f"{seconds:.1e}")
+
+
+def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
+    seconds = _side_by_side([row.run_seconds for row in rows for _ in range(row.num_seeds)], plan)
+    steps = sorted({row.env_steps for row in rows})
+    spent = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
+    tasks = f"{len(rows)} task{'s' * (len(rows) > 1)}"
+    seeds = f"{rows[0].num_seeds} seed{'s' * (rows[0].num_seeds > 1)}"
+    line = f"--budget {name}: {tasks}, {seeds}, {spent} steps, {about(seconds)}; "
+    chances = [row.chance for row in rows if not row.obstacle]
+    if not chances:
+        reasons = list(dict.fromkeys(row.obstacle for row in rows))
+        return line + f"decides nothing: {reasons[0]}" + (", ..." if len(reasons) > 1 else "")
+    ends = dict.fromkeys(f"{chance:.0%}" for chance in (min(chances), max(chances)))
+    return line + f"can decide {len(chances)}, if equal with probability {' to '.join(ends)}"
+
+
+def _side_by_side(seconds: Sequence[float | None], plan: Plan) -> float | None:
+    """Return how long runs take together; None if one of them was never measured."""
+    known = [each for each in seconds if each is not None]
+    if len(known) < len(seconds):
+        return None
+    return max([sum(known) / plan.workers, *known], default=0.0)
+
+
+def _memory_gib(plan: Plan) -> float | None:
+    """Return the host's memory that the groups side by side fill; None where never measured."""
+    sizes = []
+    for group in plan.groups():
+        process = memory_mib(plan.agent, plan.source, group.runs[0].task, plan.device)
+        if process is None:
+            return None
+        sizes.append(process / 2**10 + plan.demand(group)["memory"] / 2**30)
+    return sum(sorted(sizes)[-plan.workers :], start=0.0)
+
+
+def _outlook(plan: Plan, task: str, env_steps: int, looks: Looks) -> Outlook:
+    reference = _reference(plan, task, env_steps)
+    zero = random_scores().get((task, find_task(task, plan.protocol).protocol))
+    num_seeds = looks.counts[-1]
+    if reference is None:
+        why = why_no_reference(plan, task, env_steps)
+    else:
+        why = obstacle(reference, zero)
+    if not why and num_seeds < MIN_SEEDS:
+        why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
+    chance = math.nan
+    if reference is not None and zero is not None and not why:
+        chance = chance_if_equal(reference, zero, looks)
+    return Outlook(
+        task=task,
+        env_steps=env_steps,
+        num_seeds=num_seeds,
+        reference=reference,
+        obstacle=why,
+        chance=chance,
+        run_seconds=plan.expected_seconds(task, env_steps),
+    )
+
+
+def _reference(plan: Plan, task: str, env_steps: int) -> ReferenceScore | None:
+    """Return the score that judges a task at a step, as `reproduce.pipeline` takes it."""
+    protocol = find_task(task, plan.protocol).protocol
+    return references.reference_score(
+        plan.agent, plan.preset.judged_by, task, env_steps, plan.rule, protocol
+    )

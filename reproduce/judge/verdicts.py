@@ -1,0 +1,670 @@
+"""Verdicts: was the published result reproduced?
+
+A task is judged at its declared looks (`plan/looks.py`) by Welch's interval of the difference
+between the mean of our seeds and the mean of the reference's runs, against a margin of a tenth of
+the gap between the reference and a random policy; a suite by the mean of those differences in units
+of their gaps. `inference.py` has the arithmetic; `docs/verdicts.md` explains how to read a
+verdict and how often it errs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from reproduce.gather.references import ReferenceScore
+from reproduce.judge import statistics
+from reproduce.judge.inference import (
+    MARGIN_FRACTION,
+    MIN_SEEDS_APART,
+    Sample,
+    compare_suite,
+    counts_in_suite,
+    decide,
+    detectable_shortfall,
+    holm,
+    lies_apart,
+    welch,
+)
+from reproduce.plan.looks import LEVELS, MIN_SEEDS, Looks, one_look
+
+VerdictName = Literal["reproduced", "above", "below", "inconclusive", "shown only", "no reference"]
+
+MAX_SEEDS = 10_000
+"""Largest number of seeds tried when looking for the number that would settle a task."""
+
+MIN_TASKS = 2
+"""A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
+
+STATUSES = ("finished", "failed", "diverged", "running", "planned", "unverified")
+
+TABLE_COLUMNS = (
+    *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
+    *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
+    *("reference_mean", "reference_std", "reference_num_runs", "how", "random_score", "margin"),
+    *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
+    *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Verdict on one task with every number it rests on; NaN where a number does not exist."""
+
+    verdict: VerdictName
+    """`reproduced`, `above` (also reproduced), `below`, `inconclusive`, or no test: see `judge`."""
+    num_seeds: int
+    """Number of our scores."""
+    score_mean: float
+    """Mean of our scores, reward units."""
+    score_std: float
+    """Standard deviation of our scores (n - 1 in the denominator)."""
+    reference_source: str
+    """Name of the source that judges; empty without a reference."""
+    reference_mean: float
+    """Mean of the reference's runs."""
+    reference_std: float
+    """Standard deviation of the reference's runs."""
+    reference_num_runs: int
+    """Number of the reference's runs; 0 without a reference."""
+    how: str
+    """How the reference's score was taken, see `references.ReferenceScore`; empty without one."""
+    random_score: float
+    """Score of a random policy."""
+    margin: float
+    """`MARGIN_FRACTION` of (reference - random)."""
+    difference: float
+    """Our mean minus the reference's."""
+    ci_low: float
+    """Lower end of Welch's interval of the difference."""
+    ci_high: float
+    """Upper end of Welch's interval of the difference."""
+    p_below: float
+    """One-sided p-value against "we fall short by at most the margin"."""
+    smallest_detectable_shortfall: float
+    """Shortfall of our true mean that would be found; see `judge`."""
+    seeds_to_settle: int | None
+    """Seeds that decide the task; see `judge`."""
+    ratio: float
+    """Our mean with the random policy at 0 and the reference at 1."""
+    note: str
+    """Remarks that a reader needs beside the numbers."""
+
+    @property
+    def ours(self) -> Sample:
+        """Return our side of the test."""
+        return Sample(self.score_mean, self.score_std, self.num_seeds)
+
+    @property
+    def theirs(self) -> Sample:
+        """Return the reference's side of the test."""
+        return Sample(self.reference_mean, self.reference_std, self.reference_num_runs)
+
+
+class Judged(NamedTuple):
+    """Verdicts on a task at its declared looks, and beyond them."""
+
+    looks: Looks
+    """The declared looks."""
+    at_looks: tuple[Verdict, ...]
+    """Verdict at each look whose seeds all have a score, up to the first that decides."""
+    shown: Verdict
+    """Verdict in the table: the last of `at_looks`, or one before or beyond all looks."""
+    is_exploratory: bool
+    """Whether `shown` counts seeds beyond the declared looks."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether every declared look that could decide was taken."""
+        every = len(self.at_looks) == len(self.looks.counts)
+        return every or (bool(self.at_looks) and self.at_looks[-1].verdict != "inconclusive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteVerdict:
+    """Verdict on the mean over tasks of (ours - random) / (reference - random) - 1."""
+
+    verdict: Literal["reproduced", "above", "below", "inconclusive", "not judged"]
+    """As for a task; `not judged` where fewer than `MIN_TASKS` tasks count."""
+    exploratory: bool = False
+    """Whether it counts seeds beyond the declared looks."""
+    num_tasks: int
+    """Tasks that count."""
+    num_seeds: int = 0
+    """Our scores, over all tasks that count."""
+    level: float = float("nan")
+    """One-sided level of each of its looks."""
+    difference: float = float("nan")
+    """The mean; 0 is a match."""
+    ci_low: float = float("nan")
+    """Lower end of its interval."""
+    ci_high: float = float("nan")
+    """Upper end of its interval."""
+    margin: float = MARGIN_FRACTION
+    """Margin, in the unit of `difference`."""
+    p_below: float = float("nan")
+    """One-sided p-value against "short by at most the margin", at the last declared look."""
+    left_out: str = ""
+    """Tasks that do not count, each with the reason."""
+    note: str = ""
+    """Remarks that a reader needs beside the numbers."""
+
+
+def judge(
+    scores: Float[np.ndarray, " seeds"],
+    reference: ReferenceScore | None,
+    random_score: float | None,
+    level: float = LEVELS[0],
+) -> Verdict:
+    """Judge one task by all its scores, once.
+
+    In this order:
+
+    1. No reference at this step and rule: `no reference`.
+    2. No score of ours: `inconclusive`.
+    3. The reference has one run or no spread, or the margin cannot be declared because the score
+       of a random policy is unknown or not below the reference: `shown only`.
+    4. Fewer than `MIN_SEEDS` scores, or than `MIN_SEEDS_APART` where one of them lies apart from
+       the others: `inconclusive`.
+    5. The lower end of the interval is above the margin: `above`; not below minus the margin:
+       `reproduced`. The upper end is below minus the margin: `below`. Else: `inconclusive`.
+
+    `smallest_detectable_shortfall` is the shortfall of our true mean below the true mean of the
+    reference, margin included, at which `below` would be declared with a probability of 80 %,
+    taking the measured spreads and margin as the true ones.
+
+    `seeds_to_settle` is, for an inconclusive task, the smallest number of our seeds that would
+    give another verdict if our mean, both spreads and the reference stayed as they are, and None
+    if no number up to `MAX_SEEDS` would: more seeds of ours cannot make up for few runs of the
+    reference. With too few scores for a test it is the smallest number that allows one; for a
+    decided task, the number of our seeds; None where a test is impossible.
+
+    Args:
+        scores: one score per seed, reward units.
+        reference: score to compare with, at the same step and by the same rule.
+        random_score: score of a random policy; None or NaN if unknown.
+        level: one-sided level of the test at either end of the interval.
+
+    Returns:
+        The verdict and its numbers.
+
+    Raises:
+        ValueError: if a score, or the mean of the reference, is not finite.
+    """
+    if not np.isfinite(scores).all():
+        raise ValueError(f"scores must be finite, not {scores[~np.isfinite(scores)][0]}")
+    if reference is not None and not np.isfinite(reference.mean):
+        raise ValueError(f"the reference's mean must be finite, not {reference.mean}")
+    untested = _untested(scores, reference, random_score)
+    why = _obstacle(untested)
+    if reference is None:
+        return replace(untested, verdict="no reference", note=why)
+    if why and scores.size > 0:
+        return replace(untested, verdict="shown only", note=why)
+    least = MIN_SEEDS
+    if scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin):
+        least = MIN_SEEDS_APART
+    if scores.size < least:
+        apart = ", for one run lies apart from the others" if least > MIN_SEEDS else ""
+        return replace(
+            untested,
+            note=f"{scores.size} seeds; at least {least} are needed{apart}",
+            seeds_to_settle=None if why else least,
+        )
+    return _tested(untested, level)
+
+
+def _untested(
+    scores: Float[np.ndarray, " seeds"],
+    reference: ReferenceScore | None,
+    random_score: float | None,
+) -> Verdict:
+    """Return `inconclusive` without a test; unknown numbers are NaN."""
+    nan = float("nan")
+    score_mean = float(scores.mean()) if scores.size > 0 else nan
+    reference_mean = nan if reference is None else reference.mean
+    random = nan if random_score is None else float(random_score)
+    gap = reference_mean - random
+    return Verdict(
+        verdict="inconclusive",
+        num_seeds=scores.size,
+        score_mean=score_mean,
+        score_std=float(scores.std(ddof=1)) if scores.size > 1 else nan,
+        reference_source="" if reference is None else reference.source,
+        reference_mean=reference_mean,
+        reference_std=nan if reference is None else reference.std,
+        reference_num_runs=0 if reference is None else reference.num_runs,
+        how="" if reference is None else str(reference),
+        random_score=random,
+        margin=MARGIN_FRACTION * gap if gap > 0.0 else nan,
+        difference=score_mean - reference_mean,
+        ci_low=nan,
+        ci_high=nan,
+        p_below=nan,
+        smallest_detectable_shortfall=nan,
+        seeds_to_settle=None,
+        ratio=(score_mean - random) / gap if gap > 0.0 else nan,
+        note="",
+    )
+
+
+def _obstacle(verdict: Verdict) -> str:
+    """Return why a task's reference cannot judge any scores of ours; empty if it can."""
+    gap = verdict.reference_mean - verdict.random_score
+    if verdict.reference_num_runs == 0:
+        return "no comparable reference at this step and rule"
+    if verdict.reference_num_runs == 1:
+        return "the reference has a single run"
+    if not np.isfinite(verdict.reference_std):
+        return "the reference states no spread"
+    if not np.isfinite(gap):
+        return "no margin: the score of a random policy is unknown"
+    return "" if gap > 0.0 else "no margin: the reference is not above a random policy"
+
+
+def obstacle(reference: ReferenceScore, random_score: float | None) -> str:
+    """Return why a reference cannot judge any scores of ours; empty if it can."""
+    return _obstacle(_untested(np.empty(0), reference, random_score))
+
+
+def _tested(untested: Verdict, level: float) -> Verdict:
+    """Return the verdict by Welch's test; both sides have a spread and the margin is positive."""
+    ours, theirs, margin = untested.ours, untested.theirs, untested.margin
+    test = welch(ours, theirs, level)
+    verdict = decide(test.ci_low, test.ci_high, margin).item()
+    seeds_to_settle, note = untested.num_seeds, ""
+    if verdict == "inconclusive":
+        seeds_to_settle = _seeds_to_settle(ours, theirs, margin, level)
+        note = (
+            f"{seeds_to_settle} seeds would settle it if mean and spread stay as they are"
+            if seeds_to_settle is not None
+            else f"not even {MAX_SEEDS:,} seeds would settle it: the reference has "
+            f"{theirs.num_runs} runs"
+        )
+    elif test.standard_error == 0.0:
+        note = "neither side has a spread: the means are compared"
+    return replace(
+        untested,
+        verdict=verdict,
+        ci_low=float(test.ci_low),
+        ci_high=float(test.ci_high),
+        p_below=float(test.p_below(margin)),
+        smallest_detectable_shortfall=detectable_shortfall(ours, theirs, margin, level),
+        seeds_to_settle=seeds_to_settle,
+        note=note,
+    )
+
+
+def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float, level: float) -> int | None:
+    """Return the smallest larger number of seeds with another verdict, all else unchanged."""
+    # Every number is tried: the interval need not shrink with more seeds, because degrees of
+    # freedom fall towards the reference's as its runs come to dominate the standard error.
+    candidates = np.arange(int(ours.num_runs) + 1, MAX_SEEDS + 1)
+    test = welch(ours._replace(num_runs=candidates), theirs, level)
+    settled = candidates[decide(test.ci_low, test.ci_high, margin) != "inconclusive"]
+    return int(settled[0]) if settled.size > 0 else None
+
+
+def judge_looks(
+    scores: Mapping[int, float],
+    looks: Looks,
+    seeds: Sequence[int],
+    reference: ReferenceScore | None,
+    random_score: float | None,
+) -> Judged:
+    """Judge a task at its declared looks, one by one, until one decides.
+
+    A look is taken once each of its seeds has a score: a run that failed, or has not finished,
+    leaves the task at the verdict of the look before, or `inconclusive`. Later seeds do not change
+    a look's verdict. Once every seed has a score, seeds beyond the declared looks are judged
+    together with the others; that verdict is exploratory.
+
+    Args:
+        scores: by seed; a diverged run has the score of a random policy.
+        looks: the declared looks.
+        seeds: the plan's, with or without a score.
+        reference: as in `judge`.
+        random_score: as in `judge`.
+    """
+
+    def judge_seeds(those: Iterable[int]) -> Verdict:
+        of_those = np.array([scores[seed] for seed in those if seed in scores], np.float64)
+        return judge(of_those, reference, random_score, looks.level)
+
+    at_looks: list[Verdict] = []
+    for look in looks.seeds_at_looks():
+        if not scores.keys() >= set(look):
+            break
+        at_looks.append(judge_seeds(look))
+        if at_looks[-1].verdict != "inconclusive":
+            break
+    every = list(dict.fromkeys([*looks.seeds, *seeds]))
+    is_exploratory = len(every) > len(looks.seeds) and scores.keys() >= set(every)
+    shown = at_looks[-1] if at_looks and not is_exploratory else judge_seeds(every)
+    if not at_looks and shown.verdict not in ("no reference", "shown only"):
+        of_every = np.array([scores[seed] for seed in every if seed in scores], np.float64)
+        look = looks.seeds_at_looks()[0]
+        have = sum(seed in scores for seed in look)
+        note = f"{have} of the {len(look)} seeds of its look have a score"
+        shown = replace(_untested(of_every, reference, random_score), note=note)
+    return Judged(looks, tuple(at_looks), shown, is_exploratory)
+
+
+def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
+    """Judge the mean over tasks of (ours - random) / (reference - random) - 1, look by look.
+
+    At each look a task takes part with the seeds of that look, or of the earlier one that decided
+    it. Tasks are left out if they cannot be judged, or if their gap is below twice the reference's
+    standard deviation over runs.
+
+    Args:
+        judged: every task of the plan.
+        absent: tasks of the suite that the plan leaves out; they are named, for who chooses the
+            tasks can choose the verdict.
+    """
+    reasons = {task: _why_left_out(each.shown) for task, each in judged.items()}
+    reasons |= {", ".join(absent): "not planned"} if absent else {}
+    left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items() if reason)
+    counted = [each for task, each in judged.items() if not reasons[task]]
+    if len(counted) < MIN_TASKS:
+        return SuiteVerdict(
+            verdict="not judged",
+            num_tasks=len(counted),
+            left_out=left_out,
+            note=f"a suite needs {MIN_TASKS} tasks that count",
+        )
+    num_looks = max(len(each.looks.counts) for each in counted)
+    level, at_looks = LEVELS[num_looks - 1], list[tuple[list[Verdict], SuiteVerdict]]()
+    for index in range(num_looks):
+        taken = [each for each in counted if len(each.at_looks) > index or each.has_ended]
+        verdicts = [each.at_looks[: index + 1][-1] for each in taken if each.at_looks]
+        few = any(verdict.num_seeds < MIN_SEEDS for verdict in verdicts)
+        if few or len(verdicts) < len(counted) or (at_looks and verdicts == at_looks[-1][0]):
+            break
+        at_looks.append((verdicts, _compare(verdicts, level)))
+        if at_looks[-1][1].verdict != "inconclusive":
+            break
+    if not at_looks:
+        num_seeds = sum(each.shown.num_seeds for each in counted)
+        return SuiteVerdict(
+            verdict="inconclusive",
+            num_tasks=len(counted),
+            num_seeds=num_seeds,
+            level=level,
+            left_out=left_out,
+            note=f"a task lacks seeds of its look, or has fewer than {MIN_SEEDS}",
+        )
+    shown = declared = at_looks[-1][1]
+    if any(each.is_exploratory for each in counted):
+        shown = replace(
+            _compare([each.shown for each in counted], level),
+            exploratory=True,
+            p_below=declared.p_below,
+            note=f"at its declared looks: {declared.verdict}",
+        )
+    return replace(shown, left_out=left_out)
+
+
+def _why_left_out(verdict: Verdict) -> str:
+    """Return why a task does not count in its suite; empty if it does."""
+    obstacle = _obstacle(verdict)
+    if not obstacle and not counts_in_suite(verdict.theirs, verdict.random_score):
+        return "its reference is within two standard deviations of a random policy"
+    return obstacle
+
+
+def _compare(verdicts: Sequence[Verdict], level: float) -> SuiteVerdict:
+    """Return the verdict on a suite from one verdict per task."""
+
+    def of_tasks(name: str) -> np.ndarray:
+        return np.array([getattr(verdict, name) for verdict in verdicts], np.float64)
+
+    test = compare_suite(
+        Sample(of_tasks("score_mean"), of_tasks("score_std"), of_tasks("num_seeds")),
+        Sample(
+            of_tasks("reference_mean"), of_tasks("reference_std"), of_tasks("reference_num_runs")
+        ),
+        of_tasks("random_score"),
+        np.ones(len(verdicts), bool),
+        level,
+    )
+    return SuiteVerdict(
+        verdict=decide(test.ci_low, test.ci_high, MARGIN_FRACTION).item(),
+        num_tasks=len(verdicts),
+        num_seeds=sum(verdict.num_seeds for verdict in verdicts),
+        level=level,
+        difference=float(test.difference),
+        ci_low=float(test.ci_low),
+        ci_high=float(test.ci_high),
+        p_below=float(test.p_below(MARGIN_FRACTION)),
+    )
+
+
+def judge_tasks(
+    scores: pd.DataFrame,
+    references: Mapping[str, ReferenceScore | None],
+    random_scores: Mapping[str, float],
+    runs_by_status: pd.DataFrame,
+    looks: Mapping[str, Looks] | None = None,
+) -> dict[str, Judged]:
+    """Judge every task of a plan.
+
+    Args:
+        scores: columns task, seed, env_steps, score, rule; one row per seed of a task, and one
+            step and one rule per task.
+        references: by task; a missing task has no reference.
+        random_scores: scores of a random policy by task; may lack tasks.
+        runs_by_status: columns task, seed, status; one row per planned run, with a status of
+            `STATUSES`.
+        looks: by task; a missing task has one look at all its seeds.
+
+    Returns:
+        Every task of the runs, the scores and the references, planned tasks first.
+
+    Raises:
+        ValueError: if a score is not finite, a seed counts twice, a task mixes steps or rules, a
+            reference is of another step or rule than the scores, or a status is unknown.
+    """
+    unknown = set(runs_by_status["status"]) - set(STATUSES)
+    if unknown:
+        raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {min(unknown)!r}")
+    judged = {}
+    for task in dict.fromkeys([*runs_by_status["task"], *scores["task"], *references]):
+        of_task = scores.query("task == @task")
+        _step_and_rule(task, of_task, references.get(task))
+        planned = runs_by_status.loc[runs_by_status["task"] == task, "seed"]
+        seeds = list(dict.fromkeys(int(seed) for seed in (*planned, *of_task["seed"])))
+        judged[task] = judge_looks(
+            {
+                int(seed): score
+                for seed, score in zip(of_task["seed"], of_task["score"], strict=True)
+            },
+            (looks or {}).get(task) or one_look(seeds),
+            seeds,
+            references.get(task),
+            random_scores.get(task),
+        )
+    return judged
+
+
+def verdict_table(
+    judged: Mapping[str, Judged],
+    scores: pd.DataFrame,
+    references: Mapping[str, ReferenceScore | None],
+    runs_by_status: pd.DataFrame,
+) -> pd.DataFrame:
+    """Return one row per task with `TABLE_COLUMNS`.
+
+    `look` is the number of seeds of the last declared look that was taken. `p_below` belongs to
+    this look, even if the verdict is exploratory and the other numbers count more seeds;
+    `p_below_holm` is adjusted for all tasks that were tested at this look.
+
+    Args:
+        judged: result of `judge_tasks` for the other arguments.
+        scores: as in `judge_tasks`.
+        references: as in `judge_tasks`.
+        runs_by_status: as in `judge_tasks`.
+    """
+    rows = []
+    for task, each in judged.items():
+        statuses = runs_by_status.loc[runs_by_status["task"] == task, "status"]
+        of_task = scores.query("task == @task")
+        env_steps, rule = _step_and_rule(task, of_task, references.get(task))
+        rows.append(
+            {
+                **asdict(each.shown),
+                "task": task,
+                "exploratory": each.is_exploratory,
+                "env_steps": env_steps,
+                "rule": rule,
+                "num_failed": int((statuses == "failed").sum()),
+                "num_diverged": int((statuses == "diverged").sum()),
+                "looks": " ".join(map(str, each.looks.counts)),
+                "look": each.at_looks[-1].num_seeds if each.at_looks else None,
+                "level": each.looks.level,
+                "p_below": each.at_looks[-1].p_below if each.at_looks else float("nan"),
+                "note": "; ".join(filter(None, _notes(each, statuses))),
+            }
+        )
+    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    table["p_below_holm"] = _holm_by_look(list(judged.values()))
+    return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64", "look": "Int64"})
+
+
+def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
+    """Return the remarks that a reader needs beside the numbers of a row."""
+    notes = [judged.shown.note]
+    if judged.is_exploratory and judged.at_looks:
+        notes.append(f"declared was {judged.looks}: {judged.at_looks[-1].verdict}")
+    suffixes = {"diverged": ", counted as a random policy"}
+    notes += [
+        f"{(statuses == status).sum()} of {len(statuses)} runs {status}{suffixes.get(status, '')}"
+        for status in STATUSES[1:]
+        if (statuses == status).any()
+    ]
+    return notes
+
+
+def _holm_by_look(judged: Sequence[Judged]) -> np.ndarray:
+    """Return the p-value of every task at its last look, adjusted for the tasks tested there."""
+    adjusted = np.full(len(judged), np.nan)
+    for index in range(max((len(each.at_looks) for each in judged), default=0)):
+        there = [i for i, each in enumerate(judged) if len(each.at_looks) > index]
+        p_values = holm(np.array([judged[i].at_looks[index].p_below for i in there]))
+        adjusted[there] = p_values  # a later look of the same task overwrites it
+    return adjusted
+
+
+def suite_summary(
+    scores: pd.DataFrame,
+    references: Mapping[str, ReferenceScore | None],
+    random_scores: Mapping[str, float],
+    human_scores: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    seed: int = 0,
+    num_resamples: int = 10_000,
+) -> pd.DataFrame:
+    """Aggregate the scores of a suite, each normalised by its task.
+
+    Reference-normalised: (score - random) / (reference - random). A task counts if it has scores,
+    a reference and a random policy that scores below it. Human-normalised, for Atari: (score -
+    random) / (human - random) with published numbers instead of ours, and without a reference.
+
+    Args:
+        scores: as in `verdict_table`.
+        references: as in `verdict_table`.
+        random_scores: as in `verdict_table`.
+        human_scores: published (random, human) scores by task, see `references.human_scores`;
+            without any, the human-normalised rows are left out.
+        seed: of the bootstrap, which resamples seeds within each task.
+        num_resamples: of the bootstrap.
+
+    Returns:
+        One row per statistic (iqm, median, mean, optimality_gap of reference-normalised scores;
+        human_normalised_median, human_normalised_iqm) with 95 % of its resamples, the number of
+        tasks and the number of runs over all tasks; NaN if no task counts.
+
+    Raises:
+        ValueError: if a human score is not above the random one.
+    """
+    scales = {
+        task: (random_scores.get(task, float("nan")), reference.mean)
+        for task, reference in references.items()
+        if reference is not None and reference.mean > random_scores.get(task, float("nan"))
+    }
+    human_scales = human_scores or {}
+    for task, (random_score, human_score) in human_scales.items():
+        if not human_score > random_score:
+            raise ValueError(
+                f"{task}: human score must be above random {random_score}, not {human_score}"
+            )
+    by_reference, by_human = _normalise(scores, scales), _normalise(scores, human_scales)
+    aggregates: list[tuple[str, list[np.ndarray], statistics.Statistic]] = [
+        ("iqm", by_reference, statistics.iqm),
+        ("median", by_reference, statistics.median_score),
+        ("mean", by_reference, statistics.mean_score),
+        ("optimality_gap", by_reference, statistics.optimality_gap),
+    ]
+    if human_scales:
+        aggregates += [
+            ("human_normalised_median", by_human, statistics.median_score),
+            ("human_normalised_iqm", by_human, statistics.iqm),
+        ]
+    none = statistics.Interval(float("nan"), float("nan"), float("nan"))
+    rows = [
+        {
+            "statistic": name,
+            **(
+                statistics.stratified_bootstrap(
+                    normalised, statistic, seed=seed, num_resamples=num_resamples
+                )
+                if normalised
+                else none
+            )._asdict(),
+            "num_tasks": len(normalised),
+            "num_seeds": sum(task_scores.size for task_scores in normalised),
+        }
+        for name, normalised, statistic in aggregates
+    ]
+    return pd.DataFrame(rows)
+
+
+def _normalise(
+    scores: pd.DataFrame, scales: Mapping[str, tuple[float, float]]
+) -> list[Float[np.ndarray, " seeds"]]:
+    """Return the scores of each task that has a scale, with the scale's ends at 0 and 1."""
+    return [
+        (scores.query("task == @task")["score"].to_numpy(np.float64) - zero) / (one - zero)
+        for task in scores["task"].unique()
+        if task in scales
+        for zero, one in [scales[task]]
+    ]
+
+
+def _step_and_rule(
+    task: str, task_scores: pd.DataFrame, reference: ReferenceScore | None
+) -> tuple[int | None, str]:
+    """Return the one step and rule of a task's scores; without scores, the reference's."""
+    bad = task_scores[~np.isfinite(task_scores["score"].to_numpy(np.float64))]
+    if not bad.empty:
+        first = bad.iloc[0]
+        raise ValueError(
+            f"{task}, seed {first['seed']}: score must be finite, not {first['score']}"
+        )
+    twice = task_scores.loc[task_scores["seed"].duplicated(), "seed"]
+    if not twice.empty:
+        raise ValueError(f"{task}: seed {twice.iloc[0]} has more than one score")
+    measured = set(zip(task_scores["env_steps"], task_scores["rule"], strict=True))
+    if reference is not None:
+        measured.add((reference.env_steps, reference.rule))
+    if len(measured) > 1:
+        raise ValueError(f"{task}: steps and rules must agree, not {_listed(measured)}")
+    return next(((int(env_steps), rule) for env_steps, rule in measured), (None, ""))
+
+
+def _listed(measured: Iterable[tuple[int, str]]) -> str:
+    """Return steps and rules as text, in a fixed order."""
+    return ", ".join(f"{env_steps} {rule}" for env_steps, rule in sorted(measured))

@@ -1,0 +1,31 @@
+"""What readers are told of finished runs that are not known to be today's code's."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal
+
+from reproduce.plan.grid import Run
+
+Older = Literal["", "counted", "left out"]
+"""What became of a task's older runs; empty if there are none."""
+
+
+def describe(runs: Iterable[Run]) -> tuple[Older, str]:
+    """Return what became of a task's older runs, and a sentence on them."""
+    remarks = Counter(
+        (run.has_ended, run.remark) for run in runs if run.remark and run.status != "damaged"
+    )
+    words = [
+        f"{count} run{'s' * (count > 1)} {remark} ({'counted' if counts else 'left out'})"
+        for (counts, remark), count in remarks.items()
+    ]
+    counted = any(counts for counts, _ in remarks)
+    return ("counted" if counted else "left out") if remarks else "", "; ".join(words)
+
+
+def by_task(runs: Iterable[Run]) -> dict[str, tuple[Older, str]]:
+    """Return what `describe` says of every task, in the runs' order."""
+    of_task: dict[str, list[Run]] = {}
+    for run in runs:
+        of_task.setdefault(run.task, []).append(run)
+    return {task: describe(each) for task, each in of_task.items()}

@@ -1,0 +1,158 @@
+"""How long a run takes and how much memory it fills, from measured speeds.
+
+`reproduce/plan/speeds.csv` holds what `python -m tests.benchmarks.speeds` measured, a row for a
+source's settings on one task. Its speeds are scaled by how fast this machine multiplies matrices;
+the launcher replaces them by those of the run's own first updates.
+"""
+
+import csv
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.hardware import machine
+from suite.settings import UsageError
+from suite.tasks import find_task
+
+SPEEDS = Path(__file__).with_name("speeds.csv")
+MATRIX_SIZE = 256
+"""Of the product that stands for a machine's speed: that of the layers of most agents."""
+
+
+class Speed(NamedTuple):
+    """One row of `speeds.csv`: a source's settings on one task, trained alone for a few seconds."""
+
+    agent: str
+    source: str
+    task: str
+    device: str
+    """`cpu` or `cuda`."""
+    processor: str
+    """Where it was measured."""
+    products_per_second: float
+    """Products of two matrices, `MATRIX_SIZE` wide, by one core of that processor."""
+    start_seconds: float
+    """From the command to the first step."""
+    warm_up_steps_per_second: float
+    """Environment steps before replay is learned from; elsewhere as `env_steps_per_second`."""
+    env_steps_per_second: float
+    """Environment steps from then on, evaluations left out."""
+    evaluation_seconds: float
+    """One evaluation; 0 where training episodes are scored."""
+    memory_mib: float
+    """Memory of the process, replay left out."""
+    note: str
+
+
+@cache
+def read_speeds(path: Path = SPEEDS) -> tuple[Speed, ...]:
+    """Return every measured speed.
+
+    Raises:
+        UsageError: if the file is not such a table.
+    """
+    hints = Speed.__annotations__
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return tuple(Speed(*(hints[name](row[name]) for name in Speed._fields)) for row in rows)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+
+
+def find_speed(
+    agent: str, source: str, task: str, device: str, speeds: Sequence[Speed] | None = None
+) -> Speed | None:
+    """Return the speed measured on a task, or on the one of its family with the nearest size.
+
+    Of equally near ones it is the slowest; None without any.
+
+    Args:
+        agent: name of the agent.
+        source: whose settings.
+        task: our task id; another version of it counts as the same.
+        device: `cpu`, `cuda` or `cuda:<i>`.
+        speeds: the table; default: the one that ships.
+    """
+    rows = read_speeds() if speeds is None else speeds
+    key = (agent, source, device.partition(":")[0])
+    rows = [row for row in rows if (row.agent, row.source, row.device) == key]
+    wanted = find_task(task)
+
+    def distance(row: Speed) -> tuple[bool, int, float]:
+        other, stem = find_task(row.task), task.rpartition("-")[0]
+        size = abs(other.obs_size - wanted.obs_size)
+        return row.task.rpartition("-")[0] != stem, size, row.env_steps_per_second
+
+    alike = [row for row in rows if find_task(row.task).family == wanted.family]
+    return min(alike, key=distance, default=None)
+
+
+def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float:
+    """Return about how long one seed trains, from the command to the end.
+
+    Args:
+        speed: of these settings.
+        config: the run's, with task and steps.
+        relative_speed: of this machine, over the one of the row.
+    """
+    warm_up = warm_up_steps(config)
+    learning = config.env_steps - (warm_up if getattr(config, "count_warm_up", True) else 0)
+    warm_up, learning = warm_up + min(learning, 0), max(learning, 0)
+    scored = config.evaluation_rule != "training"
+    num_evaluations = -(-config.env_steps // config.evaluation_interval) if scored else 0
+    seconds = speed.start_seconds + num_evaluations * speed.evaluation_seconds
+    seconds += warm_up / speed.warm_up_steps_per_second
+    return (seconds + learning / speed.env_steps_per_second) / relative_speed
+
+
+def expected_seconds(agent: str, source: str, config: Any, device: str) -> float | None:
+    """Return about how long one run takes on this machine; None if its like was never measured."""
+    speed = find_speed(agent, source, config.task, device)
+    return speed and run_seconds(speed, config, relative_speed(speed))
+
+
+def memory_mib(agent: str, source: str, task: str, device: str) -> float | None:
+    """Return the memory of a run's process, replay left out; None if it was never measured."""
+    speed = find_speed(agent, source, task, device)
+    return speed and speed.memory_mib
+
+
+def warm_up_steps(config: Any) -> int:
+    """Return the environment steps before a run learns at its full rate, counted or not."""
+    if hasattr(config, "replay_start"):
+        return config.replay_start * config.num_envs if config.replay_ratio else 0
+    return getattr(config, "learning_starts", 0)
+
+
+def relative_speed(speed: Speed) -> float:
+    """Return how fast this machine is compared with the one where a speed was measured.
+
+    A processor of the same name counts as equally fast: what else it does meanwhile changes by the
+    minute. A GPU is not compared.
+    """
+    if speed.device != "cpu" or speed.processor == machine()["cpu"]:
+        return 1.0
+    return products_per_second() / speed.products_per_second
+
+
+@cache
+def products_per_second(seconds: float = 0.1) -> float:
+    """Return how many products of two matrices one core makes in a second; takes a tenth of one."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE)
+        times = []
+        started = time.perf_counter()
+        while not times or time.perf_counter() - started < seconds:
+            before = time.perf_counter()
+            torch.mm(matrix, matrix)
+            times.append(time.perf_counter() - before)
+    finally:
+        torch.set_num_threads(threads)
+    return 1.0 / sorted(times)[len(times) // 2]

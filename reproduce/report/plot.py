@@ -1,0 +1,706 @@
+"""Figures of a comparison: learning curves, scores and throughput.
+
+Every function takes tidy frames, as in the CSV files beside the figure, and writes files; none
+opens a window or keeps state. Curves are drawn only where they were measured: our mean where
+every seed has a value, a reference up to our last step. The bytes depend only on the frames and
+the installed versions.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from reproduce.judge.statistics import bootstrap_band
+from reproduce.report.page import mean_and_spread, number, verdict_words
+from suite.files import write_atomically
+
+# Okabe and Ito's palette: distinct under any common colour blindness and in grey print.
+OURS, REFERENCE, CONTEXT = "#0072B2", "#D55E00", "#8A8F94"
+INK, FAINT, GRID = "#1D2329", "#5B6670", "#E3E7EA"
+VERDICT_COLOURS = {
+    "reproduced": "#00694D",
+    "above": "#005A94",
+    "below": "#A83A00",
+    "inconclusive": "#765A00",
+}
+SHARE_COLOURS = {
+    "environment": "#0072B2",
+    "acting": "#56B4E9",
+    "learning": "#E69F00",
+    "other": "#C5CACE",
+}
+DEVICE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+CONTEXT_DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (2.5, 1.2)))
+
+FIGURE_WIDTH = 12.0
+"""Inches; the same for every grid of panels, so that text has the same size on a page."""
+
+MOST_POINTS = 300
+"""Largest number of points drawn of one curve."""
+
+WIDEST_NORMALISED = (-1.0, 3.0)
+"""Normalised scores outside this range are drawn as arrows at its edge."""
+
+
+class AlignedCurves(NamedTuple):
+    """Returns of several seeds at the steps all of them have."""
+
+    env_steps: NDArray[np.float64]
+    """Environment steps, increasing, `[P]`."""
+    values: NDArray[np.float64]
+    """Mean returns, `[S, P]`."""
+
+
+def align_seeds(curves: pd.DataFrame) -> AlignedCurves:
+    """Align the seeds of one task on the environment steps that all of them have.
+
+    Steps where any seed lacks a finite value are dropped; nothing is interpolated or extrapolated.
+
+    Args:
+        curves: Rows of `curves.csv` of one task.
+
+    Returns:
+        The common steps and the values there.
+    """
+    table = curves.drop_duplicates(["seed", "env_steps"], keep="last").pivot(
+        index="env_steps", columns="seed", values="mean_return"
+    )
+    table = table.astype(np.float64).replace([np.inf, -np.inf], np.nan).sort_index().dropna()
+    return AlignedCurves(table.index.to_numpy(np.float64), table.to_numpy().T)
+
+
+def clip_reference(reference: pd.DataFrame, horizon: float) -> pd.DataFrame:
+    """Cut one published curve at our last step.
+
+    Args:
+        reference: Rows of `reference_curves.csv` of one task and source.
+        horizon: Our last environment step.
+
+    Returns:
+        The points up to the horizon, and a last one interpolated at the horizon if the source
+        continues beyond it. A source that ends earlier is not extended.
+    """
+    columns = ["env_steps", "return_mean", "return_low", "return_high"]
+    reference = pd.DataFrame(reference[columns]).astype(np.float64).sort_values(by="env_steps")
+    steps = reference["env_steps"].to_numpy()
+    inside = pd.DataFrame(reference[steps <= horizon])
+    if inside.empty or steps.max() <= horizon or steps[steps <= horizon].max() == horizon:
+        return inside
+    last = {name: np.interp(horizon, steps, reference[name].to_numpy()) for name in columns}
+    return pd.DataFrame(pd.concat([inside, pd.DataFrame([last])], ignore_index=True))
+
+
+def draw_curves(
+    curves: pd.DataFrame, reference_curves: pd.DataFrame, verdicts: pd.DataFrame, directory: Path
+) -> list[Path]:
+    """Draw one panel of learning curves per task.
+
+    Args:
+        curves: Rows of `curves.csv`.
+        reference_curves: Rows of `reference_curves.csv`.
+        verdicts: Rows of `verdicts.csv`; each of its tasks gets a panel, with or without a curve.
+        directory: Where `curves.svg` and `curves.png` are written.
+
+    Returns:
+        Paths of the two files.
+    """
+    tasks = _tasks(verdicts, curves)
+    with _style():
+        if not tasks:
+            return _save(_message("no task to draw"), directory, "curves.svg", "curves.png")
+        columns = _num_columns(len(tasks))
+        rows = math.ceil(len(tasks) / columns)
+        width = 8.0 if columns == 1 else FIGURE_WIDTH
+        height = rows * (0.62 if columns < 3 else 0.74) * width / columns + 0.9
+        figure = Figure(figsize=(width, height), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        references = pd.DataFrame(reference_curves[reference_curves["task"].isin(tasks)])
+        dashes = _context_dashes(references)
+        for panel, task in zip(panels, tasks, strict=False):
+            ours, theirs = _of_task(curves, task), _of_task(references, task)
+            _draw_panel(panel, task, ours, theirs, _row(verdicts, task), dashes)
+        for panel in panels[len(tasks) :]:
+            panel.set_axis_off()
+        rules = list(dict.fromkeys(curves["rule"].dropna()))
+        figure.supxlabel("environment steps", fontsize=10.5, color=FAINT)
+        label = f"episode return ({rules[0]})" if len(rules) == 1 else "episode return"
+        figure.supylabel(label, fontsize=10.5, color=FAINT)
+        figure.get_layout_engine().set(w_pad=0.09, h_pad=0.09)  # type: ignore[union-attr]
+        handles = _curve_legend(curves, references, dashes)
+        if handles:
+            _legend(figure, handles, columns=min(len(handles), 4 if columns > 1 else 3))
+        return _save(figure, directory, "curves.svg", "curves.png")
+
+
+def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -> Path:
+    """Draw the final scores against reference, random policy and margin, one row per task.
+
+    Tasks whose reference is above the random score share one axis, on which 0 is the random policy
+    and 1 the reference mean. Every other task has its own small axis, in units of return.
+
+    Args:
+        scores: Rows of `scores.csv`.
+        verdicts: Rows of `verdicts.csv`; each of its tasks gets a row, with or without a score.
+        directory: Where `scores.png` is written.
+
+    Returns:
+        Path of the file.
+    """
+    rows = [_score_row(task, scores, verdicts) for task in _tasks(verdicts, scores)]
+    shared = [row for row in rows if row.scale > 0]
+    single = [row for row in rows if not row.scale > 0]
+    with _style():
+        if not rows:
+            return _save(_message("no task to draw"), directory, "scores.png")[0]
+        heights = ([0.42 * len(shared) + 0.3] if shared else []) + [0.75] * len(single)
+        figure = Figure(figsize=(FIGURE_WIDTH, sum(heights) + 0.9), layout="constrained")
+        axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).ravel()
+        if shared:
+            _draw_normalised(axes[0], shared)
+        for panel, row in zip(axes[len(axes) - len(single) :], single, strict=True):
+            _draw_raw(panel, row)
+        headings = ("ours, mean ± std (seeds)", "reference (runs)", "verdict")
+        _annotate_columns(axes[0], None, headings, (FAINT, FAINT, FAINT))
+        handles = [
+            _dot("one seed", OURS),
+            Line2D([], [], color=OURS, marker="D", markersize=6, lw=3, label="our mean, interval"),
+            Line2D([], [], color=REFERENCE, lw=2, label="reference mean"),
+            Patch(color=REFERENCE, alpha=0.2, lw=0, label="± its std"),
+            Line2D([], [], color=REFERENCE, lw=1.2, ls=(0, (3, 2)), label="mean - margin"),
+            Line2D([], [], color=FAINT, lw=1.2, label="random policy"),
+        ]
+        _legend(figure, handles, columns=6)
+        return _save(figure, directory, "scores.png")[0]
+
+
+def draw_throughput(throughput: pd.DataFrame, directory: Path) -> Path:
+    """Draw the speed of every run, and the mean shares of wall time.
+
+    Args:
+        throughput: Rows of `throughput.csv`.
+        directory: Where `throughput.png` is written.
+
+    Returns:
+        Path of the file.
+    """
+    groups = list(throughput.groupby(["task", "device"], sort=False, dropna=False))
+    devices = list(dict.fromkeys(throughput["device"].fillna("unknown device")))
+    with _style():
+        if not groups:
+            return _save(_message("no throughput was recorded"), directory, "throughput.png")[0]
+        figure = Figure(figsize=(FIGURE_WIDTH, 0.42 * len(groups) + 1.5), layout="constrained")
+        speed, shares = figure.subplots(1, 2, sharey=True)
+        names = []
+        for place, (_, runs) in enumerate(groups):
+            device = runs["device"].fillna("unknown device").iloc[0]
+            names.append(runs["task"].iloc[0] + (f", {device}" if len(devices) > 1 else ""))
+            colour = DEVICE_COLOURS[devices.index(device) % len(DEVICE_COLOURS)]
+            _draw_speed(speed, place, runs["env_steps_per_second"].to_numpy(np.float64), colour)
+            _draw_shares(shares, place, runs)
+        speed.set_yticks(range(len(names)), names)
+        speed.set_ylim(len(groups) - 0.5, -0.5)
+        speed.set_xlim(left=0.0)
+        speed.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        speed.xaxis.set_major_formatter(FuncFormatter(_compact))
+        speed.set_title("environment steps per second, dots: seeds, line: median", loc="left")
+        speed.grid(axis="x", color=GRID, lw=0.8)
+        most = throughput[[f"{name}_share" for name in SHARE_COLOURS]].sum(axis=1).max()
+        shares.set_xlim(0.0, max(1.0, most) if np.isfinite(most) else 1.0)
+        shares.xaxis.set_major_formatter(PercentFormatter(1.0))
+        threads = ", summed over threads" if shares.get_xlim()[1] > 1.01 else ""
+        shares.set_title(f"share of wall time{threads}, mean over seeds", loc="left")
+        for panel in (speed, shares):
+            _tidy(panel)
+        patches = [Patch(color=SHARE_COLOURS[name], label=name) for name in SHARE_COLOURS]
+        dots = [
+            _dot(device, DEVICE_COLOURS[index % len(DEVICE_COLOURS)])
+            for index, device in enumerate(devices)
+        ]
+        _legend(figure, [*dots, *patches], columns=min(8, len(dots) + len(patches)))
+        return _save(figure, directory, "throughput.png")[0]
+
+
+class ScoreRow(NamedTuple):
+    """Content of one row of the score figure; the scale is NaN if either of its ends is unknown."""
+
+    task: str
+    scores: NDArray[np.float64]
+    verdict: Mapping[str, Any]
+    origin: float
+    scale: float
+
+    def normalised(self, value: Any) -> Any:
+        """Return `value` on the axis where 0 is the random policy and 1 the reference mean."""
+        return (value - self.origin) / self.scale
+
+    def interval(self) -> tuple[float, float]:
+        """Return the interval of our mean that decides, in units of return."""
+        reference = _float(self.verdict, "reference_mean")
+        low, high = _float(self.verdict, "ci_low"), _float(self.verdict, "ci_high")
+        return reference + low, reference + high
+
+
+def _style() -> AbstractContextManager[None]:
+    settings: Any = sns.axes_style("ticks") | {
+        "axes.edgecolor": "#AEB5BB",
+        "axes.labelcolor": INK,
+        "axes.linewidth": 0.8,
+        "axes.titlesize": 11,
+        "axes.titlecolor": INK,
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
+        "font.size": 10.5,
+        "path.simplify": True,
+        "savefig.dpi": 150,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "reproduce",
+        "text.color": INK,
+        "text.parse_math": False,  # a dollar sign in a name stays a dollar sign
+        "xtick.color": FAINT,
+        "xtick.labelsize": 9.5,
+        "xtick.major.size": 3,
+        "ytick.color": FAINT,
+        "ytick.labelsize": 9.5,
+        "ytick.major.size": 3,
+    }
+    return mpl.rc_context(settings)
+
+
+def _save(figure: Figure, directory: Path, *names: str) -> list[Path]:
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        metadata = {"Date": None} if name.endswith(".svg") else None
+        content = io.BytesIO()
+        kind = name.rpartition(".")[2]
+        figure.savefig(content, format=kind, metadata=metadata, facecolor="white")
+        write_atomically(directory / name, content.getvalue())
+    return [directory / name for name in names]
+
+
+def _message(text: str) -> Figure:
+    figure = Figure(figsize=(8.0, 2.0))
+    figure.text(0.5, 0.5, text, ha="center", va="center", color=FAINT)
+    return figure
+
+
+def _tasks(*tables: pd.DataFrame) -> list[str]:
+    """Return every task of the tables, in order of first mention."""
+    return list(dict.fromkeys(task for table in tables for task in table["task"]))
+
+
+def _of_task(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    return pd.DataFrame(table[table["task"] == task])
+
+
+def _row(verdicts: pd.DataFrame, task: str) -> dict[str, Any]:
+    rows = _of_task(verdicts, task).to_dict(orient="records")
+    return {str(name): value for name, value in rows[0].items()} if rows else {}
+
+
+def _float(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    return math.nan if pd.isna(value) else float(value)  # type: ignore[arg-type]
+
+
+def _num_columns(num_tasks: int) -> int:
+    if num_tasks <= 3:
+        return num_tasks
+    return 2 if num_tasks == 4 else 3 if num_tasks <= 9 else 4 if num_tasks <= 24 else 5
+
+
+def _compact(value: float, _: int | None = None) -> str:
+    """Return a short tick label: 250k, 1.5M."""
+    for letter, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.10g}{letter}"
+    return f"{value:.6g}"
+
+
+def _tidy(panel: Axes) -> None:
+    sns.despine(ax=panel, left=True)
+    panel.tick_params(axis="y", length=0)
+
+
+def _legend(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    """Draw a legend above everything, filled row by row; matplotlib fills column by column."""
+    ordered = [handle for first in range(columns) for handle in handles[first::columns]]
+    figure.legend(
+        handles=ordered,
+        loc="outside upper left",
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+        handlelength=2.2,
+        columnspacing=1.6,
+        labelcolor=INK,
+    )
+
+
+def _dot(label: str, colour: str) -> Line2D:
+    return Line2D([], [], ls="", marker="o", markersize=6, color=colour, alpha=0.7, label=label)
+
+
+def _thinned(num_points: int) -> NDArray[np.int64]:
+    """Return at most `MOST_POINTS` evenly spread indices, including the first and the last."""
+    return np.unique(np.linspace(0, num_points - 1, min(num_points, MOST_POINTS)).astype(np.int64))
+
+
+def _context_dashes(reference_curves: pd.DataFrame) -> dict[str, Any]:
+    context = reference_curves[reference_curves["role"] != "judge"]
+    sources = dict.fromkeys(context["source"])
+    return {
+        source: CONTEXT_DASHES[index % len(CONTEXT_DASHES)] for index, source in enumerate(sources)
+    }
+
+
+def _draw_panel(
+    panel: Axes,
+    task: str,
+    curves: pd.DataFrame,
+    references: pd.DataFrame,
+    verdict: Mapping[str, Any],
+    dashes: Mapping[str, Any],
+) -> None:
+    """Draw one task: its references, every seed, our mean and the verdict."""
+    steps = curves["env_steps"].to_numpy(np.float64)
+    horizon = float(steps.max()) if len(steps) else _float(verdict, "env_steps")
+    for _, reference in references.groupby(["source", "env_id", "rule"], dropna=False):
+        source, role = reference["source"].iloc[0], reference["role"].iloc[0]
+        _draw_reference(panel, clip_reference(reference, horizon), role, dashes.get(source, "-"))
+    if len(steps):
+        _draw_ours(panel, curves, horizon)
+    else:
+        _whisper(panel, "\n".join(["no curve recorded", *_losses(verdict)]), size=10.5)
+    panel.set_title(
+        task, loc="left", fontweight="bold", pad=19, fontsize=_fitting(panel, task, 11.0)
+    )
+    line = _verdict_line(verdict)
+    panel.annotate(
+        line,
+        (0.0, 1.0),
+        xycoords="axes fraction",
+        xytext=(0, 5),
+        textcoords="offset points",
+        color=_verdict_colour(verdict),
+        fontsize=_fitting(panel, line, 9.5),
+    )
+    panel.grid(axis="y", color=GRID, lw=0.8)
+    panel.set_axisbelow(True)
+    _tidy(panel)
+    panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    panel.xaxis.set_major_formatter(FuncFormatter(_compact))
+    panel.yaxis.set_major_formatter(FuncFormatter(_compact))
+    if math.isfinite(horizon) and horizon > 0:
+        panel.set_xlim(0.0, horizon)
+    if not panel.has_data():
+        panel.set_xticks([])
+        panel.set_yticks([])
+
+
+def _draw_reference(panel: Axes, reference: pd.DataFrame, role: str, dash: Any) -> None:
+    if reference.empty:
+        return
+    reference = reference.iloc[_thinned(len(reference))]
+    steps = reference["env_steps"].to_numpy()
+    mean, low, high = (reference[f"return_{name}"].to_numpy() for name in ("mean", "low", "high"))
+    marker = "o" if len(steps) == 1 else ""
+    if role != "judge":
+        panel.plot(steps, mean, color=CONTEXT, lw=1.0, ls=dash, marker=marker, ms=4, zorder=4)
+        return
+    panel.fill_between(steps, low, high, color=REFERENCE, alpha=0.18, lw=0, zorder=2)
+    panel.plot(steps, mean, color=REFERENCE, lw=1.8, marker=marker, ms=6, clip_on=False, zorder=6)
+    if len(steps) == 1:
+        panel.vlines(steps, low, high, color=REFERENCE, lw=1.2, zorder=6)
+
+
+def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
+    """Draw every seed as far as it goes; mean and band only where all seeds have a value."""
+    for _, seed in curves.sort_values("env_steps").groupby("seed"):
+        seed = seed.iloc[_thinned(len(seed))]
+        x, y = seed["env_steps"].to_numpy(np.float64), seed["mean_return"].to_numpy(np.float64)
+        marker = "o" if len(x) == 1 else ""
+        panel.plot(x, y, color=OURS, lw=0.8, alpha=0.35, marker=marker, ms=3, zorder=5)
+    aligned = align_seeds(curves)
+    num_seeds, num_points = aligned.values.shape
+    if not num_points:
+        _whisper(panel, "the seeds share no step: no mean")
+        return
+    kept = _thinned(num_points)
+    x, values = aligned.env_steps[kept], aligned.values[:, kept]
+    mean = values.mean(axis=0)
+    if num_seeds > 1:
+        mean, low, high = bootstrap_band(values, seed=0)
+        panel.fill_between(x, low, high, color=OURS, alpha=0.22, lw=0, zorder=3)
+    marker = "o" if num_points == 1 else ""
+    panel.plot(x, mean, color=OURS, lw=2.4, marker=marker, ms=6, clip_on=False, zorder=7)
+    if x[-1] < horizon:
+        panel.axvline(x[-1], color=FAINT, lw=0.8, ls=(0, (2, 2)), zorder=1)
+        _whisper(panel, f"no mean beyond {_compact(x[-1])}: a seed ends there")
+
+
+def _whisper(panel: Axes, text: str, size: float = 8.5) -> None:
+    """Write a remark in the lower right corner, which a rising curve leaves free."""
+    panel.annotate(
+        text,
+        (1.0, 0.0),
+        xycoords="axes fraction",
+        xytext=(-4, 7),
+        textcoords="offset points",
+        ha="right",
+        fontsize=size,
+        color=FAINT,
+        bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.85, "lw": 0},
+        zorder=9,
+    )
+
+
+def _fitting(panel: Axes, text: str, largest: float) -> float:
+    """Return the font size, in points, up to `largest`, at which a line fits its panel's width."""
+    figure = panel.get_figure(root=True)
+    columns = panel.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    width = 0.86 * 72.0 * figure.get_size_inches()[0] / columns  # type: ignore[union-attr]
+    return min(largest, width / (0.69 * max(len(text), 1)))
+
+
+def _losses(verdict: Mapping[str, Any]) -> list[str]:
+    """Return the counts of failed and diverged runs, in words."""
+    counts = [(_float(verdict, f"num_{what}"), what) for what in ("failed", "diverged")]
+    return [f"{count:.0f} run{'s' * (count != 1)} {what}" for count, what in counts if count > 0]
+
+
+def _verdict_line(verdict: Mapping[str, Any]) -> str:
+    seeds = _float(verdict, "num_seeds")
+    parts = [verdict_words(verdict)]
+    if seeds > 0:
+        parts.append(f"{seeds:.0f} seed{'s' * (seeds != 1)}")
+    return ", ".join(parts + _losses(verdict))
+
+
+def _verdict_colour(verdict: Mapping[str, Any]) -> str:
+    return VERDICT_COLOURS.get(str(verdict.get("verdict")), FAINT)
+
+
+def _curve_legend(
+    curves: pd.DataFrame, references: pd.DataFrame, dashes: Mapping[str, Any]
+) -> list[Artist]:
+    handles: list[Artist] = []
+    if not curves.empty:
+        handles.append(Line2D([], [], color=OURS, lw=2.4, label="ours, mean"))
+    if any(rows["seed"].nunique() > 1 for _, rows in curves.groupby("task")):
+        handles += [
+            Patch(color=OURS, alpha=0.22, lw=0, label="95 % of bootstrap resamples"),
+            Line2D([], [], color=OURS, lw=0.8, alpha=0.5, label="each seed"),
+        ]
+    rules = set(curves["rule"].dropna())
+    for source, rows in references.groupby("source", sort=False):
+        other = [
+            rule for rule in dict.fromkeys(pd.Series(rows["rule"]).dropna()) if rule not in rules
+        ]
+        label = f"{source} ({', '.join(other)})" if other else str(source)
+        if "judge" in set(rows["role"]):
+            handles.append(Line2D([], [], color=REFERENCE, lw=1.8, label=f"reference: {label}"))
+        else:
+            dash = dashes[str(source)]
+            handles.append(Line2D([], [], color=CONTEXT, lw=1.2, ls=dash, label=label))
+    return handles
+
+
+def _score_row(task: str, scores: pd.DataFrame, verdicts: pd.DataFrame) -> ScoreRow:
+    verdict = _row(verdicts, task)
+    values = _of_task(scores, task)["score"].to_numpy(np.float64)
+    origin = _float(verdict, "random_score")
+    scale = _float(verdict, "reference_mean") - origin
+    return ScoreRow(task, values[np.isfinite(values)], verdict, origin, scale)
+
+
+def _draw_normalised(panel: Axes, rows: Sequence[ScoreRow]) -> None:
+    lowest, highest = WIDEST_NORMALISED
+    drawn = [0.0, 1.25]
+    for place, row in enumerate(rows):
+        spread = _float(row.verdict, "reference_std") / row.scale
+        margin = _float(row.verdict, "margin") / row.scale
+        interval = [row.normalised(end) for end in row.interval()]
+        scores = row.normalised(row.scores)
+        _draw_score(panel, place, np.clip(scores, lowest, highest), interval)
+        for edge, outside in ((lowest, scores < lowest), (highest, scores > highest)):
+            if outside.any():
+                marker = ">" if edge > 0 else "<"
+                panel.plot([edge], [place], marker, color=OURS, ms=8, clip_on=False, zorder=6)
+        _draw_target(panel, place, 1.0, spread, 1.0 - margin)
+        drawn += [value for value in (*scores, *interval, 1.0 + spread) if math.isfinite(value)]
+        _annotate_row(panel, place, row)
+    panel.axvline(0.0, color=FAINT, lw=1.2, zorder=1)
+    low, high = max(min(drawn), lowest), min(max(drawn), highest)
+    pad = 0.04 * (high - low)
+    panel.set_xlim(low - pad, high + pad)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.set_yticks(range(len(rows)), [row.task for row in rows])
+    panel.set_xlabel("normalised score: 0 random policy, 1 reference mean", color=FAINT)
+    panel.grid(axis="x", color=GRID, lw=0.8)
+    _tidy(panel)
+
+
+def _draw_raw(panel: Axes, row: ScoreRow) -> None:
+    """Draw a task that cannot be normalised, on its own axis in units of return."""
+    _draw_score(panel, 0, row.scores, row.interval())
+    reference, random = _float(row.verdict, "reference_mean"), _float(row.verdict, "random_score")
+    if math.isfinite(reference):
+        margin = reference - _float(row.verdict, "margin")
+        _draw_target(panel, 0, reference, _float(row.verdict, "reference_std"), margin)
+    if math.isfinite(random):
+        panel.axvline(random, color=FAINT, lw=1.2, zorder=1)
+    _annotate_row(panel, 0, row)
+    panel.set_ylim(0.5, -0.5)
+    panel.set_yticks([0], [row.task])
+    panel.margins(x=0.08)
+    panel.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    panel.xaxis.set_major_formatter(FuncFormatter(_compact))
+    if not panel.has_data():
+        panel.set_xticks([])
+    panel.grid(axis="x", color=GRID, lw=0.8)
+    _tidy(panel)
+
+
+def _draw_score(
+    panel: Axes, place: int, scores: NDArray[np.float64], interval: Sequence[float]
+) -> None:
+    """Draw dots for the seeds, and above them their mean with the interval that decides."""
+    if not len(scores):
+        text = "no score recorded"
+        panel.annotate(
+            text,
+            (0.5, place),
+            xycoords=panel.get_yaxis_transform(),
+            color=FAINT,
+            ha="center",
+            va="center",
+            zorder=8,
+        )
+        return
+    panel.plot(
+        scores,
+        np.full(len(scores), place + 0.17),
+        "o",
+        color=OURS,
+        ms=5,
+        alpha=0.5,
+        mew=0,
+        clip_on=False,
+        zorder=5,
+    )
+    if np.isfinite(interval).all():
+        panel.hlines(place - 0.14, interval[0], interval[1], color=OURS, lw=3, zorder=6)
+    panel.plot([scores.mean()], [place - 0.14], "D", color=OURS, ms=6, mec="white", zorder=7)
+
+
+def _draw_target(panel: Axes, place: int, mean: float, spread: float, margin: float) -> None:
+    low, high = place - 0.36, place + 0.36
+    if math.isfinite(spread):
+        panel.fill_betweenx(
+            [low, high], mean - spread, mean + spread, color=REFERENCE, alpha=0.16, lw=0, zorder=2
+        )
+    panel.vlines(mean, low, high, color=REFERENCE, lw=2, zorder=3)
+    if math.isfinite(margin):
+        panel.vlines(margin, low, high, color=REFERENCE, lw=1.2, ls=(0, (3, 2)), zorder=3)
+
+
+def _annotate_row(panel: Axes, place: int, row: ScoreRow) -> None:
+    verdict = row.verdict
+    scores = row.scores
+    spread = scores.std(ddof=1) if len(scores) > 1 else math.nan
+    ours = mean_and_spread(scores.mean() if len(scores) else math.nan, spread, len(scores))
+    reference = mean_and_spread(
+        _float(verdict, "reference_mean"),
+        _float(verdict, "reference_std"),
+        _float(verdict, "reference_num_runs"),
+    )
+    words = ", ".join([verdict_words(verdict), *_losses(verdict)])
+    colours = (INK, INK, _verdict_colour(verdict))
+    _annotate_columns(panel, place, (ours, reference, words), colours)
+
+
+def _annotate_columns(
+    panel: Axes, place: int | None, texts: Sequence[str], colours: Sequence[str]
+) -> None:
+    """Write text columns right of a panel, level with row `place`; headings if it is None."""
+    for text, colour, offset in zip(texts, colours, (14, 158, 282), strict=True):
+        panel.annotate(
+            text,
+            (1.0, 1.0 if place is None else place),
+            xycoords="axes fraction" if place is None else panel.get_yaxis_transform(),
+            xytext=(offset, 8 if place is None else 0),
+            textcoords="offset points",
+            fontsize=9.5,
+            va="bottom" if place is None else "center",
+            color=colour,
+            annotation_clip=False,
+        )
+
+
+def _draw_speed(panel: Axes, place: int, speeds: NDArray[np.float64], colour: str) -> None:
+    speeds = speeds[np.isfinite(speeds)]
+    if not len(speeds):
+        return
+    panel.plot(
+        speeds,
+        np.full(len(speeds), place),
+        "o",
+        color=colour,
+        ms=6,
+        alpha=0.5,
+        mew=0,
+        clip_on=False,
+        zorder=4,
+    )
+    median = float(np.median(speeds))
+    panel.vlines(median, place - 0.3, place + 0.3, color=colour, lw=2, zorder=5)
+    panel.annotate(
+        number(median),
+        (median, place - 0.3),
+        xytext=(5, -3),
+        fontsize=9,
+        textcoords="offset points",
+        va="center",
+        color=INK,
+        zorder=6,
+    )
+
+
+def _draw_shares(panel: Axes, place: int, runs: pd.DataFrame) -> None:
+    left = 0.0
+    for name, colour in SHARE_COLOURS.items():
+        measured = runs[f"{name}_share"].to_numpy(np.float64)
+        measured = measured[np.isfinite(measured)]
+        if not measured.any():
+            continue
+        share = float(measured.mean())
+        panel.barh(place, share, left=left, height=0.62, color=colour, edgecolor="white", lw=0.8)
+        if share >= 0.06:
+            ink = "white" if name == "environment" else INK
+            panel.text(
+                left + share / 2,
+                place,
+                f"{100 * share:.0f}",
+                ha="center",
+                va="center",
+                fontsize=9,
+                color=ink,
+            )
+        left += share

@@ -1,0 +1,1 @@
+"""Run it: processes, leases, progress, the live view."""

@@ -1,0 +1,126 @@
+"""Leases of runs: several harnesses on one runs directory execute every run once.
+
+A lease is the file `seed-<k>.lease` beside a run's folder. It names the host and the process that
+works on the run; its time of modification is the heartbeat. A lock lets harnesses claim one at a
+time; the kernel releases it if its holder dies.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from reproduce.run.processes import machine, start_time
+from suite.files import to_json, write_atomically
+
+HEARTBEAT_SECONDS = 15.0
+LOCK = ".lock"
+
+
+class Leases:
+    """The leases that this harness holds, and those of others.
+
+    Args:
+        directory: the plan's; its lock serves every run below it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(directory / LOCK)
+        self._ours: dict[Path, int] = {}  # an open file, so that no other's lease is ever touched
+        self._seen: dict[Path, tuple[tuple[int, int], float]] = {}
+        self._last_beat = time.monotonic()
+
+    def claim(self, run: Path) -> bool:
+        """Take the lease of a run's folder unless it is held; return whether it was taken.
+
+        Raises:
+            OSError: if writing fails.
+        """
+        lease = _lease(run)
+        if self._is_held(lease):
+            return False
+        lease.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            if self._is_held(lease):  # another harness was faster
+                return False
+            holder = {"host": platform.node(), "pid": os.getpid(), "machine": machine()}
+            holder |= {"process_started": start_time(os.getpid()), "claimed_at": time.time()}
+            write_atomically(lease, to_json(holder))
+            try:
+                self._ours[run] = os.open(lease, os.O_RDWR)
+            except OSError:
+                lease.unlink()
+                raise
+        return True
+
+    def beat(self) -> list[Path]:
+        """Renew the leases; return the runs whose lease another harness has taken over.
+
+        Call it more often than every heartbeat.
+        """
+        if time.monotonic() - self._last_beat < HEARTBEAT_SECONDS / 4:
+            return []
+        self._last_beat = time.monotonic()
+        lost = [run for run in self._ours if not self._is_ours(run)]
+        for run in lost:
+            os.close(self._ours.pop(run))
+        for file in self._ours.values():
+            os.utime(file)
+        return lost
+
+    def release(self, run: Path) -> None:
+        """Give a lease back; do nothing if this harness does not hold it."""
+        if run not in self._ours:
+            return
+        with self._lock:
+            if self._is_ours(run):
+                _lease(run).unlink()
+            os.close(self._ours.pop(run))
+
+    def holder(self, run: Path) -> str:
+        """Return the holder of a run's lease in words: `host, process 123`."""
+        holder = _read(_lease(run))
+        return f"{holder.get('host', 'unknown')}, process {holder.get('pid', 'unknown')}"
+
+    def _is_ours(self, run: Path) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(_lease(run)), os.fstat(self._ours[run]))
+        return False
+
+    def _is_held(self, lease: Path) -> bool:
+        """Return whether a lease exists and is not stale.
+
+        A lease of this machine is stale if its process has ended. Any other lease is stale after
+        two heartbeats without a sign of life, by our clock: clocks of other machines may be wrong.
+        """
+        try:
+            with lease.open("rb") as file:  # opened: a network file system then asks its server
+                facts = os.fstat(file.fileno())
+        except FileNotFoundError:
+            self._seen.pop(lease, None)
+            return False
+        holder = _read(lease)
+        if holder.get("machine") and holder["machine"] == machine():
+            pid, started = holder.get("pid"), holder.get("process_started")
+            return isinstance(pid, int) and started is not None and start_time(pid) == started
+        beat, now = (facts.st_ino, facts.st_mtime_ns), time.monotonic()
+        if self._seen.get(lease, (None, now))[0] != beat:
+            self._seen[lease] = beat, now
+        return now - self._seen[lease][1] < 2 * HEARTBEAT_SECONDS
+
+
+def _lease(run: Path) -> Path:
+    return run.with_name(f"{run.name}.lease")
+
+
+def _read(lease: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        holder = json.loads(lease.read_bytes())
+        return holder if isinstance(holder, dict) else {}
+    return {}

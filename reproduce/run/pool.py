@@ -1,0 +1,380 @@
+"""Groups that wait and workers that run them, watched through the files of their runs.
+
+This is the common part of all launchers: the queue, the leases, the ends of runs. `Pool` itself
+runs agents on this machine; `ray_pool.py` replaces its workers by those of a Ray cluster.
+"""
+
+import contextlib
+import re
+import shlex
+import signal
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduce.plan.extension import check_extensions, shorter_record
+from reproduce.plan.grid import Group, Plan, Run, changed_sources
+from reproduce.run.lease import Leases
+from reproduce.run.processes import AgentProcess, End
+from reproduce.run.progress import Board, Progress, read_progress, start_progress
+from suite.files import CHECKPOINT, NO_SPACE, write_json
+from suite.hardware import sources
+from suite.records import read_record
+from suite.settings import UsageError
+
+POLL_SECONDS = 0.5
+LOG_LINES = 12
+"""Lines of a failed run's log that are kept in its record."""
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
+)
+"""Messages of Python, C++, CUDA and torch; the kernel sends SIGKILL instead."""
+NO_SPACE_LEFT = re.compile(
+    "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
+)
+
+
+class Worker(ABC):
+    """Runs one group.
+
+    Args:
+        group: the group to run.
+        log: file of the agent's output.
+    """
+
+    def __init__(self, group: Group, log: Path) -> None:
+        self.group, self.log = group, log
+
+    @abstractmethod
+    def poll(self) -> End | None:
+        """Return how the agent ended, once all its files are in place; None while it works."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Ask the agent to end."""
+
+    @abstractmethod
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """Kill the agent if it does not end by itself within the grace time."""
+
+
+class _LocalWorker(Worker):
+    """A group's process on this machine."""
+
+    def __init__(self, group: Group, log: Path) -> None:
+        super().__init__(group, log)
+        self._process = AgentProcess(group.command, log)
+
+    def poll(self) -> End | None:
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        self._process.kill(grace_seconds)
+
+
+class Pool:
+    """Groups that wait and workers that run; leases tell which runs belong to this harness."""
+
+    def __init__(self, plan: Plan) -> None:
+        runs = plan.runs()
+        self._plan, self._waiting = plan, plan.groups(runs)
+        self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
+        self._most_workers = plan.workers
+        rows = [start_progress(run, plan.expected_seconds(run.task)) for run in runs]
+        self.board = Board(plan.workers * self._seeds_per_group, rows)
+        self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
+        self._workers: list[Worker] = []
+        self._leases = Leases(plan.directory)
+        self._sources = sources(plan.agent)
+        self._before = {run.directory: _stamp(run.directory) for run in runs}
+        self._retried: set[tuple[str, int]] = set()
+
+    def run(self, watch: Callable[[Board], None]) -> None:
+        """Run every group that waits."""
+        try:
+            while self._waiting or self._workers:
+                self._start_waiting()
+                time.sleep(POLL_SECONDS)
+                self._look_after()
+                watch(self.board)
+        finally:
+            self._stop()
+
+    def _start_waiting(self) -> None:
+        """Start groups while workers are free. Runs leased elsewhere keep waiting."""
+        for group in list(self._waiting):
+            if len(self._workers) >= self._most_workers:
+                return
+            self._waiting.remove(group)
+            try:
+                ours = [run for run in group.runs if self._leases.claim(run.directory)]
+                theirs = [run for run in group.runs if run not in ours]
+                if theirs:
+                    self._waiting.append(self._plan.group(theirs))
+                    self._leave(theirs)
+                todo = [run for run in ours if run.has_ended or not self._has_ended_elsewhere(run)]
+                if all(run.has_ended for run in todo):
+                    self._settle(todo)
+                else:
+                    self._start(self._plan.group(todo))
+            except OSError as error:
+                reason = "no space" if error.errno in NO_SPACE else "not started"
+                self._fail(group.runs, f"{reason}: {error}")
+            except UsageError as error:
+                self._fail(group.runs, f"not started: {error}")
+
+    def _leave(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            if row.state != "elsewhere":
+                row.state = "elsewhere"
+                holder = self._leases.holder(run.directory)
+                self.board.notes.append(f"{_name(run)} is run elsewhere: {holder}")
+
+    def _has_ended_elsewhere(self, run: Run) -> bool:
+        """Return whether another harness has run a run since this pool began; take its result."""
+        now = self._plan.run(run.task, run.seed)
+        new = _stamp(run.directory) != self._before[run.directory]
+        ended = now.has_ended or (now.status == "failed" and new)
+        if ended:
+            self._settle([now])
+        return ended
+
+    def _settle(self, runs: Sequence[Run]) -> None:
+        """Show how runs have ended, and give their leases back."""
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            read_progress(row)
+            row.state = run.status
+            row.error = (read_record(run.directory) or {}).get("error") or ""
+            self._leases.release(row.run.directory)
+
+    def _wait_again(self, runs: Sequence[Run], *, first: bool = False) -> None:
+        """Give leases back and let unfinished runs wait, in new groups."""
+        runs = [self._plan.run(run.task, run.seed) for run in runs]
+        groups = self._plan.groups(runs)
+        self._waiting = [*groups, *self._waiting] if first else [*self._waiting, *groups]
+        waiting = [run for group in groups for run in group.runs]
+        self._settle([run for run in runs if run not in waiting])
+        for run in waiting:
+            self._row_of[run.task, run.seed].state = "waiting"
+            self._leases.release(run.directory)
+
+    def _start(self, group: Group) -> None:
+        """Start a group whose leases are held.
+
+        Raises:
+            OSError: if writing fails.
+            UsageError: if the code has changed since the grid was started.
+        """
+        changed = changed_sources(self._sources, sources(self._plan.agent))
+        if changed:
+            raise UsageError(f"{changed} changed since this grid was started")
+        self._plan.refuse_mixture()
+        check_extensions(self._plan, list(group.runs))
+        for run in group.runs:
+            if run.has_ended:
+                continue
+            self._keep_aside(run)
+            run.directory.mkdir(parents=True, exist_ok=True)
+            if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may resume with them
+                for stale in run.directory.glob("*.csv"):
+                    stale.unlink()
+        seeds = "-".join(str(run.seed) for run in group.runs)[:100]
+        log = group.runs[0].directory.parent / f"seeds-{seeds}.log"
+        self._workers.append(self._work(group, log))
+
+    def _work(self, group: Group, log: Path) -> Worker:
+        """Start an agent on a group and return its worker.
+
+        Raises:
+            OSError: if writing fails.
+        """
+        worker = _LocalWorker(group, log)
+        self._mark(group, "running")
+        return worker
+
+    def _mark(self, group: Group, state: str) -> None:
+        for run in group.runs:
+            self._row_of[run.task, run.seed].state = state
+
+    def _keep_aside(self, run: Run) -> None:
+        """Move a damaged run's folder aside."""
+        record = read_record(run.directory)
+        if record is None or record["status"] != "damaged":
+            return
+        aside = run.directory.with_name(f"{run.directory.name}.damaged")
+        copies = 1
+        while aside.exists():
+            copies += 1
+            aside = aside.with_name(f"{run.directory.name}.damaged.{copies}")
+        run.directory.rename(aside)
+        self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
+
+    def _look_after(self) -> None:
+        lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
+        for worker in list(self._workers):
+            if any(run.directory in lost for run in worker.group.runs):
+                self._put_back(worker)
+                continue
+            end = worker.poll()  # before the last rows are read
+            for row in self._rows(worker):
+                read_progress(row)
+            if end:
+                self._end(worker, end, beside[id(worker)])
+        for row in self.board.rows:
+            if row.state == "elsewhere":
+                read_progress(row)
+
+    def _rows(self, worker: Worker) -> list[Progress]:
+        return [self._row_of[run.task, run.seed] for run in worker.group.runs]
+
+    def _beside(self, worker: Worker) -> int:
+        """Return how many other workers run on the same machine."""
+        return len(self._workers) - 1
+
+    def _end(self, worker: Worker, end: End, beside: int) -> None:
+        """Record how a worker's runs ended; runs neither finished nor diverged have failed.
+
+        Args:
+            worker: the worker that has ended.
+            end: how it ended.
+            beside: how many other workers were running.
+        """
+        worker.kill()
+        self._workers.remove(worker)
+        lines = worker.log.read_text(errors="replace").splitlines() if worker.log.exists() else []
+        rows = self._rows(worker)
+        unfinished = [row for row in rows if not _take_result(row, lines)]
+        status, reason = end.status, end.reason
+        memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
+        if not reason:
+            reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
+            if _is_out_of_space(lines, worker.group.runs[0].directory):
+                reason, memory = f"no space: {reason}", False
+            elif unfinished and memory and self._retry(worker, unfinished, beside, reason):
+                return
+        for row in unfinished:
+            _fail_recorded(row, worker.group, reason, lines)
+        for row in rows:
+            self._leases.release(row.run.directory)
+
+    def _retry(self, worker: Worker, rows: list[Progress], beside: int, reason: str) -> bool:
+        """Let runs that lacked memory wait for a second try; return whether they have one.
+
+        From then on fewer run side by side: the run that died may not be the one that took most.
+        """
+        names = {(row.run.task, row.run.seed) for row in rows}
+        if beside == 0 or names & self._retried:
+            return False
+        self._retried |= names
+        how = self._make_room(rows, beside)
+        for row in rows:
+            self.board.notes.append(
+                f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
+            )
+        self._wait_again(worker.group.runs, first=True)
+        return True
+
+    def _make_room(self, rows: list[Progress], beside: int) -> str:
+        """Limit the runs beside these runs to fewer than `beside`; return the limit in words."""
+        self._most_workers = min(self._most_workers, beside)
+        self.board.side_by_side = self._most_workers * self._seeds_per_group
+        return f"{self._most_workers} side by side"
+
+    def _put_back(self, worker: Worker) -> None:
+        """Stop a worker that has lost a lease; its unfinished runs wait again."""
+        worker.kill()
+        self._workers.remove(worker)
+        self._wait_again(worker.group.runs)
+
+    def _fail(self, runs: Sequence[Run], error: str) -> None:
+        """Show unstarted runs as failed; record nothing, so that a later start may run them."""
+        for run in runs:
+            row = self._row_of[run.task, run.seed]
+            if run not in [other for group in self._waiting for other in group.runs]:
+                row.state, row.error = "failed", error
+                self._leases.release(run.directory)
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.terminate()
+        for worker in self._workers:
+            worker.kill(grace_seconds=10.0)
+        for row in self.board.rows:
+            self._leases.release(row.run.directory)
+
+
+def _take_result(row: Progress, log: Sequence[str]) -> bool:
+    """Return whether a run is finished or diverged; if so, take over its result."""
+    record = read_record(row.run.directory)
+    if record is None or record["status"] not in ("finished", "diverged"):
+        return False
+    if shorter_record(row.run):  # its agent refused to go on
+        return False
+    row.state, row.error = record["status"], record.get("error") or ""
+    if row.state == "diverged":
+        _write_record(row.run, {**record, "log_tail": log[-LOG_LINES:]})
+    return True
+
+
+def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
+    """Record a run as failed; keep the other entries of its own record."""
+    record = read_record(row.run.directory) or {}
+    if record.get("status") == "damaged":
+        reason, record = record["error"], {}
+    row.state = "failed"
+    row.error = f"{reason}: {log[-1].strip() if log else 'no output'}"
+    config, command = {"env_steps": row.run.env_steps}, shlex.join(group.command)
+    failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
+    failed |= {"config": config, "command": command, **record}
+    failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
+    if not shorter_record(row.run):  # a result, which nothing has touched
+        _write_record(row.run, failed)
+
+
+def _write_record(run: Run, record: dict[str, Any]) -> None:
+    """Write a run's record; on a full disk the old one stays, which also states no end."""
+    with contextlib.suppress(OSError):
+        write_json(run.directory / "run.json", record)
+
+
+def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
+    """Return whether a run ended for lack of space: its log says so, or a test write fails.
+
+    The test is needed since a full disk does not take the log's last lines either.
+    """
+    if NO_SPACE_LEFT.search("\n".join(log[-LOG_LINES:])):
+        return True
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(2**16))
+    except OSError as error:
+        return error.errno in NO_SPACE
+    return False
+
+
+def _stamp(directory: Path) -> tuple[int, int] | None:
+    """Return numbers that identify one record of a run; None without one."""
+    try:
+        facts = (directory / "run.json").stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns
+
+
+def _name(run: Run) -> str:
+    return f"{run.task} seed {run.seed}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,174 @@
+"""Processes: their identity, whether they live and work, and those that run agents.
+
+The facts about processes are read from Linux's /proc.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reproduce import ROOT
+
+STALL_SECONDS = 90.0
+"""A run that uses no processor for this long has stalled."""
+ALIVE_SECONDS = 0.1
+"""Processor time that counts as life: even a slow run that works uses it in a moment."""
+THREADING = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+"""Environment of an agent: one thread; if it asks for more, waiting threads free the cores."""
+LEASH = Path(__file__).with_name("leash.py")
+PROC = Path("/proc")
+STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
+"""Fields of `/proc/<pid>/stat` after the program's name."""
+
+
+def machine() -> str:
+    """Return a name of the machine or container in which process numbers are unique.
+
+    Empty if the kernel does not tell; a process number then proves nothing.
+    """
+    try:
+        boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+        return f"{boot} {os.readlink(PROC / 'self' / 'ns' / 'pid')}"
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process began (clock ticks since boot); None if it has ended.
+
+    Start time and process number identify a process for good; the kernel reuses numbers alone.
+    """
+    fields = stat_fields(pid)
+    return int(fields[START_TIME]) if fields and fields[STATE] not in ("Z", "X") else None
+
+
+def cpu_seconds(session: int) -> float | None:
+    """Return the processor seconds of all processes of a session; None if unknown."""
+    ticks = [
+        sum(map(int, fields[USER_TIME : CHILD_SYSTEM_TIME + 1]))
+        for entry in (os.listdir(PROC) if PROC.exists() else ())
+        if entry.isdecimal()
+        and (fields := stat_fields(int(entry)))
+        and fields[SESSION] == str(session)
+    ]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+class Pulse:
+    """Detects that the processes of a session have stopped working.
+
+    The sign of life is processor time, of the agent and of every process that it started. Stopped
+    and deadlocked runs use none. A run that computes uses some, whether or not it writes, holds
+    the interpreter's lock or waits for its own children. An endless loop looks like work.
+    """
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._spent: float | None = None
+        self._idle = 0.0
+        self._looked = time.monotonic()
+
+    def has_stalled(self) -> bool:
+        """Return whether the session has been idle for `STALL_SECONDS`; call it often."""
+        passed = time.monotonic() - self._looked
+        if passed < STALL_SECONDS / 20:
+            return False
+        self._looked += passed
+        spent = cpu_seconds(self._session)
+        if spent is None or self._spent is None or abs(spent - self._spent) >= ALIVE_SECONDS:
+            self._spent, self._idle = spent, 0.0
+        else:  # a late caller may have been suspended together with the run
+            self._idle += min(passed, STALL_SECONDS / 4)
+        return self._idle >= STALL_SECONDS
+
+
+@dataclass(frozen=True)
+class End:
+    """How a process ended."""
+
+    status: int
+    """Its exit status; below zero, the signal that killed it."""
+    reason: str = ""
+    """Why it was ended from outside; empty: it ended by itself."""
+
+
+class AgentProcess:
+    """An agent's command, in a session of its own and on a leash; see `leash.py`.
+
+    Args:
+        command: program and arguments.
+        log: file for the agent's output; overwritten.
+        directory: where the agent works; default: here.
+
+    Raises:
+        OSError: if writing fails.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, directory: Path | None = None) -> None:
+        environment = {**os.environ, **THREADING}
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        with log.open("wb") as output:
+            self._popen = subprocess.Popen(
+                (sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops its runs
+            )
+        self._pulse = Pulse(self._popen.pid)
+
+    def poll(self) -> End | None:
+        """Return how the agent ended, and kill the rest of its session; None while it works.
+
+        Call it often: it kills an agent that stalls.
+        """
+        if self._has_ended():
+            self.kill()
+            return End(self._popen.returncode)
+        if self._pulse.has_stalled():
+            self.kill()
+            reason = f"stalled: no sign of work for {STALL_SECONDS:.0f} s"
+            return End(self._popen.returncode, reason)
+        return None
+
+    def terminate(self) -> None:
+        """Ask the agent to end."""
+        if self._popen.returncode is None:
+            os.kill(self._popen.pid, signal.SIGTERM)
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """Kill the agent and its children once it has ended, or after the grace time."""
+        if self._popen.returncode is not None:
+            return
+        until = time.monotonic() + grace_seconds
+        while not self._has_ended() and time.monotonic() < until:
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+
+    def _has_ended(self) -> bool:
+        """Return whether the agent has ended; do not free its process number, as `wait` would."""
+        if self._popen.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._popen.pid, options) is not None
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of `/proc/<pid>/stat` after the program's name; None if the pid is gone."""
+    with contextlib.suppress(OSError):  # it has ended
+        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return None

@@ -1,0 +1,287 @@
+"""Beyond one machine: every group is a Ray task, and its record comes back in pieces.
+
+`docs/ray.md` shows how. A task runs the agent's own command on a node (`node.py`); its files
+arrive here while it runs (`mirror.py`), so that this machine holds the record. If a node is lost,
+its groups resume elsewhere from the files that have arrived.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reproduce import ROOT
+from reproduce.plan.grid import Cluster, Group, Plan
+from reproduce.run.pool import Pool, Worker
+from reproduce.run.processes import End
+from reproduce.run.progress import Progress
+from reproduce.run.ray import node
+from reproduce.run.ray.mirror import Changes, apply, read_folders
+from suite.behaviour import DECLARED
+from suite.files import NO_SPACE, write_json
+from suite.hardware import REVISION, SETTINGS, revision
+from suite.settings import UsageError
+
+CONNECT_SECONDS = 60.0
+STORE_BYTES = 2**28
+"""Size of the object store of a Ray that is started here: pieces are small and soon read."""
+CANCEL_SECONDS = 10.0
+MOST_LOSSES = 3
+"""Nodes that a group may lose in a row without a byte received; with the next one it fails."""
+CODE = ("agents", "reproduce", "suite")
+
+
+@contextlib.contextmanager
+def connect(address: str | None) -> Iterator[Cluster]:
+    """Connect to a Ray cluster, send it a copy of this code, and disconnect in the end.
+
+    Args:
+        address: `auto`: the cluster of this machine; `HOST:PORT`: the cluster with this head; None:
+            a Ray of this machine alone, started and stopped here.
+
+    Raises:
+        UsageError: if Ray is not installed or does not answer.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--launcher ray needs Ray: pip install 'encore-rl[ray]'") from None
+    _check_reachable(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    options: dict[str, Any] = {"address": address or "local"}
+    if address is None:
+        options |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    with tempfile.TemporaryDirectory(prefix="encore-code-") as folder:
+        copy_code(Path(folder))
+        options["runtime_env"] = {"working_dir": folder}
+        _init(ray, address, options)
+    try:
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        yield Cluster(address, tuple(alive))
+    finally:
+        ray.shutdown()
+
+
+def copy_code(folder: Path) -> None:
+    """Copy the files that an agent's command reads: code, settings, behaviours, a revision."""
+    for name in CODE:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (DECLARED, *ROOT.glob(SETTINGS.format(agent="*"))):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    write_json(folder / REVISION, revision())
+
+
+def _check_reachable(address: str | None) -> None:
+    """Raise a `UsageError` if nothing listens at an address; Ray itself would wait for long."""
+    if address in (None, "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise UsageError(f"--ray-address must be auto or HOST:PORT, not {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, UnicodeError) as error:
+        raise _unreachable(address, getattr(error, "strerror", None) or error) from None
+
+
+def _unreachable(address: str | None, reason: object) -> UsageError:
+    if address is None:
+        return UsageError(f"--launcher ray: Ray does not start here: {reason}")
+    head = "HOST:PORT" if address == "auto" else address
+    return UsageError(
+        f"--ray-address {address}: no Ray cluster ({reason}); this machine joins one with "
+        f"`ray start --address={head} --num-cpus=0`"
+    )
+
+
+def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+    """Call `ray.init`, without its handling of signals.
+
+    A Ray of this machine starts in this thread, since the kernel ends its processes with the thread
+    that started them. A connection is made in another thread, since it hangs if something other
+    than Ray answers.
+    """
+    errors: list[BaseException | None] = []
+
+    def init() -> None:
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+            errors.append(None)
+        except BaseException as error:
+            errors.append(error)
+
+    if address is None:
+        before = signal.getsignal(signal.SIGTERM)
+        init()
+        signal.signal(signal.SIGTERM, before)
+    else:
+        thread = threading.Thread(target=init, daemon=True)
+        thread.start()
+        thread.join(CONNECT_SECONDS)
+    if not errors:
+        raise _unreachable(address, f"no answer within {CONNECT_SECONDS:.0f} s")
+    if errors[0]:
+        raise _unreachable(address, _first_line(errors[0]).rstrip(".")) from errors[0]
+
+
+class Lost(End):
+    """The end of an agent whose node, or Ray on it, is lost; the agent is not to blame."""
+
+
+class RayPool(Pool):
+    """Groups as Ray tasks: Ray decides where and when each of them runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        assert plan.cluster is not None
+        self._cluster = plan.cluster
+        if plan.has_default_workers:  # nodes may join while it runs
+            self._most_workers = max(1, len(self._waiting))
+        self._losses: Counter[tuple[str, int]] = Counter()
+
+    def _work(self, group: Group, log: Path) -> "_RayWorker":
+        """Submit a group's task."""
+        place = Path("runs", *self._plan.directory.parts[-2:], group.runs[0].task)
+        there = [replace(run, directory=place / run.directory.name) for run in group.runs]
+        task = node.Task(
+            agent=self._plan.agent,
+            sources=self._sources,
+            arguments=self._plan.group(there).command[1:],
+            out=place.as_posix(),
+            folders=[run.directory.name for run in group.runs],
+            files=read_folders(run.directory for run in group.runs),
+        )
+        demand = self._plan.demand(group)
+        if self._retried & {(run.task, run.seed) for run in group.runs}:
+            demand = self._twice(demand)
+        log.write_bytes(b"")
+        worker = _RayWorker(group, log, task, demand)
+        self._mark(group, "waiting")
+        return worker
+
+    def _twice(self, demand: dict[str, float]) -> dict[str, float]:
+        """Return a demand, doubled as far as some node can meet it."""
+        more = {key: 2 * value for key, value in demand.items()}
+        more["GPU"] = min(more["GPU"], max(1.0, demand["GPU"]))
+        for key in ("CPU", "GPU", "memory"):
+            if not self._cluster.num_places(more):
+                more[key] = demand[key]
+        return more
+
+    def _look_after(self) -> None:
+        super()._look_after()
+        for worker in self._workers:
+            if isinstance(worker, _RayWorker) and worker.node:
+                self._mark(worker.group, "running")
+
+    def _beside(self, worker: Any) -> int:
+        workers: list[Any] = self._workers
+        return sum(other.node == worker.node for other in workers) - 1
+
+    def _make_room(self, rows: list[Progress], beside: int) -> str:
+        """Return the measure in words: `_work` will ask Ray for twice the share of a node."""
+        return "with twice its share of a node"
+
+    def _end(self, worker: Any, end: End, beside: int) -> None:
+        """Record how a worker's runs ended; place the group again if its node is lost."""
+        names = [(run.task, run.seed) for run in worker.group.runs]
+        losses = 0 if worker.has_received else self._losses[names[0]]
+        self._losses.update(dict.fromkeys(names, 0))
+        for name in names:
+            self._losses[name] = losses + isinstance(end, Lost)
+        if not isinstance(end, Lost) or losses >= MOST_LOSSES:
+            super()._end(worker, end, beside)
+            return
+        for task, seed in names:
+            self.board.notes.append(f"{task} seed {seed} is placed elsewhere: {end.reason}")
+        self._put_back(worker)
+
+
+class _RayWorker(Worker):
+    """A group's Ray task."""
+
+    def __init__(self, group: Group, log: Path, task: node.Task, demand: dict[str, float]) -> None:
+        import ray
+
+        super().__init__(group, log)
+        self.node = ""
+        """Where it runs; empty while it waits for a place."""
+        self.has_received = self._has_ended = False
+        submit = ray.remote(
+            num_cpus=demand["CPU"],
+            num_gpus=demand["GPU"],
+            memory=demand["memory"],
+            num_returns="streaming",
+            max_retries=0,
+        )
+        self._messages: Any = submit(node.work).remote(task)
+
+    def poll(self) -> End | None:
+        """Apply the changes that have arrived; return how the agent ended, None while it works."""
+        import ray
+        import ray.exceptions as errors
+
+        try:
+            while ray.wait([self._messages], timeout=0)[0]:
+                message = ray.get(next(self._messages))
+                if isinstance(message, End):
+                    self._has_ended = True
+                    return message
+                if isinstance(message, Changes):
+                    apply(message, self.group.runs[0].directory.parent, self.log)
+                    self.has_received = True
+                else:
+                    self.node = message
+        except errors.OutOfMemoryError:  # Ray's own watch over a node's memory
+            return End(-signal.SIGKILL)
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
+            return _failure(getattr(error, "cause", None) or error)
+        except errors.RayError as error:
+            return Lost(1, f"its node is lost ({type(error).__name__})")
+        except StopIteration:
+            return Lost(1, "its task ended without a message")
+        except OSError as error:
+            return _failure(error)
+        return None
+
+    def terminate(self) -> None:
+        """Let the node stop the agent and tidy up."""
+        import ray
+
+        ray.cancel(self._messages)
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """Stop the agent; if it does not stop, end the Ray worker that runs it."""
+        import ray
+
+        if self._has_ended:
+            return
+        self.terminate()
+        ended = [self._messages.completed()]
+        if not ray.wait(ended, timeout=max(grace_seconds, CANCEL_SECONDS))[0]:
+            ray.cancel(self._messages, force=True)
+            ray.wait(ended, timeout=grace_seconds)
+
+
+def _failure(error: BaseException) -> End:
+    """Return the end of a run that failed on its node, or whose files cannot be written here."""
+    kind = "not started: " if isinstance(error, UsageError) else f"{type(error).__name__}: "
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        kind = "no space: "
+    return End(1, kind + _first_line(error))
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

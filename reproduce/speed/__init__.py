@@ -1,0 +1,1 @@
+"""Throughput: workloads, shares of the machine, the gate, its history."""

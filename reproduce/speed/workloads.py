@@ -1,0 +1,677 @@
+"""Workloads whose speed is measured, and the workloads that they are measured against.
+
+A workload is repeated as often as a clock needs. It is measured against a ceiling of the machine,
+or against the plain way to do the same: another workload in the same unit, so that a share is one
+speed over another, taken in the same process. This file imports nothing of this room:
+it also runs on the code of other commits, see `serve`.
+"""
+
+import gc
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import agents
+from agents import a2c, acer, acer_continuous, impala, sac
+from suite import hardware
+from suite.affine import affine
+from suite.config import UnrollConfig
+from suite.files import write_atomically
+from suite.manifest import write_manifest
+from suite.randomness import environment_seeds
+from suite.recorder import Recorder
+from suite.replay import Replay
+from suite.settings import UsageError, nearest
+from suite.tasks import find_task
+from suite.unrolls import Unroll, UnrollReplay
+from suite.vector_env import Spaces, Step, VectorEnv
+
+CPU = torch.device("cpu")
+ONEDNN_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+"""OneDNN's `x @ w.T + b`; None where torch was built without it."""
+PRODUCTS = ("matmul-onednn", "matmul")
+"""Ceilings of an update: the core's, and that of torch's own product, which can be lower."""
+POLICIES = Path(agents.__file__).parents[1] / "results" / "published"
+HALF_CHEETAH = Spaces((17,), 6, (-1.0,) * 6, (1.0,) * 6)
+CARTPOLE, PONG = Spaces((4,), 2), Spaces((4, 84, 84), 6)
+TRAINED = {
+    "sac": ("sac-mujoco/jaxrl/HalfCheetah-v4/seed-1", HALF_CHEETAH, (256, 256)),
+    "a2c": ("a2c-classic/*/CartPole-v1/seed-1", CARTPOLE, (64, 64)),  # older: `paper`
+}
+"""Published policies: folder, spaces and widths of the hidden layers."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workload, ready to be repeated."""
+
+    repeat: Callable[[], object]
+    """Does the work once. All repetitions are alike: nothing grows, nothing runs out."""
+    against: tuple[str, ...] = ()
+    """Workloads in the same unit to compare with: first the ceiling, then plain ways."""
+    known_amount: int | float | None = None
+    """Work of one repetition, in `unit`; None: its FLOPs, which are counted."""
+    unit: str = "FLOP"
+    """`FLOP`, `B` (bytes read and written), `steps`, `actions` or `files`."""
+
+    @cached_property
+    def amount(self) -> int | float:
+        """Return the work of one repetition, in `unit`."""
+        if self.known_amount is not None:
+            return self.known_amount
+        self.repeat()
+        return float(count_flops(self.repeat))
+
+
+def count_flops(repeat: Callable[[], object]) -> int:
+    """Return the floating-point operations of matrix products and convolutions in `repeat`."""
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+
+    mapping = {} if ONEDNN_LINEAR is None else {ONEDNN_LINEAR: _affine_flops}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        repeat()
+    return counter.get_total_flops()
+
+
+def _affine_flops(inputs: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    """Return the FLOPs of oneDNN's `inputs @ weight.T`, which torch does not count."""
+    return 2 * math.prod(inputs) * weight[0]
+
+
+# -- ceilings and plain ways ------------------------------------------------------------------
+
+
+def matmul(_: Path) -> Work:
+    """Multiply two 256 x 256 matrices in single precision on one core."""
+    left, right, out = torch.randn(3, 256, 256)
+    return Work(lambda: torch.mm(left, right, out=out), known_amount=2 * 256**3)
+
+
+def matmul_onednn(_: Path) -> Work:
+    """Multiply them by oneDNN, which uses all instructions of any maker's processor."""
+    left, right = torch.randn(2, 256, 256)
+    transposed = right.t().contiguous()
+    if ONEDNN_LINEAR is None:
+        return Work(lambda: torch.mm(left, right), known_amount=2 * 256**3)
+    repeat = partial(ONEDNN_LINEAR, left, transposed, None, "none", [], "")
+    return Work(repeat, known_amount=2 * 256**3)
+
+
+def memory(_: Path) -> Work:
+    """Make a copy that is too large for any cache; bytes read and written."""
+    source = torch.ones(2**23)
+    target = torch.empty_like(source)
+    return Work(lambda: target.copy_(source), known_amount=2 * source.nbytes, unit="B")
+
+
+def append(folder: Path) -> Work:
+    """Open two files, append a line to each and close them."""
+
+    def repeat() -> None:
+        for name in ("a.csv", "b.csv"):
+            with (folder / name).open("a") as file:
+                file.write("1000,1000,0.1,0.2,0.3,0.4\n")
+
+    return Work(repeat, known_amount=2, unit="files")
+
+
+def simulator(task: str, num_envs: int, _: Path) -> Work:
+    """Step envpool itself, without our adapter."""
+    env, actions = _environment(task, num_envs)
+    pool = env._pool
+    kind = np.float64 if env.action_shape else np.int32
+    rows = cycle([a.reshape(num_envs, *env.action_shape).astype(kind) for a in actions])
+
+    def repeat() -> None:
+        pool.send(next(rows))
+        pool.recv()
+
+    return Work(repeat, known_amount=num_envs, unit="steps")
+
+
+def plain_affine(_: Path) -> Work:
+    """Run torch's own affine layer of 256 units, forwards and backwards."""
+    return _layer(torch.addmm)
+
+
+def plain_acting(agent: str, batch: int, _: Path) -> Work:
+    """Run the policy's perceptron as anybody would write it: torch from numpy to numpy."""
+    spaces, hidden_sizes = TRAINED[agent][1:]
+    (width,), outputs, continuous = spaces.obs_shape, spaces.num_outputs, spaces.continuous
+    sizes = (width, *hidden_sizes, 2 * outputs if continuous else outputs)
+    layers: list[torch.nn.Module] = []
+    for inputs, units in pairwise(sizes):
+        layers += [torch.nn.Linear(inputs, units), torch.nn.ReLU()]
+    network, obs = torch.nn.Sequential(*layers[:-1]), np.zeros((batch, width), dtype=np.float32)
+
+    def repeat() -> np.ndarray:
+        with torch.no_grad():
+            answer = network(torch.from_numpy(obs))
+            chosen = answer[:, :outputs].tanh() if continuous else answer.argmax(-1)
+        return chosen.numpy()
+
+    return Work(repeat, known_amount=batch, unit="actions")
+
+
+# -- what is measured -------------------------------------------------------------------------
+
+
+def affine_layer(_: Path) -> Work:
+    """Run the same layer by `suite.affine`."""
+    return replace(_layer(affine), against=(*PRODUCTS, "plain-affine"))
+
+
+def adapter(task: str, num_envs: int, ceiling: str, _: Path) -> Work:
+    """Make a vector step through the adapter, simulator included."""
+    env, actions = _environment(task, num_envs)
+    rows = cycle(actions)
+    return Work(lambda: env.step(next(rows)), (ceiling,), num_envs, "steps")
+
+
+def acting(agent: str, batch: int, _: Path) -> Work:
+    """Compute a trained policy's actions for a batch of observations, from numpy to numpy."""
+    pattern, spaces = TRAINED[agent][:2]
+    policy = agents.load_policy(next(POLICIES.glob(pattern)))
+    obs = np.zeros((batch, *spaces.obs_shape), dtype=np.float32)
+    return Work(lambda: policy(obs), (f"plain-act-{agent}-{batch}",), batch, "actions")
+
+
+def update_sac(num_seeds: int, _: Path) -> Work:
+    """Make a gradient step of the paper's networks, for one seed or several in one process."""
+    config = sac.Config(seeds=tuple(range(1, num_seeds + 1)))
+    learner = sac.make_learner(config, 17, 6, CPU)
+    generator = np.random.default_rng(0)
+    indices = torch.from_numpy(generator.integers(0, 10_000, (num_seeds, config.batch_size)))
+    batch = _sac_replay(10_000, num_seeds).batch(indices)
+    noise = torch.from_numpy(_normal(generator, 2, num_seeds, config.batch_size, 6))
+    against = (*PRODUCTS, "update-sac") if num_seeds > 1 else PRODUCTS
+    return Work(lambda: sac.update(learner, config, batch, noise, 0), against)
+
+
+def _default(agent: Any, suite: str) -> Any:
+    """Return the settings that an agent takes on a suite: the first of them, at any commit."""
+    return next(preset.config for (of, _), preset in agent.PRESETS.items() if of == suite)
+
+
+def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
+    """Make a gradient step on one unroll."""
+    config = _default(a2c, suite)
+    learner = a2c.make_learner(config, spaces, CPU)
+    batch = _unroll(config, spaces).transitions(config.gamma, config.time_limit_is_terminal)
+    return Work(lambda: a2c.update(learner, config, batch, 1e-4), PRODUCTS)
+
+
+def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
+    """Make a gradient step on the unrolls of eight environments."""
+    config = replace(_default(impala, suite), num_envs=8, num_minibatches=1)
+    learner = impala.make_learner(config, spaces, CPU)
+    batch = impala.Collected(_unroll(config, spaces)).transitions(config)
+    return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)
+
+
+def update_acer(_: Path) -> Work:
+    """Make a gradient step on one replayed unroll of every environment."""
+    config, replay = _acer_replay()
+    learner = acer.make_learner(config, CARTPOLE, CPU)
+    batch = replay.sample(np.random.default_rng(0))
+    return Work(lambda: acer.update(learner, config, batch, 1e-4), PRODUCTS)
+
+
+def update_acer_continuous(_: Path) -> Work:
+    """Make a gradient step on replayed unrolls."""
+    config, replay = _acer_continuous_replay()
+    learner = acer_continuous.make_learner(config, HALF_CHEETAH, CPU)
+    generator = np.random.default_rng(0)
+    batch = replay.sample_any(generator, config.batch_unrolls)
+    shape = (config.num_action_samples + 1, *batch.rewards.shape, HALF_CHEETAH.num_outputs)
+    noise = torch.from_numpy(_normal(generator, *shape))
+    return Work(lambda: acer_continuous.update(learner, config, batch, noise, 1e-4), PRODUCTS)
+
+
+def vtrace(_: Path) -> Work:
+    """Compute targets and advantages of the paper's batch of 32 unrolls of 20 steps."""
+    log_rhos, rewards, values = torch.randn(3, 20, 32)
+    discounts, last = torch.full((20, 32), 0.99), torch.randn(32)
+    arguments = (log_rhos, discounts, rewards, values, last)
+    size = sum(tensor.nbytes for tensor in (*arguments, rewards, values))
+    return Work(lambda: impala.vtrace_from_importance_weights(*arguments), ("memory",), size, "B")
+
+
+def retrace(_: Path) -> Work:
+    """Compute targets of 16 unrolls of 20 steps."""
+    rewards, q_values, next_values = torch.randn(3, 20, 16)
+    discounts, ones = torch.full((20, 16), 0.99), torch.ones(20, 16)
+    arguments = (rewards, discounts, ones, q_values, next_values, ones)
+    size = sum(tensor.nbytes for tensor in (*arguments, rewards))
+    return Work(lambda: acer.retrace(*arguments), ("memory",), size, "B")
+
+
+def sample_sac(_: Path) -> Work:
+    """Gather 256 of 100,000 transitions; bytes read and written."""
+    replay, generator = _sac_replay(100_000), np.random.default_rng(0)
+
+    def repeat() -> object:
+        return replay.batch(torch.from_numpy(generator.integers(0, 100_000, (1, 256))))
+
+    return Work(repeat, ("memory",), 2 * 256 * 42 * 4, "B")
+
+
+def sample_acer(_: Path) -> Work:
+    """Gather one unroll of every environment; bytes read and written."""
+    replay = _acer_replay()[1]
+    generator = np.random.default_rng(0)
+    size = 2 * sum(tensor.nbytes for tensor in replay.sample(generator))
+    return Work(lambda: replay.sample(generator), ("memory",), size, "B")
+
+
+def recorder(folder: Path) -> Work:
+    """Record one log interval: metrics, timing and a flush of both files."""
+    record = Recorder(folder, {"agent": "sac"}, [1])
+    metrics = {name: np.zeros(1) for name in ("critic_loss", "q_value", "actor_loss", "entropy")}
+    return Work(
+        lambda: record.log(1000, 1000, metrics, {"reward": np.zeros(1)}),
+        ("append",),
+        2,
+        "files",
+    )
+
+
+def gather(folder: Path) -> Work:
+    """Gather 30 runs of 1,000,000 steps and bootstrap them; bytes of their files."""
+    from reproduce.gather import collect  # slow to import
+    from reproduce.judge.statistics import bootstrap_band, iqm, stratified_bootstrap
+    from reproduce.plan.grid import make_plan
+
+    tasks, seeds = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"), range(1, 11)
+    plan = make_plan(
+        "sac",
+        "mujoco",
+        tasks=tasks,
+        seeds=tuple(seeds),
+        env_steps=1_000_000,
+        runs_dir=folder,
+        published=False,
+    )
+    runs = plan.runs()
+    config = replace(_default(sac, "mujoco"), env_steps=1_000_000)
+    first = runs[0].directory
+    with _silence():
+        _record_run(first.parent, config)
+    record = json.loads((first / "run.json").read_text())
+    for run in runs[1:]:
+        shutil.copytree(first, run.directory)
+        updates = run.directory / "updates.csv"
+        head, row, rest = updates.read_text().split("\n", 2)
+        updates.write_text(f"{head}\n{row}{run.seed}\n{rest}")  # no two seeds have the same losses
+        of_run = {"task": run.task, "seeds": [run.seed]}
+        said = {"task": run.task, "seed": run.seed, "config": record["config"] | of_run}
+        content = json.dumps(record | said).encode()
+        write_manifest(run.directory, content)
+        write_atomically(run.directory / "run.json", content)
+    assert all(run.status == "finished" for run in plan.runs())
+
+    def repeat() -> None:
+        collect.collect_runs(plan)
+        collect.collect_throughput(plan)
+        scores, curves = collect.collect_scores(plan), collect.collect_curves(plan)
+        of_tasks = [of_task.score.to_numpy() for _, of_task in scores.groupby("task")]
+        stratified_bootstrap(of_tasks, iqm, seed=0)
+        for _, of_task in curves.groupby("task"):
+            rows = of_task.pivot(index="seed", columns="env_steps", values="mean_return")
+            bootstrap_band(rows.to_numpy(), seed=0)
+
+    size = sum(path.stat().st_size for path in folder.rglob("*.csv"))
+    return Work(repeat, ("memory",), size, "B")
+
+
+def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) -> Work:
+    """Train for a short time with the preset's settings, set-up included; environment steps."""
+    module = getattr(agents, agent)
+    settings = {"learning_starts": 200} if agent == "sac" else {}
+    config = replace(
+        _default(module, suite),
+        task=task,
+        env_steps=env_steps,
+        evaluation_interval=env_steps,
+        evaluation_episodes=1,
+        device="cpu",
+        **settings,
+    )
+
+    def repeat() -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as fresh, _silence():
+            module.train(config, Recorder(Path(fresh), {"agent": agent}, config.seeds))
+
+    against = (f"simulator-{task.partition('-')[0]}-{config.num_envs}",)
+    return Work(repeat, against, env_steps, "steps")
+
+
+Builder = Callable[[Path], Work]
+PLAIN: Mapping[str, Builder] = {
+    "matmul": matmul,
+    "matmul-onednn": matmul_onednn,
+    "memory": memory,
+    "append": append,
+    "plain-affine": plain_affine,
+    **{
+        f"plain-act-{agent}-{batch}": partial(plain_acting, agent, batch)
+        for agent in TRAINED
+        for batch in (1, 16)
+    },
+    **{
+        f"simulator-{task.partition('-')[0]}-{num_envs}": partial(simulator, task, num_envs)
+        for task, num_envs in (
+            *(("HalfCheetah-v4", 1), ("HalfCheetah-v4", 8), ("Pong-v5", 8), ("Pong-v5", 16)),
+            *(("InvertedPendulum-v4", 1), ("InvertedPendulum-v4", 16)),
+            *(("CartPole-v1", 8), ("CartPole-v1", 16)),
+        )
+    },
+}
+"""Ceilings of the machine, and plain ways to do the measured work."""
+MEASURED: Mapping[str, Builder] = {
+    "affine": affine_layer,
+    **{
+        f"adapter-{task.partition('-')[0]}-{num_envs}": partial(
+            adapter, task, num_envs, f"simulator-{task.partition('-')[0]}-{num_envs}"
+        )
+        for task, num_envs in (
+            *(("HalfCheetah-v4", 1), ("HalfCheetah-v4", 8), ("Pong-v5", 8), ("Pong-v5", 16)),
+        )
+    },
+    **{
+        f"act-{agent}-{batch}": partial(acting, agent, batch)
+        for agent in TRAINED
+        for batch in (1, 16)
+    },
+    "update-sac": partial(update_sac, 1),
+    "update-sac-4": partial(update_sac, 4),
+    "update-a2c": partial(update_a2c, "classic", CARTPOLE),
+    "update-a2c-Pong": partial(update_a2c, "atari", PONG),
+    "update-impala": partial(update_impala, "classic", CARTPOLE),
+    "update-impala-Pong": partial(update_impala, "atari", PONG),
+    "update-acer": update_acer,
+    "update-acer_continuous": update_acer_continuous,
+    "vtrace": vtrace,
+    "retrace": retrace,
+    "sample-sac": sample_sac,
+    "sample-acer": sample_acer,
+    "recorder": recorder,
+    "gather": gather,
+    "train-sac": partial(training, "sac", "InvertedPendulum-v4", "mujoco", 500),
+    "train-a2c": partial(training, "a2c", "CartPole-v1", "classic", 4_000),
+    "train-impala": partial(training, "impala", "CartPole-v1", "classic", 8_000),
+    "train-acer": partial(training, "acer", "CartPole-v1", "classic", 3_200),
+    "train-acer_continuous": partial(
+        training, "acer_continuous", "InvertedPendulum-v4", "mujoco", 3_200
+    ),
+}
+"""Every workload that has a share."""
+WORKLOADS: Mapping[str, Builder] = {**PLAIN, **MEASURED}
+GATED = tuple(
+    name for name in MEASURED if not name.startswith(("train-", "gather", "recorder", "sample-"))
+)
+"""Workloads that are short enough for a gate and independent of the disk."""
+UPDATES = tuple(name for name in MEASURED if name.startswith("update-"))
+"""Gradient steps, which the exact tier counts."""
+
+
+def check_names(names: Sequence[str], known: Collection[str], what: str = "workload") -> None:
+    """Check that all names are known.
+
+    Raises:
+        UsageError: for the first unknown one.
+    """
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no such {what} {name!r}{nearest(name, known)}")
+
+
+@contextmanager
+def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
+    """Build workloads by name, in folders that are removed afterwards.
+
+    Raises:
+        UsageError: for an unknown name.
+    """
+    check_names(names, WORKLOADS)
+    getattr(hardware, "use_threads", torch.set_num_threads)(1)  # commits before it lack the first
+    with tempfile.TemporaryDirectory() as directory:
+        works = {}
+        for name in names:
+            folder = Path(directory) / name
+            folder.mkdir()
+            torch.manual_seed(0)
+            works[name] = WORKLOADS[name](folder)
+        yield works
+
+
+@contextmanager
+def pinned(name: str) -> Iterator[None]:
+    """Keep this thread, and those it starts, on one core; trainings may use all.
+
+    A simulator's thread and ours wait for each other; on one core they change places at once, while
+    waking another core can take longer than a step.
+    """
+    hardware.machine()  # remembers how many cores there are, before only one is left
+    cores = os.sched_getaffinity(0)
+    if not name.startswith("train-"):
+        os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def serve() -> None:
+    """Serve `gate.Worker`: read orders from stdin, answer with timings.
+
+    The first answer is the folder whose code runs. An order "name slowdown" forks a process that
+    builds the work and answers "ready", or the error. It then answers each line "count" with the
+    seconds of that many repetitions. An empty line ends it; the answer is "ended". `slowdown`
+    multiplies the time of every repetition by busy waiting, to measure how well the gate finds
+    slow code.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the work's own output is not an answer
+    print(Path(agents.__file__).parents[1], file=answers, flush=True)
+    while order := sys.stdin.readline():
+        if order.strip():
+            _in_child(order, answers)
+        print("ended", file=answers, flush=True)
+
+
+def _in_child(order: str, answers: TextIO) -> None:
+    """Fork a process for an order and wait for its end."""
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    try:
+        name, slowdown = order.split()
+        _serve_one(name, float(slowdown), answers)
+    except Exception as error:  # the other side says it in one line
+        print(f"{type(error).__name__}: {error}".split("\n")[0], file=answers, flush=True)
+        sys.stdin.readline()
+    os._exit(0)
+
+
+def _serve_one(name: str, slowdown: float, answers: TextIO) -> None:
+    with pinned(name), built([name]) as works:
+        repeat = works[name].repeat
+        if slowdown > 1:
+            repeat = partial(_slowly, repeat, slowdown)
+        repeat()
+        print("ready", file=answers, flush=True)
+        while count := sys.stdin.readline().strip():
+            print(time_repetitions(repeat, int(count)), file=answers, flush=True)
+
+
+def time_repetitions(repeat: Callable[[], object], count: int) -> float:
+    """Return the seconds that `count` repetitions take, with the garbage collector off."""
+    gc.disable()
+    started = time.perf_counter()
+    for _ in range(count):
+        repeat()
+    seconds = time.perf_counter() - started
+    gc.enable()
+    return seconds
+
+
+def _slowly(repeat: Callable[[], object], slowdown: float) -> None:
+    started = time.perf_counter()
+    repeat()
+    until = started + slowdown * (time.perf_counter() - started)
+    while time.perf_counter() < until:
+        pass
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Drop a training's output."""
+    with Path(os.devnull).open("w") as sink, redirect_stdout(sink):
+        yield
+
+
+def _layer(function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Work:
+    bias = torch.zeros(256, requires_grad=True)
+    inputs, weight = (torch.randn(256, 256, requires_grad=True) for _ in range(2))
+    gradient = torch.randn(256, 256)
+
+    def repeat() -> object:
+        outputs = function(bias, inputs, weight)
+        return torch.autograd.grad(outputs, (bias, inputs, weight), gradient)
+
+    return Work(repeat)
+
+
+def _environment(task: str, num_envs: int) -> tuple[VectorEnv, list[np.ndarray]]:
+    """Return an environment and 64 random actions for it, `[1, N, ...]` each."""
+    seeds = environment_seeds([1], num_envs, "benchmark")
+    env = VectorEnv(find_task(task), seeds)
+    env.reset()
+    generator = np.random.default_rng(0)
+    if env.action_shape:
+        size = (64, 1, num_envs, *env.action_shape)
+        return env, list(generator.uniform(env.action_low[0], env.action_high[0], size))
+    return env, list(generator.integers(0, env.num_actions, (64, 1, num_envs)))
+
+
+def _normal(generator: np.random.Generator, *shape: int) -> np.ndarray:
+    return generator.standard_normal(shape, dtype=np.float32)
+
+
+def _observations(generator: np.random.Generator, num_envs: int, spaces: Spaces) -> np.ndarray:
+    shape = (num_envs, *spaces.obs_shape)
+    if len(spaces.obs_shape) == 3:
+        return generator.integers(0, 256, shape, dtype=np.uint8)
+    return _normal(generator, *shape)
+
+
+def _actions(generator: np.random.Generator, shape: Sequence[int], spaces: Spaces) -> np.ndarray:
+    if spaces.continuous:
+        return generator.uniform(-1, 1, shape).astype(np.float32)
+    return generator.integers(0, spaces.num_outputs, shape)
+
+
+def _sac_replay(size: int, num_seeds: int = 1) -> Replay:
+    replay = Replay(num_seeds, size, 1000, 17, 6, CPU)
+    generator = np.random.default_rng(0)
+    for _ in range(size // 1000):
+        obs = _normal(generator, num_seeds, 1000, 17)
+        actions = _actions(generator, (num_seeds, 1000, 6), HALF_CHEETAH)
+        rewards = _normal(generator, num_seeds, 1000)
+        replay.add(obs, actions, rewards, np.zeros_like(rewards), obs)
+    return replay
+
+
+def _step(generator: np.random.Generator, num_envs: int, spaces: Spaces) -> Step:
+    """Return a possible outcome of a step, `[1, N, ...]`; few episodes end."""
+    obs = _observations(generator, num_envs, spaces)[None]
+    rewards, ends = _normal(generator, 1, num_envs), generator.random((1, num_envs)) < 0.02
+    no, yes = np.zeros_like(ends), np.ones_like(ends)
+    zeros = np.zeros_like(rewards)
+    return Step(obs, obs, rewards, rewards, ends, no, yes, ends, zeros, zeros)
+
+
+def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
+    """Return an unroll of random steps, as if a policy had collected it."""
+    generator = np.random.default_rng(0)
+    unroll = Unroll(spaces, config.num_envs, config.unroll_length, CPU, keeps_outputs=True)
+    for t in range(config.unroll_length + 1):
+        unroll.put_obs(t, _observations(generator, config.num_envs, spaces))
+    unroll.actions.copy_(torch.from_numpy(_actions(generator, unroll.actions.shape, spaces)))
+    unroll.behaviour.copy_(torch.from_numpy(_normal(generator, *unroll.behaviour.shape)))
+    outcomes = unroll.outcomes
+    outcomes.rewards[:] = _normal(generator, *outcomes.rewards.shape)
+    outcomes.terminations[:] = generator.random(outcomes.rewards.shape) < 0.02
+    outcomes.valid[:] = True
+    return unroll
+
+
+def _filled_replay(
+    config: acer.Config | acer_continuous.Config, spaces: Spaces, behaviour: np.ndarray
+) -> UnrollReplay:
+    """Return a replay of random steps; the policy that acts is always `behaviour`, `[N, D]`."""
+    replay, generator = (
+        UnrollReplay(spaces, config, behaviour.shape[1], CPU),
+        np.random.default_rng(0),
+    )
+    replay.put_first_obs(_observations(generator, config.num_envs, spaces))
+    shape = (config.num_envs, spaces.num_outputs) if spaces.continuous else (config.num_envs,)
+    for _ in range(4 * config.unroll_length):
+        actions = _actions(generator, shape, spaces)
+        replay.add(actions, behaviour, _step(generator, config.num_envs, spaces))
+    return replay
+
+
+def _acer_replay() -> tuple[acer.Config, UnrollReplay]:
+    config = _default(acer, "classic")
+    log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
+    return config, _filled_replay(config, CARTPOLE, log_probs)
+
+
+def _acer_continuous_replay() -> tuple[acer_continuous.Config, UnrollReplay]:
+    config = _default(acer_continuous, "mujoco")
+    policy = np.zeros((config.num_envs, 12), dtype=np.float32)
+    policy[:, 6:] = math.log(0.3)
+    return config, _filled_replay(config, HALF_CHEETAH, policy)
+
+
+def _record_run(directory: Path, config: sac.Config) -> None:
+    """Write the record of a run of 1,000,000 steps, as training on HalfCheetah would."""
+    run = {"agent": "sac", "suite": "mujoco", "source": "paper", "task": config.task}
+    record = Recorder(directory, {**run, "config": vars(config), "command": ""}, [1])
+    generator = np.random.default_rng(0)
+    names = ("critic_loss", "q_value", "actor_loss", "entropy", "alpha", "weight_norm")
+    step = _step(generator, 1, HALF_CHEETAH)._replace(episode_ends=np.ones((1, 1), dtype=bool))
+    for env_steps in range(1_000, config.env_steps + 1, 1_000):
+        episode = step._replace(
+            episode_returns=generator.normal(9_000, 500, (1, 1)),
+            episode_lengths=np.full((1, 1), 1_000),
+        )
+        record.episodes(env_steps, episode)
+        if env_steps % config.evaluation_interval == 0:
+            record.evaluation(
+                env_steps, generator.normal(9_000, 500, (1, config.evaluation_episodes))
+            )
+        num_updates = max(env_steps - config.learning_starts, 0)
+        record.log(env_steps, num_updates, {name: generator.random(1) for name in names}, {})
+    record.finish()
+
+
+if __name__ == "__main__":
+    serve()

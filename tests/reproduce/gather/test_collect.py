@@ -1,0 +1,386 @@
+"""What runs recorded becomes tables without a row too many, too few or made up."""
+
+import copy
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reproduce.gather import collect
+from reproduce.plan.grid import Plan, make_plan
+from reproduce.report.page import COLUMNS
+
+pytestmark = pytest.mark.usefixtures("published")
+
+TASK = "Pendulum-v1"
+RecordRun = Callable[..., Path]
+Reseal = Callable[[Path], None]
+
+
+def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
+    """Runs of 1,000 steps of Pendulum on a CPU, evaluated every 50."""
+    standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu"}
+    standard["settings"] = ["evaluation_interval=50"]
+    return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
+
+
+def by_training(plan: Plan) -> Plan:
+    """The same plan, scored by its training episodes, which SAC itself never is."""
+    config = copy.copy(plan.config)
+    object.__setattr__(config, "evaluation_rule", "training")
+    return dataclasses.replace(plan, config=config)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", []),
+        ("a,b", []),
+        ("a,b\n", []),
+        ("a,b\n1,2", []),
+        ("a,b\n1,2\n", [(1, 2)]),
+        ("a,b\n1,2\n3", [(1, 2)]),
+        ("a,b\n1,2\n3,4", [(1, 2)]),
+        ("a,b\n1,2\n3,4\n", [(1, 2), (3, 4)]),
+    ],
+)
+def test_a_torn_line_is_no_row(
+    content: str, expected: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    """A line without its end may be half a number: it is dropped even where it looks whole."""
+    path = tmp_path / "table.csv"
+    assert collect.read_table(path).empty
+    path.write_text(content)
+    table = collect.read_table(path)
+    assert [tuple(row) for row in table.to_numpy()] == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "file", "columns"),
+    [
+        ("deterministic", "evaluations.csv", "env_steps,mean_return,return_0"),
+        ("sampled", "evaluations.csv", "env_steps,mean_return,return_0"),
+        ("training", "episodes.csv", "env_steps,episode_return,episode_length"),
+    ],
+)
+@pytest.mark.parametrize("scale", [1, 3, 7, 100, 12_345, 300_000])
+def test_a_score_is_the_mean_of_its_window_and_nothing_else(
+    rule: str, file: str, columns: str, scale: int, tmp_path: Path
+) -> None:
+    """The window is (0.9 t, t]: 0.9 t itself is out, t is in, at every magnitude of t."""
+    steps = 10 * scale
+    inside = {9 * scale + 1: 2.0, steps: 6.0}
+    outside = {1: 1e6, 9 * scale - 1: 1e6, 9 * scale: 1e6, steps + 1: 1e6}
+    rows = sorted({**outside, **inside}.items())
+    lines = [columns, *(f"{step},{value},0.5" for step, value in rows)]
+    (tmp_path / file).write_text("\n".join(lines) + "\n")
+    assert collect.score(tmp_path, rule, steps) == np.mean(list(inside.values()))
+
+
+LATE = {304: 3.0, 600: 6.0, 904: 9.0, 998: 10.0}
+"""Returns by step of an agent that acts 8 steps between updates: due at 300, 600, 900 and 1000."""
+
+
+def test_a_late_evaluation_counts_at_the_step_it_was_due(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """The one due at 0.9 t falls out of the window, as the reference's does; the last is at t."""
+    plan = pendulum(tmp_path, [1, 2, 3], settings=["evaluation_interval=300"])
+    folder = record_run(plan, TASK, 1, LATE)
+    record_run(plan, TASK, 2, {301: 3.0, 607: 6.0, 900: 9.0, 993: 10.0})
+    record_run(plan, TASK, 3, {302: 3.0, 601: 6.0, 903: 9.0}, status="running")
+    assert collect.score(folder, "deterministic", 1000) == 10.0
+    steps = collect.collect_curves(plan).groupby("seed").env_steps.apply(list).to_dict()
+    assert steps == {1: [300, 600, 900, 1000], 2: [300, 600, 900, 1000], 3: [300, 600, 900]}
+
+
+@pytest.mark.parametrize(("env_steps", "inside"), [(400, 1), (1000, 2), (1400, 3), (2000, 4)])
+def test_a_window_holds_as_many_evaluations_as_the_references(
+    env_steps: int, inside: int, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Of one and the same step t, `references` counts 0.9 t / interval out, rounded down."""
+    plan = pendulum(tmp_path, [1], env_steps=env_steps)
+    last = env_steps - 4
+    late = {step + 7: 0.0 for step in range(50, last, 50)} | {last: 0.0}
+    table = collect.evaluations(record_run(plan, TASK, 1, late))
+    window = (10 * table.env_steps > 9 * env_steps) & (table.env_steps <= env_steps)
+    assert window.sum() == inside == env_steps // 50 - 9 * env_steps // 500
+
+
+def test_every_episode_of_the_window_weighs_the_same(tmp_path: Path) -> None:
+    """Training episodes that end at the same step, in several environments, all count."""
+    rows = "900,5.0,9\n901,1.0,9\n901,2.0,9\n1000,9.0,9\n1001,5.0,9\n"
+    (tmp_path / "episodes.csv").write_text("env_steps,episode_return,episode_length\n" + rows)
+    assert collect.score(tmp_path, "training", 1000) == 4.0
+
+
+@pytest.mark.parametrize("rule", ["deterministic", "sampled", "training"])
+def test_no_evaluation_in_the_window_is_no_score(rule: str, tmp_path: Path) -> None:
+    """Neither an absent file nor an early evaluation is extrapolated to the end."""
+    assert math.isnan(collect.score(tmp_path, rule, 1000))
+    (tmp_path / "evaluations.csv").write_text("env_steps,mean_return\n900,5.0\n")
+    (tmp_path / "episodes.csv").write_text("env_steps,episode_return,episode_length\n900,5.0,9\n")
+    assert math.isnan(collect.score(tmp_path, rule, 1000))
+
+
+def test_a_curve_of_evaluations_is_the_evaluations_up_to_the_plans_steps(tmp_path: Path) -> None:
+    """A longer run is cut, and no point is made up."""
+    rows = "100,1.5,9\n200,2.5,9\n1000,3.5,9\n1001,9.0,9\n"
+    (tmp_path / "evaluations.csv").write_text("env_steps,mean_return,return_0\n" + rows)
+    table = collect.curve(tmp_path, "deterministic", 1000)
+    assert table.to_dict("list") == {"env_steps": [100, 200, 1000], "mean_return": [1.5, 2.5, 3.5]}
+
+
+def test_a_curve_of_episodes_has_the_score_at_each_of_its_points(tmp_path: Path) -> None:
+    """Points are hundredths of the plan; where no episode ended there is none."""
+    rows = "95,10.0,9\n100,20.0,9\n500,30.0,9\n1000,50.0,9\n1100,9.0,9\n"
+    (tmp_path / "episodes.csv").write_text("env_steps,episode_return,episode_length\n" + rows)
+    table = collect.curve(tmp_path, "training", 1000).set_index("env_steps").mean_return
+    expected = {100: 15.0, 500: 30.0, 510: 30.0, 550: 30.0, 1000: 50.0}
+    assert table[list(expected)].to_dict() == expected
+    assert not set(table.index) & {90, 120, 490, 560, 990, 1100}
+    assert set(table.index) <= {10 * k for k in range(1, 101)}
+
+
+def test_speed_excludes_the_warm_up(tmp_path: Path) -> None:
+    """From the first row with updates: 600 steps and 300 updates in 30 s, shares by duration."""
+    header = "env_steps,num_updates,wall_seconds,env_steps_per_second"
+    shares = ",environment_share,acting_share,learning_share,evaluation_share"
+    rows = (
+        "1000,0,2.0,500.0,0.9,0.1,0.0,0.0\n"  # warm-up: fast
+        "1200,100,20.0,11.1,0.9,0.05,0.05,0.0\n"  # compiles: slow
+        "1400,200,30.0,20.0,0.1,0.2,0.5,0.1\n"  # 10 s
+        "1800,400,50.0,20.0,0.4,0.2,0.2,0.1\n"  # 20 s
+        "2000,500,99.0,2"  # torn
+    )
+    (tmp_path / "timing.csv").write_text(header + shares + "\n" + rows)
+    speed = collect.throughput(tmp_path)
+    assert speed == pytest.approx(
+        {
+            "env_steps": 1800,
+            "num_updates": 400,
+            "wall_seconds": 50.0,
+            "env_steps_per_second": 600 / 30,
+            "updates_per_second": 300 / 30,
+            "environment_share": (0.1 * 10 + 0.4 * 20) / 30,
+            "acting_share": 0.2,
+            "learning_share": (0.5 * 10 + 0.2 * 20) / 30,
+            "other_share": 0.2,
+        }
+    )
+
+
+def test_shares_of_two_threads_add_up_to_two(tmp_path: Path) -> None:
+    """One acts while another learns: what neither does is idle, and none of it is lost."""
+    (tmp_path / "timing.csv").write_text(
+        "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share,"
+        "evaluation_share,learner_idle_share,actor_idle_share\n"
+        "100,10,1.0,0.7,0.2,0.6,0.0,0.4,0.1\n"
+        "200,20,2.0,0.7,0.2,0.6,0.0,0.4,0.1\n"
+    )
+    speed = collect.throughput(tmp_path)
+    assert speed is not None
+    shares = {name: value for name, value in speed.items() if name.endswith("_share")}
+    assert shares["learner_idle_share"] == pytest.approx(0.4)
+    assert shares["actor_idle_share"] == pytest.approx(0.1)
+    assert shares["other_share"] == pytest.approx(2 - 0.7 - 0.2 - 0.6)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2])
+def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) -> None:
+    """One row after the warm-up has no duration."""
+    header = "env_steps,num_updates,wall_seconds,env_steps_per_second,environment_share"
+    rows = ["1000,0,2.0,500.0,0.5,0.5,0.0,0.0", "2000,1,3.0,500.0,0.5,0.5,0.0,0.0"][:num_rows]
+    lines = [header + ",acting_share,learning_share,evaluation_share", *rows]
+    (tmp_path / "timing.csv").write_text("\n".join(lines) + "\n")
+    assert collect.throughput(tmp_path) is None
+    assert collect.throughput(tmp_path / "nowhere") is None
+
+
+def test_only_finished_runs_give_scores(tmp_path: Path, record_run: RecordRun) -> None:
+    """Killed, crashed and diverged runs have evaluations in the window, and still no score."""
+    plan = pendulum(tmp_path, [1, 2, 3, 4, 5])
+    statuses = ["finished", "running", "failed", "diverged"]
+    for seed, status in enumerate(statuses, start=1):
+        record_run(plan, TASK, seed, {950: 10.0 * seed, 1000: 20.0 * seed}, status=status)
+    table = collect.collect_scores(plan)
+    assert table.to_dict("records") == [
+        {"task": TASK, "seed": 1, "env_steps": 1000, "score": 15.0, "rule": "deterministic"}
+    ]
+    curves = collect.collect_curves(plan)
+    assert curves.groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
+
+
+def test_a_finished_run_without_a_score_counts_as_failed(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A longer run evaluated at other steps has no score here: it says so, and none is lost."""
+    plan = pendulum(tmp_path, [1, 2])
+    record_run(plan, TASK, 1, {950: 4.0, 1000: 6.0})
+    record_run(plan, TASK, 2, {900: 5.0, 1100: 7.0, 2000: 9.0}, env_steps=2000)
+    assert collect.collect_scores(plan)[["seed", "score"]].to_numpy().tolist() == [[1.0, 5.0]]
+    table = collect.collect_runs(plan)
+    assert table.status.tolist() == ["finished", "failed"]
+    assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
+
+
+def test_an_evaluation_that_is_no_number_is_not_skipped(tmp_path: Path) -> None:
+    """The mean of a window with a missing return is missing, not the mean of the rest."""
+    rows = "950,,9\n1000,6.0,9\n"
+    (tmp_path / "evaluations.csv").write_text("env_steps,mean_return,return_0\n" + rows)
+    assert math.isnan(collect.score(tmp_path, "deterministic", 1000))
+
+
+def test_a_longer_run_is_scored_at_the_plans_step(tmp_path: Path, record_run: RecordRun) -> None:
+    """What it learned later says nothing about the step that is judged."""
+    plan = pendulum(tmp_path, [1])
+    record_run(plan, TASK, 1, {500: 1.0, 1000: 3.0, 2000: 99.0}, env_steps=2000)
+    (row,) = collect.collect_scores(plan).to_dict("records")
+    assert (row["env_steps"], row["score"]) == (1000, 3.0)
+    assert collect.collect_curves(plan).env_steps.tolist() == [500, 1000]
+
+
+def test_every_planned_run_has_one_row_whatever_became_of_it(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Runs that failed, or never began, are listed with what is known of them."""
+    plan = pendulum(tmp_path, [1, 2, 3, 4, 5, 6])
+    statuses = ["finished", "diverged", "running", "failed"]
+    for seed, status in enumerate(statuses, start=1):
+        record_run(plan, TASK, seed, status=status)
+    (plan.directory / TASK / "seed-5").mkdir()
+    (plan.directory / TASK / "seed-5" / "run.json").write_text("{")
+    table = collect.collect_runs(plan)
+    assert tuple(table.columns) == COLUMNS["runs"]
+    assert table.seed.tolist() == [1, 2, 3, 4, 5, 6]
+    assert table.status.tolist() == [*statuses, "planned", "planned"]
+    assert table.env_steps.tolist() == [1000] * 6
+    assert table.error.tolist() == [
+        "",
+        "non-finite critic_loss at 1000 env_steps",
+        "",
+        "exit 1: no memory",
+        "",
+        "",
+    ]
+    assert table.log_tail.tolist() == ["", "", "", "no memory", "", ""]
+    assert table.command[3] == f"python -m agents.sac --task {TASK} --seeds 4"
+    assert table.cpu[0] != ""
+    assert not table.task.isna().any()
+
+
+def test_a_record_of_the_launcher_alone_is_described(tmp_path: Path) -> None:
+    """A run that died before its agent wrote a word has status, error, command and log."""
+    plan = pendulum(tmp_path, [1])
+    folder = plan.directory / TASK / "seed-1"
+    folder.mkdir(parents=True)
+    record = {"task": TASK, "seed": 1, "config": {"env_steps": 1000}, "command": "python"}
+    record |= {"status": "failed", "error": "exit 1: no", "log_tail": ["on", "no"]}
+    (folder / "run.json").write_text(json.dumps(record))
+    (row,) = collect.collect_runs(plan).to_dict("records")
+    assert (row["status"], row["error"], row["command"]) == ("failed", "exit 1: no", "python")
+    assert (row["log_tail"], row["device"], row["commit"]) == ("on\nno", "", "")
+
+
+def test_tables_of_several_tasks_are_tidy(tmp_path: Path, record_run: RecordRun) -> None:
+    """One observation per row: task, seed and rule beside every number."""
+    tasks = [TASK, "MountainCarContinuous-v0"]
+    plan = pendulum(tmp_path, [2, 1], tasks=tasks)
+    for task in tasks:
+        for seed in (1, 2):
+            record_run(plan, task, seed, {500: -1.0, 1000: float(seed)})
+    curves = collect.collect_curves(plan)
+    assert tuple(curves.columns) == COLUMNS["curves"]
+    assert curves[["task", "seed", "env_steps", "mean_return"]].to_numpy().tolist() == [
+        [task, seed, step, value]
+        for task in tasks
+        for seed in (2, 1)
+        for step, value in ((500, -1.0), (1000, float(seed)))
+    ]
+    assert set(curves.rule) == {"deterministic"}
+    scores = collect.collect_scores(plan)
+    assert scores[["task", "seed", "score"]].to_numpy().tolist() == [
+        [task, seed, float(seed)] for task in tasks for seed in (2, 1)
+    ]
+
+
+def test_scores_by_training_episodes_use_their_own_file(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """Rules never mix: evaluations are no part of a training score."""
+    plan = pendulum(tmp_path, [1])
+    folder = record_run(plan, TASK, 1, {1000: 77.0})
+    (folder / "episodes.csv").write_text(
+        "env_steps,episode_return,episode_length\n900,1.0,200\n1000,5.0,200\n"
+    )
+    reseal(folder)
+    assert collect.collect_scores(plan).score.tolist() == [77.0]
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["evaluation_rule"] = "training"
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    (row,) = collect.collect_scores(by_training(plan)).to_dict("records")
+    assert (row["score"], row["rule"]) == (5.0, "training")
+
+
+def test_speeds_of_runs_become_a_table(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """One row per run that learned long enough, with the device it ran on."""
+    plan = pendulum(tmp_path, [1, 2])
+    for seed in (1, 2):
+        folder = record_run(plan, TASK, seed, device="cpu")
+        lines = (folder / "timing.csv").read_text().splitlines()[:1]
+        lines += ["500,10,1.0,9.0,0.5,0.1,0.2,0.1", "1000,110,3.0,9.0,0.5,0.1,0.2,0.1"]
+        if seed == 1:
+            (folder / "timing.csv").write_text("\n".join(lines) + "\n")
+            reseal(folder)
+    table = collect.collect_throughput(plan)
+    assert tuple(table.columns) == COLUMNS["throughput"]
+    (row,) = table.to_dict("records")
+    assert (row["seed"], row["device"], row["env_steps"]) == (1, "cpu", 1000)
+    assert (row["env_steps_per_second"], row["updates_per_second"]) == (250.0, 50.0)
+    assert row["other_share"] == pytest.approx(0.2)
+
+
+def test_nothing_recorded_gives_empty_tables(tmp_path: Path) -> None:
+    """Before the first run every table has its columns, no rows and the right types."""
+    plan = pendulum(tmp_path, [1, 2])
+    for name, table in (
+        ("curves", collect.collect_curves(plan)),
+        ("throughput", collect.collect_throughput(plan)),
+        ("scores", collect.collect_scores(plan)),
+    ):
+        assert table.empty
+        assert tuple(table.columns) == COLUMNS[name][: len(table.columns)]
+    runs = collect.collect_runs(plan)
+    assert runs.status.tolist() == ["planned", "planned"]
+    assert dict(collect.first_record(plan)) == {}
+
+
+def test_the_first_record_is_of_the_first_run_that_has_one(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """The page's hardware and versions are those of a run, even if the first was never begun."""
+    plan = pendulum(tmp_path, [1, 2, 3])
+    for seed in (2, 3):
+        record_run(plan, TASK, seed)
+    assert collect.first_record(plan)["seed"] == 2
+
+
+def test_tables_survive_a_round_trip_through_csv(tmp_path: Path, record_run: RecordRun) -> None:
+    """Returns are recorded and collected to the last bit."""
+    plan = pendulum(tmp_path, [1])
+    value = 0.1 + 1 / 3
+    record_run(plan, TASK, 1, {1000: value})
+    table = collect.collect_curves(plan)
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    again = pd.read_csv(tmp_path / "curves.csv")
+    assert again.mean_return.tolist() == table.mean_return.tolist()
+    assert table.mean_return[0] == np.mean([value - 1.0, value + 1.0])

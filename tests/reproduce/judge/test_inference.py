@@ -1,0 +1,291 @@
+"""The arithmetic of verdicts agrees with independent calculations and with simulation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from reproduce import ROOT
+from reproduce.gather.references import ReferenceScore
+from reproduce.judge import error_rates, inference
+from reproduce.judge.error_rates import (
+    bimodal,
+    looks,
+    looks_at_margin,
+    normal,
+    simulate,
+    simulate_suite,
+)
+from reproduce.judge.inference import (
+    MARGIN_FRACTION,
+    Sample,
+    compare_suite,
+    counts_in_suite,
+    decide,
+    detectable_shortfall,
+    holm,
+    lies_apart,
+    sample,
+    welch,
+)
+from reproduce.judge.verdicts import judge, judge_looks
+from reproduce.plan.looks import LEVELS, SCHEDULE, several_looks
+
+VERDICTS_PAGE = ROOT / "docs" / "verdicts.md"
+
+scores_in_eighths = st.lists(
+    st.integers(-800, 800).map(lambda score: score / 8.0), min_size=2, max_size=8, unique=True
+)
+numbers = st.floats(-100.0, 100.0)
+
+
+def published(runs: np.ndarray) -> ReferenceScore:
+    """A reference with these runs."""
+    mean, std = float(runs.mean()), float(runs.std(ddof=1))
+    return ReferenceScore(
+        source="someone", env_id="T", env_steps=1, mean=mean, std=std, num_runs=len(runs),
+        rule="training", how="single runs",
+    )  # fmt: skip
+
+
+@settings(derandomize=True, deadline=None)
+@given(ours=scores_in_eighths, theirs=scores_in_eighths, margin=st.floats(0.0, 10.0))
+def test_welch_is_scipys(ours, theirs, margin) -> None:
+    """Interval and p-value are those of an independent implementation."""
+    oracle = stats.ttest_ind(ours, theirs, equal_var=False)
+    interval = oracle.confidence_interval(0.90)
+    test = welch(sample(np.array(ours)), sample(np.array(theirs)))
+    assert test.ci_low == pytest.approx(interval.low, abs=1e-6)
+    assert test.ci_high == pytest.approx(interval.high, abs=1e-6)
+    shifted = stats.ttest_ind(np.array(ours) + margin, theirs, equal_var=False, alternative="less")
+    assert test.p_below(margin) == pytest.approx(shifted.pvalue, abs=1e-9)
+
+
+def test_without_any_spread_the_means_are_compared() -> None:
+    """The interval is the difference, the p-value 0 or 1, in a task as in a suite."""
+    test = welch(Sample(5.0, 0.0, 3), Sample(7.0, 0.0, 4))
+    assert (test.ci_low, test.ci_high, test.degrees_of_freedom) == (-2.0, -2.0, 5.0)
+    assert (test.p_below(1.0), test.p_below(2.0), test.p_below(3.0)) == (0.0, 1.0, 1.0)
+    both = np.array([5.0, 7.0])
+    suite = compare_suite(
+        Sample(both, np.zeros(2), 3), Sample(both, np.zeros(2), 4), np.zeros(2), np.ones(2, bool)
+    )
+    assert (suite.difference, suite.standard_error) == (0.0, 0.0)
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    scale=st.floats(0.01, 100.0),
+    shift=numbers,
+    means=st.lists(numbers, min_size=3, max_size=3),
+)
+def test_a_suite_does_not_depend_on_the_units_of_a_task(scale, shift, means) -> None:
+    """Scores of one task in other units, or from another zero: the same comparison."""
+    ours = Sample(np.array(means), np.array([3.0, 4.0, 5.0]), np.array([3, 5, 10]))
+    theirs = Sample(np.array([50.0, 60.0, 70.0]), np.array([5.0, 6.0, 7.0]), np.array([10, 3, 5]))
+    random, counted = np.array([-1.0, 0.0, 1.0]), np.ones(3, bool)
+    units, zeros = np.array([1.0, scale, 1.0]), np.array([0.0, shift, 0.0])
+
+    def other(side: Sample) -> Sample:
+        return Sample(side.mean * units + zeros, side.std * units, side.num_runs)
+
+    one = compare_suite(ours, theirs, random, counted)
+    two = compare_suite(other(ours), other(theirs), random * units + zeros, counted)
+    np.testing.assert_allclose(np.array(one), np.array(two), rtol=1e-6)
+
+
+def test_a_task_that_does_not_count_changes_nothing_in_a_suite() -> None:
+    """It is as if it were not there, whatever its numbers are: a gap of 0 among them."""
+    ours = Sample(np.array([9.0, 11.0, 5.0]), np.array([1.0, 2.0, 3.0]), np.array([3, 3, 3]))
+    theirs = Sample(np.array([10.0, 10.0, 0.0]), np.array([1.0, 2.0, 3.0]), np.array([5, 5, 5]))
+    counted = np.asarray(counts_in_suite(theirs, np.zeros(3)))
+    assert counted.tolist() == [True, True, False]
+    every = compare_suite(ours, theirs, np.zeros(3), counted)
+    two = compare_suite(
+        Sample(*(np.asarray(part)[:2] for part in ours)),
+        Sample(*(np.asarray(part)[:2] for part in theirs)),
+        np.zeros(2),
+        np.ones(2, bool),
+    )
+    np.testing.assert_allclose(np.array(every), np.array(two))
+
+
+def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
+    """At a spread of 30 % over three runs a ratio is 3 % too large, and the estimate is not."""
+    rng = np.random.default_rng(0)
+    ours, theirs = sample(rng.normal(1, 0.3, (400_000, 1, 3))), sample(
+        rng.normal(1, 0.3, (400_000, 1, 3))
+    )  # fmt: skip
+    counted = np.asarray(theirs.mean) > 0.2  # a ratio has no mean where its divisor is near 0
+    test = compare_suite(ours, theirs, np.zeros(counted.shape), counted | True)
+    naive = np.asarray(ours.mean) / np.asarray(theirs.mean) - 1.0
+    assert naive[counted].mean() == pytest.approx(0.033, abs=0.004)
+    assert np.asarray(test.difference)[counted[:, 0]].mean() == pytest.approx(0.0, abs=0.005)
+
+
+@pytest.mark.parametrize(("num_seeds", "num_runs"), [(3, 3), (3, 10), (10, 10)])
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[2]])
+def test_the_smallest_detectable_shortfall_is_found_in_four_cases_of_five(
+    num_seeds, num_runs, ratio, level
+) -> None:
+    """Simulated: a true mean short by that much is `below` with a probability of 80 %."""
+    ours, theirs = Sample(1.0, 0.15 * ratio, num_seeds), Sample(1.0, 0.15, num_runs)
+    shortfall = detectable_shortfall(ours, theirs, MARGIN_FRACTION, level)
+    rng, sides = np.random.default_rng(0), normal(0.15, shortfall, ratio)
+    our_runs = sample(sides.ours(rng, (40_000, num_seeds)))
+    their_runs = sample(sides.theirs(rng, (40_000, num_runs)))
+    test = welch(our_runs, their_runs, level)
+    verdicts = decide(test.ci_low, test.ci_high, MARGIN_FRACTION * np.asarray(their_runs.mean))
+    assert (verdicts == "below").mean() == pytest.approx(0.8, abs=0.007)
+
+
+def test_a_shortfall_without_any_spread_is_found_beyond_the_margin() -> None:
+    """There is nothing to average over."""
+    assert detectable_shortfall(Sample(5.0, 0.0, 3), Sample(5.0, 0.0, 3), 0.7) == 0.7
+
+
+def test_an_inflated_spread_of_the_reference_can_earn_a_decision() -> None:
+    """Few seeds of ours govern the degrees of freedom, until the reference's spread is larger."""
+    ours = Sample(0.0, 10.0, 3)
+    honest, inflated = (welch(ours, Sample(0.0, std, 30)) for std in (0.1, 12.0))
+    assert honest.ci_high > inflated.ci_high
+
+
+def test_apart_by_hand() -> None:
+    """The median is 10, deviations 1, 0, 30: the limit is three times 1.4826 times 1."""
+    assert lies_apart(np.array([9.0, 10.0, 40.0]), 5.0)
+    assert not lies_apart(np.array([9.0, 10.0, 40.0]), 31.0)
+    assert not lies_apart(np.array([9.0, 10.0, 14.4]), 1.0)
+    assert lies_apart(np.array([9.0, 10.0, 14.5]), 1.0)
+    assert lies_apart(np.array([10.0, 10.0, 10.5]), 0.4)
+    assert abs(inference.SCALED_MAD - 1.4826) < 1e-4
+
+
+def test_holm_by_hand() -> None:
+    """Sorted 0.01, 0.02, 0.04 are multiplied by 3, 2, 1 and never fall; NaN is not a test."""
+    adjusted = holm(np.array([0.04, np.nan, 0.01, 0.02]))
+    np.testing.assert_allclose(adjusted, [0.04, np.nan, 0.03, 0.04])
+    np.testing.assert_allclose(holm(np.array([0.03, 0.02])), [0.04, 0.04])
+    np.testing.assert_allclose(holm(np.array([0.6, 0.9])), [1.0, 1.0])
+    assert holm(np.array([])).size == 0
+    with pytest.raises(ValueError, match=r"not 1\.5"):
+        holm(np.array([0.5, 1.5]))
+
+
+def test_holm_leaves_its_argument_alone() -> None:
+    """The caller's unadjusted p-values are still wanted."""
+    p_values = np.array([0.01, 0.01])
+    holm(p_values)
+    np.testing.assert_array_equal(p_values, [0.01, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("counts", "num_runs"), [((4,), 3), ((5, 10), 3), ((5, 10, 20), 10), ((3,), 10)]
+)
+def test_simulated_verdicts_are_those_of_judge(counts, num_runs) -> None:
+    """The error rates are rates of the rule that judges, not of a copy of it."""
+    rng, num_repetitions, sides = np.random.default_rng(5), 100, normal(0.15, MARGIN_FRACTION)
+    ours = sides.ours(rng, (num_repetitions, counts[-1]))
+    theirs = sides.theirs(rng, (num_repetitions, num_runs))
+    level = LEVELS[len(counts) - 1]
+    *_, last = looks(ours, theirs, counts, level)
+    for i in range(num_repetitions):
+        reference = published(theirs[i])
+        if len(counts) == 1:
+            verdict = judge(ours[i], reference, 0.0, level)
+        else:
+            scores = dict(enumerate(ours[i].tolist(), start=1))
+            declared = several_looks(counts[-1])
+            verdict = judge_looks(scores, declared, list(scores), reference, 0.0).shown
+        assert verdict.verdict == last.verdicts[i]
+        assert verdict.num_seeds == np.asarray(last.ours.num_runs)[i]
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "num_runs", "reproduced", "below"),
+    [(3, 3, 0.027, 0.030), (3, 10, 0.042, 0.045), (10, 10, 0.043, 0.041)],
+)
+def test_at_the_margin_either_error_of_one_look_is_the_documented_one(
+    num_seeds, num_runs, reproduced, below
+) -> None:
+    """At a true difference of exactly minus the margin, within four standard errors."""
+    rates = simulate(
+        normal(0.15, MARGIN_FRACTION), (num_seeds,), num_runs, np.random.default_rng(1),
+        num_repetitions=40_000,
+    )  # fmt: skip
+    assert rates.reproduced == pytest.approx(reproduced, abs=0.004)
+    assert rates.below == pytest.approx(below, abs=0.004)
+
+
+@pytest.mark.parametrize("counts", [SCHEDULE[:2], SCHEDULE, (5, 7), (5, 10, 13)])
+@pytest.mark.parametrize("num_repetitions", [4_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_several_looks_err_in_five_percent_in_all(counts, num_repetitions) -> None:
+    """At the levels as stored, whatever the reference has; coarsely, and finely under `slow`."""
+    rates = looks_at_margin(counts, LEVELS[len(counts) - 1], num_repetitions=num_repetitions)
+    allowed = 0.05 + 3.5 * (0.05 * 0.95 / num_repetitions) ** 0.5
+    assert max(max(each.reproduced, each.below) for each in rates.values()) < allowed
+
+
+def test_adding_seeds_until_a_verdict_appears_errs_more_than_twice_as_often() -> None:
+    """From 4 to 11 % and more, up to ten seeds against ten runs: why looks are declared."""
+    rng = np.random.default_rng(2)
+    sides = normal(0.15, MARGIN_FRACTION)
+    once = simulate(sides, (10,), 10, rng, num_repetitions=20_000)
+    added = simulate(sides, range(3, 11), 10, rng, level=LEVELS[0], num_repetitions=20_000)
+    assert once.reproduced == pytest.approx(0.042, abs=0.005)
+    assert added.reproduced > 2.0 * once.reproduced
+
+
+@pytest.mark.parametrize(("num_seeds", "expected"), [(3, 0.62), (10, 0.26)])
+def test_one_failing_seed_in_eight_hides_where_seeds_are_few(num_seeds, expected) -> None:
+    """Short by 12.5 %, and called reproduced: why the page says what holds for normal seeds."""
+    rates = simulate(
+        bimodal(0.03, theirs_fail=False), (num_seeds,), num_seeds, np.random.default_rng(3),
+        num_repetitions=10_000,
+    )  # fmt: skip
+    assert rates.reproduced == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize(("num_tasks", "expected"), [(5, 0.68), (9, 0.90)])
+def test_a_suite_recognises_a_match_that_single_tasks_do_not(num_tasks, expected) -> None:
+    """At 15 % spread and 3 against 10 runs, where one task is recognised in 22 %, or fewer."""
+    rng = np.random.default_rng(4)
+    rates, _ = simulate_suite(normal(0.15, 0.0), (3,), 10, num_tasks, rng, num_repetitions=4_000)
+    assert rates.reproduced == pytest.approx(expected, abs=0.025)
+
+
+@pytest.mark.parametrize("num_tasks", [2, 57])
+@pytest.mark.parametrize("counts", [(5,), SCHEDULE])
+def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, counts) -> None:
+    """Either way, at one look and at several, and so does Holm's adjustment over its tasks."""
+    rates, any_below = simulate_suite(
+        normal(0.15, MARGIN_FRACTION), counts, 10, num_tasks, np.random.default_rng(6),
+        num_repetitions=1_500,
+    )  # fmt: skip
+    assert rates.reproduced < 0.05 + 0.02
+    assert rates.below < 0.06 + 0.02
+    assert any_below < 0.05 + 0.02
+
+
+def test_the_documented_sources_are_the_published_runs() -> None:
+    """The rows of the page are those that would be resampled, each with a mean of 1."""
+    runs = error_rates.published_runs()
+    page = VERDICTS_PAGE.read_text(encoding="utf-8")
+    assert len(runs) == 14
+    assert all(f"\n| {name} | " in page for name in runs)
+    assert all(len(scores) == 10 for scores in runs.values())
+    assert [scores.mean() for scores in runs.values()] == pytest.approx([1.0] * 14)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("looks", "suites") else name
+        for name in error_rates.TABLES
+    ],
+)
+def test_the_documented_error_rates_are_what_the_command_prints(tables) -> None:
+    """The page cannot fall behind the rule."""
+    assert error_rates.TABLES[tables]() in VERDICTS_PAGE.read_text(encoding="utf-8")

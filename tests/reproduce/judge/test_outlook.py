@@ -1,0 +1,309 @@
+"""A plan says before it trains whether it can end in a verdict, and what it costs."""
+
+import dataclasses
+import importlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import AGENTS
+from reproduce import ROOT
+from reproduce.gather import references
+from reproduce.gather.references import ReferenceScore
+from reproduce.judge import outlook
+from reproduce.judge.outlook import chance_if_equal, outlooks
+from reproduce.judge.verdicts import judge_looks
+from reproduce.plan import grid as planning
+from reproduce.plan.grid import Plan, Run, make_plan
+from reproduce.plan.looks import one_look, several_looks
+from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
+from reproduce.run.progress import Board, Progress
+from suite.settings import UsageError
+
+pytestmark = pytest.mark.usefixtures("published")
+
+HOUR = 3600.0
+
+
+def plan_of(agent: str, suite: str, source: str, budget: str, runs_dir: Path) -> Plan:
+    """What the command plans on two cores."""
+    module: Any = importlib.import_module(f"agents.{agent}")
+    workers = 2 // module.PRESETS[suite, source].cores_per_run
+    options: dict[str, Any] = {"source": source, "budget": budget, "workers": workers}
+    return make_plan(agent, suite, device="cpu", runs_dir=runs_dir, **options)
+
+
+def reference(mean: float, std: float, num_runs: int) -> ReferenceScore:
+    """A score with these statistics."""
+    return ReferenceScore(
+        source="somebody",
+        env_id="Reacher-v2",
+        env_steps=1000,
+        mean=mean,
+        std=std,
+        num_runs=num_runs,
+        rule="deterministic",
+        how="single runs",
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("std", "num_runs", "looks"),
+    [
+        (15.0, 10, one_look(range(3))),
+        (8.0, 3, one_look(range(10))),
+        (12.0, 10, several_looks(10)),
+    ],
+)
+def test_the_chance_is_that_of_the_verdict_itself(std: float, num_runs: int, looks: Any) -> None:
+    """`judge_looks`, called run by run on draws of a distribution known by the reference's runs."""
+    score, zero, rng = reference(90.0, std, num_runs), -10.0, np.random.default_rng(0)
+    hits, repetitions = 0, 150
+    for _ in range(repetitions):
+        mean = rng.normal(90.0, std / math.sqrt(num_runs))
+        ours = {seed: float(rng.normal(mean, std)) for seed in looks.seeds}
+        judged = judge_looks(ours, looks, looks.seeds, score, zero)
+        hits += judged.shown.verdict in ("reproduced", "above")
+    share = hits / repetitions
+    error = math.sqrt(share * (1.0 - share) / repetitions)
+    assert chance_if_equal(score, zero, looks) == pytest.approx(share, abs=4.0 * error)
+
+
+def test_runs_without_spread_are_reproduced_for_sure() -> None:
+    """Every run of the reference reaches the bound of the task."""
+    assert chance_if_equal(reference(1000.0, 0.0, 3), 5.0, one_look(range(3))) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("sac", "classic", None, {}), "no curve judges these settings"),
+        (("sac", "mujoco", None, {"tasks": ["Ant-v4"]}), "nnabla_rl has nothing on this task"),
+        (("a2c", "classic", None, {}), "the reference has a single run"),
+        (("a2c", "atari-7", None, {}), "the reference states no spread"),
+        (
+            ("a2c", "mujoco", None, {"env_steps": 100_000, "tasks": ["Hopper-v4"]}),
+            "tianshou_v3 has no score at this step; the nearest: 90,000 or 120,000",
+        ),
+        (
+            ("a2c", "mujoco", None, {"env_steps": 4_000_000, "tasks": ["Hopper-v4"]}),
+            "tianshou_v3 has no score at this step; the nearest: 3,030,000",
+        ),
+        (
+            ("sac", "dmc", "pytorch_sac", {"env_steps": 5_200, "tasks": ["WalkerWalk-v1"]}),
+            "pytorch_sac has no score at this step; the nearest: 20,000",
+        ),
+        (("sac", "mujoco", "jaxrl", {"num_seeds": 2, "tasks": ["Hopper-v4"]}), "2 of at least 3"),
+    ],
+)
+def test_a_plan_that_cannot_decide_says_why(options: Any, says: str, tmp_path: Path) -> None:
+    """No reference, a single run, no spread, a step outside the source's grid, too few seeds."""
+    agent, suite, source, more = options
+    plan = make_plan(agent, suite, source=source, device="cpu", runs_dir=tmp_path, **more)
+    rows = outlooks(plan)
+    assert all(row.obstacle and math.isnan(row.chance) for row in rows)
+    assert says in rows[0].obstacle
+
+
+def test_every_game_without_a_reference_is_known_before_it_is_trained(tmp_path: Path) -> None:
+    """`impala atari --budget paper` would train 57 games, and none could be judged."""
+    plan = make_plan("impala", "atari", budget="paper", device="cpu", runs_dir=tmp_path)
+    rows = outlooks(plan)
+    assert len(rows) == 57
+    assert all(row.obstacle for row in rows)
+    assert "decides nothing" in outlook.budget_lines(plan)[2]
+
+
+def test_a_plan_that_can_decide_says_how_probably(tmp_path: Path) -> None:
+    """The step, window and rule are those by which it will be judged."""
+    plan = plan_of("sac", "mujoco-small", "paper", "smoke", tmp_path)
+    by_task = {row.task: row for row in outlooks(plan)}
+    assert not any(row.obstacle for row in by_task.values())
+    assert by_task["InvertedPendulum-v4"].chance == 1.0
+    assert by_task["Swimmer-v4"].chance < 0.1
+    text = outlook.budget_lines(plan)[0]
+    assert text.startswith("--budget smoke: 4 tasks, 3 seeds, 30,000 steps, about ")
+    assert "can decide 4, if equal with probability" in text
+
+
+BUDGETED = [
+    (agent, suite, source)
+    for agent in AGENTS
+    for suite, source in importlib.import_module(f"agents.{agent}").PRESETS
+]
+UNREACHED = {
+    ("sac", "dmc", "pytorch_sac", "smoke"): "its first score is at 20,000 steps, hours away",
+    ("impala", "atari-7", "cleanba", "smoke"): "its first score with a spread is at 50M steps",
+    ("impala", "atari-7", "cleanba", "laptop"): "the same",
+}
+"""Budgets that no score with a spread can be reached by."""
+
+
+@pytest.mark.parametrize(("agent", "suite", "source"), BUDGETED)
+def test_small_budgets_are_affordable_and_can_decide(
+    agent: str, suite: str, source: str, tmp_path: Path
+) -> None:
+    """`smoke` takes minutes and `laptop` twelve hours at most, and both reach what judges them."""
+    for budget, most in (("smoke", HOUR), ("laptop", 12 * HOUR)):
+        plan = plan_of(agent, suite, source, budget, tmp_path)
+        rows = outlooks(plan)
+        seconds = [row.run_seconds for row in rows]
+        known = [each for each in seconds if each is not None]  # elsewhere: measured by nobody yet
+        assert sum(known) * len(plan.seeds) / plan.workers <= most
+        place = (agent, suite.replace("atari", "atari-7").replace("-7-7", "-7"), source, budget)
+        spread = any(score_with_spread(plan, row.task) for row in rows)
+        if spread and place not in UNREACHED:
+            assert any(not row.obstacle for row in rows)
+
+
+def score_with_spread(plan: Plan, task: str) -> bool:
+    """Whether the source that judges has a tabulated or computed score of several runs."""
+    judge = plan.preset.judged_by
+    if judge is None:
+        return False
+    scores = [
+        references.reference_score(plan.agent, judge, task, steps, plan.rule, protocol)
+        for steps in (20_000, 100_000, 300_000, 1_000_000, 50_000_000)
+        for protocol in ("", "noframeskip", "sticky")
+    ]
+    return any(score is not None and math.isfinite(score.std) for score in scores)
+
+
+def test_published_runs_took_no_less_than_is_estimated_for_them() -> None:
+    """Of the smoke grid, start included: at most half more; other work makes a run only longer."""
+    published = ROOT / "results" / "published" / "sac-mujoco-small" / "paper"
+    config = importlib.import_module("agents.sac").PRESETS["mujoco-small", "paper"].config
+    records = sorted(published.glob("*/seed-*/run.json"))
+    assert len(records) == 6
+    for path in records:
+        record = json.loads(path.read_bytes())
+        speed = find_speed("sac", "paper", record["task"], "cpu")
+        assert speed is not None
+        steps = record["config"]["env_steps"]
+        planned = dataclasses.replace(config, task=record["task"], env_steps=steps)
+        assert run_seconds(speed, planned) / record["wall_seconds"] < 1.5
+
+
+def test_an_estimate_is_its_parts() -> None:
+    """Start, warm-up, learning and evaluations, at the speeds of the row; hand-computed."""
+    speed = Speed("sac", "paper", "Hopper-v4", "cpu", "x", 1000.0, 4.0, 1000.0, 100.0, 0.5, 400, "")
+    config = importlib.import_module("agents.sac").PRESETS["mujoco", "paper"].config
+    config = dataclasses.replace(config, task="Hopper-v4", env_steps=30_000)
+    assert run_seconds(speed, config) == pytest.approx(4 + 10 + 200 + 6 * 0.5)
+    assert run_seconds(speed, config, relative_speed=2.0) == pytest.approx(217 / 2)
+    short = dataclasses.replace(config, env_steps=5_000)
+    assert run_seconds(speed, short) == pytest.approx(4 + 5 + 0.5)
+
+
+def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> None:
+    """By its family and the size of observations; the slower of two."""
+    rows = [
+        Speed("a2c", "me", task, "cpu", "x", 1.0, 1.0, speed, speed, 0.0, 400, "")
+        for task, speed in (
+            *(("Hopper-v4", 50.0), ("Reacher-v4", 40.0)),
+            *(("Humanoid-v4", 10.0), ("CartPole-v1", 1.0)),
+        )
+    ]
+
+    def found(task: str, source: str = "me", device: str = "cpu") -> float | None:
+        speed = find_speed("a2c", source, task, device, rows)
+        return speed and speed.env_steps_per_second
+
+    assert [found(task) for task in ("Hopper-v4", "Hopper-v5", "Humanoid-v3")] == [50.0, 50.0, 10.0]
+    assert [found(task) for task in ("Walker2d-v4", "Ant-v3")] == [40.0, 40.0]
+    assert found("Pong-v5") is None
+    assert found("Hopper-v4", source="another") is None
+    assert found("Hopper-v4", device="cuda:0") is None
+
+
+def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: Any) -> None:
+    """A finished run of half the steps needs half the time."""
+    options: dict[str, Any] = {"tasks": ["Reacher-v4"], "seeds": [1], "device": "cpu"}
+    plan = make_plan("sac", "mujoco-small", env_steps=60_000, runs_dir=tmp_path, **options)
+    (row,) = outlooks(plan)
+    whole = row.run_seconds or math.nan
+    assert outlook.cost(plan, [row]).startswith(f"Time: {outlook.about(whole)}; the first")
+    record_run(plan, "Reacher-v4", 1, env_steps=30_000, device="cpu")
+    text = outlook.cost(plan, [row])
+    assert text.startswith(f"Time: {outlook.about(whole / 2)}; the first")
+    assert text.endswith("1 finished runs go on where they ended.")
+
+
+def test_the_first_updates_correct_the_expected_time() -> None:
+    """A run that is half as fast as expected says so of those that wait, too."""
+    rows = [
+        Progress(Run("Hopper-v4", seed, 1000, Path("nowhere"), "planned"), "waiting")
+        for seed in (1, 2)
+    ]
+    assert Board(1, rows).seconds_left is None
+    for row in rows:
+        row.expected_speed = 20.0
+    assert Board(1, rows).seconds_left == pytest.approx(100.0)
+    rows[0].state, rows[0].env_steps, rows[0].env_steps_per_second = "running", 250, 10.0
+    assert Board(1, rows).seconds_left == pytest.approx(75.0 + 100.0)
+
+
+def test_the_measured_speeds_are_of_settings_that_exist() -> None:
+    """Every row names an agent, one of its sources and a task; it has a processor and a note."""
+    for row in read_speeds():
+        sources = {source for _, source in importlib.import_module(f"agents.{row.agent}").PRESETS}
+        assert row.source in sources
+        assert row.processor
+        assert row.note
+        assert min(row.env_steps_per_second, row.warm_up_steps_per_second, row.memory_mib) > 0
+
+
+def test_a_run_that_is_too_short_for_any_score_is_refused(tmp_path: Path) -> None:
+    """Training episodes are scored, and none can have ended: the line names enough steps."""
+
+    def plan(env_steps: int, *settings: str) -> Plan:
+        return make_plan(
+            *("impala", "atari-7"),
+            source="cleanba",
+            tasks=["Breakout-v5"],
+            env_steps=env_steps,
+            device="cpu",
+            runs_dir=tmp_path,
+            settings=settings,
+        )
+
+    with pytest.raises(UsageError) as error:
+        plan(10_000)
+    assert "use --env-steps 15872 or more" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert plan(15_872).env_steps == {"Breakout-v5": 15_872}
+    assert plan(10_000, "num_envs=64").env_steps == {"Breakout-v5": 10_000}
+
+
+def test_seeds_that_do_not_fit_on_a_gpu_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replay lies in the GPU's memory there: 2.9 GiB a seed of Humanoid, of a million steps."""
+    monkeypatch.setattr(planning, "_find_device", lambda name, cluster: "cuda")
+    monkeypatch.setattr(planning, "gpu_memory_gib", lambda device: 8.0)
+    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 1.0})
+
+    def humanoid(num_seeds: int, **options: Any) -> Plan:
+        return make_plan(
+            *("sac", "mujoco"),
+            tasks=["Humanoid-v4"],
+            env_steps=1_000_000,
+            num_seeds=num_seeds,
+            runs_dir=tmp_path,
+            **options,
+        )
+
+    with pytest.raises(UsageError) as error:
+        humanoid(3).check_memory()
+    for part in ("3 runs side by side keep 8.6 GiB", "this GPU has 8.0 GiB", "--num-seeds 2"):
+        assert part in str(error.value)
+    humanoid(2).check_memory()
+    assert humanoid(2).demand(humanoid(2).groups()[0])["memory"] == 0.0
+    monkeypatch.setattr(planning, "gpu_memory_gib", lambda device: 2.0)
+    with pytest.raises(UsageError, match="make what it keeps smaller"):
+        humanoid(1).check_memory()

@@ -1,0 +1,459 @@
+"""A plan runs what was asked for, once, and never mistakes one run for another."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import sac
+from reproduce import __main__ as command_line
+from reproduce.plan import grid as plan_module
+from reproduce.plan.grid import Plan, Run, load_plan, make_plan
+from suite.command_line import read_command_line
+from suite.records import read_record
+from suite.settings import UsageError
+
+pytestmark = pytest.mark.usefixtures("published")
+
+PENDULUM = "Pendulum-v1"
+
+RecordRun = Callable[..., Path]
+Reseal = Callable[[Path], None]
+Tree = Callable[[Path], dict[str, bytes]]
+
+
+def pendulum(runs_dir: Path, **options: Any) -> Plan:
+    """Three seeds of Pendulum, 1,000 steps each, on a CPU."""
+    standard = {"tasks": [PENDULUM], "env_steps": 1000, "seeds": [1, 2, 3], "device": "cpu"}
+    return make_plan("sac", "classic", runs_dir=runs_dir, **(standard | options))
+
+
+def statuses(plan: Plan) -> list[str]:
+    """The status of every run."""
+    return [run.status for run in plan.runs()]
+
+
+def seeds_to_run(plan: Plan) -> list[list[int]]:
+    """The seeds of every process that is still to be started."""
+    return [[run.seed for run in group.runs] for group in plan.groups()]
+
+
+def test_a_budget_gives_the_steps_of_each_task_and_the_seeds(tmp_path: Path) -> None:
+    """The paper spends 1 M steps on Hopper, 10 M on Humanoid and 3 M elsewhere, with 5 seeds."""
+    plan = make_plan("sac", "mujoco", budget="paper", runs_dir=tmp_path)
+    assert dict(plan.env_steps) == {
+        "HalfCheetah-v4": 3_000_000,
+        "Hopper-v4": 1_000_000,
+        "Walker2d-v4": 3_000_000,
+        "Ant-v4": 3_000_000,
+        "Humanoid-v4": 10_000_000,
+    }
+    assert plan.seeds == (1, 2, 3, 4, 5)
+    assert [run.env_steps for run in plan.runs() if run.task == "Hopper-v4"] == [1_000_000] * 5
+    smoke = make_plan("sac", "mujoco", budget="smoke", runs_dir=tmp_path)
+    assert set(smoke.env_steps.values()) == {30_000}
+    assert smoke.seeds == (1, 2, 3)
+
+
+def test_the_budget_is_overruled_by_steps_and_seeds(tmp_path: Path) -> None:
+    """Steps given by hand hold for every task; seeds are counted from 1 or named."""
+    plan = make_plan("sac", "mujoco", budget="paper", env_steps=700, num_seeds=2, runs_dir=tmp_path)
+    assert set(plan.env_steps.values()) == {700}
+    assert plan.seeds == (1, 2)
+    assert make_plan("sac", "classic", seeds=[7, 3], runs_dir=tmp_path).seeds == (7, 3)
+
+
+def test_a_suite_means_the_tasks_that_the_agent_can_do(tmp_path: Path) -> None:
+    """`sac classic` is the two tasks with continuous actions; the others are refused by name."""
+    plan = make_plan("sac", "classic", runs_dir=tmp_path)
+    assert plan.tasks == (PENDULUM, "MountainCarContinuous-v0")
+    for tasks in (["CartPole-v1"], [PENDULUM, "CartPole-v1"]):
+        with pytest.raises(UsageError, match="CartPole-v1 has discrete"):
+            make_plan("sac", "classic", tasks=tasks, runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(("suite", "source"), list(sac.PRESETS))
+def test_every_preset_can_be_planned(suite: str, source: str, tmp_path: Path) -> None:
+    """No suite, source or budget of the agent fails only once its runs are started."""
+    for budget in ("smoke", "laptop", "paper"):
+        plan = make_plan("sac", suite, source=source, budget=budget, runs_dir=tmp_path)
+        assert plan.directory == tmp_path / f"sac-{suite}" / source
+        assert len(plan.runs()) == len(plan.tasks) * len(plan.seeds) > 0
+
+
+def test_other_versions_of_a_task_are_selected_and_never_stand_in(tmp_path: Path) -> None:
+    """HalfCheetah-v5 is its own task with its own folder, and v4 stays the default."""
+    plan = make_plan("sac", "mujoco", tasks=["HalfCheetah-v5"], seeds=[1], runs_dir=tmp_path)
+    assert plan.tasks == ("HalfCheetah-v5",)
+    (run,) = plan.runs()
+    assert run.directory == tmp_path / "sac-mujoco" / "paper" / "HalfCheetah-v5" / "seed-1"
+    with pytest.raises(UsageError, match="did you mean HalfCheetah-v"):
+        make_plan("sac", "mujoco", tasks=["HalfCheetah-v6"], runs_dir=tmp_path)
+
+
+def test_finished_and_diverged_runs_are_kept_and_all_others_run(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """What a run left behind decides: killed, crashed and unreadable runs are started again."""
+    plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6])
+    for seed, status in enumerate(["finished", "diverged", "running", "failed"], start=1):
+        record_run(plan, PENDULUM, seed, status=status)
+    torn = plan.directory / PENDULUM / "seed-5"
+    torn.mkdir()
+    (torn / "run.json").write_text('{"status": "finished", "con')
+    expected = ["finished", "diverged", "running", "failed", "planned", "planned"]
+    assert statuses(plan) == expected
+    assert seeds_to_run(plan) == [[3], [4], [5], [6]]
+
+
+def test_a_longer_run_counts_for_a_shorter_plan_and_never_the_other_way(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """1,000 finished steps hold the answer at 400, and are no answer at 1,001."""
+    plan = pendulum(tmp_path, seeds=[1])
+    folder = record_run(plan, PENDULUM, 1)
+    assert statuses(pendulum(tmp_path, seeds=[1], env_steps=400)) == ["finished"]
+    assert statuses(plan) == ["finished"]
+    longer = pendulum(tmp_path, seeds=[1], env_steps=1001)
+    assert longer.runs() == [Run(PENDULUM, 1, 1001, folder, "planned")]
+    assert seeds_to_run(longer) == [[1]]
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged"])
+def test_a_finished_run_with_other_settings_is_refused_with_what_differs(
+    status: str, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """It would be judged as something it is not; the message names folder and setting."""
+    folder = record_run(pendulum(tmp_path), PENDULUM, 2, status=status, gamma=0.5)
+    plan = pendulum(tmp_path)
+    for ask in (plan.runs, plan.groups):
+        with pytest.raises(UsageError) as caught:
+            ask()
+        assert str(folder) in str(caught.value)
+        assert "gamma 0.5 there, 0.99 here" in str(caught.value)
+        assert "batch_size" not in str(caught.value)
+    assert statuses(pendulum(tmp_path, settings=["gamma=0.5"]))[1] == status
+
+
+def test_only_what_changes_learning_makes_runs_differ(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Device and threads decide the speed; an unfinished run of other settings is written over."""
+    plan = pendulum(tmp_path)
+    record_run(plan, PENDULUM, 1, device="cuda:1", num_threads=4)
+    record_run(plan, PENDULUM, 2, status="running", gamma=0.5)
+    record_run(plan, PENDULUM, 3, hidden_sizes=(256, 256))
+    assert statuses(plan) == ["finished", "running", "finished"]
+
+
+def test_published_runs_count_unless_told_not_to(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """They are read where they are; with other settings, or too short, they are as if absent."""
+    plan = pendulum(tmp_path / "runs")
+    place = published / "sac-classic" / "tuned"
+    first = record_run(plan, PENDULUM, 1, directory=place, env_steps=5000)
+    record_run(plan, PENDULUM, 2, directory=place, gamma=0.5)
+    record_run(plan, PENDULUM, 3, directory=place, env_steps=999)
+    assert statuses(plan) == ["finished", "planned", "planned"]
+    assert plan.runs()[0].directory == first
+    here = plan.directory / PENDULUM
+    assert [run.directory for run in plan.runs()[1:]] == [here / "seed-2", here / "seed-3"]
+    assert seeds_to_run(plan) == [[2], [3]]
+    assert seeds_to_run(pendulum(tmp_path / "runs", published=False)) == [[1], [2], [3]]
+
+
+def test_folders_by_the_name_that_a_source_had_are_the_sources(
+    tmp_path: Path, published: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """Runs of before a renaming are kept where they are; their records cannot be edited."""
+    old = tmp_path / "runs" / "sac-classic" / "paper"
+    assert pendulum(tmp_path / "runs").directory == old.with_name("tuned")
+    first = record_run(pendulum(tmp_path / "runs"), PENDULUM, 1, directory=old)
+    record = first / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"source": "paper"}))
+    reseal(first)
+    theirs = published / "sac-classic" / "paper"
+    second = record_run(pendulum(tmp_path / "elsewhere"), PENDULUM, 2, directory=theirs)
+    for source in (None, "paper", "tuned"):
+        plan = make_plan(
+            "sac", "classic", source=source, tasks=[PENDULUM], runs_dir=tmp_path / "runs"
+        )
+        assert (plan.source, plan.directory) == ("tuned", old)
+        assert "--like" not in plan.command()
+    plan = pendulum(tmp_path / "runs")
+    assert [run.directory for run in plan.runs()[:2]] == [first, second]
+    plan.save()
+    for source in (None, "paper", "tuned"):
+        assert load_plan("sac", "classic", source, tmp_path / "runs").directory == old
+    old.with_name("tuned").mkdir()
+    assert pendulum(tmp_path / "runs").directory == old.with_name("tuned")
+
+
+def test_a_run_here_goes_before_a_published_one(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """One's own result is never replaced by the published; a shorter one of ours is no result."""
+    plan = pendulum(tmp_path / "runs", seeds=[1, 2])
+    for seed in (1, 2):
+        record_run(plan, PENDULUM, seed, directory=published / "sac-classic" / "tuned")
+    ours = record_run(plan, PENDULUM, 1)
+    record_run(plan, PENDULUM, 2, env_steps=10)
+    assert [run.directory == ours for run in plan.runs()] == [True, False]
+    assert statuses(plan) == ["finished", "finished"]
+
+
+def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A CPU process trains one seed; a GPU process trains every waiting seed of one task."""
+    tasks = [PENDULUM, "MountainCarContinuous-v0"]
+    plan = pendulum(tmp_path, tasks=tasks)
+    record_run(plan, PENDULUM, 2)
+    assert seeds_to_run(plan) == [[1], [3], [1], [2], [3]]
+    for device in ("cuda", "cuda:1"):
+        on_gpu = dataclasses.replace(plan, device=device)
+        assert seeds_to_run(on_gpu) == [[1, 3], [1, 2, 3]]
+        assert {run.task for run in on_gpu.groups()[1].runs} == {tasks[1]}
+
+
+@pytest.mark.parametrize(
+    ("suite", "options"),
+    [
+        ("classic", {"settings": ["gamma=0.9", "hidden_sizes=16,32", "learn-alpha=false"]}),
+        ("classic", {"settings": ["count_warm_up=True", "max_log_alpha=-1", "hidden_sizes=8"]}),
+        ("mujoco", {"source": "jaxrl", "tasks": ["Hopper-v4", "Ant-v5"]}),
+        ("dmc", {"source": "pytorch_sac", "tasks": ["CheetahRun-v1"], "seeds": [0, 2**31 - 1]}),
+    ],
+)
+def test_the_command_of_a_process_says_what_the_plan_says(
+    suite: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """An agent that reads its command has the plan's configuration, to the last setting."""
+    plan = make_plan("sac", suite, runs_dir=tmp_path / "a b", device="cpu", **options)
+    plan = dataclasses.replace(plan, device="cuda:0")
+    groups = plan.groups()
+    assert len(groups) == len(plan.tasks)
+    for group in groups:
+        config, said = read_command_line(sac.PRESETS, group.command[3:], prog="")
+        task = group.runs[0].task
+        assert config == dataclasses.replace(
+            plan.config,
+            task=task,
+            seeds=plan.seeds,
+            env_steps=plan.env_steps[task],
+            device="cuda:0",
+        )
+        assert (said.suite, said.source) == (suite, plan.source)
+        assert {run.directory for run in group.runs} == {
+            said.out / f"seed-{seed}" for seed in plan.seeds
+        }
+
+
+def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:
+    """Every field can be set: widths with commas, switches with `true` and `false`."""
+    settings = ["hidden-sizes=64,32,16", "learn_alpha=False", "max_log_alpha=None"]
+    config = pendulum(tmp_path, settings=settings).config
+    assert (config.hidden_sizes, config.learn_alpha) == ((64, 32, 16), False)
+    assert config.max_log_alpha is None
+    assert pendulum(tmp_path, settings=["learn_alpha=true"]).config.learn_alpha
+
+
+@pytest.mark.parametrize(
+    ("suite", "options"),
+    [
+        ("classic", {}),
+        ("mujoco", {"budget": "paper"}),
+        ("mujoco-9", {"source": "jaxrl", "budget": "smoke", "tasks": ["Hopper-v5", "Ant-v4"]}),
+        ("classic", {"env_steps": 50_000, "num_seeds": 2, "tasks": [PENDULUM]}),
+        ("classic", {"env_steps": 77, "seeds": [5, 0], "published": False}),
+        ("classic", {"workers": 7, "settings": ["gamma=0.9", "hidden_sizes=16,8"]}),
+        ("classic", {"settings": ["learn_alpha=false", "max_log_alpha=-1"]}),
+        ("classic", {"runs_dir": "my runs; $(x) `y` 'z' \"w\" *"}),
+        ("classic", {"runs_dir": ".", "workers": 1}),
+    ],
+)
+def test_the_printed_command_makes_an_equal_plan(
+    suite: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed into a shell, it plans the same again, whatever characters its folder has."""
+    monkeypatch.chdir(tmp_path)
+    again: list[Plan] = []
+    monkeypatch.setattr(command_line, "_run_plan", lambda plan, _: again.append(plan) or 0)
+    runs_dir = Path(options.pop("runs_dir", "runs"))
+    plan = make_plan("sac", suite, runs_dir=runs_dir, **options)
+    words = shlex.split(plan.command())
+    assert words[:3] == ["python", "-m", "reproduce"]
+    assert command_line.main(words[3:]) == 0
+    assert again == [plan]
+
+
+def test_the_printed_command_keeps_a_device_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that were begun on a CPU are not gone on with on a GPU unasked."""
+    plan = pendulum(tmp_path, workers=3)
+    assert "--workers 3" in plan.command()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert "--device cpu" in plan.command()
+    assert "--device" not in pendulum(tmp_path, device="auto").command()
+
+
+def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
+    """`report` works from `plan.json`: tasks in order, steps, seeds, settings, device, workers."""
+    tasks = ["MountainCarContinuous-v0", PENDULUM]
+    settings = ["gamma=0.9", "hidden_sizes=16,32"]
+    plan = pendulum(tmp_path, tasks=tasks, settings=settings, workers=9, published=False)
+    plan = dataclasses.replace(plan, device="cuda:3")
+    plan.directory.mkdir(parents=True)
+    plan.save()
+    loaded = load_plan("sac", "classic", None, tmp_path)
+    assert loaded == plan
+    assert loaded.tasks == tuple(tasks)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "3", "null", "{}", '{"env_steps": {"Pendulum-v1": 10}}', "\0\xff"]
+)
+def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -> None:
+    """A damaged `plan.json` is named in one line; it never ends in a traceback."""
+    path = tmp_path / "sac-classic" / "tuned" / "plan.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"unreadable .*plan\.json"):
+        load_plan("sac", "classic", None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (("sca", "classic", "paper"), "did you mean sac"),
+        (("sac", "clasic", "paper"), "did you mean classic"),
+        (("sac", "classic", "tunde"), "did you mean tuned"),
+        (("sac", "classic", "paper"), "nothing was run here"),
+    ],
+)
+def test_a_plan_that_was_never_run_is_bad_usage(
+    names: tuple[str, str, str], hint: str, tmp_path: Path
+) -> None:
+    """A misspelt name is corrected before its folder is missed."""
+    with pytest.raises(UsageError, match=hint):
+        load_plan(*names, tmp_path)
+
+
+def test_planning_writes_nothing(
+    tmp_path: Path, tree: Tree, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither making a plan nor asking it anything leaves a file, or a folder, behind."""
+    monkeypatch.chdir(tmp_path)
+    plan = pendulum(Path("runs"))
+    record_run(plan, PENDULUM, 1)
+    before, folders = tree(tmp_path), set(tmp_path.rglob("*"))
+    plan = pendulum(Path("runs"))
+    elsewhere = pendulum(Path("not") / "yet" / "there")
+    for each in (plan, elsewhere):
+        each.groups()
+        each.command()
+    assert tree(tmp_path) == before
+    assert set(tmp_path.rglob("*")) == folders
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"status": "finished"}',
+        '{"status": "finished", "task": "t", "seed": 1, "config": 3}',
+        '{"status": "finished", "task": "t", "seed": 1, "config": {}}',
+    ],
+)
+def test_what_is_no_record_is_no_run(content: str, tmp_path: Path) -> None:
+    """A file that does not say what was run cannot stand for a finished run."""
+    (tmp_path / "run.json").write_text(content)
+    assert read_record(tmp_path) is None
+    assert read_record(tmp_path / "nowhere") is None
+
+
+def test_a_run_from_before_a_setting_was_run_without_it(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """A grid with the new setting changed must not take it as finished."""
+    options: dict[str, Any] = {"tasks": [PENDULUM], "env_steps": 1000, "seeds": [1]}
+    options |= {"device": "cpu", "runs_dir": tmp_path, "published": False}
+    plan = make_plan("acer_continuous", "classic", **options)
+    folder = record_run(plan, PENDULUM, 1)
+    record = json.loads((folder / "run.json").read_text())
+    del record["config"]["time_limit_is_terminal"]
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    assert statuses(plan) == ["finished"]
+    changed = make_plan(
+        "acer_continuous", "classic", **options, settings=["time_limit_is_terminal=True"]
+    )
+    with pytest.raises(UsageError, match="time_limit_is_terminal False there, True here"):
+        statuses(changed)
+
+
+def test_a_record_is_compared_setting_by_setting(
+    tmp_path: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """A run from before a setting existed counts; what it does say must agree."""
+    plan = pendulum(tmp_path, seeds=[1])
+    folder = record_run(plan, PENDULUM, 1)
+    record = json.loads((folder / "run.json").read_text())
+    del record["config"]["target_period"]
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    assert statuses(plan) == ["finished"]
+    record["config"]["hidden_sizes"] = [256, 255]
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    with pytest.raises(UsageError, match=r"hidden_sizes \[256, 255\] there, \[256, 256\] here"):
+        plan.runs()
+
+
+def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
+    """A verdict over changed settings says so beside the preset's own departures."""
+    plan = pendulum(tmp_path, settings=["gamma=0.9"])
+    assert plan.departures == ("gamma = 0.9, set by --set",)
+    plan = make_plan("sac", "mujoco", runs_dir=tmp_path, settings=["gamma=0.9"])
+    assert plan.departures[:-1] == plan.preset.departures != ()
+
+
+def test_runs_that_do_not_fit_into_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size times workers against the machine; the line names a number of workers that fits."""
+    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 12.0})
+
+    def pong(**options: Any) -> Plan:
+        standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}
+        standard |= {"env_steps": 1_000_000}
+        return make_plan("acer", "atari-7", runs_dir=tmp_path, **(standard | options))
+
+    with pytest.raises(UsageError) as error:  # a full replay of 16 environments: 5.3 GiB
+        pong().check_memory()
+    assert "\n" not in str(error.value)
+    for part in ("3 runs", "16.0 GiB", "12.0 GiB", "--workers 2"):
+        assert part in str(error.value)
+    pong(workers=2).check_memory()
+    pong(num_seeds=2).check_memory()
+    pong(env_steps=100_000).check_memory()  # never fills its replay
+    pong(settings=["replay_capacity=20000"]).check_memory()
+    with pytest.raises(UsageError, match="--set"):
+        pong(env_steps=10_000_000, settings=["num_envs=64"]).check_memory()
+    pendulum(tmp_path, workers=1000).check_memory()  # an agent that states nothing
+    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": None})
+    pong().check_memory()
+
+    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 1.0})
+    command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
+    command += ["--env-steps", "1000000"]
+    with pytest.raises(UsageError, match="2 runs side by side"):
+        command_line.run([*command, "--runs-dir", str(tmp_path)])

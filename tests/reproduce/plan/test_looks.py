@@ -1,0 +1,317 @@
+"""Looks are declared once, before a task is trained, and nothing that comes later changes them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from reproduce import __main__ as command_line
+from reproduce import pipeline
+from reproduce.gather.references import reference_score
+from reproduce.pipeline import next_looks, saved_by_looks
+from reproduce.plan.grid import Plan, keep_looks, load_plan, make_plan
+from reproduce.plan.looks import Looks, declare, from_json, one_look, several_looks, to_json
+from reproduce.report import plot
+from reproduce.run import launch as launching
+from suite.settings import UsageError
+from suite.tasks import find_task
+
+pytestmark = pytest.mark.usefixtures("published")
+
+HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
+RecordRun = Callable[..., Path]
+
+
+def mujoco(runs_dir: Path, **options: Any) -> Plan:
+    """Hopper at a million steps, as the command line plans it."""
+    standard = {"tasks": [HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": runs_dir}
+    plan = make_plan("sac", "mujoco", **(standard | options))
+    return keep_looks(plan, until_decided=options.get("until_decided", False))
+
+
+def started(plan: Plan) -> Plan:
+    """The plan, once it has begun to run."""
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    plan.save()
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("max_seeds", "counts", "level"),
+    [(5, (5,), 0.05), (6, (5, 6), 0.027), (10, (5, 10), 0.027), (12, (5, 10, 12), 0.02),
+     (20, (5, 10, 20), 0.02)],
+)  # fmt: skip
+def test_the_schedule_fits_the_largest_number_of_seeds(max_seeds, counts, level) -> None:
+    """5, 10 and 20, cut short; the level follows the number of looks."""
+    looks = several_looks(max_seeds)
+    assert (looks.counts, looks.level) == (counts, level)
+    assert looks.seeds == tuple(range(1, max_seeds + 1))
+    assert [len(seeds) for seeds in looks.seeds_at_looks()] == list(counts)
+
+
+def test_what_was_declared_first_stays(tmp_path: Path) -> None:
+    """More seeds, run twice, leave the first look in `plan.json`, and `report` reads it."""
+    started(mujoco(tmp_path, num_seeds=3))
+    declared = {HOPPER: one_look((1, 2, 3))}
+    for _ in range(2):
+        assert started(mujoco(tmp_path, num_seeds=8)).looks == declared
+    assert load_plan("sac", "mujoco", "paper", tmp_path).looks == declared
+
+
+def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
+    """Neither by asking for fewer nor for others: one line that says how to go on."""
+    started(mujoco(tmp_path, seeds=[4, 2, 7]))
+    for seeds in ([4, 2], [1, 2, 3, 4], [7, 8]):
+        with pytest.raises(UsageError, match=r"go on with --seeds 4 2 7, or start anew .*--fresh"):
+            mujoco(tmp_path, seeds=seeds)
+    assert mujoco(tmp_path, seeds=[2, 4, 7, 1]).looks[HOPPER].seeds == (4, 2, 7)
+
+
+def test_several_looks_are_no_way_out_of_one(tmp_path: Path) -> None:
+    """Who has had a look cannot declare more, nor change their number later."""
+    started(mujoco(tmp_path / "one", num_seeds=3))
+    with pytest.raises(UsageError, match="Hopper-v4 was started with one look at 3 seeds: go on"):
+        mujoco(tmp_path / "one", num_seeds=20, until_decided=True)
+    several = started(mujoco(tmp_path / "several", num_seeds=10, until_decided=True))
+    for options in ({"num_seeds": 20, "until_decided": True}, {"num_seeds": 5}):
+        with pytest.raises(UsageError, match=r"looks at 5 and 10 seeds: .*--max-seeds 10"):
+            mujoco(tmp_path / "several", **options)
+    again = mujoco(tmp_path / "several", num_seeds=10, until_decided=True)
+    assert again.looks == several.looks
+    assert "--until-decided --max-seeds 10" in again.command()
+    assert mujoco(tmp_path / "several", num_seeds=11).looks == several.looks
+
+
+def test_every_task_and_number_of_steps_has_looks_of_its_own(tmp_path: Path) -> None:
+    """A second task, or a shorter run, in the same folder forgets nothing of the first."""
+    started(mujoco(tmp_path, num_seeds=3))
+    started(mujoco(tmp_path, num_seeds=5, tasks=[WALKER]))
+    started(mujoco(tmp_path, num_seeds=4, env_steps=1000))
+    assert mujoco(tmp_path, num_seeds=6).looks[HOPPER].counts == (3,)
+    both = mujoco(tmp_path, num_seeds=6, tasks=[HOPPER, WALKER])
+    assert [looks.counts for looks in both.looks.values()] == [(3,), (5,)]
+    assert mujoco(tmp_path, num_seeds=6, env_steps=1000).looks[HOPPER].counts == (4,)
+
+
+def test_too_few_seeds_for_a_verdict_declare_nothing(tmp_path: Path) -> None:
+    """One seed to see whether it runs at all costs no later verdict."""
+    started(mujoco(tmp_path, num_seeds=2))
+    assert mujoco(tmp_path, num_seeds=5).looks[HOPPER].counts == (5,)
+
+
+def test_an_older_plan_had_one_look_at_its_seeds(tmp_path: Path) -> None:
+    """`plan.json` without looks, as written before there were any."""
+    plan = started(mujoco(tmp_path, num_seeds=3))
+    path = plan.directory / "plan.json"
+    saved = json.loads(path.read_text())
+    del saved["looks"], saved["num_seeds"]
+    path.write_text(json.dumps(saved))
+    assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
+    assert mujoco(tmp_path, num_seeds=9).looks == {HOPPER: one_look((1, 2, 3))}
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 30) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+some_seeds = st.integers(0, 21).map(lambda count: list(range(1, count + 1)))
+some_looks = st.lists(st.integers(0, 21), max_size=4)
+
+
+@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    looks=anything
+    | st.lists(
+        st.fixed_dictionaries(
+            {
+                "task": anything,
+                "env_steps": st.integers(1, 9) | anything,
+                "seeds": some_seeds | anything,
+                "looks": some_looks | anything,
+            }
+        )
+    )
+)
+def test_tampered_looks_are_refused_or_could_have_been_declared(looks) -> None:
+    """No look at a level that was never calibrated, and no traceback."""
+    try:
+        declared = from_json({"looks": looks})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return
+    for each in declared.values():
+        assert each.counts in ((len(each.seeds),), several_looks(len(each.seeds)).counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "declarable"),
+    [([3], False), ([20], True), ([5, 10, 20], True), ([5, 20], False), ([3, 5, 10, 20], False),
+     ([5, 10], False), ([10, 5, 20], False), ([], False)],
+)  # fmt: skip
+def test_only_the_looks_of_the_schedule_are_read(counts, declarable) -> None:
+    """Of twenty seeds: one look at all of them, or the three that were calibrated."""
+    row = {"task": "T", "env_steps": 1, "seeds": list(range(1, 21)), "looks": counts}
+    if declarable:
+        assert from_json({"looks": [row]})["T", 1].counts == tuple(counts)
+    else:
+        with pytest.raises(ValueError, match="no looks that are ever declared"):
+            from_json({"looks": [row]})
+
+
+def test_seeds_that_were_published_had_their_look(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Three declared, two added: elsewhere their five scores are as well known, and exploratory."""
+    for num_seeds in (3, 5):
+        plan = started(mujoco(published, num_seeds=num_seeds))
+    for run in plan.runs():
+        record_run(plan, HOPPER, run.seed)
+    again = mujoco(tmp_path / "runs", num_seeds=5)
+    assert [run.status for run in again.runs()] == ["finished"] * 5
+    assert again.looks == {HOPPER: one_look((1, 2, 3))}
+    with pytest.raises(UsageError, match=r"start anew .*--fresh --no-published"):
+        mujoco(tmp_path / "runs", num_seeds=10, until_decided=True)
+    assert mujoco(tmp_path / "runs", seeds=[6, 7, 8]).looks == {HOPPER: one_look((6, 7, 8))}
+    for others in ({"settings": ["gamma=0.98"]}, {"published": False}):
+        plan = mujoco(tmp_path / "runs", num_seeds=5, **others)
+        assert plan.looks == {HOPPER: one_look(range(1, 6))}
+
+
+@settings(derandomize=True)
+@given(
+    seeds=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
+    steps=st.integers(1, 10**9),
+)
+def test_looks_survive_their_file(seeds, steps) -> None:
+    """What is written is what is read."""
+    declared = {("A", steps): one_look(seeds), ("B", steps): several_looks(15)}
+    assert from_json(json.loads(json.dumps({"looks": to_json(declared)}))) == declared
+
+
+@settings(derandomize=True)
+@given(
+    before=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
+    asked=st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True),
+)
+def test_a_declaration_is_kept_or_refused(before, asked) -> None:
+    """No order of asking changes it: either all its seeds are asked for, or nothing happens."""
+    declared = {("A", 1): one_look(before)}
+    if set(before) <= set(asked):
+        assert declare(declared, {"A": 1}, asked, until_decided=False) == {"A": one_look(before)}
+    else:
+        with pytest.raises(UsageError):
+            declare(declared, {"A": 1}, asked, until_decided=False)
+
+
+def test_seeds_are_added_only_where_a_taken_look_left_a_task_undecided(tmp_path: Path) -> None:
+    """Not where it is decided, cannot be judged, or lacks a run that crashed."""
+    tasks = [HOPPER, WALKER, "HalfCheetah-v4", "Ant-v4"]
+    plan = mujoco(tmp_path, tasks=tasks, num_seeds=20, until_decided=True)
+    assert set(plan.num_seeds.values()) == {5}
+    assert len(plan.runs()) == 20
+    verdicts = pd.DataFrame(
+        {
+            "task": tasks,
+            "verdict": ["inconclusive", "reproduced", "inconclusive", "no reference"],
+            "look": pd.array([5, 5, pd.NA, 5], dtype="Int64"),
+        }
+    )
+    num_seeds = next_looks(plan, verdicts)
+    assert num_seeds == {HOPPER: 10, WALKER: 5, "HalfCheetah-v4": 5, "Ant-v4": 5}
+    one = mujoco(tmp_path, tasks=tasks, num_seeds=5)
+    assert next_looks(one, verdicts) is None
+
+
+def test_a_grid_runs_until_decided_and_says_what_that_saved(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hopper scatters and takes ten seeds; Walker2d is far above and takes five of them."""
+    monkeypatch.setattr(plot, "draw_curves", lambda *arguments: None)
+    monkeypatch.setattr(plot, "draw_scores", lambda *arguments: None)
+    monkeypatch.setattr(plot, "draw_throughput", lambda *arguments: None)
+    plan = mujoco(tmp_path, tasks=[HOPPER, WALKER], num_seeds=10, until_decided=True)
+    launched: list[list[tuple[str, int]]] = []
+
+    def launch(plan: Plan, view: object) -> SimpleNamespace:
+        waiting = [run for run in plan.runs() if not run.has_ended]
+        launched.append([(run.task, run.seed) for run in waiting])
+        for run in waiting:
+            reference = reference_score("sac", plan.preset.judged_by, run.task, STEPS, plan.rule)
+            assert reference is not None
+            gap = reference.mean - find_task(run.task).random_score
+            offset = (-1.0) ** run.seed * gap * 0.5 if run.task == HOPPER else 3.0 * gap
+            record_run(plan, run.task, run.seed, {STEPS: reference.mean + offset})
+        return SimpleNamespace(rows=[])
+
+    monkeypatch.setattr(launching, "launch", launch)
+    console = Console(width=120, record=True, quiet=True)
+    assert command_line._run_plan(plan, console) == 0
+    both = [(task, seed) for task in (HOPPER, WALKER) for seed in range(1, 6)]
+    assert launched == [both, [(HOPPER, seed) for seed in range(6, 11)]]
+    verdicts = pd.read_csv(plan.directory / "verdicts.csv").set_index("task")
+    assert verdicts["look"].to_dict() == {HOPPER: 10, WALKER: 5}
+    assert set(verdicts["looks"]) == {"5 10"}
+    assert not verdicts["exploratory"].any()
+    saved = load_plan("sac", "mujoco", "paper", tmp_path)
+    assert saved.num_seeds == {HOPPER: 10, WALKER: 5}
+    tables = pipeline.gather(saved)
+    runs = tables["runs"].assign(wall_seconds=720.0)
+    said = "Looks saved 5 of 20 runs, about 1.0 hours of training."
+    assert saved_by_looks(saved, tables["verdicts"], runs) == said
+    at_five = pipeline.gather(plan)
+    assert saved_by_looks(plan, at_five["verdicts"], at_five["runs"]) == "", "Hopper is open"
+
+
+def test_seeds_beyond_the_looks_are_exploratory_in_table_and_page(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """From the command line to `verdicts.csv`: three seeds first, then eight."""
+    for name in ("draw_curves", "draw_scores", "draw_throughput"):
+        monkeypatch.setattr(plot, name, lambda *arguments: None)
+    reference = reference_score("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
+    assert reference is not None
+    for num_seeds in (3, 8):
+        plan = started(mujoco(tmp_path, num_seeds=num_seeds))
+        for run in plan.runs():
+            if not run.has_ended:
+                record_run(plan, HOPPER, run.seed, {STEPS: reference.mean * (2 + run.seed % 2)})
+    words = ["sac", "mujoco", "--tasks", HOPPER, "--env-steps", str(STEPS), "--device", "cpu"]
+    words += ["--runs-dir", str(tmp_path), "--num-seeds", "8"]
+    assert command_line.main(words) == 0
+    said = capsys.readouterr().out
+    assert "Hopper-v4 was started with one look at 3 seeds; with more it is exploratory" in said
+    assert "above, exploratory" in said
+    (row,) = pd.read_csv(plan.directory / "verdicts.csv").to_dict("records")
+    assert (row["verdict"], row["exploratory"], row["num_seeds"]) == ("above", True, 8)
+    page = (plan.directory / "index.html").read_text()
+    assert "above, exploratory" in page
+    assert "1 exploratory" in page
+
+
+def test_the_area_under_a_curve_is_its_mean_height(tmp_path: Path, record_run: RecordRun) -> None:
+    """A line from 0 to 10 and one at 4: 5 and 4 on average; what diverged counts as random."""
+    plan = mujoco(tmp_path, num_seeds=3)
+    for seed, scores in ((1, (0.0, 5.0, 10.0)), (2, (4.0, 4.0, 4.0))):
+        steps = (STEPS // 2, 3 * STEPS // 4, STEPS)
+        record_run(plan, HOPPER, seed, dict(zip(steps, scores, strict=True)))
+    record_run(plan, HOPPER, 3, status="diverged")
+    tables = pipeline.gather(plan)
+    (row,) = tables["verdicts"].to_dict("records")
+    heights = np.array([5.0, 4.0, find_task(HOPPER).random_score])
+    assert row["area_mean"] == pytest.approx(heights.mean())
+    assert row["area_std"] == pytest.approx(heights.std(ddof=1))
+    drawn = tables["reference_curves"].query("role == 'judge'")
+    inside = drawn.query("env_steps >= @STEPS // 2 and env_steps <= @STEPS")
+    assert inside.return_mean.min() < row["reference_area"] < inside.return_mean.max()
+    assert Looks((1,), (1,)).level == 0.05

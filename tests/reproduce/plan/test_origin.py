@@ -1,0 +1,277 @@
+"""A verdict is about today's code: runs that other code made never pass for its own."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce import ROOT, pipeline
+from reproduce import __main__ as command_line
+from reproduce.extras.compare import compare
+from reproduce.gather.collect import collect_runs, collect_scores
+from reproduce.plan.grid import Plan, make_plan
+from reproduce.report import plot
+from suite import behaviour, hardware
+from suite.behaviour import declare, fingerprint
+from suite.settings import UsageError
+
+RecordRun = Callable[..., Path]
+Reseal = Callable[[Path], None]
+REACHER = "Reacher-v4"
+STEPS = 30_000
+COMMIT = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Path) -> Path:
+    """A copy of the agents and of `suite`, of one commit, with a file of behaviours."""
+    root = tmp_path / "project"
+    for folder in ("agents", "suite"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(hardware, "_root", lambda: root)
+    monkeypatch.setattr(hardware, "revision", lambda: {"commit": COMMIT, "dirty": False})
+    monkeypatch.setattr(behaviour, "DECLARED", root / "behaviour.json")
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+def verify_code(number: int = 1) -> None:
+    """List the present code under a behaviour, as `python -m tests.golden` does."""
+    known = behaviour.behaviours("sac")
+    entry = known.setdefault(number, {"base": COMMIT, "sources": [], "runs": {}})
+    entry["sources"].append(fingerprint(hardware.sources("sac")))
+    declare("sac", known)
+
+
+def flip_sign(project: Path) -> None:
+    """Let SAC's critics flee from their targets."""
+    file = project / "agents" / "sac.py"
+    text = file.read_text()
+    flipped = text.replace("critic_losses)", "-critic_losses)", 1)
+    assert text != flipped
+    file.write_text(flipped)
+
+
+def restore(project: Path) -> None:
+    """Undo all changes of SAC's file."""
+    shutil.copyfile(ROOT / "agents" / "sac.py", project / "agents" / "sac.py")
+
+
+def smoke(**options: Any) -> Plan:
+    """SAC's smoke grid on one task."""
+    options = {"tasks": [REACHER], "budget": "smoke", "device": "cpu"} | options
+    return make_plan("sac", "mujoco-small", **options)
+
+
+def place_of(published: Path) -> Path:
+    """Return the published folder of that grid."""
+    return published / "sac-mujoco-small" / "paper"
+
+
+def publish(record_run: RecordRun, published: Path, seeds: Sequence[int] = (1, 2, 3)) -> None:
+    """Write finished runs that match their reference."""
+    for seed in seeds:
+        scores = {STEPS: -5.6 - 0.1 * seed}
+        record_run(smoke(), REACHER, seed, scores, directory=place_of(published))
+
+
+def statuses(plan: Plan) -> list[str]:
+    """The status of every run."""
+    return [run.status for run in plan.runs()]
+
+
+def test_a_flipped_sign_makes_no_verdict_of_published_runs(
+    project: Path, published: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs of the code before are named and left out; all seeds are to be trained."""
+    verify_code()
+    publish(record_run, published)
+    assert statuses(smoke()) == ["finished"] * 3
+    flip_sign(project)
+    assert statuses(smoke()) == ["planned"] * 3
+    words = ["sac", "mujoco-small", "--tasks", REACHER, "--budget", "smoke", "--dry-run"]
+    assert command_line.main([*words, "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "3 processes" in said
+    assert (
+        f"{REACHER}: 3 runs from {published}, made by commit 0123456; agents/sac.py has changed "
+        "since and was not verified (left out)"
+    ) in said
+    restore(project)
+    assert statuses(smoke()) == ["finished"] * 3
+
+
+def test_a_verified_refactoring_keeps_every_run(
+    project: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Text that changes, with the same bytes, costs one command and no training."""
+    verify_code()
+    publish(record_run, published)
+    (project / "suite" / "noise.py").write_text("# rewritten\n")
+    assert statuses(smoke()) == ["planned"] * 3
+    verify_code()
+    assert statuses(smoke()) == ["finished"] * 3
+    (project / "suite" / "noise.py").write_text("# does something else\n")
+    verify_code(number=2)
+    (run, *_) = smoke().runs()
+    assert (run.status, run.remark.split("; ")[1]) == (
+        "planned",
+        "of behaviour 1, today's is behaviour 2",
+    )
+
+
+def test_runs_of_broken_code_do_not_count_once_it_is_mended(
+    project: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Code that nobody verified gives its runs no number, whatever number the file declares."""
+    verify_code()
+    flip_sign(project)
+    publish(record_run, published)
+    record = json.loads((place_of(published) / REACHER / "seed-1" / "run.json").read_text())
+    assert record["behaviour"] is None
+    assert statuses(smoke()) == ["finished"] * 3  # that very code's own
+    restore(project)
+    assert statuses(smoke()) == ["planned"] * 3
+
+
+def test_an_agent_without_golden_runs_counts_its_own_until_it_changes(
+    project: Path, record_run: RecordRun
+) -> None:
+    """A developer's agent needs no declaration."""
+    plan = smoke()
+    for seed in (1, 2, 3):
+        record_run(plan, REACHER, seed, {STEPS: -5.0})
+    assert statuses(smoke()) == ["finished"] * 3
+    flip_sign(project)
+    assert statuses(smoke()) == ["unverified"] * 3
+
+
+def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
+    project: Path, record_run: RecordRun
+) -> None:
+    """They have no score; a training beside them is refused with the ways on."""
+    verify_code()
+    for seed in (1, 2):
+        record_run(smoke(), REACHER, seed, {STEPS: -5.0})
+    flip_sign(project)
+    plan = smoke()
+    assert statuses(plan) == ["unverified", "unverified", "planned"]
+    with pytest.raises(UsageError) as caught:
+        plan.refuse_mixture()
+    for part in ("seed-1", "other code", "agents/sac.py", "--fresh", "--accept-older-code"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    tables = pipeline.gather(plan)
+    assert collect_scores(plan).empty
+    assert tables["curves"].empty
+    (row,) = tables["verdicts"].to_dict("records")
+    assert (row["verdict"], row["older_runs"]) == ("inconclusive", "left out")
+    assert "2 runs from runs, made by commit 0123456; agents/sac.py has changed" in row["note"]
+    assert pipeline.exit_status(tables["verdicts"], tables["suite"], tables["runs"].status) == 2
+
+
+def test_older_runs_that_are_taken_knowingly_mark_the_verdict(
+    project: Path, published: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Terminal, page and both tables say so."""
+    for name in ("draw_curves", "draw_scores", "draw_throughput"):
+        monkeypatch.setattr(plot, name, lambda *arguments: None)
+    verify_code()
+    publish(record_run, published)
+    flip_sign(project)
+    words = ["sac", "mujoco-small", "--tasks", REACHER, "--budget", "smoke", "--device", "cpu"]
+    assert command_line.main([*words, "--accept-older-code"]) == 0
+    sentence = f"3 runs from {published}, made by commit 0123456; agents/sac.py has changed since"
+    said = capsys.readouterr().out
+    for text in (f"{sentence} and was not verified (counted)", "older runs counted"):
+        assert text in said
+    page = (smoke().directory / "index.html").read_text()
+    assert "reproduced, older runs counted" in page
+    assert sentence in page
+    tables = pipeline.gather(smoke(accept_older_code=True))
+    (row,) = tables["verdicts"].to_dict("records")
+    assert (row["verdict"], row["older_runs"]) == ("reproduced", "counted")
+    assert sentence in row["note"]
+    assert tables["runs"].remark.str.contains("made by commit 0123456").all()
+    assert "--accept-older-code" in smoke(accept_older_code=True).command()
+
+
+def test_runs_of_two_behaviours_are_never_pooled(
+    project: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Not even knowingly: two seeds of one code and one of another have no common mean."""
+    verify_code()
+    publish(record_run, published, seeds=(1, 2))
+    flip_sign(project)
+    verify_code(number=2)
+    plan = smoke(accept_older_code=True)
+    with pytest.raises(UsageError, match=r"\(behaviour 1: 1 2; behaviour 2: 3\)"):
+        plan.runs()
+    assert statuses(smoke(accept_older_code=True, seeds=[1, 2])) == ["finished"] * 2
+    assert statuses(smoke()) == ["planned"] * 3
+
+
+def test_three_copies_of_one_run_are_not_three_seeds(
+    published: Path, record_run: RecordRun, reseal: Reseal
+) -> None:
+    """Neither as they are, nor with their records edited to match: nothing but seed 1 counts."""
+    verify_code()
+    plan = smoke()
+    first = record_run(plan, REACHER, 1, {STEPS: -5.6})
+    (first / "updates.csv").write_text("env_steps,num_updates,critic_loss\n11000,1000,1.25\n")
+    reseal(first)
+    copies = [shutil.copytree(first, first.with_name(f"seed-{seed}")) for seed in (2, 3)]
+    assert statuses(plan) == ["finished", "damaged", "damaged"]
+    runs = collect_runs(plan)
+    assert runs.status.tolist() == ["finished", "failed", "failed"]
+    assert runs.error[1] == "says seed 1, its folder says 2"
+    for seed, copy in enumerate(copies, start=2):
+        record = json.loads((copy / "run.json").read_text())
+        record |= {"seed": seed, "config": record["config"] | {"seeds": [seed]}}
+        (copy / "run.json").write_text(json.dumps(record))
+        reseal(copy)
+    assert statuses(plan) == ["finished", "damaged", "damaged"]
+    assert "has the updates of" in collect_runs(plan).error[1]
+    assert len(collect_scores(plan)) == 1
+    with pytest.raises(UsageError, match="one is a copy"):
+        compare(plan.directory, plan.directory)
+    shutil.move(copies[0], place_of(published) / REACHER / "seed-2")
+    runs = plan.runs()
+    assert [run.status for run in runs] == ["finished", "planned", "damaged"]
+    assert "has the updates of" in runs[1].remark
+
+
+def test_a_published_run_that_is_damaged_is_said_to_be(
+    published: Path, record_run: RecordRun
+) -> None:
+    """It is trained again here, and nobody wonders why."""
+    verify_code()
+    publish(record_run, published, seeds=(1,))
+    folder = place_of(published) / REACHER
+    shutil.copytree(folder / "seed-1", folder / "seed-2")
+    finished, planned, _ = smoke().runs()
+    assert (finished.status, planned.status) == ("finished", "planned")
+    assert planned.remark.endswith("is damaged: seed-2 says seed 1, its folder says 2")
+
+
+def test_a_setting_that_a_record_lacks_has_its_default(
+    record_run: RecordRun, reseal: Reseal
+) -> None:
+    """A grid that sets it otherwise does not take the run; a setting unknown today is no match."""
+    folder = record_run(smoke(), REACHER, 1, {STEPS: -5.6})
+    record = json.loads((folder / "run.json").read_text())
+    del record["config"]["max_log_alpha"]
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    assert statuses(smoke())[0] == "finished"
+    with pytest.raises(UsageError, match=r"max_log_alpha None there, -3\.0 here"):
+        smoke(settings=["max_log_alpha=-3.0"]).runs()
+    record["config"]["gone"] = 1
+    (folder / "run.json").write_text(json.dumps(record))
+    reseal(folder)
+    with pytest.raises(UsageError, match="gone 1 there, unknown here"):
+        smoke().runs()

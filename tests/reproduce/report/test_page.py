@@ -1,0 +1,349 @@
+"""The page and the terminal table show everything recorded, safely and readably."""
+
+import json
+import re
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from reproduce.report import page as report
+from reproduce.report.page import COLUMNS
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags, links and text."""
+
+    def __init__(self, path: Path) -> None:
+        """Parse a page."""
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep the tag and everything it refers to."""
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+
+    def handle_data(self, data: str) -> None:
+        """Keep text, with white space as a browser shows it."""
+        self.text += " ".join([*data.split(), ""])
+
+
+def verdict(task: str, name: str, **fields: object) -> dict[str, object]:
+    """A row of verdicts.csv."""
+    row = dict.fromkeys(COLUMNS["verdicts"]) | {
+        "task": task,
+        "verdict": name,
+        "env_steps": 1_000_000,
+        "rule": "deterministic",
+        "num_seeds": 5,
+        "num_failed": 0,
+        "num_diverged": 0,
+        "score_mean": 9876.5,
+        "score_std": 512.3,
+        "reference_source": "published",
+        "reference_mean": 10_000.0,
+        "reference_std": 400.0,
+        "reference_num_runs": 10,
+        "margin": 1000.0,
+        "difference": -123.5,
+        "ci_low": -600.0,
+        "ci_high": 350.0,
+        "ratio": 0.99,
+    }
+    return row | fields
+
+
+def run(task: str, seed: int, status: str = "finished", **fields: object) -> dict[str, object]:
+    """A row of runs.csv."""
+    command = f"python -m agents.sac --task {task} --seeds {seed}"
+    row = {"task": task, "seed": seed, "status": status, "env_steps": 1000, "command": command}
+    return dict.fromkeys(COLUMNS["runs"]) | row | fields
+
+
+def write(directory: Path, facts: dict[str, object] | None = None, **tables: list[dict]) -> Path:
+    """Write report.json and the given files of a comparison."""
+    standard = {"agent": "sac", "suite": "mujoco", "source": "paper", "judged_by": "published"}
+    (directory / "report.json").write_text(json.dumps(standard | (facts or {})), encoding="utf-8")
+    for name, rows in tables.items():
+        table = pd.DataFrame(rows, columns=pd.Index(COLUMNS[name]))
+        table.to_csv(directory / f"{name}.csv", index=False)
+    return directory
+
+
+def printed(table: Table) -> str:
+    """A table as a wide terminal without colours shows it."""
+    console = Console(width=200, file=StringIO(), color_system=None)
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_a_page_needs_only_the_report(tmp_path: Path) -> None:
+    """Every tidy file and every figure is optional; without a report there is no page."""
+    page = Page(report.write_page(write(tmp_path)))
+    assert "SAC on mujoco with the settings of 'paper', judged by 'published'" in page.text
+    assert "No run has a score." in page.text
+    assert "img" not in page.tags
+    with pytest.raises(FileNotFoundError):
+        report.write_page(tmp_path / "elsewhere")
+
+
+def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
+    """Figures are embedded, links lead to files beside the page, and nothing can run."""
+    for name in ("curves.svg", "curves.png", "scores.png", "throughput.png"):
+        (tmp_path / name).write_bytes(b"<svg onload='alert(1)'/>")
+    throughput = dict.fromkeys(COLUMNS["throughput"]) | {"task": "A", "seed": 1}
+    write(tmp_path, verdicts=[verdict("A", "above")], runs=[run("A", 1)], throughput=[throughput])
+    (tmp_path / "A" / "seed-1").mkdir(parents=True)
+    path = report.write_page(tmp_path)
+    page, source = Page(path), path.read_text(encoding="utf-8")
+    images = [link for link in page.links if link.startswith("data:image/")]
+    files = [link for link in page.links if not link.startswith("data:")]
+    assert len(images) == page.tags.count("img") == 3
+    assert "./A/seed-1/" in files
+    assert {"verdicts.csv", "runs.csv", "report.json", "curves.svg"} <= set(files)
+    assert all((tmp_path / link).exists() for link in files)
+    assert not re.search(r"https?:|url\(|@import|<link|<script|<iframe|\bon\w+=", source)
+    assert "default-src 'none'" in source
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """Whatever a file holds is shown as characters."""
+    texts = dict.fromkeys(("error", "log_tail", "command", "commit", "device"), HOSTILE)
+    facts: dict[str, object] = {
+        name: HOSTILE for name in ("title", "agent", "suite", "source", "budget", "command")
+    }
+    facts |= {"departures": [HOSTILE], "config": {HOSTILE: HOSTILE}, "env_steps": {HOSTILE: 1}}
+    facts |= {"versions": {HOSTILE: [HOSTILE]}, "hardware": {HOSTILE: None}, "seeds": [HOSTILE]}
+    row = verdict(HOSTILE, HOSTILE, note=HOSTILE, rule=HOSTILE, reference_source=HOSTILE)
+    write(tmp_path, facts, verdicts=[row], runs=[run(HOSTILE, 1, "failed", **texts)])
+    page = Page(report.write_page(tmp_path))
+    assert "script" not in page.tags
+    assert page.text.count("alert(1)") >= 15
+
+
+def test_a_path_in_a_name_is_no_link(tmp_path: Path) -> None:
+    """A task cannot lead a reader out of the comparison's directory."""
+    (tmp_path / "seed-1").mkdir()
+    directory = tmp_path / "comparison"
+    directory.mkdir()
+    write(directory, runs=[run("..", 1), run("javascript:alert(1)", 1)])
+    page = Page(report.write_page(directory))
+    assert page.links == ["runs.csv", "report.json"]
+    assert "javascript:alert(1)" in page.text
+
+
+def test_failures_come_first_with_their_logs(tmp_path: Path) -> None:
+    """Every failed and diverged run is shown above the verdicts, counted against all runs."""
+    lost = [
+        run("A", 2, "failed", error="RuntimeError: no", log_tail="line 1\nline 2"),
+        run("A", 3, "diverged", error="loss is not finite"),
+    ]
+    row = verdict("A", "inconclusive", num_failed=1, num_diverged=1)
+    write(tmp_path, verdicts=[row], runs=[run("A", 1), *lost, run("A", 4, "planned")])
+    text = Page(report.write_page(tmp_path)).text
+    assert "2 of 4 runs failed or diverged" in text
+    assert text.index("line 1 line 2") < text.index("Verdicts")
+    assert text.index("loss is not finite") < text.index("Verdicts")
+    assert "1 failed, 1 diverged" in text
+    assert "1 of 4 runs have not finished" in text
+    write(tmp_path, verdicts=[row], runs=[run("A", 1)])
+    assert "failed or diverged" not in Page(report.write_page(tmp_path)).text
+
+
+def test_no_task_vanishes(tmp_path: Path) -> None:
+    """A task that was planned or run and has no verdict is a row that says so, even `NA`."""
+    write(
+        tmp_path,
+        {"env_steps": {"A": 1, "Planned": 1}},
+        verdicts=[verdict("A", "reproduced"), verdict("NA", "below")],
+        runs=[run("A", 1), run("NA", 1), run("Crashed", 1, "failed")],
+    )
+    rows = {row["task"]: row["verdict"] for row in report.verdict_rows(tmp_path)}
+    assert rows == {
+        "A": "reproduced",
+        "NA": "below",
+        "Crashed": "not judged",
+        "Planned": "not judged",
+    }
+    text = Page(report.write_page(tmp_path)).text
+    assert "1 of 4 tasks reproduced, 1 below, 2 not judged." in text
+    assert all(task in printed(report.verdict_lines(tmp_path)) for task in rows)
+
+
+def test_the_headline_counts_a_verdict_it_does_not_know() -> None:
+    """The counts always add up to the number of tasks."""
+    facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": "q"}
+    rows = [{"verdict": name} for name in ("strange", "below", "shown only", "below")]
+    assert report.headline(facts, rows).endswith(
+        ": none of 4 tasks reproduced, 2 below, 1 shown only, 1 strange."
+    )
+
+
+def test_a_result_above_its_reference_counts_as_reproduced() -> None:
+    """Better than published is no failure to reproduce, and the sentence says how often it is."""
+    facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": ""}
+    rows = [{"verdict": name} for name in ("above", "reproduced", "inconclusive")]
+    assert report.headline(facts, rows) == (
+        "SAC on s with the settings of 'p', judged by no reference: "
+        "2 of 3 tasks reproduced (1 of them above the reference), 1 inconclusive."
+    )
+    assert report.headline(facts, rows[:1]).endswith(
+        ": 1 of 1 task reproduced (1 of them above the reference)."
+    )
+    assert report.headline(facts, []).endswith(": no task yet.")
+
+
+def test_configuration_departures_and_commands_are_complete(tmp_path: Path) -> None:
+    """Every hyper-parameter is on the page, also one that is empty or nested."""
+    facts: dict[str, object] = {
+        "config": {"learning_rate": 3e-4, "clip": None, "sizes": [256, 256], "tanh": True},
+        "departures": ["Another simulator."],
+        "versions": {"torch": "2.9.0"},
+        "hardware": {"cpu": "A CPU"},
+        "command": "python -m reproduce sac mujoco",
+    }
+    write(tmp_path, facts, runs=[run("A", 1), run("A", 2)])
+    text = Page(report.write_page(tmp_path)).text
+    for words in (
+        *("learning_rate 0.0003", "clip " + report.MISSING, "sizes [256, 256]", "tanh true"),
+        *("Another simulator.", "torch 2.9.0", "cpu A CPU", "python -m reproduce sac mujoco"),
+        *("python -m agents.sac --task A --seeds 1", "python -m agents.sac --task A --seeds 2"),
+    ):
+        assert words in text
+
+
+def test_the_page_is_the_same_bytes_every_time(tmp_path: Path) -> None:
+    """Nothing but the files enters the page."""
+    write(tmp_path, verdicts=[verdict("A", "above")], runs=[run("A", 1)])
+    first = report.write_page(tmp_path).read_bytes()
+    assert report.write_page(tmp_path).read_bytes() == first
+
+
+def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Path) -> None:
+    """One row per task; below them one line for each that is not reproduced, and none else."""
+    rows = [
+        verdict("Fine", "reproduced"),
+        verdict("Short", "below", difference=-2500.0, ci_low=-3000.0, ci_high=-2000.0),
+        verdict("Open", "inconclusive", seeds_to_settle=14),
+        verdict("Noted", "inconclusive", note="no number of seeds would settle it"),
+        verdict("New", "no reference", reference_mean=None, difference=None),
+    ]
+    lines = printed(report.verdict_lines(write(tmp_path, verdicts=rows))).splitlines()
+    row = next(line for line in lines if line.strip().startswith("Fine"))
+    for cell in ("9,876 ± 512 (5)", "10,000 ± 400 (10, published)", "-124 [-600, 350], 1,000"):
+        assert cell in row
+    closing = [line for line in lines if re.match(r"\w+ [a-z ]+\. ", line)]
+    assert [line.split()[0] for line in closing] == ["Short", "Open", "Noted", "New"]
+    assert "short by 2,500, where 1,000 is allowed" in closing[0]
+    assert "14 seeds would settle it" in closing[1]
+    assert "no number of seeds would settle it" in closing[2]
+    assert "Not judged: nothing comparable is published. A published score at" in closing[3]
+
+
+def suite(name: str, **fields: object) -> dict[str, object]:
+    """A row of suite.csv."""
+    row = {"num_tasks": 2, "num_seeds": 10, "level": 0.05, "difference": -0.02, "ci_low": -0.06}
+    row |= {"ci_high": 0.02, "margin": 0.1, "left_out": "Ant: no comparable reference"}
+    return dict.fromkeys(COLUMNS["suite"]) | row | {"verdict": name} | fields
+
+
+def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
+    """Above every task, with what was left out; a plan of one task has no such row."""
+    rows = [verdict("A", "reproduced"), verdict("B", "inconclusive")]
+    write(tmp_path, verdicts=rows, suite=[suite("reproduced")])
+    lines = printed(report.verdict_lines(tmp_path)).splitlines()
+    places = [
+        next(i for i, line in enumerate(lines) if word in line) for word in ("suite of 2", "A ")
+    ]
+    assert places == sorted(places)
+    assert "-0.020 [-0.060, 0.020], 0.1" in lines[places[0]]
+    assert any(line.startswith("suite reproduced. Mean over 2 tasks") for line in lines)
+    page = Page(report.write_page(tmp_path)).text
+    assert "the suite reproduced, 1 of 2 tasks reproduced, 1 inconclusive" in page
+    assert page.index("suite: reproduced") < page.index("9,876 ± 512")
+    assert "Left out: Ant: no comparable reference." in page
+    write(tmp_path, suite=[])
+    assert "suite" not in printed(report.verdict_lines(tmp_path))
+    assert "suite:" not in Page(report.write_page(tmp_path)).text
+
+
+def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> None:
+    """In the row, the closing lines, the headline and the page; an older file has none."""
+    row = verdict("A", "reproduced", exploratory=True, note="declared was one look at 3 seeds")
+    write(tmp_path, verdicts=[row], suite=[suite("below", exploratory=True)])
+    text = printed(report.verdict_lines(tmp_path))
+    assert text.count("reproduced, exploratory") == 2
+    assert text.count("below, exploratory") == 2
+    page = Page(report.write_page(tmp_path)).text
+    assert "the suite below, exploratory, 1 of 1 task reproduced, 1 exploratory." in page
+    assert "Declared was one look at 3 seeds." in page
+    assert "exploratory" not in printed(
+        report.verdict_lines(pd.DataFrame([verdict("A", "reproduced", exploratory=float("nan"))]))
+    )
+
+
+def test_a_task_that_is_below_by_chance_among_many_is_told_apart() -> None:
+    """What Holm's adjustment leaves is an alarm; what it does not leave, says so."""
+    row = verdict("A", "below", level=0.05, p_below_holm=0.2)
+    assert "adjusted p-value 0.2), so the exit status does not count it" in report.explain(row)
+    assert "exit status" not in report.explain(row | {"p_below_holm": 0.04})
+
+
+def test_a_frame_and_its_file_print_alike(tmp_path: Path) -> None:
+    """Nullable integers and missing cells of a frame read as they do from the file."""
+    frame = pd.DataFrame([verdict("A", "inconclusive", seeds_to_settle=7), verdict("B", "above")])
+    frame = frame.astype({"seeds_to_settle": "Int64", "env_steps": "Int64"})
+    write(tmp_path, verdicts=[])
+    frame.to_csv(tmp_path / "verdicts.csv", index=False)
+    assert printed(report.verdict_lines(frame)) == printed(report.verdict_lines(tmp_path))
+
+
+def test_the_terminal_prints_names_literally(tmp_path: Path) -> None:
+    """Neither an escape sequence nor console markup in a name does anything."""
+    row = verdict("[red]A\x1b[2J\nB", "strange\x1b[2J", note="\x1b]0;title\x07")
+    text = printed(report.verdict_lines(pd.DataFrame([row])))
+    assert "\x1b" not in text
+    assert text.count("[red]A\ufffd[2J\ufffdB") == 2, "in its row and in its closing line"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1_234_567.8, "1,234,568"),
+        (123.4, "123"),
+        (12.345, "12.3"),
+        (-0.00012345, "-0.000123"),
+        (3.0, "3"),
+        (0, "0"),
+        (float("inf"), "infinite"),
+        (float("nan"), report.MISSING),
+        (None, report.MISSING),
+        (pd.NA, report.MISSING),
+    ],
+)
+def test_numbers_are_short(value: object, text: str) -> None:
+    """Three significant digits, thousands separated, nothing invented for a missing one."""
+    assert report.number(value) == text
+
+
+def test_a_spread_decides_the_digits() -> None:
+    """A mean has no more digits than its spread can carry, and an interval none than its width."""
+    assert report.mean_and_spread(9876.54, 512.3, 5) == "9,877 ± 512 (5)"
+    assert report.mean_and_spread(-4.3141, 0.2236, 3, "source") == "-4.31 ± 0.22 (3, source)"
+    assert report.mean_and_spread(12.345, None, 1) == "12.3 (1)"
+    assert report.mean_and_spread(None, None, 0) == report.MISSING
+    assert report.with_interval(0.98, 0.93, 1.02) == "0.980 [0.930, 1.020]"
+    assert report.with_interval(0.579, 0.579, 0.579).startswith("0.579 ")
+    assert report.mean_and_spread(0.579, 0.0, 3) == "0.579 ± 0 (3)"
+    assert report.with_interval(-123.4, None, None) == "-123"

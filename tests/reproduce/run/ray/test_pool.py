@@ -1,0 +1,486 @@
+"""Beyond one machine: a real Ray cluster of several nodes, here all on this machine.
+
+Nodes and drivers are killed for real. Small scripts stand in for agents where what they learn does
+not matter.
+"""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce import ROOT
+from reproduce.plan.grid import Cluster, Plan, make_plan
+from reproduce.run import pool as pooling
+from reproduce.run import processes
+from reproduce.run.launch import launch
+from reproduce.run.progress import Board
+from reproduce.run.ray.pool import RayPool, connect
+from suite import hardware
+from suite.settings import UsageError
+
+pytestmark = [
+    pytest.mark.usefixtures("published"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own sockets and processes
+]
+
+TASK = "Pendulum-v1"
+EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
+OFTEN = ("--checkpoint-minutes", "0.005")
+StandIn = Callable[[Mapping[int, str]], None]
+
+FINISH = """
+(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
+end(folders[0], "finished")
+"""
+
+
+class Nodes:
+    """A cluster whose head, which the driver joins, runs nothing."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        quick = {"health_check_period_ms": 300, "health_check_failure_threshold": 3}
+        self._small = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+        head = {"num_cpus": 0, "_system_config": quick, **self._small}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = self._cluster.address
+        self._nodes: dict[str, Any] = {}
+
+    def add(self, **resources: int) -> str:
+        """Let a machine join; return Ray's name for it."""
+        node = self._cluster.add_node(**resources, **self._small)
+        self._cluster.wait_for_nodes()
+        self._nodes[node.node_id] = node
+        return node.node_id
+
+    def kill(self, name: str) -> None:
+        """End a machine without a word."""
+        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+
+    def stop(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """Head and two machines: one with a core, one with two."""
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    nodes = Nodes()
+    nodes.add(num_cpus=1)
+    nodes.add(num_cpus=2)
+    yield nodes
+    nodes.stop()
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The pools that are made: they know where each group runs."""
+    made: list[Any] = []
+
+    class Known(RayPool):
+        def __init__(self, plan: Plan) -> None:
+            super().__init__(plan)
+            made.append(self)
+
+    monkeypatch.setattr("reproduce.run.ray.pool.RayPool", Known)
+    return made
+
+
+def ignore(board: Board) -> None:
+    """Watch nothing."""
+
+
+def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
+    """Short runs of SAC with small networks."""
+    changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200", "log_interval=100"]
+    changes += ["evaluation_interval=800", "evaluation_episodes=1"]
+    standard = {"tasks": [TASK], "env_steps": 2400, "device": "cpu", "settings": changes}
+    standard["published"] = False
+    return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
+
+
+def exact(plan: Plan) -> dict[str, bytes]:
+    """What of a plan's runs does not depend on a clock."""
+    paths = [path for path in sorted(plan.directory.rglob("*")) if path.name in EXACT]
+    return {str(path.relative_to(plan.directory)): path.read_bytes() for path in paths}
+
+
+def record_of(plan: Plan, seed: int) -> dict[str, Any]:
+    """The record of a run."""
+    return json.loads((plan.directory / TASK / f"seed-{seed}" / "run.json").read_bytes())
+
+
+def ends(board: Board) -> dict[int, tuple[str, str]]:
+    """State and error of every run by seed."""
+    return {row.run.seed: (row.state, row.error) for row in board.rows}
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Wait up to three minutes for `condition`: other tests may keep every core busy."""
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """Two runs of the local launcher, to compare with."""
+    plan = pendulum(tmp_path_factory.mktemp("local"), [1, 2])
+    assert launch(plan, ignore).count("finished") == 2
+    return plan
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents make a checkpoint every 0.3 seconds; the harness looks at what arrives as often."""
+    command = Plan._command
+    monkeypatch.setattr(Plan, "_command", lambda plan, runs: (*command(plan, runs), *OFTEN))
+    monkeypatch.setattr(pooling, "POLL_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_killed_node_costs_nothing_but_time(
+    nodes: Nodes, pools: list[Any], local: Plan, tmp_path: Path
+) -> None:
+    """Its run goes on elsewhere from what has arrived, and ends as with the local launcher."""
+    killed: list[int] = []
+    seen: dict[int, set[int]] = {1: set(), 2: set()}
+
+    def watch(board: Board) -> None:
+        for row in board.rows:
+            if row.state == "running":
+                seen[row.run.seed].add(row.env_steps)
+            there = row.run.directory / "checkpoint" / "checkpoint.json"
+            if not killed and row.env_steps >= 400 and there.exists():
+                killed.append(row.run.seed)
+                (worker,) = [w for w in pools[0]._workers if w.group.runs == (row.run,)]
+                nodes.kill(worker.node)
+
+    with connect(nodes.address) as cluster:
+        plan = pendulum(tmp_path / "ray", [1, 2], cluster=cluster)
+        board = launch(plan, watch)
+    assert board.count("finished") == 2
+    assert board.notes == [
+        f"{TASK} seed {killed[0]} is placed elsewhere: its node is lost (NodeDiedError)"
+    ]
+    assert exact(plan) == exact(local)
+    resumptions = {seed: len(record_of(plan, seed)["resumed_at"]) for seed in (1, 2)}
+    assert resumptions == {1: 0, 2: 0} | {killed[0]: 1}
+    assert [run.status for run in plan.runs()] == ["finished", "finished"]  # by their manifests
+    assert min(map(len, seen.values())) > 3  # progress came while they ran
+    for key in ("commit", "dirty", "sources", "versions", "machine", "config"):
+        assert record_of(plan, 1)[key] == record_of(local, 1)[key]
+    names = {path.name for path in (plan.directory / TASK).rglob("*")}
+    assert names == {path.name for path in (local.directory / TASK).rglob("*")}
+    nodes.add(num_cpus=1)
+
+
+def test_an_error_of_the_agent_is_its_own(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
+    """It is not tried again; its last words arrive; the others finish."""
+    count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')\n"
+    crash = count + "print(*range(100), sep='\\n', flush=True)\nraise ValueError('no more')"
+    stand_in({1: FINISH, 2: crash, 3: FINISH})
+    with connect(nodes.address) as cluster:
+        plan = pendulum(tmp_path, [1, 2, 3], cluster=cluster)
+        assert ends(launch(plan, ignore)) == {
+            1: ("finished", ""),
+            2: ("failed", "exit 1: ValueError: no more"),
+            3: ("finished", ""),
+        }
+    assert (tmp_path / "starts").read_text() == "x"
+    record = record_of(plan, 2)
+    assert record["log_tail"][-1] == "ValueError: no more"
+    assert len(record["log_tail"]) == pooling.LOG_LINES
+    assert [run.status for run in plan.runs()] == ["finished", "failed", "finished"]
+
+
+def test_other_code_than_the_grids_is_refused(
+    nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes compare what they were sent with what the grid was begun with."""
+    stand_in({1: FINISH})
+    ours = hardware.sources("sac")
+    monkeypatch.setattr(pooling, "sources", lambda agent: ours | {"suite/tasks.py": "0"})
+    with connect(nodes.address) as cluster:
+        plan = pendulum(tmp_path, [1], cluster=cluster)
+        ((state, error),) = ends(launch(plan, ignore)).values()
+    assert state == "failed"
+    assert error.startswith("not started: suite/tasks.py changed since this grid was started")
+
+
+def test_groups_take_what_the_plan_says(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
+    """Two workers on one GPU have half of it each; both groups run at once, with a core each."""
+    import ray
+
+    both = f"""
+pathlib.Path({str(tmp_path)!r}, seeds[0]).touch()
+until = time.monotonic() + 30
+while len(list(pathlib.Path({str(tmp_path)!r}).glob("[13]"))) < 2 and time.monotonic() < until:
+    time.sleep(0.01)
+print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(1)
+for folder in folders:
+    end(folder, "finished")
+"""
+    stand_in({1: both, 3: both})
+    name = nodes.add(num_cpus=2, num_gpus=1)
+    used: list[dict[str, float]] = []
+
+    def watch(board: Board) -> None:
+        if board.count("running") == 4:
+            total, free = ray.cluster_resources(), ray.available_resources()
+            used.append({key: total[key] - free.get(key, 0.0) for key in ("CPU", "GPU")})
+
+    with connect(nodes.address) as cluster:
+        tasks = [TASK, "MountainCarContinuous-v0"]
+        plan = pendulum(tmp_path, [1, 2], tasks=tasks, device="auto", workers=2, cluster=cluster)
+        assert plan.device == "cuda"
+        groups = plan.groups()
+        assert [len(group.runs) for group in groups] == [2, 2]
+        assert [plan.demand(group) for group in groups] == [{"CPU": 1, "GPU": 0.5, "memory": 0}] * 2
+        stand_in({1: both.replace("seeds[0]", "'1' if 'Pend' in out else '3'")})
+        assert launch(plan, watch).count("finished") == 4
+    assert {"CPU": 2.0, "GPU": 1.0} in used
+    logs = [path.read_text() for path in plan.directory.glob("*/seeds-1-2.log")]
+    assert logs == ["0\n", "0\n"]
+    nodes.kill(name)
+
+
+@pytest.mark.parametrize(
+    ("nodes_there", "options", "says"),
+    [
+        ([{"CPU": 4.0}], {"device": "cuda"}, "1 CPUs and 1 GPUs, which no node"),
+        ([{"GPU": 4.0}, {"CPU": 0.5}], {}, "1 CPUs, which no node"),
+        ([], {}, "no node"),
+        ([{"CPU": 4.0, "GPU": 1.0}], {"device": "cuda:1"}, "auto, cpu or cuda"),
+    ],
+)
+def test_what_no_node_can_give_is_one_line(
+    nodes_there: list[dict[str, float]], options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    """Instead of a wait without end."""
+    with pytest.raises(UsageError, match=says):
+        pendulum(tmp_path, [1], cluster=Cluster(None, tuple(nodes_there)), **options)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "share"),
+    [(1, 2, 0.5), (3, 5, 0.5), (2, 3, 0.5), (4, 4, 1.0), (1, 3, 1 / 3)],
+)
+def test_shares_of_gpus_let_as_many_run_as_the_plan_says(
+    gpus: int, workers: int, share: float, tmp_path: Path
+) -> None:
+    """A process is on one GPU: what is left of two makes none."""
+    cluster = Cluster(None, ({"CPU": 8.0, "GPU": float(gpus)},))
+    plan = pendulum(tmp_path, [1], device="cuda", workers=workers, cluster=cluster)
+    (group,) = plan.groups()
+    demand = plan.demand(group)
+    assert demand["GPU"] == pytest.approx(share, abs=1e-4)
+    assert cluster.num_places(demand) >= workers
+
+
+def test_a_second_try_asks_for_no_more_than_a_node_has(tmp_path: Path) -> None:
+    """Two processors are on one node, the GPU on another: asking for both would wait for ever."""
+    cluster = Cluster(None, ({"CPU": 32.0, "memory": 8.0}, {"CPU": 1.0, "GPU": 1.0, "memory": 9.0}))
+    pool = RayPool(pendulum(tmp_path, [1], device="cuda", cluster=cluster))
+    demand = pool._twice({"CPU": 1.0, "GPU": 0.5, "memory": 4.0})
+    assert demand == {"CPU": 1.0, "GPU": 1.0, "memory": 8.0}
+    assert pool._twice({"CPU": 1.0, "GPU": 0.0, "memory": 4.0}) == {
+        **{"CPU": 2.0, "GPU": 0.0, "memory": 8.0}
+    }
+
+
+def test_a_replay_that_no_node_holds_is_one_line(tmp_path: Path) -> None:
+    """Memory counts where the agent says what it keeps; there Ray is asked for it."""
+    gibibytes = {"CPU": 4.0, "memory": 4.0 * 2**30}
+    for settings, fits in (([], False), (["replay_capacity=20000"], True)):
+        plan = make_plan(
+            "acer",
+            "atari",
+            tasks=["Pong-v5"],
+            env_steps=1_000_000,
+            num_seeds=1,
+            device="cpu",
+            runs_dir=tmp_path,
+            settings=settings,
+            cluster=Cluster("auto", (gibibytes,)),
+        )
+        (group,) = plan.groups()
+        assert plan.demand(group)["memory"] > 0
+        if fits:
+            plan.check_memory()
+        else:
+            with pytest.raises(UsageError, match="GiB of memory, which no node"):
+                plan.check_memory()
+
+
+def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
+    """Workers and device are named only where they are not what the cluster has room for."""
+    cluster = Cluster("head:6379", ({"CPU": 4.0}, {"CPU": 2.0}))
+    plan = pendulum(tmp_path, [1], cluster=cluster)
+    assert plan.workers == 6
+    words = shlex.split(plan.command())
+    assert words[words.index("--launcher") :][:4] == [
+        *("--launcher", "ray", "--ray-address", "head:6379")
+    ]
+    assert not {"--workers", "--device"} & set(words)
+    plan = pendulum(tmp_path, [1], cluster=cluster, workers=3)
+    assert "--workers 3" in plan.command()
+
+
+def test_ctrl_c_leaves_nothing_on_the_nodes(
+    nodes: Nodes, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Neither a process that ignores the request to stop nor its folder; what waits stays."""
+    pid = tmp_path / "pid"
+    sleep = f"""
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({str(pid)!r}).write_text(f"{{os.getpid()}} {{os.getcwd()}}")
+time.sleep(60)
+"""
+    stand_in({1: sleep, 2: f"pathlib.Path({str(tmp_path / 'second')!r}).touch()\n" + FINISH})
+
+    def interrupt(board: Board) -> None:
+        if pid.exists() and pid.read_text():
+            assert [row.state for row in board.rows] in (["running", "waiting"], ["waiting"] * 2)
+            raise KeyboardInterrupt
+
+    with connect(nodes.address) as cluster:
+        plan = pendulum(tmp_path, [1, 2], cluster=cluster, workers=1)
+        with pytest.raises(KeyboardInterrupt):
+            launch(plan, interrupt)
+        number, folder = pid.read_text().split()
+        assert processes.start_time(int(number)) is None
+        assert not Path(folder).exists()
+    assert not (tmp_path / "second").exists()
+    assert list(plan.directory.rglob("*.lease")) == []
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_ray import OFTEN, pendulum
+from reproduce.run.launch import launch
+from reproduce.plan.grid import Plan
+from reproduce.run.ray.pool import connect
+command = Plan._command
+Plan._command = lambda plan, runs: (*command(plan, runs), *OFTEN)
+with connect("auto") as cluster:
+    launch(pendulum(Path({runs_dir!r}), [1], cluster=cluster), lambda board: None)
+"""
+
+
+def agents_alive() -> list[str]:
+    """Processes of agents that work in a folder that a node made for them."""
+    alive: list[str] = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"agents.sac" in words and "/encore-" in os.readlink(process / "cwd"):
+                alive.append(process.name)
+        except OSError:
+            continue
+    return alive
+
+
+def test_what_a_killed_driver_received_is_gone_on_from(
+    nodes: Nodes, local: Plan, tmp_path: Path
+) -> None:
+    """Ray ends its tasks, the leash their agents; the next start finishes with the same bytes."""
+    runs_dir = tmp_path / "ray"
+    script = DRIVER.format(tests=str(Path(__file__).parent), runs_dir=str(runs_dir))
+    environment = os.environ | {"RAY_ADDRESS": nodes.address, "PYTHONPATH": str(ROOT)}
+    folder = pendulum(runs_dir, [1]).directory / TASK / "seed-1"
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as driver:
+        wait_for((folder / "checkpoint" / "checkpoint.json").exists, "a checkpoint")
+        assert agents_alive()
+        driver.kill()
+    wait_for(lambda: not agents_alive(), "the end of the agent")
+    with connect(nodes.address) as cluster:
+        plan = pendulum(runs_dir, [1], cluster=cluster)
+        assert launch(plan, ignore).count("finished") == 1
+    assert len(record_of(plan, 1)["resumed_at"]) == 1
+    ours = exact(plan)
+    assert ours == {name: content for name, content in exact(local).items() if name in ours} != {}
+
+
+def say(*words: str, **environment: str) -> tuple[int, str]:
+    """Exit status and standard error of the command line."""
+    command = [sys.executable, "-m", "reproduce", "sac", "classic", *words]
+    both = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run(command, env=both, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--launcher", "slurm"], "--launcher: unknown launcher 'slurm'; choose from local, ray"),
+        (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
+        (["--launcher", "ray", "--ray-address", "head"], "must be auto or HOST:PORT, not 'head'"),
+        (
+            ["--launcher", "ray", "--ray-address", "head:0"],
+            "must be auto or HOST:PORT, not 'head:0'",
+        ),
+        (["--launcher", "ray", "--ray-address", "a..b:6379"], "a..b:6379: no Ray cluster ("),
+        (["--launcher", "ray", "--ray-address", "{free}"], "{free}: no Ray cluster (Connection r"),
+    ],
+)
+def test_an_address_without_a_cluster_is_one_line(
+    words: list[str], says: str, tmp_path: Path
+) -> None:
+    """At once, and with what to do."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{listener.getsockname()[1]}"
+    filled = [word.format(free=free) for word in words]
+    status, err = say(*filled, "--runs-dir", str(tmp_path))
+    assert (status, err.count("\n")) == (2, 1), err
+    assert err.startswith("error: ")
+    assert says.format(free=free) in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_the_line_names_it(tmp_path: Path) -> None:
+    """Ray is imported only if it is asked for."""
+    (tmp_path / "ray.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    words = ("--runs-dir", str(tmp_path / "runs"), "--dry-run")
+    status, err = say("--launcher", "ray", *words, PYTHONPATH=path)
+    assert (status, err) == (2, "error: --launcher ray needs Ray: pip install 'encore-rl[ray]'\n")
+    assert say(*words, PYTHONPATH=path)[0] == 0
+
+
+@pytest.mark.slow
+def test_something_else_at_the_address_is_one_line(tmp_path: Path) -> None:
+    """Ray would wait for minutes."""
+    program = "import sys; from reproduce import __main__, ray_pool; from suite import command_line"
+    program += "; ray_pool.CONNECT_SECONDS = 2.0; sys.exit(command_line.run_main(__main__.main))"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        words = ["sac", "classic", "--launcher", "ray", "--ray-address", address]
+        words += ["--runs-dir", str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 1
+    assert "no answer within 2 s" in done.stderr

@@ -1,0 +1,779 @@
+"""What goes wrong outside the code: kills, rivals, full disks, hangs, lack of memory.
+
+Each fault is injected for real. Small scripts stand in for agents, forked processes for harnesses.
+"""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reproduce.gather.collect import collect_runs, read_table
+from reproduce.pipeline import tally
+from reproduce.plan.grid import Plan, make_plan
+from reproduce.run import lease as leasing
+from reproduce.run import processes
+from reproduce.run.launch import launch
+from reproduce.run.lease import Leases
+from reproduce.run.progress import ENDED, Board
+from suite import manifest
+from suite.recorder import Recorder
+from suite.records import read_record
+from suite.settings import UsageError
+
+pytestmark = [
+    pytest.mark.usefixtures("published"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+TASK = "Pendulum-v1"
+RecordRun = Callable[..., Path]
+StandIn = Callable[[Mapping[int, str]], None]
+slow = pytest.mark.slow
+FORK = multiprocessing.get_context("fork")
+
+FINISH = """
+(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
+end(folders[0], "finished")
+"""
+FAIL = "sys.exit(3)"
+WRITE_FOR_EVER = """
+while True:
+    with (folders[0] / "episodes.csv").open("a") as file:
+        file.write("row\\n")
+    time.sleep(0.005)
+"""
+BUSY = "until = time.monotonic() + {}\nwhile time.monotonic() < until: pass\n"
+
+
+def pendulum(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:
+    """Runs of 1,000 steps of Pendulum on a CPU, two side by side."""
+    standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
+    return make_plan("sac", "classic", runs_dir=runs_dir, num_seeds=num_seeds, **standard | options)
+
+
+def ignore(board: Board) -> None:
+    """Watch nothing."""
+
+
+def executions(plan: Plan) -> Counter[int]:
+    """How often each seed was started."""
+    path = plan.directory / TASK / "executions"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Counter(int(line.split()[0]) for line in lines)
+
+
+def pids(plan: Plan) -> list[int]:
+    """The process of every start."""
+    lines = (plan.directory / TASK / "executions").read_text().splitlines()
+    return [int(line.split()[1]) for line in lines]
+
+
+def ends(board: Board) -> dict[int, tuple[str, str]]:
+    """State and error of every run by seed."""
+    return {row.run.seed: (row.state, row.error) for row in board.rows}
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Wait up to three minutes for `condition`: other tests may keep every core busy."""
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.005)
+
+
+class Harness:
+    """A harness in a process of its own, which exits with 0 if every run is finished."""
+
+    def __init__(self, plan: Plan, watch: Callable[[Board], None] = ignore) -> None:
+        def work() -> None:
+            board = launch(plan, watch)
+            assert all(row.state in ENDED for row in board.rows)
+            os._exit(0 if board.count("finished") == len(board.rows) else 2)
+
+        self.process = FORK.Process(target=work)
+        self.process.start()
+
+    def kill(self) -> None:
+        """`kill -9`, and wait."""
+        self.process.kill()
+        self.process.join()
+
+    def status(self) -> int | None:
+        """Wait for the end; return the exit status."""
+        self.process.join(timeout=120)
+        if self.process.is_alive():
+            self.kill()
+        return self.process.exitcode
+
+
+# A harness is killed
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=slow)])
+def test_a_killed_harness_leaves_no_writer_and_the_next_start_finishes_the_plan(
+    rounds: int, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Neither a busy agent nor a stopped one outlives it; what was finished is not run again."""
+    rng = random.Random(rounds)
+    stop = "os.kill(os.getpid(), signal.SIGSTOP)"
+    for number in range(rounds):
+        plan = pendulum(tmp_path / str(number), 4, workers=3)
+        stand_in({1: FINISH, 2: WRITE_FOR_EVER, 3: stop, 4: WRITE_FOR_EVER})
+        harness = Harness(plan)
+        rows = plan.directory / TASK / "seed-2" / "episodes.csv"
+        if number % 2 == 0:
+            wait_for(lambda plan=plan: len(executions(plan)) == 4, "all four agents")
+            wait_for(rows.exists, "a first row")
+        time.sleep(rng.random() / 5)
+        harness.kill()
+        alive = [pid for pid in pids(plan) if processes.start_time(pid)] if number % 2 == 0 else []
+        wait_for(lambda: not any(map(processes.start_time, alive)), "the end of the orphans")  # noqa: B023
+        size = rows.stat().st_size if rows.exists() else 0
+        time.sleep(0.05)
+        assert (rows.stat().st_size if rows.exists() else 0) == size
+        before = executions(plan)
+        finished = [run.seed for run in plan.runs() if run.status == "finished"]
+        stand_in(dict.fromkeys((1, 2, 3, 4), FINISH))
+        assert launch(plan, ignore).count("finished") == 4
+        assert executions(plan) - before == Counter({1, 2, 3, 4} - set(finished))
+
+
+# Several harnesses on one runs directory
+
+
+@pytest.mark.parametrize(("most", "rounds"), [(3, 2), pytest.param(8, 50, marks=slow)])
+def test_harnesses_beside_each_other_execute_every_run_once(
+    most: int, rounds: int, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Whoever is late waits for the other's runs and counts them, failures too."""
+    rng = random.Random(most)
+    for number in range(rounds):
+        count = rng.randint(2, most) if rounds > 2 else most
+        plan = pendulum(tmp_path / str(number), 5)
+        here = plan.directory / TASK
+        here.mkdir(parents=True)
+        begun = f"while len(list(pathlib.Path(out).glob('begun-*'))) < {count}: time.sleep(0.005)\n"
+        naps = [f"{begun}time.sleep({rng.random() / 10})\n" for _ in range(5)]
+        stand_in({seed: naps[seed - 1] + (FAIL if seed == 5 else FINISH) for seed in range(1, 6)})
+        for failing in (True, False):
+            if not failing:  # a later start repairs what failed: once, again
+                stand_in({5: begun + FINISH})
+
+            def show(board: Board, here: Path = here) -> None:
+                (here / f"begun-{os.getpid()}").touch()
+
+            harnesses = [Harness(plan, show) for _ in range(count)]
+            assert {harness.status() for harness in harnesses} == {2 if failing else 0}
+            for file in here.glob("begun-*"):
+                file.unlink()
+            expected = dict.fromkeys(range(1, 6), 1) | {5: 1 if failing else 2}
+            assert executions(plan) == Counter(expected)
+        assert list(plan.directory.rglob("*.lease")) == []
+
+
+def test_the_runs_of_a_killed_harness_are_taken_over_by_one_that_waits(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """At once, on the same machine: the process that holds the lease is gone."""
+    plan = pendulum(tmp_path, 2)
+    first_start = "len((pathlib.Path(out) / 'executions').read_text().splitlines()) <= 2"
+    stand_in(dict.fromkeys((1, 2), f"if {first_start}: time.sleep(60)\n" + FINISH))
+    killed = Harness(plan)
+    wait_for(lambda: len(executions(plan)) == 2, "both agents")
+    notes: list[str] = []
+
+    def watch(board: Board) -> None:
+        if board.count("elsewhere") == 2 and killed.process.is_alive():
+            notes[:] = board.notes
+            killed.kill()
+
+    assert launch(plan, watch).count("finished") == 2
+    assert executions(plan) == Counter({1: 2, 2: 2})
+    where = f"is run elsewhere: {platform.node()}, process {killed.process.pid}"
+    assert notes == [f"{TASK} seed {seed} {where}" for seed in (1, 2)]
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A run whose lease a harness on another machine holds."""
+    run = tmp_path / "task" / "seed-1"
+    write_foreign_lease(run)
+    return run
+
+
+def write_foreign_lease(run: Path) -> Path:
+    """Let another machine claim a run."""
+    run.parent.mkdir(parents=True, exist_ok=True)
+    lease = run.with_name(f"{run.name}.lease")
+    aside = lease.with_name("aside")
+    aside.write_text(json.dumps({"host": "far", "pid": os.getpid(), "machine": "another"}))
+    aside.replace(lease)
+    return lease
+
+
+def test_a_foreign_lease_is_stale_after_two_heartbeats(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen by our clock alone: a heartbeat with any time on it keeps it, none gives it up."""
+    monkeypatch.setattr(leasing, "HEARTBEAT_SECONDS", 0.2)
+    leases, lease = Leases(tmp_path), foreign.with_name("seed-1.lease")
+    for beat in range(6):
+        assert not leases.claim(foreign)
+        os.utime(lease, (beat, 2e9 - 1000 * beat))  # clocks elsewhere may say anything
+        time.sleep(0.1)
+    began = time.monotonic()
+    wait_for(lambda: leases.claim(foreign), "the lease")
+    assert 0.2 < time.monotonic() - began < 5
+    assert json.loads(lease.read_text())["pid"] == os.getpid()
+
+
+def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) -> None:
+    """A lease of this machine lives as long as its process, not as long as its number."""
+    run = tmp_path / "seed-1"
+    leases = Leases(tmp_path)
+    assert leases.claim(run)
+    assert not Leases(tmp_path).claim(run)
+    lease = tmp_path / "seed-1.lease"
+    holder = json.loads(lease.read_text())
+    lease.write_text(json.dumps(holder | {"process_started": holder["process_started"] - 1}))
+    assert Leases(tmp_path).claim(run)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": []}', "\x00\xff", "[" * 100_000])
+def test_a_lease_that_cannot_be_read_is_a_foreign_one(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is concluded from rubbish but that nobody shows a heartbeat."""
+    monkeypatch.setattr(leasing, "HEARTBEAT_SECONDS", 0.05)
+    run = tmp_path / "seed-1"
+    (tmp_path / "seed-1.lease").write_text(content)
+    leases = Leases(tmp_path)
+    assert not leases.claim(run)
+    assert leases.holder(run).startswith("unknown")
+    wait_for(lambda: leases.claim(run), "the lease")
+
+
+def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended for too long, say: the run now belongs to whoever took it over."""
+    monkeypatch.setattr(leasing, "HEARTBEAT_SECONDS", 0.4)
+    plan = pendulum(tmp_path, 1)
+    stand_in({1: WRITE_FOR_EVER})
+    run = plan.directory / TASK / "seed-1"
+
+    def watch(board: Board) -> None:
+        if board.count("running") and executions(plan):
+            write_foreign_lease(run)
+        if board.count("elsewhere"):
+            assert not any(map(processes.start_time, pids(plan)))
+            record_run(plan, TASK, 1)
+            run.with_name("seed-1.lease").unlink(missing_ok=True)
+
+    assert ends(launch(plan, watch)) == {1: ("finished", "")}
+    assert executions(plan) == Counter({1: 1})
+
+
+# The disk is full
+
+FILL = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+(folders[0] / "run.json").write_text(json.dumps({"task": "t", "seed": 2, "status": "running",
+    "config": {"env_steps": int(env_steps), "separate_heads": False}}))
+with (folders[0] / "evaluations.csv").open("w") as file:
+    file.write("env_steps,mean_return\\n")
+    while True:
+        file.write("100,0.125\\n")
+end(folders[0], "finished")
+"""
+
+
+def test_a_run_without_space_fails_and_says_so(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Earlier results stay readable, the truncated table is of no finished run."""
+    plan = pendulum(tmp_path, 2)
+    record_run(plan, TASK, 1, {1000: 7.0})
+    stand_in({2: FILL})
+    state, error = ends(launch(plan, ignore))[2]
+    assert state == "failed"
+    assert error.startswith("no space: exit 1: OSError: [Errno 27]")
+    torn = plan.directory / TASK / "seed-2" / "evaluations.csv"
+    assert torn.stat().st_size == 4096
+    assert len(read_table(torn)) == torn.read_bytes().count(b"\n") - 1
+    runs = collect_runs(plan)
+    assert runs.status.tolist() == ["finished", "failed"]
+    assert tally(runs.status) == "2 planned = 1 finished + 1 failed"
+
+
+def record_much(recorder: Recorder) -> None:
+    """Finish a run with some 100 KB of tables."""
+    for step in range(1000):
+        recorder.evaluation(step, np.array([[1.5] * 10]))
+        recorder.log(step, step, {}, {})
+    recorder.finish()
+
+
+def test_a_recorder_on_a_full_disk_never_says_finished(tmp_path: Path) -> None:
+    """The limit strikes anywhere between the first row and `finished`."""
+    for limit in (2000, 3000, 5000, 8000):
+        config = {"env_steps": 1000}
+        run = {"agent": "sac", "task": TASK, "config": config}
+        recorder = Recorder(tmp_path / str(limit), run, [1])
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match="Errno 27"):
+                record_much(recorder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        record = read_record(recorder.seed_directories[0])
+        assert record is not None
+        assert record["status"] == "running"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one mebibyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs the rights of root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_no_other_run_and_not_the_harness(
+    small_disk: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Not even the failure can be written down, and still every planned run is accounted for."""
+    plan = pendulum(small_disk, 3, workers=1)
+    folder = record_run(plan, TASK, 1, {1000: 7.0})
+    fill = """
+with (folders[0] / "episodes.csv").open("wb", buffering=0) as file:
+    while True:
+        file.write(bytes(4096))
+"""
+    stand_in({2: fill, 3: FINISH})
+    board = launch(plan, ignore)
+    found = ends(board)
+    assert found[1] == ("finished", "")
+    assert found[2][1].startswith("no space: exit 1")
+    assert found[3][1].startswith("no space")
+    failures = {(row.run.task, row.run.seed): row.error for row in board.rows if row.error}
+    runs = collect_runs(plan, failures)
+    assert tally(runs.status) == "3 planned = 1 finished + 2 failed"
+    assert read_table(folder / "evaluations.csv").mean_return.tolist() == [7.0]
+    (plan.directory / TASK / "seed-2" / "episodes.csv").unlink()
+    stand_in({2: FINISH, 3: FINISH})
+    assert launch(plan, ignore).count("finished") == 3
+
+
+# Files of a finished run are damaged
+
+
+@pytest.mark.parametrize("times", [30, pytest.param(1000, marks=slow)])
+def test_every_damage_to_a_finished_run_is_found(
+    times: int, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A flipped bit or a cut at any place of any file, its manifest and its record among them."""
+    plan = pendulum(tmp_path, 1)
+    folder = record_run(plan, TASK, 1, {step: step / 3 for step in range(50, 1001, 50)})
+    (folder / "policy.safetensors").write_bytes(bytes(range(256)) * 16)
+    manifest.write_manifest(folder, (folder / "run.json").read_bytes())
+    whole = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+    assert {path.name for path in whole} >= {"SHA256SUMS", "run.json", "timing.csv"}
+
+    @settings(max_examples=times, deadline=None, derandomize=True, database=None)
+    @given(st.sampled_from(sorted(whole)), st.floats(0, 1, exclude_max=True), st.integers(-1, 7))
+    def check(path: Path, place: float, bit: int) -> None:
+        content = bytearray(whole[path])
+        offset = int(place * len(content))
+        if bit < 0:
+            del content[offset:]
+        else:
+            content[offset] ^= 1 << bit
+        path.write_bytes(content)
+        manifest._damaged.cache_clear()  # two writes within a tick of the clock look alike
+        (run,) = plan.runs()
+        (row,) = collect_runs(plan).to_dict("records")
+        path.write_bytes(whole[path])
+        manifest._damaged.cache_clear()
+        assert run.status == "damaged"
+        assert row["status"] == "failed"
+        assert path.name in row["error"] or path.name == "SHA256SUMS"  # whose lines name others
+        assert [run.status for run in plan.runs()] == ["finished"]
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["run.json", "evaluations.csv", "SHA256SUMS"])
+def test_a_missing_file_is_damage_too(name: str, tmp_path: Path, record_run: RecordRun) -> None:
+    """Whatever a finished run wrote must be there. Without `run.json` its manifest tells of it."""
+    plan = pendulum(tmp_path, 1)
+    (record_run(plan, TASK, 1) / name).unlink()
+    assert [run.status for run in plan.runs()] == ["damaged"]
+
+
+def test_a_run_of_the_first_schema_is_taken_as_it_is(tmp_path: Path, record_run: RecordRun) -> None:
+    """It was finished before there were manifests."""
+    plan = pendulum(tmp_path, 1)
+    folder = record_run(plan, TASK, 1)
+    (folder / "SHA256SUMS").unlink()
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"schema_version": 1}))
+    assert [run.status for run in plan.runs()] == ["finished"]
+
+
+def test_a_damaged_run_is_kept_aside_and_run_again(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Nothing is lost: what is left of it stays readable beside the new run."""
+    plan = pendulum(tmp_path, 2)
+    folders = [record_run(plan, TASK, seed) for seed in (1, 2)]
+    with (folders[0] / "evaluations.csv").open("a") as file:
+        file.write("1000,9e9,9e9,9e9\n")
+    stand_in({1: FINISH})
+    board = launch(plan, ignore)
+    assert board.count("finished") == 2
+    assert executions(plan) == Counter({1: 1})
+    aside = plan.directory / TASK / "seed-1.damaged"
+    assert "9e9" in (aside / "evaluations.csv").read_text()
+    error = "differs from its manifest: evaluations.csv"
+    assert board.notes == [f"{TASK} seed 1 kept aside in {aside}: {error}"]
+
+
+def test_the_manifest_is_what_sha256sum_reads(tmp_path: Path, record_run: RecordRun) -> None:
+    """Anyone can check a run without this project."""
+    folder = record_run(pendulum(tmp_path, 1), TASK, 1)
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    assert said == "evaluations.csv: OK\ntiming.csv: OK\nrun.json: OK\n"
+
+
+# Memory, crashes and hangs
+
+RIVAL = """
+(folders[0] / "here").touch()
+until = time.monotonic() + 20
+while not pathlib.Path(out, "seed-2", "died").exists() and time.monotonic() < until:
+    time.sleep(0.005)
+"""
+LACK_BESIDE = """
+again = (folders[0] / "died").exists()
+while not again and not pathlib.Path(out, "seed-1", "here").exists():
+    time.sleep(0.005)
+(folders[0] / "died").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    "lack",
+    [
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28))\nbytes(2**30)",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB')",
+    ],
+)
+def test_a_run_that_lacks_memory_has_a_second_try_beside_fewer(
+    lack: str, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """The others go on; the second try begins once fewer run, and is the last."""
+    plan = pendulum(tmp_path, 4)
+    second = LACK_BESIDE + f"if not again:\n    exec({lack!r})\n" + FINISH
+    alone = """
+(folders[0] / "now").touch()
+time.sleep(0.1)
+assert len(list(pathlib.Path(out).glob("*/now"))) == 1
+(folders[0] / "now").unlink()
+"""
+    stand_in({1: RIVAL + FINISH, 2: second, 3: alone + FINISH, 4: alone + FINISH})
+    board = launch(plan, ignore)
+    assert board.count("finished") == 4
+    assert executions(plan) == Counter({1: 1, 2: 2, 3: 1, 4: 1})
+    assert board.side_by_side == 1
+    (note,) = board.notes
+    assert note.startswith(f"{TASK} seed 2 ran out of memory (")
+    assert note.endswith("once more, 1 side by side")
+
+
+TOGETHER = """
+def note(folder, status):
+    end(folder, status, seeds=[int(seed) for seed in seeds])
+marks = pathlib.Path(out).parent
+if "Pendulum" in out and not (marks / "died").exists():
+    for folder, status in zip(folders, ("diverged", "running", "running")):
+        note(folder, status)
+    (folders[0] / "checkpoint").mkdir()
+    while not (marks / "rival").exists():
+        time.sleep(0.005)
+    (marks / "died").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+(marks / "rival").touch()
+until = time.monotonic() + 20
+while not (marks / "died").exists() and time.monotonic() < until:
+    time.sleep(0.005)
+for folder in folders["Pendulum" in out:]:
+    note(folder, "finished")
+"""
+
+
+def test_seeds_trained_together_have_their_second_try_together(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Also with one that diverged before memory lacked: their checkpoint fits all or none."""
+    stand_in({1: TOGETHER})
+    plan = pendulum(tmp_path, 3, tasks=[TASK, "MountainCarContinuous-v0"])
+    board = launch(dataclasses.replace(plan, device="cuda"), ignore)
+    assert executions(plan) == Counter({1: 2, 2: 2, 3: 2})
+    assert [row.state for row in board.rows] == ["diverged", *["finished"] * 5]
+    assert [note[: note.index(" (")] for note in board.notes] == [
+        f"{TASK} seed {seed} ran out of memory" for seed in (2, 3)
+    ]
+    assert list(plan.directory.rglob("*.lease")) == []
+
+
+@pytest.mark.parametrize(
+    ("death", "error", "starts"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL: no output", 2),
+        ("raise MemoryError", "exit 1: MemoryError", 2),
+        ("import ctypes\nctypes.string_at(0)", "killed by SIGSEGV: no output", 1),
+        ("os.abort()", "killed by SIGABRT: no output", 1),
+        (FAIL, "exit 3: no output", 1),
+    ],
+)
+def test_only_lack_of_memory_is_tried_again_and_only_once(
+    death: str, error: str, starts: int, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """A segfault would come again; its signal is recorded, and the others are unaffected."""
+    plan = pendulum(tmp_path, 3)
+    stand_in({1: RIVAL + FINISH, 2: LACK_BESIDE + death, 3: FINISH})
+    board = launch(plan, ignore)
+    assert ends(board) == {1: ("finished", ""), 2: ("failed", error), 3: ("finished", "")}
+    assert executions(plan) == Counter({1: 1, 2: starts, 3: 1})
+    record = read_record(plan.directory / TASK / "seed-2")
+    assert record is not None
+    assert (record["status"], record["error"]) == ("failed", error)
+
+
+def test_a_run_that_lacks_memory_again_beside_others_has_failed(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Two tries are enough, even where still fewer could run."""
+    plan = pendulum(tmp_path, 3, workers=3)
+    starts = "(pathlib.Path(out) / 'executions').read_text().count('2 ')"
+    lasting = f"""
+until = time.monotonic() + 20
+while {starts} < 2 and time.monotonic() < until:
+    time.sleep(0.005)
+time.sleep(0.5)
+"""
+    stand_in({1: RIVAL + FINISH, 2: LACK_BESIDE + "raise MemoryError", 3: lasting + FINISH})
+    assert ends(launch(plan, ignore))[2] == ("failed", "exit 1: MemoryError")
+    assert executions(plan) == Counter({1: 1, 2: 2, 3: 1})
+
+
+def test_a_run_that_lacks_memory_all_alone_has_failed(tmp_path: Path, stand_in: StandIn) -> None:
+    """There are no fewer to run beside."""
+    plan = pendulum(tmp_path, 1)
+    stand_in({1: "raise MemoryError"})
+    assert ends(launch(plan, ignore)) == {1: ("failed", "exit 1: MemoryError")}
+    assert executions(plan) == Counter({1: 1})
+
+
+def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped and deadlocked runs stall; a silent loop and one that waits for its child do not."""
+    assert processes.STALL_SECONDS * 1.1 < 120
+    monkeypatch.setattr(processes, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "ALIVE_SECONDS", 0.01)
+    work = BUSY.format(2.5)
+    scripts = {
+        1: "print('at work', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)",
+        2: "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+        3: work + FINISH,
+        4: f"import subprocess\nwork = 'import time; ' + {work!r}\n"
+        "subprocess.run([sys.executable, '-c', work], check=True)\n" + FINISH,
+    }
+    stand_in(scripts)
+    plan = pendulum(tmp_path, 4, workers=4)
+    assert ends(launch(plan, ignore)) == {
+        1: ("failed", "stalled: no sign of work for 1 s: at work"),
+        2: ("failed", "stalled: no sign of work for 1 s: no output"),
+        3: ("finished", ""),
+        4: ("finished", ""),
+    }
+    assert not any(map(processes.start_time, pids(plan)))
+
+
+def test_a_harness_that_was_suspended_calls_nobody_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A laptop's lid, a frozen container: time in which nobody could work does not count."""
+    now, spent = [0.0], [5.0]
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(processes, "cpu_seconds", lambda session: spent[0])
+    pulse = processes.Pulse(1)
+    for seconds in (10, 10, 10_000):
+        now[0] += seconds
+        assert not pulse.has_stalled()
+    spent[0] += 1
+    for _ in range(9):
+        now[0] += 10
+        assert not pulse.has_stalled()
+    now[0] += 10
+    assert pulse.has_stalled()
+
+
+# The sum of all
+
+
+@pytest.mark.parametrize("times", [4, pytest.param(60, marks=slow)])
+def test_planned_is_finished_and_failed_and_diverged(
+    times: int, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Whatever becomes of the runs, all are counted, and only a flawless grid exits with 0."""
+    scripts = {
+        "finished": FINISH,
+        "diverged": "end(folders[0], 'diverged', 'nan')\nsys.exit(2)",
+        "crashed": FAIL,
+        "killed": "os.kill(os.getpid(), signal.SIGSEGV)",
+        "silent": "pass",
+        "rubbish": "(folders[0] / 'run.json').write_text('{{{')",
+    }
+    number = iter(range(10_000))
+
+    @settings(
+        max_examples=times,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(st.lists(st.sampled_from(sorted(scripts)), min_size=1, max_size=4))
+    def check(fates: list[str]) -> None:
+        plan = pendulum(tmp_path / str(next(number)), len(fates))
+        stand_in({seed: scripts[fate] for seed, fate in enumerate(fates, start=1)})
+        board = launch(plan, ignore)
+        expected = [fate if fate in ENDED else "failed" for fate in fates]
+        assert [row.state for row in board.rows] == expected
+        statuses = collect_runs(plan).status
+        assert statuses.tolist() == expected
+        assert sum(expected.count(state) for state in ENDED) == len(plan.runs())
+        assert tally(statuses).startswith(f"{len(fates)} planned = {expected.count('finished')} f")
+
+    check()
+
+
+# The code or the settings change
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of the test's own, whose files may change."""
+    for name in ("agents/sac.py", "suite/tasks.py", "suite/vector_env.py", "README.md"):
+        file = tmp_path / "code" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("from suite import tasks, vector_env\n" if "agents" in name else "")
+    monkeypatch.setattr("suite.hardware._root", lambda: tmp_path / "code")
+    return tmp_path / "code"
+
+
+def test_runs_of_changed_code_are_not_mixed(
+    code: Path, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Named are run and file; pages and files that are not imported do not count."""
+    folder = record_run(pendulum(tmp_path / "runs", 2), TASK, 1)
+    (code / "README.md").write_text("changed")
+    (code / "agents" / "a2c.py").write_text("another agent")
+    (code / "suite" / "new.py").write_text("new")
+    pendulum(tmp_path / "runs", 2).refuse_mixture()
+    (code / "suite" / "vector_env.py").write_text("changed = True\n")
+    with pytest.raises(UsageError) as caught:
+        pendulum(tmp_path / "runs", 2).refuse_mixture()
+    assert str(folder) in str(caught.value)
+    assert "; suite/vector_env.py has changed since and was not verified)" in str(caught.value)
+    assert "--fresh" in str(caught.value)
+
+
+def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Seed 3 of another gamma would stand in one folder with seeds 1 and 2."""
+    plan = pendulum(tmp_path, 2)
+    record_run(plan, TASK, 3, gamma=0.5)
+    with pytest.raises(UsageError, match=r"seed-3 was run with other settings \(gamma 0\.5 there"):
+        plan.refuse_mixture()
+
+
+def test_code_that_changes_while_a_grid_runs_starts_no_further_run(
+    code: Path, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """What runs goes on; what waits is not started, and can be once the change is undone."""
+    plan = pendulum(tmp_path / "runs", 2, workers=1)
+    changed = code / "agents" / "sac.py"
+    append = f"pathlib.Path({str(changed)!r}).open('a').write('new = True')\n"
+    stand_in({1: append + FINISH, 2: FINISH})
+    assert ends(launch(plan, ignore)) == {
+        1: ("finished", ""),
+        2: ("failed", "not started: agents/sac.py changed since this grid was started"),
+    }
+    assert executions(plan) == Counter({1: 1})
+    assert [run.status for run in plan.runs()] == ["finished", "planned"]
+    assert launch(plan, ignore).count("finished") == 2
+
+
+@pytest.mark.parametrize("ask", [False, True])
+def test_only_its_own_processes_are_killed(
+    ask: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number may be another's after a `wait`: signals go to one that is still taken."""
+    taken: list[bool] = []
+    killpg = os.killpg
+
+    def look_and_kill(number: int, sent: int) -> None:
+        taken.append(processes.stat_fields(number) is not None)
+        killpg(number, sent)
+
+    monkeypatch.setattr("os.killpg", look_and_kill)
+    child = tmp_path / "child"
+    script = "import pathlib, subprocess, sys\n"
+    script += "child = subprocess.Popen(['sleep', '60'])\n"
+    script += f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\nsys.exit(3)"
+    agent = processes.AgentProcess((sys.executable, "-c", script), tmp_path / "log")
+    deadline = time.monotonic() + 30
+    if ask:
+        while not (child.exists() and processes.start_time(agent._popen.pid) is None):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        agent.terminate()
+    while (end := agent.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert end == processes.End(3)
+    while processes.start_time(int(child.read_text())) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    agent.terminate()
+    agent.kill()
+    assert taken == [True]

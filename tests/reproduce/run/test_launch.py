@@ -1,0 +1,549 @@
+"""The pool of processes: no run is lost, none is left behind, and progress is what files say.
+
+Small scripts stand in for the agents: a launcher knows them by their files and exit status alone.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import sac
+from reproduce import ROOT
+from reproduce.plan.extension import check_extensions
+from reproduce.plan.grid import Plan, Run, make_plan
+from reproduce.run import pool as pooling
+from reproduce.run.launch import launch
+from reproduce.run.progress import Board, Progress, last_row
+from suite.files import write_atomically
+from suite.recorder import Recorder
+from suite.records import read_record
+from suite.settings import UsageError
+
+pytestmark = pytest.mark.usefixtures("published")
+
+TASK = "Pendulum-v1"
+RecordRun = Callable[..., Path]
+StandIn = Callable[[Mapping[int, str]], None]
+Tree = Callable[[Path], dict[str, bytes]]
+
+FINISH = "end(folders[0], 'finished')"
+CRASH = "print('all is well', flush=True); raise MemoryError('no more')"
+SLEEP = "(folders[0] / 'pid').write_text(str(os.getpid())); time.sleep(60)"
+
+
+def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
+    """Runs of 1,000 steps of Pendulum on a CPU, two side by side."""
+    standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
+    return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
+
+
+def ignore(board: Board) -> None:
+    """Watch nothing."""
+
+
+def pids_of(plan: Plan, count: int, board: Board) -> list[int]:
+    """Process ids of the sleeping runs once there are `count`, else none; gives up in the end."""
+    assert time.monotonic() < board.started + 60, "the sleeping runs have not begun"
+    said = [file.read_text() for file in plan.directory.glob("*/*/pid")]
+    return [int(pid) for pid in said] if len(said) == count and all(said) else []
+
+
+def ends(board: Board) -> dict[int, tuple[str, str]]:
+    """State and error of every run by seed."""
+    return {row.run.seed: (row.state, row.error) for row in board.rows}
+
+
+def record_of(plan: Plan, seed: int) -> dict[str, Any]:
+    """The record of a run, which must be one."""
+    record = read_record(plan.directory / TASK / f"seed-{seed}")
+    assert record is not None
+    return record
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists; one that has ended does until it is waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """The crashed run is failed, with status, last line and log tail; the others finish."""
+    noise = "print(*range(100), sep='\\n', flush=True); " + CRASH
+    stand_in({1: FINISH, 2: noise, 3: FINISH})
+    plan = pendulum(tmp_path, [1, 2, 3])
+    board = launch(plan, ignore)
+    assert ends(board) == {
+        1: ("finished", ""),
+        2: ("failed", "exit 1: MemoryError: no more"),
+        3: ("finished", ""),
+    }
+    record = record_of(plan, 2)
+    assert record["status"] == "failed"
+    assert record["error"] == "exit 1: MemoryError: no more"
+    assert len(record["log_tail"]) == pooling.LOG_LINES
+    assert record["log_tail"][-1] == "MemoryError: no more"
+    assert "all is well" in record["log_tail"]
+    assert sys.executable in record["command"]
+    assert (record["task"], record["seed"], record["config"]) == (TASK, 2, {"env_steps": 1000})
+    assert [run.status for run in plan.runs()] == ["finished", "failed", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL: no output"),
+        ("print('at work', flush=True); os.abort()", "killed by SIGABRT: at work"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", "killed by signal 37: no output"),
+        ("pass", "exit 0: no output"),
+        ("end(folders[0], 'running')", "exit 0: no output"),
+        ("print('bad usage'); sys.exit(2)", "exit 2: bad usage"),
+        ("(folders[0] / 'run.json').write_text('{')", "exit 0: no output"),
+        ("sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.exit(3)", "exit 3: \ufffd\ufffd"),
+    ],
+)
+def test_whatever_does_not_finish_has_failed(
+    script: str, error: str, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """A killed process, and one that ends well without a finished run, are failures that say so."""
+    stand_in({1: script})
+    plan = pendulum(tmp_path, [1])
+    assert ends(launch(plan, ignore)) == {1: ("failed", error)}
+    assert record_of(plan, 1)["error"] == error
+
+
+def test_what_a_run_recorded_before_it_died_is_kept(tmp_path: Path, stand_in: StandIn) -> None:
+    """The launcher adds to the agent's own record; it does not replace it."""
+    stand_in({1: "end(folders[0], 'running'); raise ValueError('late')"})
+    plan = pendulum(tmp_path, [1])
+    launch(plan, ignore)
+    record = record_of(plan, 1)
+    assert (record["task"], record["status"], record["error"]) == (
+        TASK,
+        "failed",
+        "exit 1: ValueError: late",
+    )
+
+
+def test_the_seeds_of_one_process_end_each_on_their_own(tmp_path: Path, stand_in: StandIn) -> None:
+    """On a GPU one process may finish a seed, see one diverge and die with the third unfinished."""
+    script = "end(folders[0], 'finished'); end(folders[1], 'diverged', 'nan')"
+    stand_in({1: script + "; print('not a number'); sys.exit(2)"})
+    plan = dataclasses.replace(pendulum(tmp_path, [1, 2, 3]), device="cuda")
+    assert ends(launch(plan, ignore)) == {
+        1: ("finished", ""),
+        2: ("diverged", "nan"),
+        3: ("failed", "exit 2: not a number"),
+    }
+    assert [record_of(plan, seed).get("log_tail") for seed in (1, 2, 3)] == [
+        *(None, ["not a number"], ["not a number"]),
+    ]
+    assert record_of(plan, 2)["status"] == "diverged"
+    assert (plan.directory / TASK / "seeds-1-2-3.log").exists()
+
+
+def test_a_hundred_seeds_fit_one_process(tmp_path: Path, stand_in: StandIn) -> None:
+    """The log's name stays within what a file system allows."""
+    stand_in({1: "for folder in folders: end(folder, 'finished')"})
+    plan = dataclasses.replace(pendulum(tmp_path, list(range(1, 121))), device="cuda")
+    assert launch(plan, ignore).count("finished") == 120
+
+
+def test_no_more_than_the_workers_run_side_by_side(tmp_path: Path, stand_in: StandIn) -> None:
+    """Six runs on two workers: two at a time, never three, and not one by one."""
+    script = """
+began = time.monotonic()
+(folders[0] / 'began').touch()
+pair = (int(seeds[0]) + 1) // 2
+while len(list(pathlib.Path(out).glob('*/began'))) < 2 * pair:
+    if time.monotonic() > began + 20:
+        sys.exit('alone')
+    time.sleep(0.01)
+time.sleep(0.03)
+(folders[0] / 'times').write_text(f"{began} {time.monotonic()}")
+end(folders[0], 'finished')
+"""
+    stand_in(dict.fromkeys(range(1, 7), script))
+    plan = pendulum(tmp_path, [1, 2, 3, 4, 5, 6])
+    assert launch(plan, ignore).count("finished") == 6
+    spans = [
+        tuple(map(float, (run.directory / "times").read_text().split())) for run in plan.runs()
+    ]
+    assert max(sum(low <= began < high for low, high in spans) for began, _ in spans) == 2
+
+
+def test_finished_runs_are_left_alone(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """A run that is there is reported as finished and no process is started for it."""
+    stand_in({2: FINISH})
+    plan = pendulum(tmp_path, [1, 2])
+    folder = record_run(plan, TASK, 1)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    board = launch(plan, ignore)
+    assert ends(board) == {1: ("finished", ""), 2: ("finished", "")}
+    assert board.rows[0].env_steps == 1000
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_failed_run_is_run_again_and_its_failure_forgotten(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Starting the same plan again repairs it."""
+    plan = pendulum(tmp_path, [1])
+    stand_in({1: CRASH})
+    launch(plan, ignore)
+    stand_in({1: FINISH})
+    assert ends(launch(plan, ignore)) == {1: ("finished", "")}
+    assert [run.status for run in plan.runs()] == ["finished"]
+
+
+def test_what_a_killed_run_left_is_no_progress_of_the_next(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Steps and returns of the run before are not shown until, and unless, there are new ones."""
+    plan = pendulum(tmp_path, [1])
+    folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
+    stand_in({1: CRASH})
+    (row,) = launch(plan, ignore).rows
+    assert (row.state, row.env_steps, row.last_return) == ("failed", 0, None)
+    assert list(folder.glob("*.csv")) == []
+
+
+def test_what_a_killed_run_goes_on_from_is_left_to_it(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+) -> None:
+    """Where there is a checkpoint the agent itself cuts, or removes, the rows since."""
+    plan = pendulum(tmp_path, [1])
+    folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
+    (folder / "checkpoint").mkdir()
+    rows = {path: path.read_bytes() for path in folder.glob("*.csv")}
+    stand_in({1: CRASH})
+    launch(plan, ignore)
+    assert {path: path.read_bytes() for path in folder.glob("*.csv")} == rows != {}
+
+
+def test_a_shorter_run_that_cannot_go_on_is_left_as_it_is(
+    tmp_path: Path, stand_in: StandIn, record_run: RecordRun, tree: Tree
+) -> None:
+    """Without a checkpoint it is refused, and if its agent refuses it, its record stays."""
+    plan = pendulum(tmp_path, [1])
+    folder = record_run(plan, TASK, 1, {300: 5.0}, env_steps=300, device="cpu")
+    before = tree(folder)
+    with pytest.raises(UsageError, match="ended at 300 steps and cannot go on to 1,000: its check"):
+        check_extensions(plan, plan.runs())
+    stand_in({1: FINISH})
+    (row,) = launch(plan, ignore).rows
+    assert row.state == "failed"
+    assert "its checkpoint is gone" in row.error
+    assert tree(folder) == before
+    (folder / "checkpoint").mkdir()
+    check_extensions(plan, plan.runs())
+    stand_in({1: CRASH})
+    (row,) = launch(plan, ignore).rows
+    assert row.state == "failed"
+    assert tree(folder) == before
+    assert sorted(path.name for path in folder.parent.iterdir() if path.is_dir()) == ["seed-1"]
+
+
+@pytest.fixture
+def foreign(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A handler of SIGTERM that another library installed: Ray's ends the process."""
+    before = signal.getsignal(signal.SIGTERM)
+    if request.param:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize(
+    ("number", "foreign"),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGTERM, True),
+        (signal.SIGHUP, False),
+    ],
+    indirect=["foreign"],
+)
+def test_a_signal_stops_every_process_and_goes_on(
+    number: signal.Signals, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Ctrl-C, a scheduler's SIGTERM or a closed terminal leaves no orphan and no false result."""
+    stand_in({1: FINISH, 2: SLEEP, 3: SLEEP, 4: FINISH})
+    plan = pendulum(tmp_path, [1, 2, 3, 4])
+    pids: list[int] = []
+
+    def interrupt(board: Board) -> None:
+        assert signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN)
+        pids[:] = pids_of(plan, 2, board)
+        if pids:
+            assert all(is_alive(pid) for pid in pids)
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        launch(plan, interrupt)
+    assert len(pids) == 2
+    assert not any(is_alive(pid) for pid in pids)
+    assert signal.getsignal(number) == before
+    assert [run.status for run in plan.runs()] == ["finished", "planned", "planned", "planned"]
+
+
+def test_a_process_that_ignores_the_request_to_stop_is_killed(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopping does not depend on the agents' goodwill."""
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(
+        subprocess.Popen, "wait", lambda self, timeout=None: wait(self, timeout and 0.1)
+    )
+    stand_in({1: "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP})
+    plan = pendulum(tmp_path, [1])
+    pids: list[int] = []
+
+    def interrupt(board: Board) -> None:
+        pids[:] = pids_of(plan, 1, board)
+        if pids:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(plan, interrupt)
+    assert not is_alive(pids[0])
+
+
+def test_an_error_of_the_watcher_leaves_no_process_behind(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Whatever ends the launcher ends what it started."""
+    stand_in({1: SLEEP})
+    plan = pendulum(tmp_path, [1])
+    pids: list[int] = []
+
+    def fail(board: Board) -> None:
+        pids[:] = pids_of(plan, 1, board)
+        if pids:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        launch(plan, fail)
+    assert not is_alive(pids[0])
+
+
+def test_a_process_finds_this_checkout_and_uses_one_thread(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents are found from any working directory, add to PYTHONPATH, and do not share cores."""
+    monkeypatch.setenv("PYTHONPATH", "/somewhere/else")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    names = "('PYTHONPATH', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS')"
+    stand_in({1: f"print(json.dumps([os.environ[n] for n in {names}] + [sys.stdin.read()]))"})
+    plan = pendulum(tmp_path, [1])
+    launch(plan, ignore)
+    said = json.loads((plan.directory / TASK / "seeds-1.log").read_text())
+    assert said == [f"{ROOT}:/somewhere/else", "1", "1", "1", ""]
+
+
+def test_progress_is_read_from_files_while_a_run_runs(tmp_path: Path, stand_in: StandIn) -> None:
+    """Steps, speed once it learns, and the last return: episodes until there are evaluations."""
+    script = """
+folder, count = folders[0], pathlib.Path(out) / "count"
+def show(name, text):
+    with (folder / name).open("a") as file:
+        file.write(text)
+    seen = int(count.read_text()) if count.exists() else 0
+    while not count.exists() or int(count.read_text()) < seen + 2:
+        time.sleep(0.01)
+show("timing.csv", "env_steps,num_updates,env_steps_per_second\\n")
+show("timing.csv", "100,0,9000.0\\n")
+show("episodes.csv", "env_steps,episode_return,episode_length\\n99,-7.5,3\\n")
+show("timing.csv", "200,50,40.0\\n")
+show("evaluations.csv", "env_steps,mean_return\\n200,12.25\\n")
+show("timing.csv", "300,150,5")
+show("timing.csv", "0.5\\n")
+show("evaluations.csv", "300,20.5\\n4")
+end(folder, "finished")
+"""
+    stand_in({1: script})
+    plan = pendulum(tmp_path, [1])
+    seen: list[tuple[str, int, float | None, float | None]] = []
+
+    def watch(board: Board) -> None:
+        (row,) = board.rows
+        now = (row.state, row.env_steps, row.env_steps_per_second, row.last_return)
+        if now not in seen:
+            seen.append(now)
+        count = plan.directory / TASK / "count"
+        calls = int(count.read_text()) + 1 if count.exists() else 1
+        write_atomically(count, str(calls).encode())
+
+    launch(plan, watch)
+    assert seen == [
+        ("running", 0, None, None),
+        ("running", 100, None, None),
+        ("running", 100, None, -7.5),
+        ("running", 200, 40.0, -7.5),
+        ("running", 200, 40.0, 12.25),
+        ("running", 300, 50.5, 12.25),
+        ("running", 300, 50.5, 20.5),
+        ("finished", 300, 50.5, 20.5),
+    ]
+
+
+def test_the_end_of_a_run_is_seen_with_its_last_rows(tmp_path: Path, stand_in: StandIn) -> None:
+    """What a process writes just before it ends is in the last report of it."""
+    script = """
+(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
+end(folders[0], "finished")
+"""
+    stand_in(dict.fromkeys(range(1, 9), script))
+    board = launch(pendulum(tmp_path, list(range(1, 9)), workers=4), ignore)
+    assert [row.last_return for row in board.rows] == [3.5] * 8
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", None),
+        ("a,b", None),
+        ("a,b\n", None),
+        ("a,b\n1", None),
+        ("a,b\n1,2", None),
+        ("a,b\n1,2\n", {"a": "1", "b": "2"}),
+        ("a,b\n1,2\n3,4\n", {"a": "3", "b": "4"}),
+        ("a,b\n1,2\n3,4", {"a": "1", "b": "2"}),
+        ("a,b\n1,2\n3", {"a": "1", "b": "2"}),
+        ("a,b\n1,2\n3,4,5\n", None),
+        pytest.param("a,b\n" + "1,2\n" * 50_000 + "3,4\n", {"a": "3", "b": "4"}, id="many lines"),
+        pytest.param("a,b\n1," + "2" * 9999 + "\n", {"a": "1", "b": "2" * 9999}, id="long line"),
+    ],
+)
+def test_the_last_row_is_the_last_whole_line(
+    content: str, expected: dict[str, str] | None, tmp_path: Path
+) -> None:
+    """Torn headers and torn lines are not read, however long the file or its lines are."""
+    path = tmp_path / "table.csv"
+    assert last_row(path) is None
+    path.write_text(content)
+    assert last_row(path) == expected
+
+
+def rows(*states: tuple[str, int, float | None]) -> list[Progress]:
+    """Runs of 1,000 steps by state, steps done and speed."""
+    run = Run(TASK, 1, 1000, Path("nowhere"), "planned")
+    return [Progress(run, state, done, speed) for state, done, speed in states]
+
+
+def test_the_time_left_of_a_run_is_its_steps_over_its_speed() -> None:
+    """600 steps at 20 per second are 30 seconds; before it learns nobody knows."""
+    (row,) = rows(("running", 400, 20.0))
+    assert row.seconds_left == 30.0
+    for state, speed in (("running", None), ("waiting", 20.0), ("finished", 20.0)):
+        (row,) = rows((state, 400, speed))
+        assert row.seconds_left is None
+
+
+@pytest.mark.parametrize(
+    ("side_by_side", "states", "expected"),
+    [
+        (2, [("waiting", 0, None), ("running", 10, None)], None),
+        (1, [("running", 500, 10.0)], 50.0),
+        (2, [("running", 500, 10.0), ("running", 500, 20.0)], 50.0),
+        (1, [("running", 500, 10.0), ("waiting", 0, None)], 150.0),
+        (2, [("running", 900, 10.0), ("waiting", 0, None), ("waiting", 0, None)], 105.0),
+        (8, [("running", 900, 10.0), ("waiting", 0, None)], 100.0),
+        (1, [("finished", 1000, 5.0), ("failed", 10, 5.0), ("waiting", 0, None)], 200.0),
+        (1, [("finished", 1000, 5.0), ("diverged", 10, 5.0)], 0.0),
+        (1, [("finished", 1000, None)], 0.0),
+        (1, [], 0.0),
+    ],
+)
+def test_the_time_left_of_a_plan_is_shared_by_the_workers(
+    side_by_side: int, states: list[tuple[str, int, float | None]], expected: float | None
+) -> None:
+    """What is open, over what runs side by side, at the measured speeds; never below one run's."""
+    assert Board(side_by_side, rows(*states)).seconds_left == expected
+
+
+def test_seeds_of_one_process_are_not_waited_for_one_after_another(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """On a GPU two tasks of three seeds each take two runs' time, not six."""
+    stand_in({1: "for folder in folders: end(folder, 'finished')"})
+    tasks = [TASK, "MountainCarContinuous-v0"]
+    plan = dataclasses.replace(pendulum(tmp_path, [1, 2, 3], tasks=tasks, workers=1), device="cuda")
+    boards: list[Board] = []
+    launch(plan, boards.append)
+    board = boards[0]
+    for row in board.rows:
+        row.state, row.env_steps, row.env_steps_per_second = "waiting", 0, 10.0
+    assert board.seconds_left == 200.0
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_seeds_trained_together_go_on_together_after_one_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their checkpoint is gone on from, not thrown away; the divergence stays what it was."""
+    command, log = Plan._command, Recorder.log
+
+    def on_a_cpu(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
+        return tuple("cpu" if word == "cuda" else word for word in command(plan, runs))
+
+    monkeypatch.setattr(Plan, "_command", on_a_cpu)
+
+    def train(folder: Path, dies_at: float) -> Plan:
+        """Let seed 1 diverge at 240 steps and, perhaps, all be killed later."""
+
+        def faulty(
+            recorder: Recorder, env_steps: int, num_updates: int, metrics: Any, checks: Any
+        ) -> None:
+            bad = math.nan if env_steps == 240 else 0.0
+            checks = {**checks, "planted": np.array([bad, 0.0, 0.0])}
+            log(recorder, env_steps, num_updates, metrics, checks)
+            recorder.checkpoint_seconds = 0.0 if env_steps == 320 else math.inf
+            if env_steps >= dies_at:
+                raise KeyboardInterrupt
+
+        changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=80"]
+        changes += ["log_interval=40", "evaluation_interval=240", "evaluation_episodes=1"]
+        plan = pendulum(folder, [1, 2, 3, 4], env_steps=480, settings=changes)
+        plan = dataclasses.replace(plan, device="cuda")
+        runs = [run for run in plan.runs() if run.seed != 4]
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(Recorder, "log", faulty)
+            sac.main(plan.group(runs).command[3:])
+        return plan
+
+    whole, cut = train(tmp_path / "whole", math.inf), train(tmp_path / "cut", 400)
+    assert [run.status for run in cut.runs()] == ["diverged", "running", "running", "planned"]
+    board = launch(cut, ignore)
+    assert [row.state for row in board.rows] == ["diverged", "finished", "finished", "finished"]
+    folder = cut.directory / TASK
+    assert (folder / "seeds-1-2-3.log").exists()
+    assert (folder / "seeds-4.log").exists()
+    for seed in (1, 2, 3):
+        record = json.loads((folder / f"seed-{seed}" / "run.json").read_bytes())
+        assert len(record["resumed_at"]) == 1
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv"):
+            ours, theirs = (plan.directory / TASK / f"seed-{seed}" / name for plan in (cut, whole))
+            assert ours.read_bytes() == theirs.read_bytes()
+    assert launch(cut, ignore).rows[0].state == "diverged"

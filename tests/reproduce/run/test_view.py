@@ -1,0 +1,187 @@
+"""What is shown while runs run: every failure, once, on any console."""
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from reproduce.plan.grid import Run
+from reproduce.run import view as viewing
+from reproduce.run.progress import Board, Progress
+from reproduce.run.view import View, duration
+
+
+def progress(seed: int, state: str, **fields: object) -> Progress:
+    """A run of 1,000 steps of a task."""
+    status = "finished" if fields.pop("already", False) else "planned"
+    row = Progress(Run("Hopper-v4", seed, 1000, Path("nowhere"), status), state)
+    for name, value in fields.items():
+        setattr(row, name, value)
+    return row
+
+
+def consoles(width: int = 80) -> tuple[Console, Console]:
+    """A file, and a terminal of the same width."""
+    return (
+        Console(file=io.StringIO(), width=width, color_system=None),
+        Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None),
+    )
+
+
+def text(console: Console) -> str:
+    """Everything that was printed."""
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock's only entry, to be moved by hand."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[float]) -> None:
+    """A log file gets one line per half minute with totals and every running run, and no codes."""
+    console, _ = consoles()
+    rows = [
+        progress(1, "running", env_steps=250, env_steps_per_second=10.0, last_return=12345.6),
+        progress(2, "waiting"),
+        progress(3, "finished", already=True),
+    ]
+    board = Board(1, rows)
+    with View(console) as view:
+        for second in range(61):
+            clock[0] = board.started + second
+            view(board)
+    first, *others = text(console).splitlines()
+    assert first == (
+        "1 finished, 1 running, 1 waiting; 0 s so far, time left: 2 min 55 s; "
+        "Hopper-v4/1 250 of 1,000 steps, return 1.235e+04"
+    )
+    assert [line.split("; ")[1].split(",")[0] for line in others] == [
+        "30 s so far",
+        "1 min 00 s so far",
+    ]
+    assert "\x1b" not in text(console)
+
+
+def test_each_note_is_printed_once(clock: list[float]) -> None:
+    """What was kept aside, is tried again or is run elsewhere; runs elsewhere are counted apart."""
+    console, _ = consoles(width=120)
+    board = Board(2, [progress(1, "elsewhere"), progress(2, "waiting")], notes=["one"])
+    with View(console) as view:
+        view(board)
+        board.notes.append("two")
+        view(board)
+        view(board)
+    lines = text(console).splitlines()
+    assert (lines[0], lines[2:]) == ("one", ["two"])
+    assert lines[1].startswith("1 elsewhere, 1 waiting; ")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]) -> None:
+    """However often the board is shown; what was finished before the start is no news."""
+    console = consoles(width=120)[terminal]
+    rows = [
+        progress(1, "finished", already=True),
+        progress(2, "running"),
+        progress(3, "running"),
+        progress(4, "running", last_return=-7.5),
+    ]
+    board = Board(2, rows)
+    with View(console) as view:
+        view(board)
+        rows[1].state, rows[1].error = "failed", "killed by SIGKILL: no output"
+        for _ in range(3):
+            view(board)
+        rows[2].state, rows[2].error = "diverged", "non-finite critic_loss at 100 env_steps"
+        rows[3].state = "finished"
+        for _ in range(3):
+            view(board)
+    said = text(console)
+    for line in (
+        "Hopper-v4 seed 2 failed: killed by SIGKILL: no output",
+        "Hopper-v4 seed 3 diverged: non-finite critic_loss at 100 env_steps",
+        "Hopper-v4 seed 4 finished, last return -7.5",
+    ):
+        assert said.count(line) == 1
+    assert "seed 1 finished" not in said
+
+
+def test_no_failure_is_lost_in_a_large_grid(clock: list[float]) -> None:
+    """Every failure has its line, those that happen before the first look among them."""
+    for console in consoles(width=200):
+        board = Board(4, [progress(seed, "failed", error=f"exit {seed}") for seed in range(200)])
+        with View(console) as view:
+            view(board)
+        for seed in range(200):
+            assert f"Hopper-v4 seed {seed} failed: exit {seed}\n" in text(console)
+
+
+def test_a_long_or_hostile_error_stays_one_literal_line(clock: list[float]) -> None:
+    """Errors can be searched for with `grep`; brackets in them are not markup."""
+    console, _ = consoles(width=80)
+    error = "exit 1: [bold]RuntimeError[/bold] " + "x" * 300 + " [/] end"
+    with View(console) as view:
+        view(Board(1, [progress(1, "failed", error=error)]))
+    assert f"Hopper-v4 seed 1 failed: {error}" in text(console).splitlines()
+
+
+def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
+    """State, steps, return, speed and time left of each run, and the totals under them."""
+    _, console = consoles(width=140)
+    rows = [
+        progress(1, "running", env_steps=250, env_steps_per_second=10.0, last_return=99.5),
+        progress(2, "running"),
+        progress(3, "waiting"),
+        progress(4, "failed", env_steps=77, error="exit 1"),
+    ]
+    with View(console) as view:
+        view(Board(2, rows, clock[0]))
+    lines = [" ".join(line.split()) for line in text(console).splitlines()]
+
+    def cells(seed: int) -> list[str]:
+        (line,) = {line for line in lines if f"Hopper-v4 │ {seed} │" in line}
+        return [cell.strip() for cell in line.strip().strip("│").split("│")]
+
+    assert cells(1)[2:] == ["running", "250 / 1,000", "99.5", "10", "1 min 15 s"]
+    assert cells(2)[2:] == ["running", "0 / 1,000", "-", "", "measuring"]
+    assert cells(3)[2:6] == ["waiting", "0 / 1,000", "-", ""]
+    assert cells(4)[2:6] == ["failed", "77 / 1,000", "-", ""]
+    assert any("2 running, 1 waiting, 1 failed; 0 s so far, time left:" in line for line in lines)
+
+
+def test_a_large_table_keeps_what_needs_attention(clock: list[float]) -> None:
+    """Beyond what fits a screen, waiting and finished runs are only counted."""
+    states = ["finished"] * 30 + ["running", "failed", "diverged"] + ["waiting"] * 10
+    table = viewing._table(Board(1, [progress(i, state) for i, state in enumerate(states)]))
+    shown = Console(file=io.StringIO(), width=140, color_system=None)
+    shown.print(table)
+    assert table.row_count == 3
+    for state in ("running", "failed", "diverged"):
+        assert f" {state} " in text(shown)
+    assert "30 finished, 1 running, 10 waiting, 1 diverged, 1 failed" in text(shown)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "measuring"),
+        (0.0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (61.0, "1 min 01 s"),
+        (3599.4, "59 min 59 s"),
+        (3600.0, "1 h 00 min"),
+        (3900.0, "1 h 05 min"),
+        (360_000.0, "100 h 00 min"),
+    ],
+)
+def test_durations_are_read_in_words(seconds: float | None, words: str) -> None:
+    """No unit is full: 59.6 s is a minute, and nothing is `1 min 60 s`."""
+    assert duration(seconds) == words

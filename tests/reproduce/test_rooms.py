@@ -1,0 +1,55 @@
+"""The harness's rooms and the order of its stages."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import reproduce
+from reproduce import ROOT
+
+HARNESS = ROOT / "reproduce"
+ROOMS = re.findall(r"^([a-z]+)  +\S", reproduce.__doc__ or "", re.MULTILINE)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_room_stands_in_the_order_and_has_a_text() -> None:
+    """The list of `reproduce/__init__.py` names every room, and each says what it is for."""
+    folders = [path.parent for path in HARNESS.glob("*/__init__.py")]
+    assert sorted(ROOMS) == sorted(folder.name for folder in folders)
+    assert all(ast.get_docstring(ast.parse((f / "__init__.py").read_text())) for f in folders)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_imports_one_after_it(room: str) -> None:
+    """Data goes one way: a room imports those before it, and the pipeline only after the stages."""
+    later = ROOMS[ROOMS.index(room) + 1 :]
+    stages = ROOMS.index(room) < ROOMS.index("speed")
+    forbidden = {*later, "__main__", *(["pipeline"] if stages else [])}
+    for path in (HARNESS / room).rglob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            assert parts[0] != "reproduce" or parts[1] not in forbidden, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("package", ["suite", "agents"])
+def test_what_is_below_knows_nothing_of_the_harness(package: str) -> None:
+    """`suite` and `agents` import nothing of `reproduce`; agents never import each other."""
+    for path in (ROOT / package).glob("*.py"):
+        names = list(imports(path))
+        assert not any(name.split(".")[0] == "reproduce" for name in names), path
+        if package == "agents" and path.name != "__init__.py":
+            assert not any(name.split(".")[0] == "agents" for name in names), path
+        if package == "suite":
+            assert not any(name.split(".")[0] == "agents" for name in names), path
