@@ -17,17 +17,10 @@ from rich.table import Table
 
 import agents
 from reproduce.plan.extension import check_extensions
-from reproduce.plan.grid import (
-    PUBLISHED,
-    Cluster,
-    Plan,
-    check_writable,
-    fresh_directory,
-    keep_looks,
-    load_plan,
-    make_plan,
-)
+from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.looks import SCHEDULE
+from reproduce.plan.places import Cluster, check_writable, fresh_directory
+from reproduce.plan.request import keep_looks, load_plan, make_plan
 from suite.command_line import Parser, run_main, say_todays_name
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES

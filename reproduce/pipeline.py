@@ -17,11 +17,12 @@ from reproduce.judge.verdicts import (
     verdict_table,
 )
 from reproduce.plan import older
-from reproduce.plan.grid import Plan, read_record
+from reproduce.plan.grid import Plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
+from suite.records import read_record
 from suite.tasks import find_suite, find_task, random_scores
 
 MARKS = ("", "left out", "counted")

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from reproduce.pipeline import gather, make_report
-from reproduce.plan.grid import Plan, load_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import load_plan
 from suite.checkpoint import WEIGHTS
 from suite.files import compress
 from suite.manifest import TABLES, leave_out_policy

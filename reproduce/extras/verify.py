@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import agents
 from reproduce import ROOT
-from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.grid import PUBLISHED, check_agent
 from reproduce.plan.origin import code_that_made, commit_of
 from reproduce.run.processes import AgentProcess
 from reproduce.speed.gate import worktree
 from suite import behaviour, hardware
 from suite.manifest import digest
 from suite.records import read_record
-from suite.settings import UsageError, nearest
+from suite.settings import UsageError
 
 SECONDS = 20.0
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
@@ -44,8 +43,7 @@ def default_run(agent: str) -> Path | None:
     Raises:
         UsageError: for an unknown agent.
     """
-    if agent not in agents.AGENTS:
-        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+    check_agent(agent)
     found: list[tuple[float, Path]] = []
     sources = hardware.sources(agent)
     today = behaviour.code_name(agent, sources)
@@ -133,8 +131,7 @@ def _finished(agent: str, run: Path) -> dict[str, Any]:
         raise UsageError(f"{run} is a run of {record['agent']}, not of {agent}")
     if record["status"] != "finished":
         raise UsageError(f"{run} is {record['status']}: only a finished run can be verified")
-    if agent not in agents.AGENTS:
-        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+    check_agent(agent)
     hardware.find_device(record["config"]["device"])
     return record
 

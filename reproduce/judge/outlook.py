@@ -17,8 +17,9 @@ from reproduce.gather.references import ReferenceScore
 from reproduce.judge.error_rates import looks as judge_many
 from reproduce.judge.verdicts import obstacle
 from reproduce.plan.extension import shorter_record
-from reproduce.plan.grid import Plan, Run, tasks_of
+from reproduce.plan.grid import Plan, Run
 from reproduce.plan.looks import MIN_SEEDS, Looks, one_look
+from reproduce.plan.request import tasks_of
 from reproduce.plan.speeds import memory_mib
 from reproduce.run.view import duration
 from suite.hardware import machine

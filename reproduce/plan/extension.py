@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from reproduce.plan.grid import Plan, Run, read_record
+from reproduce.plan.grid import Plan, Run
 from suite.files import CHECKPOINT
 from suite.hardware import machine, versions
+from suite.records import read_record
 from suite.settings import UsageError
 
 

@@ -2,14 +2,11 @@
 
 import dataclasses
 import importlib
-import itertools
 import json
 import math
-import os
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,25 +15,22 @@ from typing import Any
 
 import agents
 from reproduce import ROOT
-from reproduce.plan.looks import Declared, Looks, declare, read_declared, to_json, worth_declaring
+from reproduce.plan.looks import Declared, Looks, read_declared, to_json, worth_declaring
 from reproduce.plan.origin import code_that_made, why_older
+from reproduce.plan.places import Cluster, choose_device, default_workers, refuse_unplaceable
 from reproduce.plan.speeds import expected_seconds
 from suite.behaviour import code_name
-from suite.command_line import override
 from suite.files import CHECKPOINT, write_json
-from suite.hardware import find_device, gpu_memory_gib, machine, num_cores, sources
+from suite.hardware import gpu_memory_gib, machine, sources
 from suite.records import ENDED, read_record, seed_of, twin_of
 from suite.settings import (
-    BUDGETS,
     Preset,
     UsageError,
-    by_todays_names,
-    find_preset,
     find_source,
     nearest,
     recorded_settings,
 )
-from suite.tasks import Protocol, find_suite, find_task, shortest_episodes, tasks_in
+from suite.tasks import Protocol
 
 PUBLISHED = ROOT / "results" / "published"
 NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
@@ -82,36 +76,6 @@ class Group:
 
     runs: tuple[Run, ...]
     command: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The Ray cluster that a plan runs on, as it was when the plan was made."""
-
-    address: str | None
-    """Value of `--ray-address`."""
-    nodes: tuple[Mapping[str, float], ...]
-    """Resources of every node that is alive, in Ray's words: `CPU`, `GPU`, `memory` (bytes)."""
-
-    def most(self, resource: str) -> float:
-        """Return how much of a resource the node with the most of it has."""
-        return max((node.get(resource, 0.0) for node in self.nodes), default=0.0)
-
-    def num_places(self, demand: Mapping[str, float]) -> int:
-        """Return how many groups that each take `demand` can run at the same time.
-
-        A share of a GPU is of one GPU: three shares of 0.4 need two.
-        """
-
-        def places(name: str, there: float, need: float) -> int:
-            if name == "GPU" and need < 1:
-                return int(there) * int(1 / need)
-            return int(there / need)
-
-        return sum(
-            min(places(name, node.get(name, 0.0), need) for name, need in demand.items() if need)
-            for node in self.nodes
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +196,7 @@ class Plan:
     @property
     def has_default_workers(self) -> bool:
         """Return whether as many processes run side by side as without `--workers`."""
-        return self.workers == _workers(self.device, self.preset.cores_per_run, self.cluster)
+        return self.workers == default_workers(self.device, self.preset.cores_per_run, self.cluster)
 
     def demand(self, group: Group) -> dict[str, float]:
         """Return what a group occupies of a machine, in Ray's words.
@@ -248,6 +212,11 @@ class Plan:
             "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
             "memory": float(round(memory)),
         }
+
+    @property
+    def published_folder(self) -> Path:
+        """Return where the published runs of this grid would lie."""
+        return folder_of(PUBLISHED, self.agent, self.suite, self.source, self.preset)
 
     def refuse_mixture(self) -> None:
         """Refuse to add runs to a grid whose finished runs were made otherwise.
@@ -294,7 +263,7 @@ class Plan:
         groups = self.groups()
         if self.cluster:
             for group in groups:
-                _refuse_unplaceable(self.demand(group), self.cluster)
+                refuse_unplaceable(self.demand(group), self.cluster)
             return
         place = "this GPU" if self.replay_on_gpu else "this machine"
         available = gpu_memory_gib(self.device) if self.replay_on_gpu else machine()["memory_gib"]
@@ -341,14 +310,14 @@ class Plan:
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
             words += ["--env-steps", str(steps.pop())]
-        default = find_source(_presets(self.agent), self.suite, None)
+        default = find_source(presets_of(self.agent), self.suite, None)
         words += ["--like", self.source] if self.source != default else []
         runs_dir = self.directory.parents[1]
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
         words += ["--accept-older-code"] if self.accept_older_code else []
         words += ["--drop-checkpoints"] if self.drop_checkpoints else []
-        if self.device != _find_device("auto", self.cluster):
+        if self.device != choose_device("auto", self.cluster):
             words += ["--device", self.device]
         if not self.has_default_workers:
             words += ["--workers", str(self.workers)]
@@ -422,8 +391,7 @@ class Plan:
         """Return the folders that hold a task's runs: the plan's own, and the published."""
         folders = [self.directory / task]
         if self.published:
-            published = _folder(PUBLISHED, self.agent, self.suite, self.source, self.preset)
-            folders.append(published / task)
+            folders.append(self.published_folder / task)
         return folders
 
     def _refuse_pooling(self, runs: Sequence[Run]) -> None:
@@ -462,7 +430,7 @@ class Plan:
             *("--env-steps", str(first.env_steps), "--device", self.device),
             *("--out", str(first.directory.parent)),
             *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
-            *_flags(self.config, self.settings),
+            *flags_of(self.config, self.settings),
         )
 
 
@@ -486,189 +454,6 @@ def _companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
     return tuple(here[folder] for folder in folders)
 
 
-def make_plan(
-    agent: str,
-    suite: str,
-    *,
-    source: str | None = None,
-    tasks: Sequence[str] | None = None,
-    budget: str = "laptop",
-    env_steps: int | None = None,
-    num_seeds: int | None = None,
-    seeds: Sequence[int] | None = None,
-    until_decided: bool = False,
-    workers: int | None = None,
-    device: str = "auto",
-    runs_dir: Path = Path("runs"),
-    settings: Sequence[str] = (),
-    published: bool = True,
-    accept_older_code: bool = False,
-    drop_checkpoints: bool = False,
-    cluster: Cluster | None = None,
-) -> Plan:
-    """Return the plan that the command line asks for. Nothing is written.
-
-    Args:
-        agent: name of a file in `agents/`.
-        suite: name of a suite (`suite/tasks.py`).
-        source: published implementation whose settings are used; default: the suite's.
-        tasks: tasks of the suite, or their other versions; default: the suite's.
-        budget: `smoke`, `laptop` or `paper`.
-        env_steps: environment steps of each run instead of the budget's.
-        num_seeds: seeds 1 to `num_seeds` instead of the budget's.
-        seeds: these seeds instead.
-        until_decided: declare several looks at these seeds, and begin with those of the first.
-        workers: processes side by side; default: one per core, or one on a GPU; on a cluster as
-            many as it has room for.
-        device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
-        runs_dir: where runs go.
-        settings: `key=value` changes of the agent's configuration.
-        published: count finished runs under `results/published`.
-        accept_older_code: count finished runs of code that was not verified.
-        drop_checkpoints: let finished runs lose their checkpoint.
-        cluster: where it runs; default: on this machine.
-
-    Raises:
-        UsageError: for anything unknown or impossible, with the nearest valid value.
-    """
-    _check_agent(agent)
-    allowed = tasks_in(suite)
-    for name in tasks or ():
-        if name not in allowed:
-            raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest(name, allowed)}")
-    if budget not in BUDGETS:
-        raise UsageError(f"--budget: unknown budget {budget!r}{nearest(budget, BUDGETS)}")
-    for seed in seeds or ():
-        if not 0 <= seed < 2**31:
-            raise UsageError(f"--seeds: {seed} is outside 0..2147483647")
-    if seeds is not None and len(set(seeds)) < len(seeds):
-        raise UsageError("--seeds: a seed is named twice")
-    changes = dict(_split(setting) for setting in settings)
-    if len(changes) < len(settings):
-        raise UsageError("--set: a setting is named twice")
-    check_writable(runs_dir)
-    source = find_source(_presets(agent), suite, source)
-    preset = find_preset(_presets(agent), suite, source)
-    device = _find_device(device, cluster)
-    spent = preset.budgets[budget]
-    names = tuple(tasks or tasks_of(preset, suite, budget))
-    steps = {name: env_steps or spent.steps(name) for name in names}
-    config = _configure(preset.config, names[0], changes)
-    for name, count in steps.items():  # refuses what the agent cannot do
-        _refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
-    chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
-    looks = declare({}, steps, chosen, until_decided=until_decided)
-    return Plan(
-        agent=agent,
-        suite=suite,
-        source=source,
-        budget=budget,
-        env_steps=steps,
-        seeds=chosen,
-        num_seeds={name: looks[name].counts[0] if until_decided else len(chosen) for name in names},
-        looks=looks,
-        settings=changes,
-        device=device,
-        workers=workers or _workers(device, preset.cores_per_run, cluster),
-        directory=_folder(runs_dir, agent, suite, source, preset),
-        published=published,
-        accept_older_code=accept_older_code,
-        config=config,
-        preset=preset,
-        drop_checkpoints=drop_checkpoints,
-        cluster=cluster,
-    )
-
-
-def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
-    """Return the tasks of a suite that a budget trains where nobody names any."""
-    return preset.budgets[budget].tasks or preset.tasks or find_suite(suite)
-
-
-def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
-    """Return the plan that was last run in its place.
-
-    Raises:
-        UsageError: if nothing was run there, or a name is unknown.
-    """
-    _check_agent(agent)
-    find_suite(suite)
-    source = find_source(_presets(agent), suite, source)
-    preset = find_preset(_presets(agent), suite, source)
-    path = _folder(runs_dir, agent, suite, source, preset) / "plan.json"
-    try:
-        saved = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UsageError(f"nothing was run here: {path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"unreadable {path}: {error}") from None
-    if not _is_plan(saved):
-        raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
-    plan = make_plan(
-        agent,
-        suite,
-        source=source,
-        tasks=list(saved["env_steps"]),
-        budget=saved["budget"],
-        seeds=saved["seeds"],
-        device="cpu",
-        runs_dir=runs_dir,
-        settings=[f"{key}={value}" for key, value in by_todays_names(saved["settings"]).items()],
-        published=saved["published"],
-    )
-    plan = dataclasses.replace(
-        plan,
-        env_steps=saved["env_steps"],
-        num_seeds=saved.get("num_seeds", plan.num_seeds),
-        device=saved["device"],
-        workers=saved["workers"],
-    )
-    return keep_looks(plan)
-
-
-def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
-    """Return the plan with the looks that were declared when its tasks were first started.
-
-    Where published runs count, so do the looks that were declared for them: their scores are known.
-
-    Args:
-        plan: what is asked for now.
-        until_decided: whether it asks for several looks.
-
-    Raises:
-        UsageError: if it cannot keep to what was declared.
-    """
-    declared = read_declared(plan.directory / "plan.json")
-    if plan.published:
-        folder = _folder(PUBLISHED, plan.agent, plan.suite, plan.source, plan.preset)
-        published = read_declared(folder / "plan.json")
-        runs = plan.runs() if published else []
-        taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
-        declared = {key: looks for key, looks in published.items() if key[0] in taken} | declared
-    looks = declare(declared, plan.env_steps, plan.seeds, until_decided=until_decided)
-    return dataclasses.replace(plan, looks=looks)
-
-
-def _is_plan(saved: Any) -> bool:
-    """Return whether a file's content has what `Plan.save` writes."""
-    if not isinstance(saved, dict) or any(key not in saved for key in PLAN_KEYS):
-        return False
-    steps, seeds, changes = saved["env_steps"], saved["seeds"], saved["settings"]
-    num_seeds = saved.get("num_seeds", dict.fromkeys(steps, 1) if isinstance(steps, dict) else {})
-    return (
-        all(isinstance(value, dict) for value in (steps, changes, num_seeds))
-        and isinstance(seeds, list)
-        and list(num_seeds) == list(steps)
-        and all(type(n) is int and 0 < n <= len(seeds) for n in num_seeds.values())
-        and all(type(n) is int and n > 0 for n in (*steps.values(), saved["workers"]))
-        and all(type(seed) is int for seed in seeds)
-        and all(isinstance(text, str) for text in (*changes.values(), saved["budget"]))
-        and isinstance(saved["device"], str)
-        and isinstance(saved["published"], bool)
-        and bool(steps and seeds)
-    )
-
-
 def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
     """Return the files that differ between two answers of `suite.hardware.sources`, as text."""
     if not isinstance(theirs, Mapping):
@@ -677,38 +462,20 @@ def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
     return ", ".join(name for name in names if ours.get(name) != theirs.get(name))
 
 
-def fresh_directory(runs_dir: Path) -> Path:
-    """Return a folder for runs inside `runs_dir` that does not exist: `fresh-1`, `fresh-2`, ..."""
-    numbers = itertools.count(1)
-    places = (runs_dir / f"fresh-{number}" for number in numbers)
-    return next(place for place in places if not place.exists())
-
-
-def check_writable(directory: Path) -> None:
-    """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
-    existing = directory
-    try:
-        while not existing.exists() and existing != existing.parent:
-            existing = existing.parent
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise UsageError(f"--runs-dir: cannot write to {existing}: {reason}") from None
-
-
-def _presets(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
+def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
+    """Return an agent's presets by suite and source."""
     return importlib.import_module(f"agents.{agent}").PRESETS
 
 
-def _folder(root: Path, agent: str, suite: str, source: str, preset: Preset[Any]) -> Path:
+def folder_of(root: Path, agent: str, suite: str, source: str, preset: Preset[Any]) -> Path:
     """Return a grid's folder: the one that an older name of the source has, if no other exists."""
     folder = root / f"{agent}-{suite}"
     names = (source, *preset.formerly)
     return folder / next((name for name in names if (folder / name).exists()), source)
 
 
-def _check_agent(agent: str) -> None:
+def check_agent(agent: str) -> None:
+    """Raise a `UsageError` that names the nearest agent if there is none of this name."""
     if agent not in agents.AGENTS:
         raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
 
@@ -722,88 +489,7 @@ def _python() -> str:
     return str(here.relative_to(Path.cwd()))
 
 
-def _find_device(name: str, cluster: Cluster | None) -> str:
-    """Return `cpu`, `cuda` or `cuda:<i>`; for `auto` what this machine, or the cluster, has."""
-    if cluster is None:
-        return find_device(name).type if name == "auto" else str(find_device(name))
-    if name == "auto":
-        return "cuda" if cluster.most("GPU") else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise UsageError(f"--device {name}: on a Ray cluster it is auto, cpu or cuda")
-    return name
-
-
-def _workers(device: str, cores_per_run: int, cluster: Cluster | None) -> int:
-    """Return how many processes run side by side where `--workers` does not say."""
-    if cluster:
-        demand = {"CPU": float(cores_per_run), "GPU": float(device != "cpu")}
-        _refuse_unplaceable(demand, cluster)
-        return cluster.num_places(demand)
-    return max(1, num_cores() // cores_per_run) if device == "cpu" else 1
-
-
-def _refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
-    """Raise a `UsageError` unless some node of the cluster has what a group takes."""
-    if cluster.num_places(demand):
-        return
-    units = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (2**30, "GiB of memory")}
-    needs = " and ".join(
-        f"{demand[name] / unit:.4g} {what}"
-        for name, (unit, what) in units.items()
-        if demand.get(name)
-    )
-    there = "; ".join(
-        ", ".join(
-            f"{node.get(name, 0.0) / unit:.4g} {what}" for name, (unit, what) in units.items()
-        )
-        for node in cluster.nodes
-    )
-    raise UsageError(
-        f"a process needs {needs}, which no node of the Ray cluster has ({there}): add one with "
-        "`ray start --address`, or choose another --device"
-    )
-
-
-def _refuse_scoreless(config: Any) -> None:
-    """Refuse a run that ends before any training episode could, if these are what is scored.
-
-    A policy that learns is taken to play no shorter episodes than a random one.
-
-    Raises:
-        UsageError: naming the number of steps that gives a score.
-    """
-    task = config.find_task()
-    shortest = shortest_episodes().get((task.name, task.protocol), 0)
-    least = shortest * config.num_envs
-    if config.evaluation_rule == "training" and config.env_steps < least:
-        raise UsageError(
-            f"{task.name}: {config.env_steps:,} steps give no score: each of {config.num_envs} "
-            f"environments makes {config.env_steps // config.num_envs:,}, and no episode is "
-            f"known to end before {shortest:,}; use --env-steps {least} or more"
-        )
-
-
-def _split(setting: str) -> tuple[str, str]:
-    key, equals, value = setting.partition("=")
-    if not (key and equals and value):
-        raise UsageError(f"--set: {setting!r} is not key=value")
-    return key.replace("-", "_"), value
-
-
-def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
-    """Return the preset's configuration with `--set` applied."""
-    for key in changes:
-        if key in NOT_SETTINGS:
-            own = "is 1 in every process" if key == "num_threads" else "has a flag of its own"
-            raise UsageError(f"--set: {key} {own} (see --help)")
-        known = [field.name for field in dataclasses.fields(config)]
-        if key not in known:
-            raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
-    find_task(task)
-    return override(config, [*_flags(config, changes), "--task", task])
-
-
-def _flags(config: Any, changes: Mapping[str, str]) -> list[str]:
+def flags_of(config: Any, changes: Mapping[str, str]) -> list[str]:
     """Return `--set` as flags of the agent: `true` or `false` for a switch, commas in a list."""
     flags: list[str] = []
     for key, value in changes.items():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import agents
 from agents import a2c, impala
-from reproduce.plan.grid import make_plan
+from reproduce.plan.request import make_plan
 from suite import session
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -1164,7 +1164,7 @@ def test_a_grid_leaves_both_cores_to_each_run(
 ) -> None:
     """One thread acts while another learns: half as many processes as cores, at least one."""
     for cores, workers in ((8, 4), (1, 1)):
-        monkeypatch.setattr("reproduce.plan.grid.num_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("reproduce.plan.places.num_cores", lambda cores=cores: cores)
         plan = make_plan(
             "impala", "classic", tasks=["CartPole-v1"], device="cpu", runs_dir=tmp_path
         )

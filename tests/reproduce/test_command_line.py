@@ -16,7 +16,8 @@ import torch
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.plan import grid as planning
-from reproduce.plan.grid import Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
 from reproduce.run.progress import Board

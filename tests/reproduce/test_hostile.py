@@ -27,7 +27,8 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
-from reproduce.plan.grid import PLAN_KEYS, load_plan, make_plan
+from reproduce.plan.grid import PLAN_KEYS
+from reproduce.plan.request import load_plan, make_plan
 from suite.command_line import run_main
 from suite.files import check_name
 from suite.records import read_record

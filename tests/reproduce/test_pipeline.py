@@ -13,7 +13,8 @@ from reproduce import pipeline
 from reproduce.gather import collect
 from reproduce.gather.references import ReferenceScore, reference_score
 from reproduce.pipeline import exit_status, gather, make_report
-from reproduce.plan.grid import Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from suite.tasks import find_task

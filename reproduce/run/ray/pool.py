@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import ROOT
-from reproduce.plan.grid import Cluster, Group, Plan
+from reproduce.plan.grid import Group, Plan
+from reproduce.plan.places import Cluster
 from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
 from reproduce.run.progress import Progress

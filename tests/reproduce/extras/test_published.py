@@ -14,7 +14,8 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.extras.published import find_plans, refresh
 from reproduce.gather import collect
-from reproduce.plan.grid import Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
 from reproduce.report import plot
 from suite.settings import UsageError
 

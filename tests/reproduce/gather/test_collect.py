@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from reproduce.gather import collect
-from reproduce.plan.grid import Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
 from reproduce.report.page import COLUMNS
 
 pytestmark = pytest.mark.usefixtures("published")

@@ -18,8 +18,10 @@ from reproduce.judge import outlook
 from reproduce.judge.outlook import chance_if_equal, outlooks
 from reproduce.judge.verdicts import judge_looks
 from reproduce.plan import grid as planning
-from reproduce.plan.grid import Plan, Run, make_plan
+from reproduce.plan import request
+from reproduce.plan.grid import Plan, Run
 from reproduce.plan.looks import one_look, several_looks
+from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.run.progress import Board, Progress
 from suite.settings import UsageError
@@ -284,7 +286,8 @@ def test_seeds_that_do_not_fit_on_a_gpu_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replay lies in the GPU's memory there: 2.9 GiB a seed of Humanoid, of a million steps."""
-    monkeypatch.setattr(planning, "_find_device", lambda name, cluster: "cuda")
+    for module in (planning, request):
+        monkeypatch.setattr(module, "choose_device", lambda name, cluster: "cuda")
     monkeypatch.setattr(planning, "gpu_memory_gib", lambda device: 8.0)
     monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 1.0})
 

@@ -11,8 +11,9 @@ import pytest
 
 from agents import sac
 from reproduce import __main__ as command_line
-from reproduce.plan import grid as plan_module
-from reproduce.plan.grid import Plan, Run, load_plan, make_plan
+from reproduce.plan import grid as planning
+from reproduce.plan.grid import Plan, Run
+from reproduce.plan.request import load_plan, make_plan
 from suite.command_line import read_command_line
 from suite.records import read_record
 from suite.settings import UsageError
@@ -430,7 +431,7 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Size times workers against the machine; the line names a number of workers that fits."""
-    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 12.0})
+    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 12.0})
 
     def pong(**options: Any) -> Plan:
         standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}
@@ -449,10 +450,10 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     with pytest.raises(UsageError, match="--set"):
         pong(env_steps=10_000_000, settings=["num_envs=64"]).check_memory()
     pendulum(tmp_path, workers=1000).check_memory()  # an agent that states nothing
-    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": None})
+    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": None})
     pong().check_memory()
 
-    monkeypatch.setattr(plan_module, "machine", lambda: {"memory_gib": 1.0})
+    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 1.0})
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
     command += ["--env-steps", "1000000"]
     with pytest.raises(UsageError, match="2 runs side by side"):

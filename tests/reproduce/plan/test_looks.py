@@ -17,8 +17,9 @@ from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather.references import reference_score
 from reproduce.pipeline import next_looks, saved_by_looks
-from reproduce.plan.grid import Plan, keep_looks, load_plan, make_plan
+from reproduce.plan.grid import Plan
 from reproduce.plan.looks import Looks, declare, from_json, one_look, several_looks, to_json
+from reproduce.plan.request import keep_looks, load_plan, make_plan
 from reproduce.report import plot
 from reproduce.run import launch as launching
 from suite.settings import UsageError

@@ -12,7 +12,8 @@ from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.extras.compare import compare
 from reproduce.gather.collect import collect_runs, collect_scores
-from reproduce.plan.grid import Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
 from reproduce.report import plot
 from suite import behaviour, hardware
 from suite.behaviour import declare, fingerprint

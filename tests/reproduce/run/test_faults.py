@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from reproduce.gather.collect import collect_runs, read_table
 from reproduce.pipeline import tally
-from reproduce.plan.grid import Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
 from reproduce.run import lease as leasing
 from reproduce.run import processes
 from reproduce.run.launch import launch

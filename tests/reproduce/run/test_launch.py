@@ -22,7 +22,8 @@ import pytest
 from agents import sac
 from reproduce import ROOT
 from reproduce.plan.extension import check_extensions
-from reproduce.plan.grid import Plan, Run, make_plan
+from reproduce.plan.grid import Plan, Run
+from reproduce.plan.request import make_plan
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from reproduce.run.progress import Board, Progress, last_row

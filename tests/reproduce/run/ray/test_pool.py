@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from reproduce import ROOT
-from reproduce.plan.grid import Cluster, Plan, make_plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.places import Cluster
+from reproduce.plan.request import make_plan
 from reproduce.run import pool as pooling
 from reproduce.run import processes
 from reproduce.run.launch import launch

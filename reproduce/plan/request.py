@@ -1,0 +1,252 @@
+"""From what was asked for, now or in `plan.json`, to a plan."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduce.plan.grid import (
+    NOT_SETTINGS,
+    PLAN_KEYS,
+    Plan,
+    check_agent,
+    flags_of,
+    folder_of,
+    presets_of,
+)
+from reproduce.plan.looks import declare, read_declared
+from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
+from suite.command_line import override
+from suite.settings import (
+    BUDGETS,
+    Preset,
+    UsageError,
+    by_todays_names,
+    find_preset,
+    find_source,
+    nearest,
+)
+from suite.tasks import find_suite, find_task, shortest_episodes, tasks_in
+
+
+def make_plan(
+    agent: str,
+    suite: str,
+    *,
+    source: str | None = None,
+    tasks: Sequence[str] | None = None,
+    budget: str = "laptop",
+    env_steps: int | None = None,
+    num_seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
+    until_decided: bool = False,
+    workers: int | None = None,
+    device: str = "auto",
+    runs_dir: Path = Path("runs"),
+    settings: Sequence[str] = (),
+    published: bool = True,
+    accept_older_code: bool = False,
+    drop_checkpoints: bool = False,
+    cluster: Cluster | None = None,
+) -> Plan:
+    """Return the plan that the command line asks for. Nothing is written.
+
+    Args:
+        agent: name of a file in `agents/`.
+        suite: name of a suite (`suite/tasks.py`).
+        source: published implementation whose settings are used; default: the suite's.
+        tasks: tasks of the suite, or their other versions; default: the suite's.
+        budget: `smoke`, `laptop` or `paper`.
+        env_steps: environment steps of each run instead of the budget's.
+        num_seeds: seeds 1 to `num_seeds` instead of the budget's.
+        seeds: these seeds instead.
+        until_decided: declare several looks at these seeds, and begin with those of the first.
+        workers: processes side by side; default: one per core, or one on a GPU; on a cluster as
+            many as it has room for.
+        device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        runs_dir: where runs go.
+        settings: `key=value` changes of the agent's configuration.
+        published: count finished runs under `results/published`.
+        accept_older_code: count finished runs of code that was not verified.
+        drop_checkpoints: let finished runs lose their checkpoint.
+        cluster: where it runs; default: on this machine.
+
+    Raises:
+        UsageError: for anything unknown or impossible, with the nearest valid value.
+    """
+    check_agent(agent)
+    allowed = tasks_in(suite)
+    for name in tasks or ():
+        if name not in allowed:
+            raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest(name, allowed)}")
+    if budget not in BUDGETS:
+        raise UsageError(f"--budget: unknown budget {budget!r}{nearest(budget, BUDGETS)}")
+    for seed in seeds or ():
+        if not 0 <= seed < 2**31:
+            raise UsageError(f"--seeds: {seed} is outside 0..2147483647")
+    if seeds is not None and len(set(seeds)) < len(seeds):
+        raise UsageError("--seeds: a seed is named twice")
+    changes = dict(_split(setting) for setting in settings)
+    if len(changes) < len(settings):
+        raise UsageError("--set: a setting is named twice")
+    check_writable(runs_dir)
+    source = find_source(presets_of(agent), suite, source)
+    preset = find_preset(presets_of(agent), suite, source)
+    device = choose_device(device, cluster)
+    spent = preset.budgets[budget]
+    names = tuple(tasks or tasks_of(preset, suite, budget))
+    steps = {name: env_steps or spent.steps(name) for name in names}
+    config = _configure(preset.config, names[0], changes)
+    for name, count in steps.items():  # refuses what the agent cannot do
+        _refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
+    chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
+    looks = declare({}, steps, chosen, until_decided=until_decided)
+    return Plan(
+        agent=agent,
+        suite=suite,
+        source=source,
+        budget=budget,
+        env_steps=steps,
+        seeds=chosen,
+        num_seeds={name: looks[name].counts[0] if until_decided else len(chosen) for name in names},
+        looks=looks,
+        settings=changes,
+        device=device,
+        workers=workers or default_workers(device, preset.cores_per_run, cluster),
+        directory=folder_of(runs_dir, agent, suite, source, preset),
+        published=published,
+        accept_older_code=accept_older_code,
+        config=config,
+        preset=preset,
+        drop_checkpoints=drop_checkpoints,
+        cluster=cluster,
+    )
+
+
+def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
+    """Return the tasks of a suite that a budget trains where nobody names any."""
+    return preset.budgets[budget].tasks or preset.tasks or find_suite(suite)
+
+
+def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
+    """Return the plan that was last run in its place.
+
+    Raises:
+        UsageError: if nothing was run there, or a name is unknown.
+    """
+    check_agent(agent)
+    find_suite(suite)
+    source = find_source(presets_of(agent), suite, source)
+    preset = find_preset(presets_of(agent), suite, source)
+    path = folder_of(runs_dir, agent, suite, source, preset) / "plan.json"
+    try:
+        saved = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"nothing was run here: {path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+    if not _is_plan(saved):
+        raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
+    plan = make_plan(
+        agent,
+        suite,
+        source=source,
+        tasks=list(saved["env_steps"]),
+        budget=saved["budget"],
+        seeds=saved["seeds"],
+        device="cpu",
+        runs_dir=runs_dir,
+        settings=[f"{key}={value}" for key, value in by_todays_names(saved["settings"]).items()],
+        published=saved["published"],
+    )
+    plan = dataclasses.replace(
+        plan,
+        env_steps=saved["env_steps"],
+        num_seeds=saved.get("num_seeds", plan.num_seeds),
+        device=saved["device"],
+        workers=saved["workers"],
+    )
+    return keep_looks(plan)
+
+
+def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
+    """Return the plan with the looks that were declared when its tasks were first started.
+
+    Where published runs count, so do the looks that were declared for them: their scores are known.
+
+    Args:
+        plan: what is asked for now.
+        until_decided: whether it asks for several looks.
+
+    Raises:
+        UsageError: if it cannot keep to what was declared.
+    """
+    declared = read_declared(plan.directory / "plan.json")
+    if plan.published:
+        folder = plan.published_folder
+        published = read_declared(folder / "plan.json")
+        runs = plan.runs() if published else []
+        taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
+        declared = {key: looks for key, looks in published.items() if key[0] in taken} | declared
+    looks = declare(declared, plan.env_steps, plan.seeds, until_decided=until_decided)
+    return dataclasses.replace(plan, looks=looks)
+
+
+def _is_plan(saved: Any) -> bool:
+    """Return whether a file's content has what `Plan.save` writes."""
+    if not isinstance(saved, dict) or any(key not in saved for key in PLAN_KEYS):
+        return False
+    steps, seeds, changes = saved["env_steps"], saved["seeds"], saved["settings"]
+    num_seeds = saved.get("num_seeds", dict.fromkeys(steps, 1) if isinstance(steps, dict) else {})
+    return (
+        all(isinstance(value, dict) for value in (steps, changes, num_seeds))
+        and isinstance(seeds, list)
+        and list(num_seeds) == list(steps)
+        and all(type(n) is int and 0 < n <= len(seeds) for n in num_seeds.values())
+        and all(type(n) is int and n > 0 for n in (*steps.values(), saved["workers"]))
+        and all(type(seed) is int for seed in seeds)
+        and all(isinstance(text, str) for text in (*changes.values(), saved["budget"]))
+        and isinstance(saved["device"], str)
+        and isinstance(saved["published"], bool)
+        and bool(steps and seeds)
+    )
+
+
+def _refuse_scoreless(config: Any) -> None:
+    """Refuse a run that ends before any training episode could, if these are what is scored.
+
+    A policy that learns is taken to play no shorter episodes than a random one.
+
+    Raises:
+        UsageError: naming the number of steps that gives a score.
+    """
+    task = config.find_task()
+    shortest = shortest_episodes().get((task.name, task.protocol), 0)
+    least = shortest * config.num_envs
+    if config.evaluation_rule == "training" and config.env_steps < least:
+        raise UsageError(
+            f"{task.name}: {config.env_steps:,} steps give no score: each of {config.num_envs} "
+            f"environments makes {config.env_steps // config.num_envs:,}, and no episode is "
+            f"known to end before {shortest:,}; use --env-steps {least} or more"
+        )
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, equals, value = setting.partition("=")
+    if not (key and equals and value):
+        raise UsageError(f"--set: {setting!r} is not key=value")
+    return key.replace("-", "_"), value
+
+
+def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
+    """Return the preset's configuration with `--set` applied."""
+    for key in changes:
+        if key in NOT_SETTINGS:
+            own = "is 1 in every process" if key == "num_threads" else "has a flag of its own"
+            raise UsageError(f"--set: {key} {own} (see --help)")
+        known = [field.name for field in dataclasses.fields(config)]
+        if key not in known:
+            raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
+    find_task(task)
+    return override(config, [*flags_of(config, changes), "--task", task])
