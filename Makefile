@@ -7,7 +7,8 @@ PIP := install --quiet --disable-pip-version-check
 # torch goes first and alone, so that the build which pip is pointed at stays the one in use. A
 # machine without a GPU saves gigabytes with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH := $(shell grep '^torch==' constraints.txt)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
+# Bytecode is written even in a shell that forbids it, else every process compiles all files anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 # One test more at once than there are cores, as some wait; eight at most, of up to 1 GB each.
 # A test that ends its process ends the run: xdist would wait for ever for the tests it had.
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \

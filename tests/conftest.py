@@ -1,8 +1,13 @@
-"""What all tests share: their turns side by side, and GPU tests skipped where there is no GPU."""
+"""What all tests share: checks of types, turns side by side, GPU tests skipped without a GPU."""
 
+import dataclasses
 import fcntl
+import functools
+import inspect
+import os
 import signal
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,61 @@ DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = ("tests/reproduce/run/ray/test_pool.py",)
 """Files whose tests one process runs in turns: they share a cluster."""
+FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
+"""What takes longest, begun first: at the end no process is left with much."""
+
+CHECKED_CALLS = 20
+"""Types and shapes are checked in so many calls of a function in each test; a training makes
+thousands, of the same shapes."""
+
+
+class Checks:
+    """Takes the place of `jaxtyping.jaxtyped` in the code that is tested.
+
+    Args:
+        jaxtyped: what it takes the place of.
+    """
+
+    def __init__(self, jaxtyped: Callable[..., Any]) -> None:
+        self._jaxtyped = jaxtyped
+        self.num_calls: Counter[int] = Counter()
+        """Checked calls in this test, by the number of the function's code."""
+
+    def __call__(self, function: Any = None, **options: Any) -> Any:
+        """Return a function, or class, that is checked; without one, a decorator."""
+        if function is None:
+            return functools.partial(self, **options)
+        if dataclasses.is_dataclass(function) and inspect.isfunction(
+            vars(function).get("__init__")
+        ):
+            function.__init__ = self(function.__init__, **options)
+            return function
+        if not inspect.isfunction(function):
+            return self._jaxtyped(function, **options)
+        num_calls, code = self.num_calls, id(function.__code__)
+        if num_calls[code] >= CHECKED_CALLS:  # a function in a function, defined once more
+            return function
+        checked = self._jaxtyped(function, **options)
+
+        @functools.wraps(function)
+        def first_calls_checked(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if num_calls[code] >= CHECKED_CALLS:
+                return function(*args, **kwargs)
+            num_calls[code] += 1
+            return checked(*args, **kwargs)
+
+        return first_calls_checked
+
+
+checks = jaxtyping.jaxtyped = Checks(jaxtyping.jaxtyped)
+
+
+@pytest.fixture(autouse=True)
+def _each_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check first calls anew, and wait for no disk: no power is lost here."""
+    checks.num_calls.clear()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def pytest_configure() -> None:
@@ -24,14 +84,23 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
+def _turn(item: pytest.Item) -> int:
+    """Return when a test's turn is: `quiet` ones are last, as all others wait for them."""
+    if item.get_closest_marker("quiet"):
+        return len(FIRST) + 1
+    turns = (turn for turn, path in enumerate(FIRST) if item.nodeid.startswith(path))
+    return next(turns, len(FIRST))
+
+
 class OneByOne(LoadScopeScheduling):
-    """Gives every process its next test when it is free, and first what belongs together."""
+    """Gives every process its next test when it is free; what belongs together, to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -39,6 +108,7 @@ class OneByOne(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneByOne:
+    config.option.loadscopereorder = False  # in the order of `_turn`
     return OneByOne(config, log)
 
 

@@ -197,8 +197,12 @@ def first_evaluations(
         The return of each run, to two decimals; empty if the source has no single runs that
         compare, or began later.
     """
-    comparable = _comparable(agent, task, "").query("source == @source")
-    runs = _table("curves_by_seed").query("agent == @agent and source == @source")
+    comparable = _comparable(agent, task, "")
+    comparable = comparable[comparable["source"] == source]
+    if comparable.empty:
+        return np.empty(0)
+    runs = _table("curves_by_seed")
+    runs = runs[(runs["agent"] == agent) & (runs["source"] == source)]
     runs = runs[runs["env_id"].isin(comparable["env_id"])]
     first = runs.query("env_steps == env_steps.min() and env_steps <= @last_step")
     return first["mean_return"].to_numpy(dtype=float).round(2)
@@ -299,8 +303,9 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     """Return the environments that compare with a task, each with its last usable step."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
-    rows = _comparable_table().fillna({"protocol": ""})
-    rows = rows.query("agent == @agent and task == @task and protocol == @protocol")
+    rows = _comparable_table()
+    rows = rows[(rows["agent"] == agent) & (rows["task"] == task)]
+    rows = rows[rows["protocol"].fillna("") == protocol]
     last_steps = rows["max_env_steps"].fillna(np.inf)
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
 
