@@ -89,6 +89,7 @@ def sources(agent: str) -> tuple[Source, ...]:
     )
 
 
+@functools.cache
 def reference_score(
     agent: str, source: str | None, task: str, env_steps: int, rule: str, protocol: str = ""
 ) -> ReferenceScore | None:
@@ -208,8 +209,9 @@ def first_evaluations(
     return first["mean_return"].to_numpy(dtype=float).round(2)
 
 
+@functools.cache
 def coverage(agent: str, source: str) -> pd.DataFrame:
-    """What a source may be compared with.
+    """What a source may be compared with; read-only.
 
     Args:
         agent: name of the agent.
@@ -296,7 +298,8 @@ def _window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
 
 def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
     """Return the rows of one source and environment."""
-    return table.query("agent == @entry.agent and source == @entry.source and env_id == @env_id")
+    is_sources = (table["agent"] == entry.agent) & (table["source"] == entry.source)
+    return table[is_sources & (table["env_id"] == env_id)]
 
 
 def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:

@@ -99,6 +99,8 @@ def other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     caches = (
         references._table,
         references._comparable_table,
+        references.reference_score,
+        references.coverage,
         references._sources,
         references.single_runs,
         references._stated_scores,
