@@ -55,7 +55,7 @@ from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.session import Session, of_one_seed, train_in_turn
-from suite.settings import UsageError, require
+from suite.settings import require
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces
 
@@ -95,10 +95,6 @@ class Config(UnrollConfig):
     """Weight of the policy's mean entropy, nats (the paper: 0.01)."""
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    normalise_observations: bool = False
-    """Whether to subtract the running mean and divide by the running deviation; not for frames."""
-    observation_clip: Positive = 10.0
-    """Bound of a normalised observation's components."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
     """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
     rewards; `value_targets`: the value head predicts returns divided by their running deviation,
@@ -107,12 +103,6 @@ class Config(UnrollConfig):
     """Bound of a reward divided by `discounted_returns`."""
     evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
     """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values; see `UnrollConfig`."""
-        super().__post_init__()
-        if self.normalise_observations and self.find_task().family == "atari":
-            raise UsageError(f"normalise_observations is not for frames: {self.task}")
 
 
 PRESETS = read_presets("a2c", Config)

@@ -50,6 +50,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
 from suite.journal import Journal
+from suite.moments import RunningMoments
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel
 from suite.optimisers import FlatWeights, RMSprop
@@ -287,12 +288,14 @@ class ActorCritic(nn.Module):
 
 @dataclass
 class Learner:
-    """Network, average policy and optimiser of one seed."""
+    """Network, average policy, optimiser and running statistics of one seed."""
 
     network: ActorCritic
     average_policy: Trunk
     """The slow copy of the network's actor."""
     optimiser: RMSprop
+    obs_moments: RunningMoments | None
+    """Statistics that normalise observations; None: observations are not normalised."""
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
@@ -300,7 +303,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     average_policy = copy.deepcopy(network.actor).requires_grad_(False)
-    return Learner(network, average_policy, RMSprop.configured(FlatWeights(network), config))
+    optimiser = RMSprop.configured(FlatWeights(network), config)
+    obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
+    return Learner(network, average_policy, optimiser, obs_moments)
 
 
 METRICS = (
@@ -423,11 +428,13 @@ def act(logits: Float[Tensor, "B A"], noise: Tensor | None) -> Int[Tensor, " B"]
     return (logits if noise is None else logits + noise).argmax(-1)
 
 
-def policy_of(network: ActorCritic) -> Decide:
+def policy_of(config: Config, network: ActorCritic, obs_moments: RunningMoments | None) -> Decide:
     """Return a function from observations to actions, for scores and for `load`."""
 
     @torch.no_grad()
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        if obs_moments is not None:
+            obs = obs_moments.standardise(obs, config.observation_clip)
         logits = network.policy(prepare(obs, network.actor.device))
         noise = gumbel(generator, logits.shape, logits.device) if generator else None
         return act(logits, noise).cpu().numpy()
@@ -435,16 +442,18 @@ def policy_of(network: ActorCritic) -> Decide:
     return decide
 
 
-ACTING = ("convolutions", "hidden_sizes", "activation", "shared_trunk")
+ACTING = ("convolutions", "hidden_sizes", "activation", "shared_trunk", "observation_clip")
 """Settings that rebuild a policy, beside task and protocol."""
 
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
+    weights = dict(weights)
+    moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    network.load_state_dict(dict(weights))
-    return Policy(config.find_task(), spaces, policy_of(network))
+    network.load_state_dict(weights)
+    return Policy(config.find_task(), spaces, policy_of(config, network, moments))
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -457,8 +466,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = Session(config, recorder, stride=config.unroll_rows)
     env, device, clock = session.env, session.device, recorder.clock
     learner = make_learner(config, env.spaces, device)
-    replay = UnrollReplay(env.spaces, config, env.spaces.num_outputs, device)
-    network, policy = learner.network, of_one_seed(policy_of(learner.network))
+    network, obs_moments = learner.network, learner.obs_moments
+    replay = UnrollReplay(env.spaces, config, env.spaces.num_outputs, device, obs_moments)
+    policy = of_one_seed(policy_of(config, network, obs_moments))
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream = stream(seed, "replay counts")
     noise_shape = (config.unroll_length, config.num_envs, network.num_actions)
@@ -470,7 +480,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     for step, actions in journal.past():  # of a run that was killed
         replay.add(actions[0], None, step)
     env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
-    obs, draw_unrolls = env.obs[0], partial(replay.sample, replay_stream)  # obs: [N, *obs]
+    obs = replay.read_obs(env.obs[0], np.full(config.num_envs, env_steps == 0))  # [N, *obs]
+    draw_unrolls = partial(replay.sample, replay_stream)
     clock.start()
     while True:
         gained = env_steps - first_step
@@ -489,14 +500,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
         first_step = env_steps
         for noise in gumbel(action_stream, noise_shape, device):
             with torch.no_grad():
-                logits = network.policy(prepare(obs, device))
+                logits = network.policy(obs)
                 behaviour_log_probs = logits.log_softmax(-1).cpu().numpy()
                 actions = act(logits, noise).cpu().numpy()
             clock.lap("acting")
             step = env.step(actions[None])
             journal.record(actions)
             replay.add(actions, behaviour_log_probs, step)
-            obs = step.obs[0]
+            obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
             reward_sum += float(step.rewards.sum())
             env_steps += int(np.count_nonzero(step.valid))
             recorder.episodes(env_steps, step)
@@ -511,7 +522,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, first_step, num_updates, reward_sum)
-    session.save_policies(lambda _: network.state_dict(), ACTING)
+    statistics = obs_moments.weights() if obs_moments is not None else {}
+    session.save_policies(lambda _: network.state_dict() | statistics, ACTING)
     return learner
 
 

@@ -53,6 +53,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
 from suite.journal import Journal
+from suite.moments import RunningMoments
 from suite.networks import Trunk, prepare
 from suite.noise import normal
 from suite.optimisers import FlatWeights, RMSprop
@@ -375,12 +376,14 @@ def _trunk(
 
 @dataclass
 class Learner:
-    """Network, average policy and optimiser of one seed."""
+    """Network, average policy, optimiser and running statistics of one seed."""
 
     network: ActorCritic
     average_policy: GaussianPolicy
     """The slow copy of the network's policy."""
     optimiser: RMSprop
+    obs_moments: RunningMoments | None
+    """Statistics that normalise observations; None: observations are not normalised."""
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
@@ -388,7 +391,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     average_policy = copy.deepcopy(network.policy).requires_grad_(False)
-    return Learner(network, average_policy, RMSprop.configured(FlatWeights(network), config))
+    optimiser = RMSprop.configured(FlatWeights(network), config)
+    obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
+    return Learner(network, average_policy, optimiser, obs_moments)
 
 
 METRICS = (
@@ -537,11 +542,13 @@ def update(
         return torch.cat([(signals.diagnostics * weights).sum((1, 2)), norm.view(1)])
 
 
-def policy_of(policy: GaussianPolicy) -> Decide:
+def policy_of(config: Config, policy: GaussianPolicy, obs_moments: RunningMoments | None) -> Decide:
     """Return a function from observations to actions in [-1, 1], for scores and for `load`."""
 
     @torch.no_grad()
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        if obs_moments is not None:
+            obs = obs_moments.standardise(obs, config.observation_clip)
         distributions = policy(prepare(obs, policy.layers.device))
         actions = distributions.means
         if generator is not None:
@@ -551,16 +558,18 @@ def policy_of(policy: GaussianPolicy) -> Decide:
     return decide
 
 
-ACTING = ("std", "bounded_mean", "hidden_sizes", "activation")
+ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "observation_clip")
 """Settings that rebuild a policy, beside the task."""
 
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
+    weights = dict(weights)
+    moments = RunningMoments.from_weights(weights)
     policy = GaussianPolicy(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    policy.load_state_dict(dict(weights))
-    return Policy(config.find_task(), spaces, policy_of(policy))
+    policy.load_state_dict(weights)
+    return Policy(config.find_task(), spaces, policy_of(config, policy, moments))
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -573,9 +582,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = Session(config, recorder, stride=config.unroll_rows)
     env, device, clock = session.env, session.device, recorder.clock
     learner = make_learner(config, env.spaces, device)
-    replay = UnrollReplay(env.spaces, config, 2 * env.spaces.num_outputs, device)
-    network = learner.network.policy
-    policy = of_one_seed(policy_of(network))
+    network, obs_moments = learner.network.policy, learner.obs_moments
+    replay = UnrollReplay(env.spaces, config, 2 * env.spaces.num_outputs, device, obs_moments)
+    policy = of_one_seed(policy_of(config, network, obs_moments))
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream, sample_stream = stream(seed, "replay counts"), stream(seed, "policy samples")
     noise_shape = (config.unroll_length, config.num_envs, env.spaces.num_outputs)
@@ -592,7 +601,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     for step, actions in journal.past():  # of a run that was killed
         store(actions[0], None, step)
     env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
-    obs = env.obs[0]  # [N, O]
+    obs = replay.read_obs(env.obs[0], np.full(config.num_envs, env_steps == 0))  # [N, O]
     clock.start()
     while True:
         gained = env_steps - first_step
@@ -611,14 +620,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
         first_step = env_steps
         for noise in normal(action_stream, noise_shape, device):
             with torch.no_grad():
-                distributions = network(prepare(obs, device))
+                distributions = network(obs)
                 actions = distributions.draw(noise).cpu().numpy()
                 behaviour = torch.cat(distributions, -1).cpu().numpy()
             clock.lap("acting")
             step = env.step(actions[None])
             journal.record(actions)
             store(actions, behaviour, step)
-            obs = step.obs[0]
+            obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
             reward_sum += float(step.rewards.sum())
             env_steps += int(np.count_nonzero(step.valid))
             recorder.episodes(env_steps, step)
@@ -636,7 +645,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, first_step, num_updates, reward_sum)
-    session.save_policies(lambda _: network.state_dict(), ACTING)
+    statistics = obs_moments.weights() if obs_moments is not None else {}
+    session.save_policies(lambda _: network.state_dict() | statistics, ACTING)
     return learner
 
 

@@ -34,6 +34,7 @@ Deviations from the paper, and details it leaves open:
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 """
 
+import copy
 import math
 import sys
 import time
@@ -54,6 +55,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
 from suite.journal import Journal
+from suite.moments import RunningMoments
 from suite.networks import FrameLayers, Trunk, join_steps, prepare
 from suite.noise import gumbel, normal
 from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
@@ -377,10 +379,13 @@ def evaluate_actions(
 
 @dataclass
 class Learner:
-    """Network and optimiser of one seed."""
+    """Network, optimiser and running statistics of one seed."""
 
     network: ActorCritic
     optimiser: Optimiser
+    obs_moments: RunningMoments | None
+    """Statistics that normalise observations, until the newest unroll's end; None: observations are
+    not normalised."""
 
 
 def make_network(config: Config, spaces: Spaces, device: torch.device) -> ActorCritic:
@@ -394,7 +399,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     network = make_network(config, spaces, device)
     weights = FlatWeights(network)
     adam = config.optimiser == "adam"
-    return Learner(network, Adam(weights) if adam else RMSprop.configured(weights, config))
+    optimiser = Adam(weights) if adam else RMSprop.configured(weights, config)
+    obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
+    return Learner(network, optimiser, obs_moments)
 
 
 METRICS = (
@@ -500,6 +507,8 @@ class Collected:
     """Steps in which an episode ended, with the environment steps until then."""
     seconds: dict[str, float] = field(default_factory=dict)
     """How long the actor waited, acted and stepped the simulator."""
+    obs_moments: RunningMoments | None = None
+    """A copy of the actor's statistics at its end."""
 
     def transitions(self, config: Config) -> Transitions:
         """Return the transitions, with the log-probabilities of the policy that acted."""
@@ -523,6 +532,10 @@ class Actor:
     """The seed's action noise."""
     obs: Tensor
     """Observations to act on next, `[N, *obs]`: the last ones of the previous unroll."""
+    observation_clip: float
+    """Bound of a normalised observation's components."""
+    obs_moments: RunningMoments | None = None
+    """Statistics that normalise observations as they are stored; None: they are not normalised."""
     cuda_stream: Any = None
     """Its own queue of a GPU, so that acting does not wait for learning."""
     version: int = 0
@@ -537,13 +550,27 @@ class Actor:
             torch.cuda.current_stream(self.obs.device).synchronize()
         self.version = version
 
+    def store_obs(self, unroll: Unroll, t: int, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
+        """Store observations; those before valid actions enter the statistics."""
+        if self.obs_moments is not None:
+            self.obs_moments.add(obs[acted_on])
+            obs = self.obs_moments.standardise(obs, self.observation_clip)
+        return unroll.put_obs(t, obs)
+
+    def begin(self, unroll: Unroll, env_steps: int, obs_moments: RunningMoments | None) -> None:
+        """Go on from the environment's observations, which enter the statistics of a new run."""
+        self.env_steps, self.obs_moments = env_steps, copy.deepcopy(obs_moments)
+        is_new = np.full(len(self.obs), env_steps == 0)
+        self.obs = self.store_obs(unroll, 0, self.env.obs[0], is_new)
+
 
 def make_actor(config: Config, env: Any, obs: Tensor) -> Actor:
     """Return an actor with the initial network, ready to act on `obs`."""
     device, generator = obs.device, stream(config.seeds[0], "action noise")
     network = make_network(config, env.spaces, device).requires_grad_(False)
     cuda_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    return Actor(network, FlatWeights(network), env, generator, obs, cuda_stream)
+    weights, clip = FlatWeights(network), config.observation_clip
+    return Actor(network, weights, env, generator, obs, clip, cuda_stream=cuda_stream)
 
 
 @torch.no_grad()
@@ -568,20 +595,24 @@ def collect(actor: Actor, collected: Collected) -> None:
             actor.env_steps += int(np.count_nonzero(step.valid))
             if step.episode_ends.any():
                 collected.ends.append((actor.env_steps, step))
-            obs = unroll.put_obs(t + 1, step.obs[0])
+            dones = step.terminations[0] | step.truncations[0]
+            obs = actor.store_obs(unroll, t + 1, step.obs[0], ~dones)
             clock.lap("environment")
         if actor.cuda_stream is not None:
             actor.cuda_stream.synchronize()
     actor.obs, collected.env_steps = obs, actor.env_steps
+    collected.obs_moments = copy.deepcopy(actor.obs_moments)
     collected.seconds = {**clock.seconds, "actor_idle": idle}
     actor.finished_at = time.perf_counter()
 
 
-def policy_of(config: Config, network: ActorCritic) -> Decide:
+def policy_of(config: Config, network: ActorCritic, obs_moments: RunningMoments | None) -> Decide:
     """Return a function from observations to actions in [-1, 1], for scores and for `load`."""
 
     @torch.no_grad()
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        if obs_moments is not None:
+            obs = obs_moments.standardise(obs, config.observation_clip)
         inputs = prepare(obs, network.actor.device, 1 / config.frame_divisor)
         noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
         actions = act(network(inputs)[0], network.log_stds, noise)
@@ -590,16 +621,18 @@ def policy_of(config: Config, network: ActorCritic) -> Decide:
     return decide
 
 
-ACTING = ("convolutions", "frame_divisor", "hidden_sizes", "activation")
+ACTING = ("convolutions", "frame_divisor", "hidden_sizes", "activation", "observation_clip")
 """Settings that rebuild a policy, beside task and protocol."""
 
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
+    weights = dict(weights)
+    moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    network.load_state_dict(dict(weights))
-    return Policy(config.find_task(), spaces, policy_of(config, network))
+    network.load_state_dict(weights)
+    return Policy(config.find_task(), spaces, policy_of(config, network, moments))
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -611,7 +644,6 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = Session(config, recorder, stride=config.unroll_rows)
     env, device, clock = session.env, session.device, recorder.clock
     learner = make_learner(config, env.spaces, device)
-    policy = of_one_seed(policy_of(config, learner.network))
     room = partial(Unroll, env.spaces, config.num_envs, config.unroll_length, device)
     options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
     unrolls = [Collected(room(**options)) for _ in range(2 if config.policy_lag else 1)]
@@ -630,16 +662,16 @@ def train(config: Config, recorder: Recorder) -> Learner:
     state = {"learner": learner, "stream": actor.generator, "updates": updates}
     journal = Journal(recorder, env, {**state, "versions": versions})
     k, env_steps, first_step, num_updates, reward_sum, lag = journal.resume(0, 0, 0, 0, 0.0, 0)
-    actor.env_steps = env_steps
     actor.load(*versions[0])
-    actor.obs = unrolls[k % len(unrolls)].unroll.put_obs(0, env.obs[0])
+    actor.begin(unrolls[k % len(unrolls)].unroll, env_steps, learner.obs_moments)
 
     with ThreadPoolExecutor(max_workers=1) as actor_thread:
         collection: Future[None] | None = None
         clock.start()
         while True:
             gained = env_steps - first_step
-            session.evaluate_if_due(env_steps, gained, policy)
+            policy = policy_of(config, learner.network, learner.obs_moments)
+            session.evaluate_if_due(env_steps, gained, of_one_seed(policy))
             if session.log_is_due(env_steps, gained):
                 columns = describe(updates, config.learning_rate_at(first_step), lag)
                 norm = learner.optimiser.weights.norm()
@@ -667,6 +699,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             for batch in newest.transitions(config).minibatches(config.num_minibatches):
                 updates.append(update(learner, config, batch, learning_rate))
             num_updates += config.num_minibatches
+            learner.obs_moments = newest.obs_moments
             clock.lap("learning")
 
             reward_sum += float(newest.unroll.outcomes.rewards.sum())
@@ -679,7 +712,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 renew(k)
             if collection is None and journal.is_due(at_end=last):
                 journal.save(k, env_steps, first_step, num_updates, reward_sum, lag)
-    session.save_policies(lambda _: learner.network.state_dict(), ACTING)
+    statistics = learner.obs_moments.weights() if learner.obs_moments is not None else {}
+    session.save_policies(lambda _: learner.network.state_dict() | statistics, ACTING)
     return learner
 
 

@@ -11,7 +11,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.files import write_atomically, write_json
-from suite.settings import ConfigT, UsageError, by_todays_names
+from suite.settings import ConfigT, UsageError, by_todays_names, younger_settings
 from suite.tasks import Task
 from suite.vector_env import Spaces
 
@@ -68,10 +68,11 @@ def config_of(
         settings: those that it holds, beside task and protocol.
 
     Raises:
-        UsageError: naming those that it lacks.
+        UsageError: naming those that it lacks and that are not younger than all policies.
     """
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     names = [name for name in ("task", "protocol", *settings) if name in fields]
+    description = {**younger_settings(config_class), **description}
     missing = [name for name in names if name not in description]
     if missing:
         raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")

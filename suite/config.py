@@ -12,7 +12,7 @@ from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from suite.settings import require
+from suite.settings import UsageError, require
 from suite.tasks import Task, find_task
 
 
@@ -149,10 +149,16 @@ class UnrollConfig(RunConfig):
     """Average of squared gradients at the start: 1 in TensorFlow, 0 in torch and Chainer."""
     max_gradient_norm: Positive | None
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    normalise_observations: bool = False
+    """Whether to subtract the running mean and divide by the running deviation; not for frames."""
+    observation_clip: Positive = 10.0
+    """Bound of a normalised observation's components."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges, and a run that is shorter than an unroll."""
         super().__post_init__()
+        if self.normalise_observations and self.find_task().family == "atari":
+            raise UsageError(f"normalise_observations is not for frames: {self.task}")
         rule = f"env_steps must hold one unroll of num_envs * unroll_length = {self.unroll_rows}"
         require(self.env_steps >= self.unroll_rows, rule, self.env_steps)
 

@@ -61,14 +61,23 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
 
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"initialisation": "orthogonal"},
-    "acer_continuous": {"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
-    "impala": {"drop_last_row": False},
+    "acer": {"observation_clip": 10.0},
+    "acer_continuous": {
+        **{"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
+        "observation_clip": 10.0,
+    },
+    "impala": {"drop_last_row": False, "observation_clip": 10.0},
     "sac": {"separate_heads": True},
 }
 """Settings that an agent got after its first records, and the values that those ran with.
 
 Of other younger settings it is the default.
 """
+
+
+def younger_settings(config_class: type) -> Mapping[str, Any]:
+    """Return an agent's entry of `YOUNGER`."""
+    return YOUNGER.get(config_class.__module__.rpartition(".")[2], {})
 
 
 def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,8 +87,8 @@ def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[s
     """
     known = {field.name: field.default for field in dataclasses.fields(config_class)}
     defaults = {name: value for name, value in known.items() if value is not dataclasses.MISSING}
-    younger = YOUNGER.get(config_class.__module__.rpartition(".")[2], {})
-    return {**json.loads(json.dumps(defaults)), **younger, **by_todays_names(settings, known)}
+    todays = by_todays_names(settings, known)
+    return {**json.loads(json.dumps(defaults)), **younger_settings(config_class), **todays}
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from suite.config import ReplayConfig
+from suite.moments import RunningMoments
 from suite.networks import prepare
 from suite.vector_env import Spaces, Step
 
@@ -127,12 +128,19 @@ class UnrollReplay:
         config: the run's settings.
         behaviour_size: numbers kept of the policy that acted, per step and environment.
         device: the network's device.
+        obs_moments: statistics that normalise observations as they are read; None: they are read as
+            they are stored.
     """
 
     def __init__(
-        self, spaces: Spaces, config: ReplayConfig, behaviour_size: int, device: torch.device
+        self,
+        spaces: Spaces,
+        config: ReplayConfig,
+        behaviour_size: int,
+        device: torch.device,
+        obs_moments: RunningMoments | None = None,
     ) -> None:
-        self._config, self._device = config, device
+        self._config, self._device, self._obs_moments = config, device, obs_moments
         self._length, self._num_unrolls = config.unroll_length, config.kept_unrolls
         self._stack, shape = _frames(spaces)
         # an unroll is read with the observation after it and the frames before it
@@ -184,6 +192,17 @@ class UnrollReplay:
         self._over = step.episode_ends[0]  # the next action is ignored, a new game follows it
         self.num_steps += 1
 
+    def read_obs(self, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
+        """Return new observations as networks read them; those acted on enter the statistics.
+
+        Args:
+            obs: `[N, *obs]`.
+            acted_on: whether a valid action follows, `[N]`.
+        """
+        if self._obs_moments is not None:
+            self._obs_moments.add(obs[acted_on])
+        return self._prepare(obs)
+
     def newest(self) -> Transitions:
         """Return the newest unroll of every environment."""
         return self.read(np.full(len(self._envs), self.num_unrolls - 1), self._envs)
@@ -206,7 +225,7 @@ class UnrollReplay:
             obs = self._obs[(steps[..., None] - back) % self._num_rows, envs[:, None]]
         else:
             obs = self._obs[rows, envs]
-        obs = prepare(obs.reshape(-1, *obs.shape[2:]), self._device).unflatten(0, steps.shape)
+        obs = self._prepare(obs.reshape(-1, *obs.shape[2:])).unflatten(0, steps.shape)
         acted = rows[:-1], envs
         outcomes = Outcomes(*(column[acted] for column in self._outcomes))
         return Transitions(
@@ -217,6 +236,11 @@ class UnrollReplay:
                 self._device, self._config.gamma, self._config.time_limit_is_terminal
             ),
         )
+
+    def _prepare(self, obs: np.ndarray) -> Tensor:
+        if self._obs_moments is not None:
+            obs = self._obs_moments.standardise(obs, self._config.observation_clip)
+        return prepare(obs, self._device)
 
     def _draw(self, generator: np.random.Generator, number: int) -> np.ndarray:
         oldest = max(self.num_unrolls - self._num_unrolls, 0)

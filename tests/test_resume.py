@@ -111,13 +111,16 @@ CASES: dict[str, tuple[Any, Any]] = {
     "impala": (impala, IMPALA),
     "impala, in turns": (impala, replace(IMPALA, policy_lag=0, evaluation_rule="sampled")),
     "impala, far behind, adam": (impala, replace(IMPALA, policy_lag=3, optimiser="adam")),
-    "impala, continuous": (impala, replace(IMPALA, task="Pendulum-v1")),
-    "acer": (acer, ACER),
+    "impala, continuous, normalised": (
+        impala,
+        replace(IMPALA, task="Pendulum-v1", normalise_observations=True),
+    ),
+    "acer, normalised": (acer, replace(ACER, normalise_observations=True)),
     "acer, frames": (acer, replace(ACER, **FRAMES, convolutions="a3c")),
     "acer, continuous": (acer_continuous, ACER_CONTINUOUS),
-    "acer, continuous, learned deviation": (
+    "acer, continuous, learned deviation, normalised": (
         acer_continuous,
-        replace(ACER_CONTINUOUS, std="learned", online_updates=True),
+        replace(ACER_CONTINUOUS, std="learned", online_updates=True, normalise_observations=True),
     ),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
 }
@@ -263,7 +266,7 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "case", ["sac, two seeds", "a2c, normalised", "impala", "acer", "acer, continuous"]
+    "case", ["sac, two seeds", "a2c, normalised", "impala", "acer, normalised", "acer, continuous"]
 )
 def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
     case: str, tmp_path: Path

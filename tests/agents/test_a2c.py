@@ -691,11 +691,6 @@ def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, va
     assert str(shown) in str(error.value)
 
 
-def test_frames_cannot_be_normalised() -> None:
-    with pytest.raises(UsageError, match="Pong-v5"):
-        replace(TINY, task="Pong-v5", normalise_observations=True)
-
-
 def test_presets_state_their_sources_settings() -> None:
     """The numbers that decide whether published curves come out."""
     atari = a2c.PRESETS["atari-7", "openai_baselines"]

@@ -325,7 +325,7 @@ def make_exact(module: ModuleType, config: Any, network: Any) -> tuple[Any, Any]
     rng = np.random.default_rng(3)
     average = module.ActorCritic(config, CONTROL, rng).actor.double().requires_grad_(False)
     exact = Exact.configured(FlatWeights(network.double()), config)
-    return module.Learner(network, average, exact), exact
+    return module.Learner(network, average, exact, None), exact
 
 
 def slow_gradient(config: Any, network: Any, average: Any, batch: Any) -> Tensor:
@@ -836,6 +836,7 @@ SETTINGS: dict[str, Any] = {
     "rmsprop_epsilon": 0.1,
     "max_gradient_norm": 0.01,
     "time_limit_is_terminal": True,
+    "normalise_observations": True,
 }
 MOVING = dict(env_steps=440, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=5e-3) | {
     "evaluation_rule": "training"
@@ -961,10 +962,10 @@ def test_presets_state_their_sources_settings() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("task", ["CartPole-v1", "Pong-v5"])
-def test_a_gpu_learns_what_the_cpu_learns(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"normalise_observations": True}, {"task": "Pong-v5"}])
+def test_a_gpu_learns_what_the_cpu_learns(settings: dict[str, Any], tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after a few updates."""
-    config = replace(TINY, task=task, env_steps=60, replay_start=0)
+    config = replace(TINY, env_steps=60, replay_start=0, **settings)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     ours, theirs = gpu.optimiser.weights.vector.cpu(), cpu.optimiser.weights.vector

@@ -256,7 +256,7 @@ def make_exact(module: Any, config: Any) -> tuple[Any, Any]:
     if config.std == "learned":
         network.policy.log_stds.data += draw(7, 3)
     exact = Exact.configured(FlatWeights(network), config)
-    return module.Learner(network, average, exact), exact
+    return module.Learner(network, average, exact, None), exact
 
 
 def statistics(config: Any, policy: Any, obs: Tensor) -> Tensor:
@@ -807,6 +807,7 @@ SETTINGS: dict[str, Any] = {
     "rmsprop_epsilon": 0.1,
     "max_gradient_norm": 0.01,
     "time_limit_is_terminal": True,
+    "normalise_observations": True,
 }
 MOVING = dict(env_steps=300, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3) | {
     "std": "learned",
@@ -946,9 +947,10 @@ def test_presets_state_their_sources_settings() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_gpu_learns_what_the_cpu_learns(normalised: bool, tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after a few updates."""
-    config = replace(TINY, env_steps=60, replay_start=0)
+    config = replace(TINY, env_steps=60, replay_start=0, normalise_observations=normalised)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     ours, theirs = gpu.optimiser.weights.vector.cpu(), cpu.optimiser.weights.vector

@@ -719,7 +719,7 @@ def test_timing_changes_no_bit(
     policy_lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow learner, a slow actor, or one after the other in one thread: the same bytes."""
-    config = replace(TINY, policy_lag=policy_lag, num_minibatches=2)
+    config = replace(TINY, policy_lag=policy_lag, num_minibatches=2, normalise_observations=True)
     expected = recorded(train(config, tmp_path / "plain")[1])
     update, recv = impala.update, VectorEnv.recv
 
@@ -1029,6 +1029,7 @@ SETTINGS: dict[str, Any] = {
     "value_head_gain": 0.5,
     "initial_log_std": -1.0,
     "time_limit_is_terminal": True,
+    "normalise_observations": True,
 }
 UNSCORED = replace(SWING, evaluation_rule="training")
 
@@ -1173,10 +1174,12 @@ def test_a_grid_leaves_both_cores_to_each_run(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("policy_lag", [0, 1])
-def test_a_gpu_learns_what_the_cpu_learns(policy_lag: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("policy_lag", "normalised"), [(0, False), (1, False), (1, True)])
+def test_a_gpu_learns_what_the_cpu_learns(
+    policy_lag: int, normalised: bool, tmp_path: Path
+) -> None:
     """The same draws on another device: weights agree to rounding after 24 unrolls."""
-    config = replace(SWING, policy_lag=policy_lag, env_steps=480)
+    config = replace(SWING, policy_lag=policy_lag, env_steps=480, normalise_observations=normalised)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     torch.testing.assert_close(weights(gpu).cpu(), weights(cpu), atol=1e-3, rtol=1e-2)

@@ -299,6 +299,15 @@ RUNS: dict[str, dict[str, Run]] = {
             policy_lag=2,
             time_limit_is_terminal=True,
         ),
+        "classic, normalised, cut": _run(
+            "classic",
+            "tuned",
+            CLASSIC,
+            unroll_length=8,
+            normalise_observations=True,
+            evaluation_rule="sampled",
+            cut=True,
+        ),
         "classic, one row at a time": _run(
             "classic",
             "tuned",
@@ -380,6 +389,9 @@ RUNS: dict[str, dict[str, Run]] = {
             unroll_length=1,
             env_steps=150,
             log_interval=1,
+        ),
+        "classic, normalised, cut": _run(
+            "classic", "tuned", CLASSIC, REPLAY, normalise_observations=True, cut=True
         ),
         "frames": _run(
             "atari-7", "openai_baselines", FRAMES, REPLAY, env_steps=480, replay_start=40, cut=True
@@ -471,6 +483,17 @@ RUNS: dict[str, dict[str, Run]] = {
             hidden_sizes=(16,),
             num_action_samples=1,
             evaluation_rule="training",
+        ),
+        "classic, normalised, cut": _run(
+            "classic",
+            "tuned",
+            CLASSIC,
+            REPLAY,
+            unroll_length=10,
+            hidden_sizes=(16,),
+            normalise_observations=True,
+            observation_clip=1.0,
+            cut=True,
         ),
         "classic, without replay": _run(
             "classic",

@@ -137,6 +137,12 @@ def test_a_run_holds_at_least_one_unroll() -> None:
         Unrolls(env_steps=19)
 
 
+def test_frames_cannot_be_normalised() -> None:
+    """They are bytes, which networks scale by a fixed factor."""
+    with pytest.raises(UsageError, match="normalise_observations is not for frames: Pong-v5"):
+        Unrolls(env_steps=20, task="Pong-v5", normalise_observations=True)
+
+
 def test_a_setting_younger_than_a_record_had_its_default() -> None:
     """A run from before a setting was there is not one with that setting changed."""
     recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "rollout_length": 9})

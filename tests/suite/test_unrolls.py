@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from suite.config import ReplayConfig
+from suite.moments import RunningMoments
 from suite.randomness import environment_seeds
 from suite.settings import UsageError
 from suite.tasks import find_task
@@ -307,6 +308,41 @@ def test_a_sample_of_any_unrolls_is_drawn_with_replacement(num_steps: int, kept:
         twice += len(set(pairs)) < 3
     assert seen == set(product(range(kept[0], kept[-1] + 1), range(5)))
     assert twice > 0
+
+
+def test_replay_holds_raw_observations_and_standardises_those_it_reads() -> None:
+    """By mean and variance of all rows acted on until then, in float64; later rows change it."""
+    config = Config(observation_clip=1.5)
+    first_obs, added = random_steps(config, DISCRETE, 12)
+    moments, acted_on = RunningMoments((4,)), np.ones(5, dtype=bool)
+    rings = [UnrollReplay(DISCRETE, config, 3, CPU, given) for given in (moments, None)]
+    rows: list[np.ndarray] = []
+
+    def standardised(raw: Any) -> np.ndarray:
+        mean = sum(rows) / len(rows)
+        variance = sum((row - mean) ** 2 for row in rows) / len(rows)
+        return np.clip((np.float64(raw) - mean) / np.sqrt(variance + 1e-8), -1.5, 1.5)
+
+    def assert_read(obs: np.ndarray) -> None:
+        rows.extend(obs[acted_on].astype(np.float64))
+        seen, raw = (ring.read_obs(obs, acted_on) for ring in rings)
+        np.testing.assert_allclose(seen, standardised(obs), rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(raw, obs)
+
+    for ring in rings:
+        ring.put_first_obs(first_obs)
+    assert_read(first_obs)
+    for each in added:
+        for ring in rings:
+            ring.add(*each)
+        acted_on = ~(each.step.terminations | each.step.truncations)[0]
+        assert_read(each.step.obs[0])
+    assert moments.count == len(rows) < 5 * 13
+    for number in range(4):
+        ours, raw = (ring.read(np.full(5, number), np.arange(5)) for ring in rings)
+        expected = standardised(raw.obs)
+        np.testing.assert_allclose(ours.obs, expected, rtol=1e-6, atol=1e-6)
+        assert_same(ours._replace(obs=raw.obs), raw)
 
 
 @pytest.mark.parametrize("restored_first", [False, True])

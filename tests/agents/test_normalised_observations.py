@@ -1,0 +1,132 @@
+"""Normalised observations, the same in every agent that learns from unrolls."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from agents import a2c, acer, acer_continuous, impala, load_policy
+from suite.evaluation import evaluate
+from suite.recorder import Recorder
+from suite.vector_env import Step, VectorEnv
+
+TINY: dict[str, Any] = {
+    **{"device": "cpu", "env_steps": 120, "num_envs": 4, "unroll_length": 5, "hidden_sizes": (16,)},
+    **{"evaluation_rule": "deterministic", "evaluation_interval": 60, "evaluation_episodes": 2},
+    **{"normalise_observations": True, "observation_clip": 1.5, "policy_head_gain": 1.0},
+}
+ONLINE: dict[str, Any] = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
+AGENTS: dict[str, tuple[Any, Any, Callable[[Any, Tensor], Tensor]]] = {
+    "a2c": (a2c, a2c.Config(task="CartPole-v1", **TINY), lambda network, obs: network.policy(obs)),
+    "impala": (
+        impala,
+        impala.Config(task="CartPole-v1", **TINY),
+        lambda network, obs: network(obs)[0],
+    ),
+    "acer": (
+        acer,
+        acer.Config(task="CartPole-v1", **TINY, **ONLINE),
+        lambda network, obs: network.policy(obs),
+    ),
+    "acer_continuous": (
+        acer_continuous,
+        acer_continuous.Config(task="InvertedPendulum-v4", **TINY, **ONLINE),
+        lambda network, obs: network.policy(obs).means,
+    ),
+}
+"""Module, configuration, and how its network turns observations into modes or logits."""
+
+
+class Tape:
+    """Keeps raw observations of training, and standardises in float64 by those acted on.
+
+    Args:
+        num_envs: of training; other numbers are those of an evaluation.
+        monkeypatch: of the test.
+    """
+
+    def __init__(self, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.obs: list[np.ndarray] = []
+        """Of every step, `[N, *obs]`."""
+        self._rows: list[np.ndarray] = []
+        reset, recv = VectorEnv.reset, VectorEnv.recv
+
+        def put(obs: np.ndarray, acted_on: np.ndarray) -> None:
+            if len(obs) == num_envs:
+                self.obs.append(obs.astype(np.float64))
+                self._rows.append(self.obs[-1][acted_on])
+
+        def first(env: VectorEnv) -> np.ndarray:
+            obs = reset(env)
+            put(obs[0], np.ones(obs.shape[1], dtype=bool))
+            return obs
+
+        def following(env: VectorEnv) -> Step:
+            step = recv(env)
+            put(step.obs[0], ~(step.terminations | step.truncations)[0])
+            return step
+
+        monkeypatch.setattr(VectorEnv, "reset", first)
+        monkeypatch.setattr(VectorEnv, "recv", following)
+
+    def rows(self, until: int) -> np.ndarray:
+        """Return all observations of the first `until` steps on which a valid action followed."""
+        return np.concatenate(self._rows[:until])
+
+    def standardised(self, obs: np.ndarray, until: int) -> np.ndarray:
+        """Standardise `obs` by the observations of the first `until` steps."""
+        rows = self.rows(until)
+        mean = rows.mean(0)
+        return np.clip((obs - mean) / np.sqrt(((rows - mean) ** 2).mean(0) + 1e-8), -1.5, 1.5)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", AGENTS)
+def test_all_sides_see_observations_standardised_by_those_acted_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates, evaluations and the saved policy, against the raw observations in float64.
+
+    Agents without replay learn from what was acted on; replay standardises as it is read.
+    """
+    agent, config, outputs = AGENTS[name]
+    tape, batches, update = Tape(config.num_envs, monkeypatch), [], agent.update
+
+    def watched(learner: Any, config: Any, batch: Any, *others: Any) -> Tensor:
+        batches.append(batch.obs.clone())
+        return update(learner, config, batch, *others)
+
+    monkeypatch.setattr(agent, "update", watched)
+    recorder = Recorder(tmp_path, {"agent": name, "task": config.task}, config.seeds)
+    learner = agent.train(config, recorder)
+    recorder.finish()
+
+    end, rows = len(tape.obs), tape.rows(len(tape.obs))
+    assert end % 5 == 1
+    assert len(rows) < 4 * end  # episodes have ended
+    assert learner.obs_moments.count == len(rows)
+    np.testing.assert_allclose(learner.obs_moments.mean, rows.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(learner.obs_moments.variance, rows.var(0), rtol=1e-9)
+
+    for t in range(6):  # of the newest unroll
+        until = end if "acer" in name else end - 5 + t
+        expected = tape.standardised(tape.obs[end - 6 + t], until)
+        np.testing.assert_allclose(batches[-1][t], expected, rtol=1e-5, atol=1e-5)
+
+    folder = recorder.seed_directories[0]
+    policy, obs = load_policy(folder), 2 * np.concatenate(tape.obs).astype(np.float32)
+    seen = torch.from_numpy(tape.standardised(obs, end)).float()
+    trained = outputs(learner.network, seen).detach()
+    modes = trained.clamp(-1, 1) if trained.shape[1] == 1 else trained.argmax(-1)
+    np.testing.assert_allclose(policy.act(obs), modes, rtol=1e-4, atol=1e-5)
+
+    evaluations = pd.read_csv(folder / "evaluations.csv")
+    env_steps = int(evaluations.env_steps.iloc[-1])
+    scores = evaluate(config.find_task(), policy.act, config.seeds, env_steps, episodes=2)
+    assert scores.shape == (1, 2)
+    assert evaluations.iloc[-1, -2:].tolist() == scores[0].tolist()
