@@ -17,7 +17,7 @@ import tyro
 
 from suite.files import NO_SPACE
 from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, nearest
-from suite.tasks import find_task, tasks_in
+from suite.tasks import Task, find_task, tasks_in
 
 
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
@@ -148,15 +148,26 @@ def _first_sentence(boxed: str) -> str:
 
 
 def _suite_of(task: str, suites: Sequence[str]) -> str:
-    """Return the first suite that has the task, else the first with tasks of its family."""
-    family = find_task(task).family
-    for suite in suites:
-        if task in tasks_in(suite):
-            return suite
-    for suite in suites:
-        if any(find_task(other).family == family for other in tasks_in(suite)):
-            return suite
-    raise UsageError(f"no preset covers {task}: choose a suite, for example --suite {suites[0]}")
+    """Return the first suite that has the task, else the first with tasks like it.
+
+    Those are of its family; failing that, they share its kind of action, and neither shows frames.
+    """
+    wanted = find_task(task)
+
+    def likeness(other: Task) -> int:
+        if other.name == task:
+            return 3
+        if other.family == wanted.family:
+            return 2
+        return int(other.actions == wanted.actions and "atari" not in (other.family, wanted.family))
+
+    best = {suite: max(likeness(find_task(other)) for other in tasks_in(suite)) for suite in suites}
+    nearest_suite = max(best, key=lambda suite: best[suite])  # the first of equals
+    if not best[nearest_suite]:
+        raise UsageError(
+            f"no preset covers {task}: choose a suite, for example --suite {suites[0]}"
+        )
+    return nearest_suite
 
 
 RUN_FLAGS = {

@@ -1,8 +1,9 @@
 """Tasks and suites: everything about the simulation, nothing about learning.
 
-A task is an envpool id with its physics. A suite is a named tuple of tasks. MuJoCo tasks default to
-`-v4`; other versions are tasks of their own and never replace it. Sources: the environments' own
-registrations in envpool 1.2.5, which a test compares.
+A task is a simulator's id with its physics. A suite is a named tuple of tasks. MuJoCo tasks default
+to `-v4`; other versions are tasks of their own and never replace it. Sources: the environments' own
+registrations in envpool 1.2.5 and gymnasium 1.4.0, which a test compares. A task without a row is
+called `module:id`: importing the module registers the id with gymnasium.
 """
 
 import csv
@@ -24,21 +25,32 @@ class Task:
     """One environment, with everything that gives a return on it its meaning."""
 
     name: str
-    """envpool id, for example `HalfCheetah-v4`."""
-    family: Literal["mujoco", "classic", "dmc", "atari"]
+    """For example `HalfCheetah-v4`, or `module:id` for a task without a row."""
+    family: Literal["mujoco", "classic", "dmc", "atari", "box2d", "memory", "other"]
     actions: Literal["continuous", "discrete"]
     time_limit: int
     """Decisions after which an episode is truncated."""
+    simulator: Literal["envpool", "gymnasium"] = "envpool"
+    """What simulates it; gymnasium is far slower."""
+    made_as: str = ""
+    """The simulator's id for it, where that is not its name; gymnasium also knows `module:id`."""
+    observed: tuple[int, ...] = ()
+    """Components of the simulator's observation that are shown; empty: all."""
     frame_skip: int = 1
     """Simulator frames per decision."""
     protocol: Literal["", "noframeskip", "sticky"] = ""
     """Atari only: how the game is presented; scores of two protocols are never compared."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of `envpool.make` that belong to the protocol."""
+    """Further arguments of the simulator that belong to the protocol."""
     obs_size: int = 0
     """Numbers of an observation where actions are continuous; else 0."""
     action_size: int = 0
     """Dimensions of a continuous action; else 0."""
+
+    @property
+    def simulator_id(self) -> str:
+        """Return the id by which the simulator makes it."""
+        return self.made_as or self.name
 
     @property
     def random_score(self) -> float:
@@ -180,6 +192,26 @@ CLASSIC_TASKS = (
     ),
 )
 
+MEMORY_TASKS = (
+    # CartPole's position and angle without their velocities. The best return is the time limit's.
+    Task(
+        name="StatelessCartPole-v1",
+        family="memory",
+        made_as="CartPole-v1",
+        observed=(0, 2),
+        actions="discrete",
+        time_limit=500,
+    ),
+    # See suite/memory_tasks.py: the best return is 1, without memory 1/2.
+    Task(
+        name="TMaze-v0",
+        family="memory",
+        simulator="gymnasium",
+        actions="discrete",
+        time_limit=50,
+    ),
+)
+
 
 MUJOCO_SIZES = {
     "HalfCheetah": (17, 6),
@@ -270,7 +302,7 @@ def _atari_task(name: str, protocol: Protocol) -> Task:
 
 
 TASKS: Mapping[str, Task] = MappingProxyType(
-    {task.name: task for task in (*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks())}
+    {task.name: task for task in (*_mujoco_tasks(), *CLASSIC_TASKS, *MEMORY_TASKS, *_dmc_tasks())}
     | {f"{game}-v5": _atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES}
 )
 """Every task by name; Atari games in the `noframeskip` protocol (see `find_task`)."""
@@ -284,6 +316,7 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "dmc": tuple(f"{name}-v1" for name in DMC_TASKS),
         "atari-7": tuple(f"{game}-v5" for game in ATARI_7),
         "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
+        "memory": tuple(task.name for task in MEMORY_TASKS),
     }
 )
 """Task names by suite; an agent's presets keep the order of suites."""
@@ -293,12 +326,17 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
     """Return the task called `name`.
 
     Args:
-        name: envpool id, for example `Hopper-v4` or `Pong-v5`.
+        name: a row's, for example `Hopper-v4`, or `module:id` of a task that gymnasium makes.
         protocol: how an Atari game is presented; ignored by all other tasks.
 
     Raises:
-        UsageError: for an unknown name, with the nearest known one.
+        UsageError: for an unknown name, with the nearest known one; for a task without a row, if
+            it cannot be made or does not fit.
     """
+    if ":" in name:
+        from suite.gymnasium_pool import describe
+
+        return describe(name)
     if name not in TASKS:
         raise UsageError(f"unknown task {name!r}{nearest(name, TASKS)}")
     task = TASKS[name]

@@ -1,5 +1,7 @@
 """The environment adapter: the only importer of envpool, and the only place that knows its habits.
 
+Tasks that envpool lacks come from gymnasium (`suite/gymnasium_pool.py`), slower and else alike.
+
 It hides from agents that, in envpool 1.2.5, the action after an end is ignored (`valid` is False
 there, or "same step" reset skips the row); seeds of neighbouring runs overlap unless each
 environment is given one; actions are neither checked nor clipped; a lost life in Atari looks like a
@@ -114,21 +116,10 @@ class VectorEnv:
         self._shape = (self.num_seeds, self.num_envs)
         self._same_step = reset == "same_step"
         self._atari = task.family == "atari"
-        options: dict[str, Any] = dict(task.options)
-        if render:
-            options["render_mode"] = "rgb_array"
-        import envpool  # half a second that plans and usage errors need not wait
-
+        self._observed = list(task.observed)
+        self._pool = _make_pool(task, env_seeds.ravel().tolist(), num_threads, render)
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds of float64 spaces
             warnings.simplefilter("ignore")
-            self._pool = envpool.make_gymnasium(
-                task.name,
-                num_envs=env_seeds.size,
-                seed=env_seeds.ravel().tolist(),
-                num_threads=num_threads,
-                max_episode_steps=task.time_limit,
-                **options,
-            )
             observation_space = self._pool.observation_space
             action_space = self._pool.action_space
         self._keys = sorted(observation_space) if hasattr(observation_space, "keys") else None
@@ -304,4 +295,29 @@ class VectorEnv:
         if self._keys is not None:
             parts = [pool_obs[key] for key in self._keys]
             pool_obs = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        if self._observed:
+            pool_obs = pool_obs[:, self._observed]
         return pool_obs if pool_obs.dtype == np.uint8 else pool_obs.astype(np.float32)
+
+
+def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool) -> Any:
+    """Return a task's simulator: envpool's pool, or gymnasium behind the same methods."""
+    if task.simulator == "gymnasium":
+        from suite.gymnasium_pool import GymnasiumPool
+
+        return GymnasiumPool(task, env_seeds, render=render)
+    options: dict[str, Any] = dict(task.options)
+    if render:
+        options["render_mode"] = "rgb_array"
+    import envpool  # half a second that plans and usage errors need not wait
+
+    with warnings.catch_warnings():  # as above
+        warnings.simplefilter("ignore")
+        return envpool.make_gymnasium(
+            task.simulator_id,
+            num_envs=len(env_seeds),
+            seed=env_seeds,
+            num_threads=num_threads,
+            max_episode_steps=task.time_limit,
+            **options,
+        )

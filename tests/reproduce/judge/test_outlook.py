@@ -86,7 +86,7 @@ def test_runs_without_spread_are_reproduced_for_sure() -> None:
     [
         (("sac", "classic", None, {}), "no curve judges these settings"),
         (("sac", "mujoco", None, {"tasks": ["Ant-v4"]}), "nnabla_rl has nothing on this task"),
-        (("a2c", "classic", None, {}), "the reference has a single run"),
+        (("a2c", "classic", None, {"tasks": ["CartPole-v1"]}), "the reference has a single run"),
         (("a2c", "atari-7", None, {}), "the reference states no spread"),
         (
             ("a2c", "mujoco", None, {"env_steps": 100_000, "tasks": ["Hopper-v4"]}),
