@@ -65,7 +65,7 @@ class Config(UnrollConfig):
     """Every setting of a run. Sources that differ from these defaults are presets."""
 
     task: str = "CartPole-v1"
-    """envpool id of a task."""
+    """Name of a task."""
     protocol: Literal["noframeskip", "sticky"] = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 500_000

@@ -68,7 +68,7 @@ class Config(ReplayConfig):
     """Every setting of a run. The defaults are the paper's where it has any (Section 4)."""
 
     task: str = "Pong-v5"
-    """envpool id of a task with discrete actions."""
+    """Name of a task with discrete actions."""
     protocol: Literal["noframeskip", "sticky"] = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 10_000_000

@@ -71,7 +71,7 @@ class Config(ReplayConfig):
     """Every setting of a run. The defaults are the paper's where it has any (Section 6)."""
 
     task: str = "HalfCheetah-v4"
-    """envpool id of a task with continuous actions."""
+    """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
     num_envs: Count = 16

@@ -73,7 +73,7 @@ class Config(UnrollConfig):
     """Every setting of a run. The defaults are the paper's for Atari (Table G.1)."""
 
     task: str = "Pong-v5"
-    """envpool id of a task."""
+    """Name of a task."""
     protocol: Literal["noframeskip", "sticky"] = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 50_000_000

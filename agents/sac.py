@@ -67,7 +67,7 @@ class Config(RunConfig):
     """Every setting of a run; the defaults are the paper's (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
-    """envpool id of a task with continuous actions."""
+    """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions); the warm-up counts if `count_warm_up`."""
     num_envs: Count = 1

@@ -171,6 +171,7 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
 
 
 RUN_FLAGS = {
+    "--task-from": "module:id, a task that importing this module registers with gymnasium",
     "--out": "folder for the runs, one `seed-<k>` each (default: runs/alone/<task>)",
     "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
     "--like": "published source whose preset gives the defaults (default: the suite's own)",
@@ -217,15 +218,18 @@ def read_command_line(
     parser.add_argument("--like")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--task")
+    parser.add_argument("--task-from", type=_from_elsewhere)
     parser.add_argument("--checkpoint-minutes", type=_minutes, default=5.0)
     parser.add_argument("--drop-checkpoints", action="store_true")
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     default_config = next(iter(presets.values())).config
-    task = options.task
+    if options.task and options.task_from:
+        raise UsageError("give either --task or --task-from")
+    task = options.task_from or options.task
     if task is None:
         task = str(getattr(default_config, "task", ""))
-    find_task(task)
+    _check_simulator(find_task(task))
     suite = _suite_of(task, list(suites)) if options.suite is None else options.suite
     source = find_source(presets, suite, options.like)
     say_todays_name(options.like, source)
@@ -235,9 +239,24 @@ def read_command_line(
     config = override(
         presets[suite, source].config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS
     )
-    out = options.out or Path("runs") / "alone" / task
+    out = options.out or Path("runs") / "alone" / task.replace("/", "-")
     kept = (options.checkpoint_minutes, options.drop_checkpoints)
     return config, RunOptions(suite, source, out, *kept)
+
+
+def _from_elsewhere(text: str) -> str:
+    module, _, name = text.partition(":")
+    if not (module and name):
+        raise argparse.ArgumentTypeError(f"needs module:id, not {text!r}; --task is for our tasks")
+    return text
+
+
+def _check_simulator(task: Task) -> None:
+    """Refuse a task that cannot be made here, before a run's folder is."""
+    if task.simulator == "gymnasium":
+        from suite.gymnasium_pool import describe
+
+        describe(task.simulator_id)
 
 
 def say_todays_name(asked: str | None, source: str) -> None:

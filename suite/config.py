@@ -53,7 +53,7 @@ class RunConfig:
     """Task, seeds, device, evaluation and logging of a run. Every agent's `Config` extends it."""
 
     task: str
-    """envpool id of a task."""
+    """Name of a task in `suite/tasks.py`, or `module:id` of one registered with gymnasium."""
     seeds: tuple[int, ...] = (1,)
     """Seeds that this process trains; each draws from random streams of its own."""
     env_steps: Count

@@ -129,7 +129,10 @@ def _find(name: str) -> EnvSpec:
         try:
             importlib.import_module(module)
         except Exception as error:
-            raise UsageError(f"{name}: cannot import {module}: {error}") from None
+            raise UsageError(
+                f"{name}: cannot import {module} ({error}): install it, or name its folder in "
+                "PYTHONPATH"
+            ) from None
     spec = gymnasium.registry.get(env_id)
     if spec is None:
         where = module or "gymnasium"
@@ -150,10 +153,9 @@ def _make(
             warnings.simplefilter("ignore")
             envs = gymnasium.make_vec(spec, num_envs, vectorization_mode=mode, **options)
     except Exception as error:
-        fix = f"cannot make {name}: {error}"
-        if isinstance(error, DependencyNotInstalled) and "Box2D" in str(error):
-            fix = f"{name} needs Box2D: pip install 'encore-rl[box2d]'"
-        raise UsageError(fix) from None
+        if isinstance(error, DependencyNotInstalled) and "[box2d]" in str(error):
+            raise UsageError(f"{name} needs Box2D: pip install 'encore-rl[box2d]'") from None
+        raise UsageError(f"cannot make {name}: {error}") from None
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
         raise UsageError(f"{name} must reset in the step after an end (AutoresetMode.NEXT_STEP)")
     return envs

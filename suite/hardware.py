@@ -20,7 +20,7 @@ REVISION = "revision.json"
 """File that replaces git in a copy of the code; see `revision`."""
 SETTINGS = "results/references/*/{agent}.toml"
 """Files with the sources' settings for an agent; see `suite/presets.py`."""
-PACKAGES = ("torch", "envpool", "gymnasium", "numpy", "scipy", "pandas", "safetensors")
+PACKAGES = ("torch", "envpool", "gymnasium", "box2d", "numpy", "scipy", "pandas", "safetensors")
 CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),

@@ -192,6 +192,35 @@ CLASSIC_TASKS = (
     ),
 )
 
+# envpool has these too; gymnasium's are those that others publish scores of.
+BOX2D_TASKS = (
+    Task(
+        name="LunarLander-v3",
+        family="box2d",
+        simulator="gymnasium",
+        actions="discrete",
+        time_limit=1000,
+    ),
+    Task(
+        name="LunarLanderContinuous-v3",
+        family="box2d",
+        simulator="gymnasium",
+        actions="continuous",
+        time_limit=1000,
+        obs_size=8,
+        action_size=2,
+    ),
+    Task(
+        name="BipedalWalker-v3",
+        family="box2d",
+        simulator="gymnasium",
+        actions="continuous",
+        time_limit=1600,
+        obs_size=24,
+        action_size=4,
+    ),
+)
+
 MEMORY_TASKS = (
     # CartPole's position and angle without their velocities. The best return is the time limit's.
     Task(
@@ -302,7 +331,10 @@ def _atari_task(name: str, protocol: Protocol) -> Task:
 
 
 TASKS: Mapping[str, Task] = MappingProxyType(
-    {task.name: task for task in (*_mujoco_tasks(), *CLASSIC_TASKS, *MEMORY_TASKS, *_dmc_tasks())}
+    {
+        task.name: task
+        for task in (*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks(), *BOX2D_TASKS, *MEMORY_TASKS)
+    }
     | {f"{game}-v5": _atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES}
 )
 """Every task by name; Atari games in the `noframeskip` protocol (see `find_task`)."""
@@ -316,6 +348,7 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "dmc": tuple(f"{name}-v1" for name in DMC_TASKS),
         "atari-7": tuple(f"{game}-v5" for game in ATARI_7),
         "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
+        "box2d": tuple(task.name for task in BOX2D_TASKS),
         "memory": tuple(task.name for task in MEMORY_TASKS),
     }
 )

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,26 @@ def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Pa
     assert len(read_table(folder / "updates.csv"))
     best = read_table(folder / "evaluations.csv").mean_return.max()
     assert best > 5 * find_task(task).random_score
+
+
+@pytest.mark.training
+@pytest.mark.skipif(find_spec("Box2D") is None, reason="needs the extra box2d")
+@pytest.mark.parametrize(
+    ("agent", "task", "flags"),
+    [
+        ("a2c", "LunarLander-v3", ()),
+        ("sac", "BipedalWalker-v3", ("--learning-starts=1500", "--evaluation-episodes=1")),
+    ],
+)
+def test_an_agent_trains_on_what_gymnasium_simulates(
+    agent: str, task: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Without a preset of its own: 2,000 steps through the agent's command, to the end."""
+    command = [sys.executable, "-m", f"agents.{agent}", "--task", task, "--device=cpu", *flags]
+    subprocess.run([*command, "--env-steps=2000", f"--out={tmp_path}"], check=True, timeout=300)
+    record = json.loads((tmp_path / "seed-1" / "run.json").read_text())
+    assert (record["status"], record["task"]) == ("finished", task)
+    assert len(read_table(tmp_path / "seed-1" / "updates.csv")) > 0
 
 
 def test_every_agent_is_trained() -> None:

@@ -219,6 +219,8 @@ def read(*argv: str) -> tuple[Config, RunOptions]:
         (("--task", "WalkerRun-v1"), "dmc", 5),
         (("--task", "Hopper-v4", "--like", "jaxrl"), "mujoco", 3),
         (("--suite", "dmc", "--task", "WalkerRun-v1"), "dmc", 5),
+        (("--task", "Pendulum-v1"), "mujoco", 2),
+        (("--task-from", "gymnasium:Pendulum-v1"), "mujoco", 2),
     ],
 )
 def test_the_suite_is_found_by_the_task(argv: tuple[str, ...], suite: str, num_envs: int) -> None:
@@ -270,6 +272,7 @@ def test_a_source_may_be_called_as_it_was(capsys: pytest.CaptureFixture[str]) ->
         (("--likes", "jaxrl"), r"^unknown setting --likes; did you mean --like\?$"),
         (("--gamma", "7"), "not 7"),
         (("--suite", "dmc", "--task", "Hopper-v4"), r"^--suite dmc has no Hopper-v4; .*mujoco"),
+        (("--task", "TMaze-v0"), "^no preset covers TMaze-v0: "),
         (("--task", "Pong-v5"), r"^no preset covers Pong-v5: choose .* --suite mujoco$"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,13 @@ def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
     return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
 
 
-@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("stops", [5, 7, 8, 20, 34, 45, 59])
+@pytest.mark.parametrize(
+    ("task", "stops"),
+    [
+        *product(["CartPole-v1", "Pendulum-v1"], [5, 7, 8, 20, 34, 45, 59]),
+        *product(["gymnasium:CartPole-v1", "TMaze-v0"], [45]),
+    ],
+)
 def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_path: Path) -> None:
     """Rows since the checkpoint are written again, once; no action is lost or rounded."""
     whole = Run(tmp_path / "whole", task=task).play()
