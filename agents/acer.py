@@ -31,6 +31,11 @@ Deviations from the paper, and details it leaves open:
 6. The learning rate of an update depends on the steps taken before the newest unroll.
 7. A run ends before the unroll that could exceed `env_steps`.
 8. Actions are the argmax of logits plus Gumbel noise from the seed's own stream.
+9. With an LSTM, the newest unroll goes on from the state with which it was collected, by the
+   policy's weights; so does the average policy (ChainerRL carries a state of its own for it,
+   chainerrl@7eed375:chainerrl/agents/acer.py:611-614; OpenAI Baselines starts both from 0,
+   baselines@ea25b9e:baselines/acer/acer.py:208, 260). Unrolls from replay start from 0, as there
+   (chainerrl/agents/acer.py:523-524). The state is 0 when an episode begins.
 """
 
 import copy
@@ -57,6 +62,7 @@ from suite.optimisers import FlatWeights, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
+from suite.recurrence import Memory
 from suite.session import Session, of_one_seed, train_in_turn
 from suite.settings import UsageError
 from suite.unrolls import Transitions, UnrollReplay, replay_bytes
@@ -109,6 +115,8 @@ class Config(ReplayConfig):
     """Layers for uint8 frames: DQN's (three and 512 units) or the A3C paper's (two and 256)."""
     shared_trunk: bool = True
     """Whether policy and Q share all layers but their heads."""
+    lstm_size: Whole = 0
+    """Units of an LSTM between the last shared layer and the heads (ChainerRL: 256); 0: none."""
     q_head_gain: Positive = 1.0
     """Gain of the head of Q."""
     learning_rate: Rate = 7e-4
@@ -123,6 +131,8 @@ class Config(ReplayConfig):
         super().__post_init__()
         if self.find_task().actions != "discrete":
             raise UsageError(f"{self.task} has continuous actions: use acer_continuous")
+        if self.lstm_size and not self.shared_trunk:
+            raise UsageError("lstm_size needs shared_trunk: policy and Q share the LSTM")
 
     @property
     def memory_bytes(self) -> int:
@@ -266,6 +276,7 @@ class ActorCritic(nn.Module):
             frame_layers=FRAME_LAYERS[config.convolutions],
             gain=config.hidden_gain,
             activation=config.activation,
+            lstm_size=config.lstm_size,
         )
         policy_head = (self.num_actions, config.policy_head_gain)
         q_head, shared = (self.num_actions, config.q_head_gain), config.shared_trunk
@@ -275,15 +286,28 @@ class ActorCritic(nn.Module):
     def forward(
         self, obs: Float[Tensor, "B ..."]
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
-        """Return logits and Q of every action."""
+        """Return logits and Q of every action of a feed-forward network."""
         outputs = self.actor(obs)
         if self.critic is None:
             return outputs[:, : self.num_actions], outputs[:, self.num_actions :]
         return outputs, self.critic(obs)
 
-    def policy(self, obs: Float[Tensor, "B ..."]) -> Float[Tensor, "B A"]:
-        """Return logits alone."""
-        return self.actor(obs)[:, : self.num_actions]
+    def step(
+        self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N A"], Float[Tensor, "N M"]]:
+        """Return logits of one step, and the memory after it."""
+        outputs, memory = self.actor.step(obs, memory)
+        return outputs[:, : self.num_actions], memory
+
+    def unroll(
+        self, batch: Transitions, memory: Float[Tensor, "N M"] | None
+    ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N A"]]:
+        """Return logits and Q of every action in an unroll that began with a memory."""
+        past = batch.actions, batch.rewards, batch.valid
+        outputs = self.actor.unroll(batch.obs, memory, *past)
+        if self.critic is None:
+            return outputs[..., : self.num_actions], outputs[..., self.num_actions :]
+        return outputs, self.critic.unroll(batch.obs, None, *past)
 
 
 @dataclass
@@ -388,8 +412,12 @@ def learning_signals(
 
 
 def update(
-    learner: Learner, config: Config, batch: Transitions, learning_rate: float
-) -> Float[Tensor, " M"]:
+    learner: Learner,
+    config: Config,
+    batch: Transitions,
+    learning_rate: float,
+    memory: Float[Tensor, "N M"] | None = None,
+) -> Float[Tensor, " D"]:
     """Make one gradient step on one unroll of every environment (Algorithm 2).
 
     Args:
@@ -397,16 +425,16 @@ def update(
         config: the run's settings.
         batch: the unrolls, new or from replay.
         learning_rate: step size of this update.
+        memory: what the policy remembered before the unrolls; None: nothing.
 
     Returns:
         `METRICS`, on the learner's device.
     """
-    obs, num_envs = batch.obs.flatten(0, 1), batch.rewards.shape[1]
-    outputs = learner.network(obs)
-    logits, q_values = (output.unflatten(0, (-1, num_envs)) for output in outputs)  # [T + 1, N, A]
+    logits, q_values = learner.network.unroll(batch, memory)  # [T + 1, N, A]
     with torch.no_grad():
-        average_outputs = learner.average_policy(obs[:-num_envs])
-    average_logits = average_outputs[:, : logits.shape[-1]].unflatten(0, (-1, num_envs))
+        past = batch.actions, batch.rewards, batch.valid
+        average_outputs = learner.average_policy.unroll(batch.obs[:-1], memory, *past)
+    average_logits = average_outputs[..., : logits.shape[-1]]
     signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
     weights = batch.weights if config.loss_reduction == "mean" else batch.valid
@@ -428,21 +456,26 @@ def act(logits: Float[Tensor, "B A"], noise: Tensor | None) -> Int[Tensor, " B"]
     return (logits if noise is None else logits + noise).argmax(-1)
 
 
-def policy_of(config: Config, network: ActorCritic, obs_moments: RunningMoments | None) -> Decide:
+def policy_of(
+    config: Config, network: ActorCritic, obs_moments: RunningMoments | None, memory: Memory
+) -> Decide:
     """Return a function from observations to actions, for scores and for `load`."""
 
     @torch.no_grad()
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
         if obs_moments is not None:
             obs = obs_moments.standardise(obs, config.observation_clip)
-        logits = network.policy(prepare(obs, network.actor.device))
-        noise = gumbel(generator, logits.shape, logits.device) if generator else None
-        return act(logits, noise).cpu().numpy()
+        device, shape = network.actor.device, (len(obs), network.num_actions)
+        noise = gumbel(generator, shape, device) if generator else None
+        return memory.act(prepare(obs, device), partial(act, noise=noise)).cpu().numpy()
 
     return decide
 
 
-ACTING = ("convolutions", "hidden_sizes", "activation", "shared_trunk", "observation_clip")
+ACTING = (
+    *("convolutions", "hidden_sizes", "activation", "shared_trunk", "lstm_size"),
+    "observation_clip",
+)
 """Settings that rebuild a policy, beside task and protocol."""
 
 
@@ -453,7 +486,8 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
     network.load_state_dict(weights)
-    return Policy(config.find_task(), spaces, policy_of(config, network, moments))
+    memory = Memory(network)
+    return Policy(config.find_task(), spaces, policy_of(config, network, moments, memory), memory)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -468,14 +502,16 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, env.spaces, device)
     network, obs_moments = learner.network, learner.obs_moments
     replay = UnrollReplay(env.spaces, config, env.spaces.num_outputs, device, obs_moments)
-    policy = of_one_seed(policy_of(config, network, obs_moments))
+    memory = network.actor.begin(config.num_envs)  # [N, M]
+    policy_memory = Memory(network)
+    policy = of_one_seed(policy_of(config, network, obs_moments, policy_memory))
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream = stream(seed, "replay counts")
     noise_shape = (config.unroll_length, config.num_envs, network.num_actions)
 
     means, streams = Means(), [action_stream, replay_stream, count_stream]
     state = {"learner": learner, "means": means, "behaviour": replay.behaviour, "streams": streams}
-    journal = Journal(recorder, env, state)
+    journal = Journal(recorder, env, {**state, "memory": memory})
     replay.put_first_obs(env.reset()[0])
     for step, actions in journal.past():  # of a run that was killed
         replay.add(actions[0], None, step)
@@ -485,7 +521,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     clock.start()
     while True:
         gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy)
+        session.evaluate_if_due(env_steps, gained, policy, policy_memory)
         if session.log_is_due(env_steps, gained):
             rows = means.read().get("update")
             columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
@@ -497,10 +533,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
         if not session.goes_on(env_steps):
             break
 
-        first_step = env_steps
+        first_step, first_memory = env_steps, memory.clone()
         for noise in gumbel(action_stream, noise_shape, device):
             with torch.no_grad():
-                logits = network.policy(obs)
+                logits, after = network.step(obs, memory)
                 behaviour_log_probs = logits.log_softmax(-1).cpu().numpy()
                 actions = act(logits, noise).cpu().numpy()
             clock.lap("acting")
@@ -508,16 +544,18 @@ def train(config: Config, recorder: Recorder) -> Learner:
             journal.record(actions)
             replay.add(actions, behaviour_log_probs, step)
             obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
+            outcome = actions, step.rewards[0], step.valid[0]
+            memory.copy_(network.actor.remember(after, *outcome))
             reward_sum += float(step.rewards.sum())
             env_steps += int(np.count_nonzero(step.valid))
             recorder.episodes(env_steps, step)
             clock.lap("environment")
 
         learning_rate = config.learning_rate_at(first_step)
-        batches = [replay.newest] if config.online_updates else []
-        batches += replay.draw_num_updates(count_stream) * [draw_unrolls]
-        for draw in batches:
-            means.add({"update": update(learner, config, draw(), learning_rate)})
+        batches = [(replay.newest, first_memory)] if config.online_updates else []
+        batches += replay.draw_num_updates(count_stream) * [(draw_unrolls, None)]
+        for draw, remembered in batches:
+            means.add({"update": update(learner, config, draw(), learning_rate, remembered)})
         num_updates += len(batches)
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):

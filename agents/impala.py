@@ -12,6 +12,7 @@ on the unroll before; V-trace corrects for the difference.
 | a gradient step on part of an unroll  | Section 4.2        | `update`                         |
 | an unroll under an older policy       | Section 3          | `collect`                        |
 | acting and learning side by side      | Section 3          | `train`                          |
+| LSTM, last action and reward          | Figure 3           | `suite.recurrence`, `lstm_size`  |
 
 One process: a second thread acts and steps the simulator, with buffers and weights of its own; the
 two meet at the end of every unroll. Unroll k is collected under the weights after `k - policy_lag`
@@ -32,6 +33,9 @@ Deviations from the paper, and details it leaves open:
 7. Initial weights are not stated: truncated normal as in the authors' library (Sonnet).
 8. Actions are the argmax of logits plus Gumbel noise, or mean plus deviation times normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
+9. With an LSTM, an unroll carries the memory with which it began, and the learner goes on from it
+   with weights of its own. State, last action and last reward are 0 when an episode begins; the
+   authors' code zeroes the state alone (scalable_agent@6c0c8a7:experiment.py:219-221).
 """
 
 import copy
@@ -56,12 +60,13 @@ from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
 from suite.journal import Journal
 from suite.moments import RunningMoments
-from suite.networks import FrameLayers, Trunk, join_steps, prepare
+from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel, normal
 from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Recorder, Stopwatch
+from suite.recurrence import Memory
 from suite.session import Session, of_one_seed, train_in_turn
 from suite.settings import check_shape, require
 from suite.unrolls import Transitions, Unroll
@@ -114,6 +119,11 @@ class Config(UnrollConfig):
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     convolutions: Literal["shallow", "deep", "rllib"] = "shallow"
     """Layers for uint8 frames: the paper's shallow or deep (residual) network, or RLlib's."""
+    lstm_size: Whole = 0
+    """Units of an LSTM between the last hidden layer and the heads (the paper: 256); 0: none."""
+    lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
+    """Inputs of the LSTM: the last hidden layer alone, or also the last action and the last reward,
+    clipped to [-1, 1] (the paper)."""
     frame_divisor: Positive = 255.0
     """Divisor of frames before the first layer; 1 leaves them in 0 to 255."""
     initialisation: Literal["truncated_normal", "orthogonal", "cleanba", "glorot_uniform"] = (
@@ -354,6 +364,8 @@ class ActorCritic(nn.Module):
             kernel_scheme="lecun_normal" if scheme == "cleanba" else None,
             gain=config.hidden_gain,
             activation=config.activation,
+            lstm_size=config.lstm_size,
+            lstm_actions_of=spaces if config.lstm_inputs == "action_and_reward" else None,
         )
         self.log_stds: Tensor | None = None
         if spaces.continuous:
@@ -363,9 +375,24 @@ class ActorCritic(nn.Module):
     def forward(
         self, obs: Float[Tensor, "B ..."]
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
-        """Return logits (or means of continuous actions) and values."""
+        """Return logits (or means of continuous actions) and values of a feed-forward network."""
         outputs = self.actor(obs)
         return outputs[:, :-1], outputs[:, -1]
+
+    def step(
+        self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N A"], Float[Tensor, "N M"]]:
+        """Return logits (or means) of one step, and the memory after it."""
+        outputs, memory = self.actor.step(obs, memory)
+        return outputs[:, :-1], memory
+
+    def unroll(
+        self, batch: Transitions, memory: Float[Tensor, "N M"] | None
+    ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N"]]:
+        """Return logits (or means) and values of an unroll that began with a memory."""
+        past = batch.actions, batch.rewards, batch.valid
+        outputs = self.actor.unroll(batch.obs, memory, *past)
+        return outputs[..., :-1], outputs[..., -1]
 
 
 def evaluate_actions(
@@ -412,8 +439,12 @@ MOMENTS = ("target", "residual", "squared_target", "squared_residual", "num_rows
 
 
 def update(
-    learner: Learner, config: Config, batch: Transitions, learning_rate: float
-) -> Float[Tensor, " M"]:
+    learner: Learner,
+    config: Config,
+    batch: Transitions,
+    learning_rate: float,
+    memory: Float[Tensor, "N M"] | None = None,
+) -> Float[Tensor, " D"]:
     """Make one gradient step on one minibatch of an unroll (Section 4.2).
 
     Args:
@@ -421,15 +452,14 @@ def update(
         config: the run's settings.
         batch: the minibatch; `behaviour` holds the log-probabilities of its actions, `[T, N]`.
         learning_rate: step size of this update.
+        memory: what the policy that acted remembered before the minibatch; None: nothing.
 
     Returns:
         `METRICS` and `MOMENTS`, on the learner's device.
     """
     valid, num_rows = batch.valid, batch.valid.sum().clamp(min=1)
-    outputs, values = learner.network(join_steps(batch.obs))
-    outputs = outputs.unflatten(0, batch.obs.shape[:2])[:-1]
-    values = values.unflatten(0, batch.obs.shape[:2])  # [T + 1, N]
-    log_probs, entropies = evaluate_actions(outputs, learner.network.log_stds, batch.actions)
+    outputs, values = learner.network.unroll(batch, memory)  # [T + 1, N, A], [T + 1, N]
+    log_probs, entropies = evaluate_actions(outputs[:-1], learner.network.log_stds, batch.actions)
     log_rhos = (log_probs.detach() - batch.behaviour).where(valid > 0, 0.0)
     returns = vtrace_from_importance_weights(
         log_rhos,
@@ -495,6 +525,8 @@ class Collected:
     """One unroll, with facts of its collection for the learner."""
 
     unroll: Unroll
+    memory: Tensor
+    """What the policy that acted remembered before it, `[N, M]`."""
     log_stds: Tensor | None = None
     """Log deviations of the policy that acted."""
     version: int = 0
@@ -532,6 +564,8 @@ class Actor:
     """The seed's action noise."""
     obs: Tensor
     """Observations to act on next, `[N, *obs]`: the last ones of the previous unroll."""
+    memory: Tensor
+    """What the policy remembers of the unfinished episodes, `[N, M]`."""
     observation_clip: float
     """Bound of a normalised observation's components."""
     obs_moments: RunningMoments | None = None
@@ -570,7 +604,8 @@ def make_actor(config: Config, env: Any, obs: Tensor) -> Actor:
     network = make_network(config, env.spaces, device).requires_grad_(False)
     cuda_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     weights, clip = FlatWeights(network), config.observation_clip
-    return Actor(network, weights, env, generator, obs, clip, cuda_stream=cuda_stream)
+    memory = network.actor.begin(config.num_envs)
+    return Actor(network, weights, env, generator, obs, memory, clip, cuda_stream=cuda_stream)
 
 
 @torch.no_grad()
@@ -583,9 +618,10 @@ def collect(actor: Actor, collected: Collected) -> None:
     with nullcontext() if actor.cuda_stream is None else torch.cuda.stream(actor.cuda_stream):
         noise = draw_noise(actor.generator, network, unroll.actions.shape[:2])
         obs = unroll.obs[0].copy_(actor.obs)
+        memory = collected.memory.copy_(actor.memory)
         clock.start()
         for t in range(len(unroll.actions)):
-            outputs, _ = network(obs)
+            outputs, memory = network.step(obs, memory)
             actions = act(outputs, network.log_stds, noise[t])
             env.send(actions.cpu().numpy()[None])
             clock.lap("acting")
@@ -597,7 +633,9 @@ def collect(actor: Actor, collected: Collected) -> None:
                 collected.ends.append((actor.env_steps, step))
             dones = step.terminations[0] | step.truncations[0]
             obs = actor.store_obs(unroll, t + 1, step.obs[0], ~dones)
+            memory = network.actor.remember(memory, actions, step.rewards[0], step.valid[0])
             clock.lap("environment")
+        actor.memory.copy_(memory)
         if actor.cuda_stream is not None:
             actor.cuda_stream.synchronize()
     actor.obs, collected.env_steps = obs, actor.env_steps
@@ -606,7 +644,9 @@ def collect(actor: Actor, collected: Collected) -> None:
     actor.finished_at = time.perf_counter()
 
 
-def policy_of(config: Config, network: ActorCritic, obs_moments: RunningMoments | None) -> Decide:
+def policy_of(
+    config: Config, network: ActorCritic, obs_moments: RunningMoments | None, memory: Memory
+) -> Decide:
     """Return a function from observations to actions in [-1, 1], for scores and for `load`."""
 
     @torch.no_grad()
@@ -615,13 +655,17 @@ def policy_of(config: Config, network: ActorCritic, obs_moments: RunningMoments 
             obs = obs_moments.standardise(obs, config.observation_clip)
         inputs = prepare(obs, network.actor.device, 1 / config.frame_divisor)
         noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
-        actions = act(network(inputs)[0], network.log_stds, noise)
+        choose = partial(act, log_stds=network.log_stds, noise=noise)
+        actions = memory.act(inputs, choose)
         return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
 
     return decide
 
 
-ACTING = ("convolutions", "frame_divisor", "hidden_sizes", "activation", "observation_clip")
+ACTING = (
+    *("convolutions", "frame_divisor", "hidden_sizes", "activation"),
+    *("lstm_size", "lstm_inputs", "observation_clip"),
+)
 """Settings that rebuild a policy, beside task and protocol."""
 
 
@@ -632,7 +676,8 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
     network.load_state_dict(weights)
-    return Policy(config.find_task(), spaces, policy_of(config, network, moments))
+    memory = Memory(network)
+    return Policy(config.find_task(), spaces, policy_of(config, network, moments, memory), memory)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -644,9 +689,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = Session(config, recorder, stride=config.unroll_rows)
     env, device, clock = session.env, session.device, recorder.clock
     learner = make_learner(config, env.spaces, device)
+    memory = Memory(learner.network)  # of evaluations
     room = partial(Unroll, env.spaces, config.num_envs, config.unroll_length, device)
     options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
-    unrolls = [Collected(room(**options)) for _ in range(2 if config.policy_lag else 1)]
+    blank = partial(learner.network.actor.begin, config.num_envs)
+    unrolls = [Collected(room(**options), blank()) for _ in range(2 if config.policy_lag else 1)]
     actor = make_actor(config, env, unrolls[0].unroll.put_obs(0, env.reset()[0]))
     # Weights after 0, 1, 2, ... unrolls; the oldest of those kept acts next.
     versions: deque[tuple[int, Tensor]] = deque(maxlen=max(config.policy_lag, 1))
@@ -659,8 +706,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         actor.load(*versions[0])
 
     renew(0)
-    state = {"learner": learner, "stream": actor.generator, "updates": updates}
-    journal = Journal(recorder, env, {**state, "versions": versions})
+    state = {"learner": learner, "stream": actor.generator, "memory": actor.memory}
+    journal = Journal(recorder, env, {**state, "updates": updates, "versions": versions})
     k, env_steps, first_step, num_updates, reward_sum, lag = journal.resume(0, 0, 0, 0, 0.0, 0)
     actor.load(*versions[0])
     actor.begin(unrolls[k % len(unrolls)].unroll, env_steps, learner.obs_moments)
@@ -670,8 +717,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.start()
         while True:
             gained = env_steps - first_step
-            policy = policy_of(config, learner.network, learner.obs_moments)
-            session.evaluate_if_due(env_steps, gained, of_one_seed(policy))
+            policy = policy_of(config, learner.network, learner.obs_moments, memory)
+            session.evaluate_if_due(env_steps, gained, of_one_seed(policy), memory)
             if session.log_is_due(env_steps, gained):
                 columns = describe(updates, config.learning_rate_at(first_step), lag)
                 norm = learner.optimiser.weights.norm()
@@ -696,8 +743,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
             collection = None if pausing else actor_thread.submit(collect, actor, following)
 
             learning_rate = config.learning_rate_at(first_step)
-            for batch in newest.transitions(config).minibatches(config.num_minibatches):
-                updates.append(update(learner, config, batch, learning_rate))
+            batches = newest.transitions(config).minibatches(config.num_minibatches)
+            memories = newest.memory.chunk(config.num_minibatches)
+            for batch, first_memory in zip(batches, memories, strict=True):
+                updates.append(update(learner, config, batch, learning_rate, first_memory))
             num_updates += config.num_minibatches
             learner.obs_moments = newest.obs_moments
             clock.lap("learning")

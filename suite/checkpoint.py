@@ -11,6 +11,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.files import write_atomically, write_json
+from suite.recurrence import Memory
 from suite.settings import ConfigT, UsageError, by_todays_names, younger_settings
 from suite.tasks import Task
 from suite.vector_env import Spaces
@@ -25,33 +26,63 @@ Decide = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
 class Policy:
     """A trained policy: call it with observations, get actions.
 
+    A recurrent one remembers its episodes: call `reset` before the first observations, and say with
+    the later ones which rewards the last actions gave, and where an episode begins.
+
+        policy.reset()
+        actions = policy(obs)
+        ...
+        actions = policy(obs, rewards=rewards, starts=starts)
+
     Args:
         task: the task it was trained on.
         spaces: shapes and bounds of that task.
         decide: the agent's own rule.
+        memory: what the rule remembers; None: nothing.
     """
 
-    def __init__(self, task: Task, spaces: Spaces, decide: Decide) -> None:
-        self.task = task
+    def __init__(
+        self, task: Task, spaces: Spaces, decide: Decide, memory: Memory | None = None
+    ) -> None:
+        self.task, self.memory = task, memory
         self._spaces, self._decide = spaces, decide
         if spaces.continuous:
             self._low, high = np.array([spaces.low, spaces.high], dtype=np.float32)
             self._half_range = (high - self._low) / 2
 
-    def act(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+    def reset(self) -> None:
+        """Forget: the next observations are the first of their episodes."""
+        if self.memory is not None:
+            self.memory.forget()
+
+    def act(
+        self,
+        obs: np.ndarray,
+        generator: np.random.Generator | None = None,
+        *,
+        rewards: np.ndarray | None = None,
+        starts: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Return actions for `VectorEnv.step`: numbers `[...]`, or `[..., A]` in [-1, 1].
 
         Args:
             obs: one observation or any batch of them.
             generator: random numbers to draw from the policy; None: take its mode.
+            rewards: those of the last actions, for a recurrent policy; None: 0.
+            starts: whether an observation is the first of its episode, for a recurrent policy;
+                None: those after `reset` are, and no others.
         """
         obs, shape = np.asarray(obs), self._spaces.obs_shape
+        if self.memory is not None:
+            self.memory.note(rewards, starts)
         actions = self._decide(obs.reshape(-1, *shape), generator)
         return actions.reshape((*obs.shape[: obs.ndim - len(shape)], *actions.shape[1:]))
 
-    def __call__(self, obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+    def __call__(
+        self, obs: np.ndarray, generator: np.random.Generator | None = None, **noted: Any
+    ) -> np.ndarray:
         """Return actions in the units of the task's action space; see `act`."""
-        actions = self.act(obs, generator)
+        actions = self.act(obs, generator, **noted)
         if not self._spaces.continuous:
             return actions
         return self._low + (actions + 1) * self._half_range

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from suite.randomness import environment_seeds
+from suite.recurrence import Memory
 from suite.tasks import Task
 from suite.vector_env import VectorEnv
 
@@ -17,6 +18,7 @@ def evaluate(
     *,
     episodes: int = 10,
     stream: str = "evaluation",
+    memory: Memory | None = None,
 ) -> np.ndarray:
     """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`.
 
@@ -30,13 +32,18 @@ def evaluate(
         env_steps: training steps so far; part of the random stream's name.
         episodes: environments per seed, each of which plays one episode.
         stream: name of the random stream that seeds the simulators.
+        memory: what `act` remembers of its episodes; it begins empty. None: nothing.
     """
     env = VectorEnv(task, environment_seeds(seeds, episodes, stream, env_steps))
     episode_returns = np.full((len(seeds), episodes), np.nan)
     done = np.zeros(episode_returns.shape, dtype=bool)
     obs = env.reset()
+    if memory is not None:
+        memory.forget()
     while not done.all():
         step = env.step(act(obs))
+        if memory is not None:
+            memory.note(step.rewards, ~step.valid)
         first_ends = step.episode_ends & ~done
         episode_returns[first_ends] = step.episode_returns[first_ends]
         done |= step.episode_ends

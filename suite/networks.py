@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from suite.affine import Layers, affine, perceptrons
 from suite.initialisation import Scheme, draw_kernel, draw_layer
+from suite.recurrence import Core
+from suite.vector_env import Spaces
 
 Heads = Sequence[tuple[int, float]]
 """Width of each output, and gain of its initial weights; heads share all layers but the last."""
@@ -52,6 +54,8 @@ class Trunk(nn.Module):
         head_scheme: scheme of the last layer's initial weights; default: `scheme`.
         gain: gain of the initial weights of all layers but the last.
         activation: activation between the layers for vector observations.
+        lstm_size: units of an LSTM before the heads; 0: none, the network is feed-forward.
+        lstm_actions_of: see `suite.recurrence.Core`.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class Trunk(nn.Module):
         head_scheme: Scheme | None = None,
         gain: float = 1.0,
         activation: Literal["tanh", "relu"] = "relu",
+        lstm_size: int = 0,
+        lstm_actions_of: Spaces | None = None,
     ) -> None:
         super().__init__()
         self.kernels, self.kernel_biases = nn.ParameterList(), nn.ParameterList()
@@ -85,10 +91,13 @@ class Trunk(nn.Module):
             num_features = shapes[-1][0] * math.prod(space)
             sizes, activation = [num_features, frame_layers.width], "relu"
         for weight, bias in draw_perceptron(
-            generator, sizes, heads, scheme, gain, head_scheme, kernel_area=area
+            generator, sizes, heads, scheme, gain, head_scheme, area, lstm_size or sizes[-1]
         ):
             self.weights.append(weight)
             self.biases.append(bias)
+        self.core: Core | None = None
+        if lstm_size:
+            self.core = Core(sizes[-1], lstm_size, generator, scheme, lstm_actions_of)
         self._activation = torch.tanh if activation == "tanh" else torch.relu
         # a ParameterList costs microseconds an access
         self._kernels = list(zip(self.kernels, self.kernel_biases, strict=True))
@@ -108,6 +117,8 @@ class Trunk(nn.Module):
             obs: a batch of observations, as `prepare` returns them.
             actions: M actions on each observation, for a network of pairs; outputs: `[M, B, O]`.
         """
+        if self.core is not None:
+            raise ValueError("a recurrent network needs its memory: call step or unroll")
         features = (obs if self._convolve is None else self._convolve(obs)).flatten(1)
         weight, bias = self._layers[0]
         if actions is None:
@@ -118,6 +129,51 @@ class Trunk(nn.Module):
         for weight, bias in self._layers[1:]:
             hidden = affine(bias, self._activation(hidden), weight)
         return hidden if actions is None else hidden.unflatten(0, actions.shape[:2])
+
+    def begin(self, number: int) -> Float[Tensor, "N M"]:
+        """Return the memory with which a number of episodes begins."""
+        size = 0 if self.core is None else self.core.memory_size
+        return torch.zeros(number, size, device=self.device)
+
+    def step(
+        self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N O"], Float[Tensor, "N M"]]:
+        """Return the outputs of one step of N environments, and the memory for `remember`."""
+        if self.core is None:
+            return self(obs), memory
+        hidden, memory = self.core.step(self._features(obs), memory)
+        weight, bias = self._layers[-1]
+        return affine(bias, hidden, weight), memory
+
+    def remember(
+        self, memory: Float[Tensor, "N M"], actions: Any, rewards: np.ndarray, valid: np.ndarray
+    ) -> Float[Tensor, "N M"]:
+        """Return the memory after the outcome of a step; see `suite.recurrence.Core.remember`."""
+        return memory if self.core is None else self.core.remember(memory, actions, rewards, valid)
+
+    def unroll(
+        self,
+        obs: Float[Tensor, "R N ..."],
+        memory: Float[Tensor, "N M"] | None,
+        actions: Tensor,
+        rewards: Float[Tensor, "T N"],
+        valid: Float[Tensor, "T N"],
+    ) -> Float[Tensor, "R N O"]:
+        """Return the outputs of R steps of N environments; see `suite.recurrence.Core.unroll`."""
+        joined = join_steps(obs)
+        if self.core is None:
+            return self(joined).unflatten(0, obs.shape[:2])
+        features = self._features(joined).unflatten(0, obs.shape[:2])
+        hidden = self.core.unroll(features, memory, actions, rewards, valid)
+        weight, bias = self._layers[-1]
+        return affine(bias, hidden.flatten(0, 1), weight).unflatten(0, obs.shape[:2])
+
+    def _features(self, obs: Tensor) -> Float[Tensor, "B F"]:
+        """Return the outputs of the last hidden layer."""
+        hidden = (obs if self._convolve is None else self._convolve(obs)).flatten(1)
+        for weight, bias in self._layers[:-1]:
+            hidden = self._activation(affine(bias, hidden, weight))
+        return hidden
 
     def _plain(self, hidden: Tensor) -> Tensor:
         for (kernel, bias), (stride, padding) in zip(self._kernels, self._steps, strict=True):
@@ -170,6 +226,7 @@ def draw_perceptron(
     gain: float,
     head_scheme: Scheme | None = None,
     kernel_area: int = 1,
+    head_inputs: int | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Draw a perceptron layer by layer: weights `[in, out]` and biases `[out]`, float32.
 
@@ -181,12 +238,14 @@ def draw_perceptron(
         gain: gain of the initial weights of hidden layers.
         head_scheme: scheme of the last layer; default: `scheme`.
         kernel_area: of the hidden layers, see `draw_weight`.
+        head_inputs: inputs of the last layer; default: the last hidden layer's outputs.
     """
     layers = [
         draw_layer(generator, fan_in, [(width, gain)], scheme, kernel_area)
         for fan_in, width in pairwise(sizes)
     ]
-    return [*layers, draw_layer(generator, sizes[-1], heads, head_scheme or scheme)]
+    fan_in = sizes[-1] if head_inputs is None else head_inputs
+    return [*layers, draw_layer(generator, fan_in, heads, head_scheme or scheme)]
 
 
 class StackedPerceptrons(nn.Module):

@@ -15,6 +15,7 @@ from suite.evaluation import evaluate
 from suite.hardware import find_device, use_threads
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, has_passed, refuse_finished, status_of
+from suite.recurrence import Memory
 from suite.settings import Preset
 from suite.vector_env import VectorEnv
 
@@ -63,17 +64,25 @@ class Session:
         """Return whether it is time for a row of `updates.csv`."""
         return self.is_due(self._config.log_interval, env_steps, gained)
 
-    def evaluate_if_due(self, env_steps: int, gained: int, act: Act) -> None:
-        """Score the policies by the run's rule, if an evaluation is due."""
+    def evaluate_if_due(
+        self, env_steps: int, gained: int, act: Act, memory: Memory | None = None
+    ) -> None:
+        """Score the policies by the run's rule, if an evaluation is due; see `score`."""
         config = self._config
         if config.evaluation_rule == "training":
             return
         if self.is_due(config.evaluation_interval, env_steps, gained):
-            self._recorder.evaluation(env_steps, self.score(env_steps, act))
+            self._recorder.evaluation(env_steps, self.score(env_steps, act, memory))
             self._recorder.clock.lap("evaluation")
 
-    def score(self, env_steps: int, act: Act) -> np.ndarray:
-        """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`."""
+    def score(self, env_steps: int, act: Act, memory: Memory | None = None) -> np.ndarray:
+        """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
+
+        Args:
+            env_steps: training steps so far.
+            act: the policies.
+            memory: what they remember of their episodes; None: nothing.
+        """
         config, generators = self._config, None
         if config.evaluation_rule == "sampled":
             generators = [stream(seed, "evaluation actions", env_steps) for seed in config.seeds]
@@ -83,6 +92,7 @@ class Session:
             config.seeds,
             env_steps,
             episodes=config.evaluation_episodes,
+            memory=memory,
         )
 
     def save_policies(

@@ -61,12 +61,15 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
 
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"initialisation": "orthogonal"},
-    "acer": {"observation_clip": 10.0},
+    "acer": {"observation_clip": 10.0, "lstm_size": 0},
     "acer_continuous": {
         **{"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
         "observation_clip": 10.0,
     },
-    "impala": {"drop_last_row": False, "observation_clip": 10.0},
+    "impala": {
+        **{"drop_last_row": False, "observation_clip": 10.0},
+        **{"lstm_size": 0, "lstm_inputs": "action_and_reward"},
+    },
     "sac": {"separate_heads": True},
 }
 """Settings that an agent got after its first records, and the values that those ran with.

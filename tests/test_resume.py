@@ -110,12 +110,15 @@ CASES: dict[str, tuple[Any, Any]] = {
     "a2c, frames": (a2c, replace(A2C, **FRAMES, convolutions="a3c", shared_trunk=True)),
     "impala": (impala, IMPALA),
     "impala, in turns": (impala, replace(IMPALA, policy_lag=0, evaluation_rule="sampled")),
-    "impala, far behind, adam": (impala, replace(IMPALA, policy_lag=3, optimiser="adam")),
+    "impala, far behind, adam, recurrent": (
+        impala,
+        replace(IMPALA, policy_lag=3, optimiser="adam", lstm_size=6),
+    ),
     "impala, continuous, normalised": (
         impala,
         replace(IMPALA, task="Pendulum-v1", normalise_observations=True),
     ),
-    "acer, normalised": (acer, replace(ACER, normalise_observations=True)),
+    "acer, normalised, recurrent": (acer, replace(ACER, normalise_observations=True, lstm_size=6)),
     "acer, frames": (acer, replace(ACER, **FRAMES, convolutions="a3c")),
     "acer, continuous": (acer_continuous, ACER_CONTINUOUS),
     "acer, continuous, learned deviation, normalised": (
@@ -266,7 +269,11 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "case", ["sac, two seeds", "a2c, normalised", "impala", "acer, normalised", "acer, continuous"]
+    "case",
+    [
+        *("sac, two seeds", "a2c, normalised", "impala", "acer, normalised, recurrent"),
+        "acer, continuous",
+    ],
 )
 def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
     case: str, tmp_path: Path

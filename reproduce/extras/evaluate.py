@@ -55,6 +55,7 @@ def evaluate_run(
         0,
         episodes=episodes,
         stream="evaluate",
+        memory=policy.memory,
     )[0]
     mean, low, high = float(episode_returns.mean()), None, None
     if episodes > 1:
@@ -93,10 +94,12 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
     task = policy.task
     env = VectorEnv(task, environment_seeds([seed], 1, "evaluate", 0), render=True)
     obs, frames, over = env.reset(), [], False
+    rewards = starts = None
     while not over:
         frames.append(env.render()[0, 0])
-        step = env.step(policy.act(obs))
+        step = env.step(policy.act(obs, rewards=rewards, starts=starts))
         obs, over = step.obs, bool(step.episode_ends.all())
+        rewards, starts = step.rewards, ~step.valid
     rate: dict[str, Any] = {"fps": frames_per_second}
     if video.suffix == ".gif":
         rate = {"duration": 1000 / frames_per_second}  # milliseconds

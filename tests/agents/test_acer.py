@@ -24,7 +24,8 @@ from suite.optimisers import FlatWeights
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Outcomes, Transitions, UnrollReplay
-from suite.vector_env import Spaces, Step
+from suite.vector_env import Spaces, Step, VectorEnv
+from tests.slow_lstm import slow_unroll
 
 CPU = torch.device("cpu")
 TINY = acer.Config(
@@ -328,13 +329,23 @@ def make_exact(module: ModuleType, config: Any, network: Any) -> tuple[Any, Any]
     return module.Learner(network, average, exact, None), exact
 
 
-def slow_gradient(config: Any, network: Any, average: Any, batch: Any) -> Tensor:
+def slow_outputs(network: Any, average: Any, batch: Any, memory: Tensor) -> list[Tensor]:
+    """Logits, Q and the average policy's logits; an LSTM's episode by episode."""
+    num_envs = batch.rewards.shape[1]
+    if memory.shape[1]:
+        ours, theirs = (slow_unroll(each, None, memory, batch) for each in (network.actor, average))
+        return [*ours.chunk(2, -1), theirs.chunk(2, -1)[0]]
+    obs = batch.obs.flatten(0, 1)
+    logits, q_values = network(obs)
+    outputs = logits, q_values, average(obs)[:, : logits.shape[-1]]
+    return [each.unflatten(0, (-1, num_envs)) for each in outputs]
+
+
+def slow_gradient(config: Any, network: Any, average: Any, batch: Any, memory: Any) -> Tensor:
     """The gradient of one update, row by row from the paper's equations, by autograd."""
     steps, num_envs = batch.rewards.shape
-    obs = batch.obs.flatten(0, 1)
-    logits, q_values = (x.unflatten(0, (-1, num_envs)) for x in network(obs))
+    logits, q_values, average_logits = slow_outputs(network, average, batch, memory)
     num_actions = logits.shape[-1]
-    average_logits = average(obs)[:, :num_actions].unflatten(0, (-1, num_envs))
     values = (logits.softmax(-1) * q_values).sum(-1).detach()
     num_rows = batch.valid.sum() if config.loss_reduction == "mean" else 1.0
     loss = torch.zeros((), dtype=torch.float64)
@@ -385,8 +396,14 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any) -> Tensor
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def check_update(module: ModuleType, **settings: Any) -> None:
-    """Fail unless the module's update is what the paper's equations say."""
+def check_update(module: ModuleType, carried: bool = True, **settings: Any) -> None:
+    """Fail unless the module's update is what the paper's equations say.
+
+    Args:
+        module: `acer`, or a version of it.
+        carried: whether an LSTM goes on from a state, or begins with 0.
+        settings: what differs from the standard.
+    """
     standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
     standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
     config = replace(TINY, **(standard | settings))
@@ -396,9 +413,11 @@ def check_update(module: ModuleType, **settings: Any) -> None:
     learner, exact = make_exact(module, own, network)
     before = exact.weights.vector.clone()
     average = [p.clone() for p in learner.average_policy.parameters()]
-    expected = slow_gradient(config, network, learner.average_policy, batch)
+    memory = torch.randn(4, 2 * config.lstm_size, generator=torch.Generator().manual_seed(5))
+    memory = memory.double() * carried
+    expected = slow_gradient(config, network, learner.average_policy, batch, memory)
     norm = expected.norm()
-    metrics = module.update(learner, own, batch, 0.1)
+    metrics = module.update(learner, own, batch, 0.1, memory if carried else None)
     assert metrics[-1] == pytest.approx(float(norm))
     if config.max_gradient_norm is not None:
         expected = expected * min(1.0, config.max_gradient_norm / float(norm))
@@ -422,6 +441,8 @@ UPDATES: list[dict[str, Any]] = [
     {"shared_trunk": False, "time_limit_is_terminal": True},
     {"max_gradient_norm": 0.01},
     {"max_gradient_norm": None},
+    {"lstm_size": 5, "activation": "tanh"},
+    {"lstm_size": 5, "activation": "tanh", "carried": False, "statistics": "logits"},
 ]
 
 
@@ -527,9 +548,10 @@ def test_on_policy_with_one_q_for_all_actions_it_is_a2c() -> None:
     torch.testing.assert_close(exact.seen[: len(expected)], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_ignored_rows_change_nothing() -> None:
+@pytest.mark.parametrize("lstm_size", [0, 6])
+def test_ignored_rows_change_nothing(lstm_size: int) -> None:
     """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
-    config = replace(TINY, unroll_length=8)
+    config = replace(TINY, unroll_length=8, lstm_size=lstm_size)
     outcomes = []
     for scramble in (False, True):
         batch, learner = random_batch(config, 5), acer.make_learner(config, CONTROL, CPU)
@@ -783,8 +805,10 @@ def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
         assert first != third
 
 
-def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lstm_size", [0, 6])
+def test_seeds_of_one_command_are_those_trained_alone(lstm_size: int, tmp_path: Path) -> None:
     flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=500", "--num-envs=4"]
+    flags += [f"--lstm-size={lstm_size}", "--shared-trunk"]
     assert acer.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
     assert acer.main([*flags, "--seeds", "2", f"--out={tmp_path / 'alone'}"]) == 0
     for name in ("episodes.csv", "policy.safetensors"):
@@ -823,6 +847,7 @@ SETTINGS: dict[str, Any] = {
     "entropy_coef": 0.1,
     "loss_reduction": "sum",
     "hidden_sizes": (8, 8, 8),
+    "lstm_size": 5,
     "activation": "relu",
     "shared_trunk": False,
     "hidden_gain": 1.0,
@@ -873,7 +898,7 @@ def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
         assert policy.task.protocol == protocol
         frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
         prepared = torch.from_numpy(frames / 255).float()
-        expected = learner.network.policy(prepared).argmax(-1)
+        expected = learner.network(prepared)[0].argmax(-1)
         torch.testing.assert_close(torch.from_numpy(policy.act(frames)), expected)
 
 
@@ -884,11 +909,47 @@ def test_a_saved_policy_acts_like_the_learner(shared_trunk: bool, tmp_path: Path
     learner, recorder = train(config, tmp_path)
     policy = agents.load_policy(recorder.seed_directories[0])
     obs = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    logits = learner.network.policy(torch.from_numpy(obs).flatten(0, 1)).detach()
+    logits = learner.network(torch.from_numpy(obs).flatten(0, 1))[0].detach()
     np.testing.assert_array_equal(policy(obs).flatten(), logits.argmax(-1))
     assert policy(obs[0, 0], np.random.default_rng(1)).shape == ()
     draws = policy(np.tile(obs[0, 0], (20_000, 1)), np.random.default_rng(1))
     assert draws.mean() == pytest.approx(logits[0].softmax(-1)[1].item(), abs=0.015)
+
+
+def test_a_recurrent_policy_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest unroll begins with the actor's state: before any update it is on policy.
+
+    The first of its updates gives the very probabilities that it was acted with, over ends and from
+    unroll to unroll; an unroll from replay begins with 0. The saved policy acts so as well.
+    """
+    update, gaps, replayed = acer.update, [], []
+
+    def checked(learner: Any, config: Any, batch: Any, rate: float, memory: Any) -> Tensor:
+        with torch.no_grad():
+            logits, _ = learner.network.unroll(batch, memory)
+        gap = (logits[:-1].log_softmax(-1) - batch.behaviour).abs().amax(-1)[batch.valid > 0]
+        (replayed if memory is None else gaps).append(gap.max().item())
+        return update(learner, config, batch, rate, memory)
+
+    monkeypatch.setattr(acer, "update", checked)
+    config = replace(TINY, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01)
+    learner, recorder = train(config, tmp_path)
+    assert len(gaps) > 15
+    assert max(gaps) < 1e-5
+    assert min(replayed) > 1e-4
+    network, policy = learner.network, agents.load_policy(recorder.seed_directories[0])
+    env = VectorEnv(policy.task, np.array([[3, 4, 5]]))
+    obs, memory, starts = env.reset(), network.actor.begin(3), None
+    for _ in range(60):
+        with torch.no_grad():
+            logits, memory = network.step(torch.from_numpy(obs[0]), memory)
+        actions = policy.act(obs, starts=starts)
+        assert torch.equal(torch.from_numpy(actions[0]), logits.argmax(-1))
+        step = env.step(actions)
+        memory = network.actor.remember(memory, actions[0], step.rewards[0], step.valid[0])
+        obs, starts = step.obs, ~step.valid
 
 
 def test_evaluation_may_be_deterministic(tmp_path: Path) -> None:
@@ -934,6 +995,8 @@ def test_replay_settings_that_contradict_each_other_are_refused() -> None:
         replace(TINY, online_updates=False, replay_ratio=0.0)
     with pytest.raises(UsageError, match=r"must be whole, not 0\.5"):
         replace(TINY, replay_count="fixed", replay_ratio=0.5)
+    with pytest.raises(UsageError, match="lstm_size needs shared_trunk"):
+        replace(TINY, lstm_size=8, shared_trunk=False)
 
 
 def test_presets_state_their_sources_settings() -> None:
@@ -962,7 +1025,9 @@ def test_presets_state_their_sources_settings() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [{}, {"normalise_observations": True}, {"task": "Pong-v5"}])
+@pytest.mark.parametrize(
+    "settings", [{"lstm_size": 6}, {"normalise_observations": True}, {"task": "Pong-v5"}]
+)
 def test_a_gpu_learns_what_the_cpu_learns(settings: dict[str, Any], tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after a few updates."""
     config = replace(TINY, env_steps=60, replay_start=0, **settings)

@@ -24,6 +24,7 @@ from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces, Step, VectorEnv
+from tests.slow_lstm import slow_unroll
 
 CPU = torch.device("cpu")
 TINY = impala.Config(
@@ -44,6 +45,7 @@ TINY = impala.Config(
 SWING = replace(TINY, task="Pendulum-v1", env_steps=1_000, evaluation_interval=500)
 CONTROL, SWINGING = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
 """Spaces with three discrete actions, and with two continuous dimensions."""
+RECURRENT = replace(TINY, lstm_size=6, num_minibatches=2)
 
 
 def train(config: impala.Config, directory: Path) -> tuple[impala.Learner, Recorder]:
@@ -379,7 +381,7 @@ def random_unroll(
         np.random.default_rng(seed),
         Unroll(spaces, num_envs, steps, CPU, keeps_outputs=True),
     )
-    collected = impala.Collected(unroll)
+    collected = impala.Collected(unroll, torch.zeros(num_envs, 0))
     for t in range(steps + 1):
         unroll.put_obs(t, rng.normal(size=(num_envs, *spaces.obs_shape)).astype(np.float32))
     unroll.behaviour[:] = torch.from_numpy(rng.normal(size=unroll.behaviour.shape))
@@ -397,20 +399,34 @@ def random_unroll(
 
 
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
-def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) -> None:
-    """The update's own gradient, along random directions in the space of all weights, float64."""
+@pytest.mark.parametrize("lstm_inputs", [None, "features", "action_and_reward"])
+def test_gradients_equal_finite_differences_with_targets_held(
+    spaces: Spaces, lstm_inputs: Any
+) -> None:
+    """The update's own gradient, along random directions in the space of all weights, float64.
+
+    With an LSTM, the loss differentiated goes through every episode of the unroll alone.
+    """
     config = replace(TINY, unroll_length=6, entropy_coef=0.1, loss_reduction="mean")
+    if lstm_inputs is not None:
+        config = replace(config, lstm_size=5, lstm_inputs=lstm_inputs)
     learner = impala.make_learner(config, spaces, CPU)
     network = learner.network.double()
     batch = random_unroll(config, spaces)[0].transitions(config)
     batch = Transitions(*(c.double() if c.is_floating_point() else c for c in batch))
     generator = torch.Generator().manual_seed(2)
+    size = network.actor.begin(0).shape[1]
+    memory = torch.randn(4, size, generator=generator, dtype=torch.float64)
+    inputs_of = spaces if lstm_inputs == "action_and_reward" else None
     held: list[impala.VTraceReturns] = []
 
     def loss() -> Tensor:
         """The loss as `update` has it, its targets those of the first call."""
-        outputs, values = network(batch.obs.flatten(0, 1))
-        outputs, values = outputs.unflatten(0, (7, 4))[:-1], values.unflatten(0, (7, 4))
+        if lstm_inputs is None:
+            heads = network.actor(batch.obs.flatten(0, 1)).unflatten(0, (7, 4))
+        else:
+            heads = slow_unroll(network.actor, inputs_of, memory, batch)
+        outputs, values = heads[:-1, :, :-1], heads[:, :, -1]
         log_probs, entropies = impala.evaluate_actions(outputs, network.log_stds, batch.actions)
         if not held:
             held.append(
@@ -434,7 +450,7 @@ def test_gradients_equal_finite_differences_with_targets_held(spaces: Spaces) ->
 
     learner.optimiser = Spy()  # type: ignore[assignment]
     loss()
-    impala.update(learner, config, batch, 1e-3)
+    impala.update(learner, config, batch, 1e-3, memory)
     parameters = list(network.parameters())
     for _ in range(4):
         directions = [
@@ -675,15 +691,20 @@ def test_the_lag_is_exactly_what_is_asked(
     )
 
 
+@pytest.mark.parametrize("lstm_size", [0, 6])
 def test_without_a_lag_the_data_are_on_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lstm_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lag 0: every importance weight is 1 to rounding. Lag 1: only those of the first unroll."""
+    """Lag 0: every importance weight is 1 to rounding. Lag 1: only those of the first unroll.
+
+    So the learner's LSTM sees what the actor's saw, across ends and from unroll to unroll.
+    """
     trace = Trace(monkeypatch)
-    train(replace(TINY, policy_lag=0), tmp_path / "0")
+    config = replace(TINY, lstm_size=lstm_size)
+    train(replace(config, policy_lag=0), tmp_path / "0")
     assert trace.rhos == pytest.approx([1.0] * len(trace.rhos), abs=1e-5)
     trace = Trace(monkeypatch)
-    train(TINY, tmp_path / "1")
+    train(config, tmp_path / "1")
     assert trace.rhos[0] == pytest.approx(1.0, abs=1e-5)
     assert min(trace.rhos[1:]) > 1.0 + 1e-4
 
@@ -714,12 +735,13 @@ def recorded(recorder: Recorder) -> list[bytes]:
     return [(recorder.seed_directories[0] / name).read_bytes() for name in RECORDED]
 
 
-@pytest.mark.parametrize("policy_lag", [1, 2])
+@pytest.mark.parametrize(("policy_lag", "lstm_size"), [(1, 6), (2, 0)])
 def test_timing_changes_no_bit(
-    policy_lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy_lag: int, lstm_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow learner, a slow actor, or one after the other in one thread: the same bytes."""
-    config = replace(TINY, policy_lag=policy_lag, num_minibatches=2, normalise_observations=True)
+    config = replace(TINY, policy_lag=policy_lag, lstm_size=lstm_size, num_minibatches=2)
+    config = replace(config, normalise_observations=True)
     expected = recorded(train(config, tmp_path / "plain")[1])
     update, recv = impala.update, VectorEnv.recv
 
@@ -773,8 +795,9 @@ def test_the_same_command_gives_the_same_bytes(config: impala.Config, tmp_path: 
     assert all(a != b for a, b in zip(recorded(one), recorded(other), strict=True))
 
 
-def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
-    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=700"]
+@pytest.mark.parametrize("lstm_size", [0, 6])
+def test_seeds_of_one_command_are_those_trained_alone(lstm_size: int, tmp_path: Path) -> None:
+    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=700", f"--lstm-size={lstm_size}"]
     assert impala.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
     assert impala.main([*flags, "--seeds", "2", f"--out={tmp_path / 'alone'}"]) == 0
     for name in ("episodes.csv", "policy.safetensors"):
@@ -888,8 +911,9 @@ def test_the_last_row_can_be_the_bootstrap_alone() -> None:
     unroll.outcomes.rewards[:] = np.arange(config.unroll_length)[:, None]
     unroll.outcomes.valid[:] = True
     unroll.actions.zero_()
-    whole = impala.Collected(unroll).transitions(replace(config, drop_last_row=False))
-    cut = impala.Collected(unroll).transitions(config)
+    collected = impala.Collected(unroll, torch.zeros(config.num_envs, 0))
+    whole = collected.transitions(replace(config, drop_last_row=False))
+    cut = collected.transitions(config)
     for name in ("actions", "rewards", "discounts", "trace_mask", "valid", "behaviour"):
         assert torch.equal(getattr(cut, name), getattr(whole, name)[:-1]), name
     assert torch.equal(cut.obs, whole.obs[:-1])
@@ -1022,6 +1046,8 @@ SETTINGS: dict[str, Any] = {
     "rmsprop_epsilon": 0.1,
     "max_gradient_norm": 0.01,
     "hidden_sizes": (8, 8, 8),
+    "lstm_size": 5,
+    "lstm_inputs": "features",
     "activation": "relu",
     "initialisation": "truncated_normal",
     "hidden_gain": 1.0,
@@ -1042,7 +1068,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> impala.Learner:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_does_something(name: str, plain: impala.Learner, tmp_path: Path) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    changed, recorder = train(replace(UNSCORED, **{name: SETTINGS[name]}), tmp_path)
+    config = UNSCORED
+    if name == "lstm_inputs":
+        config = replace(UNSCORED, lstm_size=5)
+        plain, _ = train(config, tmp_path / "plain")
+    changed, recorder = train(replace(config, **{name: SETTINGS[name]}), tmp_path / "changed")
     assert recorder.statuses == ["finished"]
     old, new = weights(plain), weights(changed)
     assert old.shape != new.shape or not torch.equal(old, new)
@@ -1097,6 +1127,34 @@ def test_a_saved_policy_acts_like_the_learner(config: impala.Config, tmp_path: P
         assert np.abs(draws).max() <= 1
 
 
+@pytest.mark.parametrize("config", [RECURRENT, replace(RECURRENT, task="Pendulum-v1")])
+def test_a_saved_recurrent_policy_acts_as_in_training(
+    config: impala.Config, tmp_path: Path
+) -> None:
+    """Step by step, over ends: with the memory that acting beside learning would have."""
+    learner, recorder = train(config, tmp_path)
+    network, policy = learner.network, agents.load_policy(recorder.seed_directories[0])
+    env = VectorEnv(policy.task, np.array([[3, 4, 5]]))
+    obs, memory, num_ends = env.reset(), network.actor.begin(3), 0
+    rewards = starts = None
+    for _ in range(250):
+        with torch.no_grad():
+            outputs, memory = network.step(torch.from_numpy(obs[0]), memory)
+        actions = impala.act(outputs, network.log_stds, None)
+        played = policy.act(obs, rewards=rewards, starts=starts)
+        expected = actions if network.log_stds is None else actions.clamp(-1, 1)
+        np.testing.assert_allclose(played[0], expected, rtol=1e-6)
+        step = env.step(played)
+        memory = network.actor.remember(memory, actions, step.rewards[0], step.valid[0])
+        obs, rewards, starts = step.obs, step.rewards, ~step.valid
+        num_ends += int(step.episode_ends.sum())
+    assert num_ends >= 3
+    policy.reset()
+    assert np.array_equal(
+        policy.act(obs), agents.load_policy(recorder.seed_directories[0]).act(obs)
+    )
+
+
 # Settings
 
 
@@ -1114,6 +1172,7 @@ def test_a_saved_policy_acts_like_the_learner(config: impala.Config, tmp_path: P
         *[("initial_log_std", 3.0), ("num_threads", 0), ("evaluation_episodes", 0)],
         *[("log_interval", 0), ("hidden_gain", 0.0), ("task", "CartPol-v1")],
         *[("policy_head_gain", -1.0), ("value_head_gain", 0.0), ("evaluation_interval", 0)],
+        *[("lstm_size", -1)],
     ],
 )
 def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
@@ -1174,12 +1233,12 @@ def test_a_grid_leaves_both_cores_to_each_run(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("policy_lag", "normalised"), [(0, False), (1, False), (1, True)])
-def test_a_gpu_learns_what_the_cpu_learns(
-    policy_lag: int, normalised: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"policy_lag": 0}, {}, {"lstm_size": 6}, {"normalise_observations": True}]
+)
+def test_a_gpu_learns_what_the_cpu_learns(settings: dict[str, Any], tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after 24 unrolls."""
-    config = replace(SWING, policy_lag=policy_lag, env_steps=480, normalise_observations=normalised)
+    config = replace(SWING, env_steps=480, **settings)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     torch.testing.assert_close(weights(gpu).cpu(), weights(cpu), atol=1e-3, rtol=1e-2)

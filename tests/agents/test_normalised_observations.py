@@ -31,7 +31,7 @@ AGENTS: dict[str, tuple[Any, Any, Callable[[Any, Tensor], Tensor]]] = {
     "acer": (
         acer,
         acer.Config(task="CartPole-v1", **TINY, **ONLINE),
-        lambda network, obs: network.policy(obs),
+        lambda network, obs: network(obs)[0],
     ),
     "acer_continuous": (
         acer_continuous,

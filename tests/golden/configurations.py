@@ -299,6 +299,29 @@ RUNS: dict[str, dict[str, Run]] = {
             policy_lag=2,
             time_limit_is_terminal=True,
         ),
+        "classic, recurrent, two seeds, cut": _run(
+            "classic",
+            "tuned",
+            CLASSIC,
+            env_steps=400,
+            unroll_length=8,
+            seeds=(1, 2),
+            lstm_size=16,
+            evaluation_rule="sampled",
+            cut=True,
+        ),
+        "classic, continuous, recurrent, features alone": _run(
+            "classic",
+            "tuned",
+            CLASSIC,
+            task="Pendulum-v1",
+            env_steps=400,
+            unroll_length=8,
+            lstm_size=16,
+            lstm_inputs="features",
+            evaluation_rule="deterministic",
+        ),
+        "frames, recurrent": _run("atari", "paper", FRAMES, env_steps=160, lstm_size=32),
         "classic, normalised, cut": _run(
             "classic",
             "tuned",
@@ -376,6 +399,21 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, chainerrl": _run(
             "classic", "chainerrl", CLASSIC, REPLAY, hidden_sizes=(16,), unroll_length=10
+        ),
+        "classic, recurrent, two seeds, cut": _run(
+            "classic",
+            "tuned",
+            CLASSIC,
+            REPLAY,
+            env_steps=400,
+            shared_trunk=True,
+            seeds=(1, 2),
+            lstm_size=16,
+            evaluation_rule="sampled",
+            cut=True,
+        ),
+        "frames, recurrent": _run(
+            "atari", "openai_baselines", FRAMES, REPLAY, env_steps=160, lstm_size=32
         ),
         "classic, without replay": _run(
             "classic", "tuned", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10

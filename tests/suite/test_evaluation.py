@@ -1,12 +1,16 @@
 """Scores: the first episode of fresh environments, whatever happened before."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from suite.evaluation import evaluate
+from suite.networks import Trunk
 from suite.randomness import environment_seeds
+from suite.recurrence import Memory
 from suite.tasks import find_task
 from suite.vector_env import VectorEnv
 
@@ -76,6 +80,26 @@ def test_a_seed_scores_the_same_alone_and_in_a_group() -> None:
         np.testing.assert_array_equal(
             evaluate(CARTPOLE, lean, [seed], 500, episodes=3)[0], group[i]
         )
+
+
+def test_a_recurrent_policy_plays_every_episode_from_a_fresh_memory() -> None:
+    """Scores are those of each environment played alone, whatever was remembered before."""
+    trunk = Trunk((4,), [(1, 1.0)], np.random.default_rng(0), hidden_sizes=(8,), lstm_size=8)
+    memory = Memory(SimpleNamespace(actor=trunk.requires_grad_(False), step=trunk.step))
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        inputs = torch.from_numpy(obs.reshape(-1, 4))
+        actions = memory.act(inputs, lambda outputs: (30 * outputs[:, 0]).sin().gt(0).long())
+        return actions.numpy().reshape(obs.shape[:2])
+
+    scores = evaluate(CARTPOLE, act, [3], 1000, episodes=5, memory=memory)
+    assert scores.max() > 1.5 * scores.min()
+    alone = []
+    for env_seed in environment_seeds([3], 5, "evaluation", 1000)[0]:
+        memory.forget()
+        alone.append(first_episode(int(env_seed), act))
+    assert scores.tolist() == [alone]
+    assert (evaluate(CARTPOLE, act, [3], 1000, episodes=5, memory=memory) == scores).all()
 
 
 def test_ten_episodes_unless_told_otherwise() -> None:

@@ -1,0 +1,51 @@
+"""A recurrent network the slow way: one episode of one environment after the other."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.networks import Trunk
+from suite.vector_env import Spaces
+
+
+def slow_unroll(trunk: Trunk, spaces: Spaces | None, memory: Tensor, batch: Any) -> Tensor:
+    """Return the outputs of every step of `batch`, `[T + 1, N, O]`, differentiable.
+
+    Args:
+        trunk: a network with tanh layers.
+        spaces: the environment's, if last action and reward are inputs.
+        memory: before the first step, `[N, M]`.
+        batch: `Transitions`.
+    """
+    assert trunk.core is not None
+    lstm, columns = trunk.core.lstm, []
+    size = len(lstm.recurrent_weight)
+    for i, row in enumerate(memory):
+        hidden, cell, further = row[:size], row[size : 2 * size], row[2 * size :]
+        outputs = []
+        for t, features in enumerate(batch.obs[:, i]):
+            if t and batch.valid[t - 1, i]:
+                further = further_inputs(spaces, batch.actions[t - 1, i], batch.rewards[t - 1, i])
+            elif t:  # the row before was ignored: an episode of its own begins
+                hidden, cell, further = (torch.zeros_like(part) for part in (hidden, cell, further))
+            for weight, bias in list(zip(trunk.weights, trunk.biases, strict=True))[:-1]:
+                features = torch.tanh(features @ weight + bias)
+            gates = torch.cat([features, further]) @ lstm.weight + lstm.bias
+            gates = (gates + hidden @ lstm.recurrent_weight).view(4, size)
+            cell = gates[1].sigmoid() * cell + gates[0].sigmoid() * gates[2].tanh()
+            hidden = gates[3].sigmoid() * cell.tanh()
+            outputs.append(hidden @ trunk.weights[-1] + trunk.biases[-1])
+        columns.append(torch.stack(outputs))
+    return torch.stack(columns, 1)
+
+
+def further_inputs(spaces: Spaces | None, action: Tensor, reward: Tensor) -> Tensor:
+    """Return the last action, one-hot if it is a number, and the last reward, clipped."""
+    if spaces is None:
+        return reward.new_zeros(0)
+    clipped = max(-1.0, min(1.0, float(reward)))
+    if spaces.continuous:
+        return torch.stack([*action, reward.new_tensor(clipped)])
+    one_hot = [float(number == int(action)) for number in range(spaces.num_outputs)]
+    return reward.new_tensor([*one_hot, clipped])
