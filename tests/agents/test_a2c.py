@@ -1,7 +1,6 @@
 """A2C: every equation against a slow re-derivation, then what training must do."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from agents import a2c, sac
 from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.pipeline import make_report
 from reproduce.plan.request import make_plan
-from suite import session
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError
 from suite.unrolls import Transitions, Unroll
-from suite.vector_env import Spaces, Step
+from suite.vector_env import Spaces
+from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
 TINY = a2c.Config(
@@ -348,64 +347,6 @@ def test_ignored_rows_change_nothing(spaces: Spaces, reward_normalisation: Any) 
         outcomes.append((learner.optimiser.weights.vector, diagnostics, moments))
     for plain, scrambled in zip(*outcomes, strict=True):
         torch.testing.assert_close(plain, scrambled, atol=1e-7, rtol=1e-6)
-
-
-class ScriptedEnv:
-    """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
-
-    spaces = Spaces((1,), 2)
-    action_shape, num_actions = (), 2
-    kind = "truncation"
-    reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
-
-    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = env_seeds.shape
-        self.num_seeds, self.num_envs = self.shape
-        self.time = 0
-
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs()
-
-    def fingerprint(self) -> str:
-        return str(self.time)
-
-    def reset(self) -> np.ndarray:
-        return self._obs()
-
-    def step(self, actions: np.ndarray) -> Step:
-        assert actions.shape == self.shape
-        ignored = self.time == 8
-        self.time = 0 if ignored else self.time + 1
-        ends = np.full(self.shape, self.time == 8)
-        rewards = self.reward(actions.astype(np.float32)) * (not ignored)
-        never = np.zeros(self.shape, dtype=bool)
-        return Step(
-            obs=self._obs(),
-            next_obs=self._obs(),
-            rewards=rewards,
-            raw_rewards=rewards,
-            terminations=ends if self.kind == "termination" else never,
-            truncations=ends if self.kind == "truncation" else never,
-            valid=np.full(self.shape, not ignored),
-            episode_ends=ends,
-            episode_returns=np.full(self.shape, 8.0),
-            episode_lengths=np.full(self.shape, 8),
-        )
-
-    def _obs(self) -> np.ndarray:
-        return np.full((*self.shape, 1), self.time / 8, dtype=np.float32)
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make A2C train on a fresh kind of ScriptedEnv."""
-
-    class Env(ScriptedEnv):
-        pass
-
-    monkeypatch.setattr(session, "VectorEnv", Env)
-    return Env
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +18,12 @@ from torch import Tensor
 
 import agents
 from agents import a2c, acer
-from suite import session
 from suite.optimisers import FlatWeights
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Outcomes, Transitions, UnrollReplay
-from suite.vector_env import Spaces, Step, VectorEnv
+from suite.vector_env import Spaces, VectorEnv
+from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 
 CPU = torch.device("cpu")
@@ -607,63 +606,6 @@ def test_the_memory_of_a_run_is_known() -> None:
 
 
 # Training on a scripted task
-
-
-class ScriptedEnv:
-    """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
-
-    spaces = Spaces((1,), 2)
-    action_shape, num_actions = (), 2
-    kind = "truncation"
-    reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
-
-    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
-        self.time = 0
-
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs()
-
-    def fingerprint(self) -> str:
-        return str(self.time)
-
-    def reset(self) -> np.ndarray:
-        return self._obs()
-
-    def step(self, actions: np.ndarray) -> Step:
-        assert actions.shape == self.shape
-        ignored = self.time == 8
-        self.time = 0 if ignored else self.time + 1
-        ends = np.full(self.shape, self.time == 8)
-        rewards = self.reward(actions.astype(np.float32)) * (not ignored)
-        never = np.zeros(self.shape, dtype=bool)
-        return Step(
-            obs=self._obs(),
-            next_obs=self._obs(),
-            rewards=rewards,
-            raw_rewards=rewards,
-            terminations=ends if self.kind == "termination" else never,
-            truncations=ends if self.kind == "truncation" else never,
-            valid=np.full(self.shape, not ignored),
-            episode_ends=ends,
-            episode_returns=np.full(self.shape, 8.0),
-            episode_lengths=np.full(self.shape, 8),
-        )
-
-    def _obs(self) -> np.ndarray:
-        return np.full((*self.shape, 1), self.time / 8, dtype=np.float32)
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make ACER train on a fresh kind of ScriptedEnv."""
-
-    class Env(ScriptedEnv):
-        pass
-
-    monkeypatch.setattr(session, "VectorEnv", Env)
-    return Env
 
 
 @pytest.mark.usefixtures("unchecked")

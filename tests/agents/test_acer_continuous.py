@@ -18,12 +18,12 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import agents
 from agents import acer_continuous as acer
-from suite import session
 from suite.optimisers import FlatWeights
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Outcomes, Transitions, UnrollReplay
-from suite.vector_env import Spaces, Step
+from suite.vector_env import Spaces
+from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
 TINY = acer.Config(
@@ -522,61 +522,11 @@ def test_the_memory_of_a_run_is_known() -> None:
 # Training on a scripted task
 
 
-class ScriptedEnv:
-    """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
-
-    spaces = Spaces((1,), 1, (-1.0,), (1.0,))
-    action_shape = (1,)
-    kind = "truncation"
-    reward = 1.0
-
-    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
-        self.time = 0
-
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs()
-
-    def fingerprint(self) -> str:
-        return str(self.time)
-
-    def reset(self) -> np.ndarray:
-        return self._obs()
-
-    def step(self, actions: np.ndarray) -> Step:
-        assert actions.shape == (*self.shape, 1)
-        ignored = self.time == 8
-        self.time = 0 if ignored else self.time + 1
-        ends = np.full(self.shape, self.time == 8)
-        rewards = np.full(self.shape, self.reward * (not ignored), dtype=np.float32)
-        never = np.zeros(self.shape, dtype=bool)
-        return Step(
-            obs=self._obs(),
-            next_obs=self._obs(),
-            rewards=rewards,
-            raw_rewards=rewards,
-            terminations=ends if self.kind == "termination" else never,
-            truncations=ends if self.kind == "truncation" else never,
-            valid=np.full(self.shape, not ignored),
-            episode_ends=ends,
-            episode_returns=np.full(self.shape, 8.0),
-            episode_lengths=np.full(self.shape, 8),
-        )
-
-    def _obs(self) -> np.ndarray:
-        return np.full((*self.shape, 1), self.time / 8, dtype=np.float32)
-
-
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make the agent train on a fresh kind of ScriptedEnv."""
-
-    class Env(ScriptedEnv):
-        pass
-
-    monkeypatch.setattr(session, "VectorEnv", Env)
-    return Env
+def scripted(scripted: type[ScriptedEnv]) -> type[ScriptedEnv]:
+    """Make the agent train on continuous actions."""
+    scripted.spaces = Spaces.vectors(1, 1)
+    return scripted
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -631,7 +581,7 @@ def test_rewards_are_scaled_for_learning_alone(
 def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
     scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
-    scripted.reward = math.nan
+    scripted.reward = staticmethod(lambda actions: actions * math.nan)
     _, recorder = train(replace(TINY, evaluation_rule="training"), tmp_path)
     assert recorder.statuses == ["diverged"]
     assert not (recorder.seed_directories[0] / "policy.safetensors").exists()

@@ -19,11 +19,11 @@ from torch import Tensor
 import agents
 from agents import a2c, impala
 from reproduce.plan.request import make_plan
-from suite import session
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces, Step, VectorEnv
+from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 
 CPU = torch.device("cpu")
@@ -803,68 +803,6 @@ def test_seeds_of_one_command_are_those_trained_alone(lstm_size: int, tmp_path: 
     for name in ("episodes.csv", "policy.safetensors"):
         both = (tmp_path / "both" / "seed-2" / name).read_bytes()
         assert both == (tmp_path / "alone" / "seed-2" / name).read_bytes()
-
-
-class ScriptedEnv:
-    """Eight steps with reward 1; obs: the time; ends as `kind` says; then an ignored row."""
-
-    spaces = Spaces((1,), 2)
-    action_shape, num_actions = (), 2
-    kind = "truncation"
-    reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
-
-    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = env_seeds.shape
-        self.num_seeds, self.num_envs = self.shape
-        self.time = 0
-
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs()
-
-    def fingerprint(self) -> str:
-        return str(self.time)
-
-    def reset(self) -> np.ndarray:
-        return self._obs()
-
-    def send(self, actions: np.ndarray) -> None:
-        assert actions.shape == self.shape
-        self.actions = actions
-
-    def recv(self) -> Step:
-        ignored = self.time == 8
-        self.time = 0 if ignored else self.time + 1
-        ends = np.full(self.shape, self.time == 8)
-        rewards = self.reward(self.actions.astype(np.float32))
-        rewards = np.full_like(rewards, 1e3) if ignored else rewards
-        never = np.zeros(self.shape, dtype=bool)
-        return Step(
-            obs=self._obs(),
-            next_obs=self._obs(),
-            rewards=rewards,
-            raw_rewards=100 * rewards,  # a score, never learned from
-            terminations=ends if self.kind == "termination" else never,
-            truncations=ends if self.kind == "truncation" else never,
-            valid=np.full(self.shape, not ignored),
-            episode_ends=ends,
-            episode_returns=np.full(self.shape, 8.0),
-            episode_lengths=np.full(self.shape, 8),
-        )
-
-    def _obs(self) -> np.ndarray:
-        return np.full((*self.shape, 1), self.time / 8, dtype=np.float32)
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make IMPALA train on a fresh kind of ScriptedEnv."""
-
-    class Env(ScriptedEnv):
-        pass
-
-    monkeypatch.setattr(session, "VectorEnv", Env)
-    return Env
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from suite.networks import StackedPerceptrons
 from suite.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.settings import UsageError
-from suite.vector_env import Spaces, Step
+from suite.vector_env import Spaces
+from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
 TINY = sac.Config(
@@ -289,59 +289,12 @@ def test_the_action_gradient_is_clipped_per_component(
 # Training on scripted environments
 
 
-class ScriptedEnv:
-    """Eight steps with reward 1 or `reward(actions)`; obs: the time; ends as `kind` says."""
-
-    spaces = Spaces.vectors(1, 1)
-    action_shape = (1,)
-    kind = "truncation"
-    reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
-
-    def __init__(self, task: Any, env_seeds: np.ndarray, **kwargs: Any) -> None:
-        self.shape = self.num_seeds, self.num_envs = env_seeds.shape
-        self.time = 0
-
-    def fingerprint(self) -> str:
-        return str(self.time)
-
-    def reset(self) -> np.ndarray:
-        return self._obs(0)
-
-    def step(self, actions: np.ndarray) -> Step:
-        assert actions.shape == (*self.shape, 1)
-        self.time += 1
-        ends = np.full(self.shape, self.time == 8)
-        next_obs = self._obs(self.time)
-        self.time %= 8
-        rewards = self.reward(actions[..., 0]).astype(np.float32)
-        never = np.zeros(self.shape, dtype=bool)
-        return Step(
-            obs=self._obs(self.time),
-            next_obs=next_obs,
-            rewards=rewards,
-            raw_rewards=rewards,
-            terminations=ends if self.kind == "termination" else never,
-            truncations=ends if self.kind == "truncation" else never,
-            valid=~never,
-            episode_ends=ends,
-            episode_returns=np.full(self.shape, 8.0),
-            episode_lengths=np.full(self.shape, 8),
-        )
-
-    def _obs(self, time: int) -> np.ndarray:
-        return np.full((*self.shape, 1), time / 8, dtype=np.float32)
-
-
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make SAC train on a fresh kind of ScriptedEnv."""
-
-    class Env(ScriptedEnv):
-        pass
-
-    monkeypatch.setattr(session, "VectorEnv", Env)
+def scripted(scripted: type[ScriptedEnv], monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
+    """Make SAC train on continuous actions, with evaluations that score 0."""
+    scripted.spaces = Spaces.vectors(1, 1)
     monkeypatch.setattr(session, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
-    return Env
+    return scripted
 
 
 @pytest.mark.usefixtures("unchecked")
