@@ -18,8 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
-TOGETHER = ("tests/reproduce/run/ray/test_pool.py",)
-"""Files whose tests one process runs in turns: they share a cluster."""
+TOGETHER = ("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/extras/test_verify.py")
+"""Files whose tests one process runs in turns: they share a cluster, or a training."""
 FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 

@@ -26,6 +26,8 @@ from suite.records import read_record
 from suite.settings import UsageError
 
 POLL_SECONDS = 0.5
+GRACE_SECONDS = 10.0
+"""Time for an agent to end when it is asked to."""
 LOG_LINES = 12
 """Lines of a failed run's log that are kept in its record."""
 OUT_OF_MEMORY = re.compile(
@@ -306,7 +308,7 @@ class Pool:
         for worker in self._workers:
             worker.terminate()
         for worker in self._workers:
-            worker.kill(grace_seconds=10.0)
+            worker.kill(GRACE_SECONDS)
         for row in self.board.rows:
             self._leases.release(row.run.directory)
 

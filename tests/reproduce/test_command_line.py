@@ -511,9 +511,10 @@ def test_a_real_grid_from_command_to_page_and_again(
 
 
 def test_a_longer_command_goes_on_where_a_shorter_one_ended(
-    desk: Path, say: Say, tree: Tree
+    desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
+    monkeypatch.setattr(command_line, "_report", lambda *arguments: 0)
     short = [word for word in TINY if word != "2"]
     longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
     assert say([*longer, "--runs-dir", "whole"])[0] == 0

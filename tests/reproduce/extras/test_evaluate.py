@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageSequence
 from scipy import stats
 
 from agents import load_policy, sac
@@ -167,11 +168,12 @@ def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_film_shows_one_whole_episode(run: Path, tmp_path: Path) -> None:
     """Pendulum's 200 decisions are 200 pictures; a format that nothing writes is bad usage."""
-    imageio = pytest.importorskip("imageio.v3")
+    pytest.importorskip("imageio")
     video = tmp_path / "episode.gif"
     film_run(run, video, frames_per_second=25)
-    pictures = range(imageio.improps(video, index=...).n_images)  # equal ones in a row are one
-    assert sum(imageio.immeta(video, index=i)["duration"] for i in pictures) == 200 * 40
+    with Image.open(video) as film:
+        durations = [picture.info["duration"] for picture in ImageSequence.Iterator(film)]
+    assert sum(durations) == 200 * 40  # equal pictures in a row are one
     with pytest.raises(UsageError, match="--video: cannot write"):
         film_run(run, tmp_path / "nowhere" / "episode.gif")
     for name in ("episode", "episode.jpg", "episode.txt"):

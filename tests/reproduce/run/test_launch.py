@@ -9,7 +9,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -313,10 +312,7 @@ def test_a_process_that_ignores_the_request_to_stop_is_killed(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopping does not depend on the agents' goodwill."""
-    wait = subprocess.Popen.wait
-    monkeypatch.setattr(
-        subprocess.Popen, "wait", lambda self, timeout=None: wait(self, timeout and 0.1)
-    )
+    monkeypatch.setattr(pooling, "GRACE_SECONDS", 0.1)
     stand_in({1: "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP})
     plan = pendulum(tmp_path, [1])
     pids: list[int] = []
