@@ -1,6 +1,7 @@
 """From what was asked for, now or in `plan.json`, to a plan."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -249,4 +250,9 @@ def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
         if key not in known:
             raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
     find_task(task)
-    return override(config, [*flags_of(config, changes), "--task", task])
+    return _overridden(config, (*flags_of(config, changes), "--task", task))
+
+
+@functools.lru_cache(maxsize=256)
+def _overridden(config: Any, flags: tuple[str, ...]) -> Any:
+    return override(config, flags)

@@ -127,8 +127,8 @@ def test_the_command_measures_and_judges(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its table, a line per tier-two verdict, and the history where one is asked for."""
-    measure = throughput.measure
-    monkeypatch.setattr(throughput, "measure", lambda name: measure(name, seconds=0.5))
+    measure = shares.measure
+    monkeypatch.setattr(shares, "measure", lambda name: measure(name, seconds=0.5))
     path = tmp_path / "history.csv"
     assert main(["throughput", "vtrace", "--history", str(path)]) in (0, 1)
     out = capsys.readouterr().out
