@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 import suite.memory_tasks  # noqa: F401  registers TMaze-v0
 from suite.settings import UsageError, nearest
@@ -140,10 +140,8 @@ def _find(name: str) -> EnvSpec:
     return spec
 
 
-def _make(
-    name: str, num_envs: int, time_limit: int, options: dict[str, Any]
-) -> VectorEnv[Any, Any, Any]:
-    """Return `num_envs` environments that reset in the step after an end."""
+def _make(name: str, num_envs: int, time_limit: int, options: dict[str, Any]) -> Any:
+    """Return gymnasium's vector of `num_envs` environments that reset in the step after an end."""
     spec, options = _find(name), {**options, "max_episode_steps": time_limit}
     mode = "sync" if spec.entry_point else "vector_entry_point"
     if mode == "sync":

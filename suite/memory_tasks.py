@@ -4,7 +4,7 @@ It is a vector environment of gymnasium, all of whose mazes take a step together
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -35,11 +35,6 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         render_mode: None; it draws no frames.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
-        "autoreset_mode": AutoresetMode.NEXT_STEP,
-        "render_modes": [],
-    }
-
     def __init__(
         self,
         num_envs: int = 1,
@@ -47,6 +42,7 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         render_mode: str | None = None,
     ) -> None:
         self.num_envs, self.render_mode = num_envs, render_mode
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.single_observation_space = Box(-1.0, 1.0, (2,), np.float32)
         self.single_action_space = Discrete(3)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

@@ -1,6 +1,6 @@
 """Tasks that somebody else might register with gymnasium; importing this registers them."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ VECTORS = Box(-np.inf, np.inf, (3,), np.float64)
 class Tape(gymnasium.Env[Any, Any]):
     """Shows its first draw, its age and the last action; the reward is that action."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as gymnasium declares it
 
     def __init__(
         self,
@@ -44,7 +44,9 @@ class Tape(gymnasium.Env[Any, Any]):
 
 
 def _register(name: str, max_episode_steps: int | None = 8, **kwargs: Any) -> None:
-    gymnasium.register(f"{name}-v0", Tape, max_episode_steps=max_episode_steps, kwargs=kwargs)
+    gymnasium.register(
+        f"{name}-v0", f"{__name__}:Tape", max_episode_steps=max_episode_steps, kwargs=kwargs
+    )
 
 
 _register("Tape")

@@ -68,7 +68,7 @@ def test_only_the_first_observation_shows_the_cue() -> None:
         assert (step.next_obs == 0.0).all()
         assert step.truncations.all() == (age == TMAZE.time_limit)
         assert not step.terminations.any()
-    assert (np.abs(step.obs[..., 0]) == 1.0).all()
+    assert (np.abs(env.obs[..., 0]) == 1.0).all()
 
 
 def test_cues_follow_from_each_maze_s_seed() -> None:
