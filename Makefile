@@ -14,10 +14,10 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --b
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv test test-slow check format lint types train published up-to-date verify
-.PHONY: bench peers clean
+.PHONY: reproduce venv test test-slow check format lint types train published docs up-to-date
+.PHONY: verify bench peers clean
 
-## Train the smoke grid and show its verdicts (under 15 minutes on two cores).
+## Train the smoke grid and show its verdicts (about 8 minutes on two cores).
 reproduce: venv
 	$(BIN)/python -m reproduce sac mujoco-small \
 		--tasks Reacher-v4 InvertedPendulum-v4 --budget smoke --no-published
@@ -39,8 +39,8 @@ test: venv
 test-slow: venv
 	$(PYTEST) -m slow
 
-## What continuous integration runs: format, lint, types, published tables, short trainings, tests,
-## one published run of every agent made again.
+## What continuous integration runs: format, lint, types, published tables and pages, short trainings,
+## tests, one published run of every agent made again.
 check: format lint types up-to-date train test verify
 
 format: venv
@@ -57,13 +57,20 @@ types: venv
 train: venv
 	$(PYTEST) -m training $(BESIDE)
 
-## Draw everything under results/published again (under five minutes on two cores).
+## Draw everything under results/published again (under five minutes on two cores), and the pages
+## that tell of it.
 published: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published
+	$(BIN)/python -m reproduce docs
 
-## Fail, and name the folders, if tables under results/published are out of date.
+## Generate the tables of README, docs/ and results/README.md again (seconds).
+docs: venv
+	$(BIN)/python -m reproduce docs
+
+## Fail, and name them, if tables under results/published or pages are out of date.
 up-to-date: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published --check
+	$(BIN)/python -m reproduce docs --check
 
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
 ## there are cores (a minute).

@@ -6,7 +6,7 @@ gather   ours and theirs as tables: recorded runs, stored references
 judge    verdicts, their statistics, and how often they err
 report   figures and the page
 speed    throughput: workloads, shares of the machine, the gate, its history
-extras   commands beside the grid: verify, evaluate, compare, list, publish, mirror
+extras   commands beside the grid: verify, evaluate, compare, list, publish, docs, mirror
 
 `pipeline.py` joins gather, judge and report; `__main__.py` is the command line.
 """

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agents
+from reproduce import ROOT
 from reproduce.plan.extension import check_extensions
 from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.looks import SCHEDULE
@@ -34,6 +35,7 @@ VERBS = (
     "throughput",
     "list",
     "published",
+    "docs",
     "tensorboard",
 )
 EPILOG = """\
@@ -45,6 +47,7 @@ other commands:
   throughput                   speeds as shares of the machine's, and the gate on them
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
   published [--check]          draw all of results/published again, or say what is out of date
+  docs [--check]               generate the pages' tables again, or say which are out of date
   tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
 """
 
@@ -65,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
         "throughput": throughput,
         "list": list_all,
         "published": draw_published,
+        "docs": write_docs,
         "tensorboard": tensorboard,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
@@ -373,6 +377,22 @@ def draw_published(argv: Sequence[str]) -> int:
     if stale:
         print(f"out of date: {', '.join(stale)}: run `make published`", file=sys.stderr)
     return int(bool(stale))
+
+
+def write_docs(argv: Sequence[str]) -> int:
+    """Generate the blocks of README and documentation again, or say which are out of date."""
+    parser = _parser("docs ", "generate the blocks of README and documentation again")
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    options = parser.parse(argv)
+    from reproduce.extras.docs.pages import stale_pages, write_pages
+
+    if not options.check:
+        for page in write_pages(ROOT):
+            print(page)
+    elif stale := stale_pages(ROOT):
+        print(f"out of date: {', '.join(map(str, stale))}: run `make docs`", file=sys.stderr)
+        return 1
+    return 0
 
 
 def tensorboard(argv: Sequence[str]) -> int:

@@ -1,0 +1,179 @@
+"""Blocks on what is published: verdicts, commits and costs, from the tables beside the records."""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import agents
+from reproduce.extras.docs.markdown import table
+from reproduce.plan import grid as planning
+from reproduce.report.page import (
+    mean_and_spread,
+    number,
+    read_table,
+    suite_row,
+    verdict_rows,
+    verdict_words,
+    with_interval,
+)
+from suite.settings import find_preset
+from suite.tasks import SUITES
+
+DECIDED = ("reproduced", "above", "below")
+UNJUDGED = ("shown only", "no reference", "not judged")
+"""Verdicts of tasks that no reference can judge."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task of one published grid."""
+
+    agent: str
+    suite: str
+    source: str
+    folder: str
+    """From the project's folder."""
+    row: Mapping[str, Any]
+    """Of `verdicts.csv`."""
+    commits: tuple[str, ...]
+    """Beginnings of those that made its runs."""
+    core_hours: float
+    """Wall time of its runs times the cores that one keeps busy, in hours."""
+
+    @property
+    def ours(self) -> str:
+        """Return our score."""
+        row = self.row
+        return mean_and_spread(row["score_mean"], row["score_std"], row["num_seeds"])
+
+    @property
+    def reference(self) -> str:
+        """Return the reference's score."""
+        row = self.row
+        spread = (row["reference_mean"], row["reference_std"], row["reference_num_runs"])
+        return mean_and_spread(*spread, row["reference_source"])
+
+    @property
+    def steps(self) -> str:
+        """Return the environment steps of one run."""
+        return number(self.row["env_steps"])
+
+
+def cells() -> list[Cell]:
+    """Return every task of everything published: by agent, suite and source."""
+    found = []
+    for path in planning.PUBLISHED.glob("*/*/verdicts.csv"):
+        agent, _, suite = path.parents[1].name.partition("-")
+        found.append((agents.AGENTS.index(agent), list(SUITES).index(suite), path.parent.name))
+    return [cell for place in sorted(found) for cell in _cells(*place)]
+
+
+def _cells(agent_place: int, suite_place: int, source: str) -> Iterator[Cell]:
+    """Yield the tasks of one grid."""
+    agent, suite = agents.AGENTS[agent_place], list(SUITES)[suite_place]
+    directory = planning.PUBLISHED / f"{agent}-{suite}" / source
+    presets = importlib.import_module(f"agents.{agent}").PRESETS
+    cores = find_preset(presets, suite, source).cores_per_run
+    runs = read_table(directory, "runs")
+    for row in verdict_rows(directory):
+        own = runs[runs["task"] == row["task"]]
+        commits = dict.fromkeys(str(commit)[:7] for commit in own["commit"].dropna())
+        hours = float(own["wall_seconds"].sum()) * cores / 3600
+        folder = f"results/published/{agent}-{suite}/{source}"
+        yield Cell(agent, suite, source, folder, row, tuple(commits), hours)
+
+
+def of_agent(link: Any, agent: str) -> str:
+    """Return an agent's published scores with their verdicts, and remarks on them."""
+    own = [cell for cell in cells() if cell.agent == agent]
+    if not own:
+        return "Nothing is published yet."
+    rows = []
+    for cell in own:
+        row = cell.row
+        interval = with_interval(row["difference"], row["ci_low"], row["ci_high"])
+        grid = f"[`{cell.suite}`]({link(cell.folder)})"
+        judged = (cell.reference, interval, _words(row))
+        rows.append((grid, f"`{cell.source}`", row["task"], cell.steps, cell.ours, *judged))
+    header = ("suite", "settings of", "task", "steps", "ours, mean ± std (seeds)")
+    header += ("reference (runs, source)", "difference [interval]", "verdict")
+    parts = [table(header, rows, right=[3, 4, 5, 6]), "\n".join(_remarks(own))]
+    return "\n\n".join(filter(None, parts))
+
+
+def judged(link: Any) -> str:
+    """Return every published score that a reference can judge, those first that are decided."""
+    rows = []
+    for cell in sorted(cells(), key=lambda cell: cell.row["verdict"] not in DECIDED):
+        row = cell.row
+        if row["verdict"] not in UNJUDGED and row["score_mean"] is not None:
+            page = f"[`{cell.agent}`]({link(f'docs/agents/{cell.agent}.md')})"
+            verdict = f"[{_words(row)}]({link(cell.folder)})"
+            both = (cell.ours, cell.reference, verdict)
+            rows.append((page, f"`{cell.source}`", row["task"], cell.steps, *both))
+    header = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs, source)")
+    return table((*header, "verdict"), rows, right=[3, 4, 5])
+
+
+def matrix(link: Any) -> str:
+    """Return a table of verdicts: a row for each task, a column for each agent."""
+    every = cells()
+    names = [name for name in agents.AGENTS if any(cell.agent == name for cell in every)]
+    order = [task for tasks in SUITES.values() for task in tasks]
+    tasks = sorted({cell.row["task"] for cell in every}, key=order.index)
+    rows = []
+    for task in tasks:
+        row = [task]
+        for name in names:
+            own = [c for c in every if c.agent == name and c.row["task"] == task]
+            texts = (f"[{_words(c.row)}]({link(c.folder)}), `{c.source}`" for c in own)
+            row.append("<br>".join(texts))
+        rows.append(row)
+    return table(("task", *(f"`{name}`" for name in names)), rows)
+
+
+def by_source(link: Any) -> str:
+    """Return everything published, a table for each source, with seeds, commits and core-hours."""
+    every, parts = cells(), []
+    header = ("agent", "suite", "task", "steps", "ours, mean ± std", "seeds")
+    header += ("reference (runs, source)", "verdict", "commit", "core-hours")
+    for source in sorted({cell.source for cell in every}):
+        rows = []
+        for cell in every:
+            if cell.source == source:
+                row = cell.row
+                score = mean_and_spread(row["score_mean"], row["score_std"])
+                ours = (row["task"], cell.steps, score, number(row["num_seeds"]))
+                made = (", ".join(cell.commits), f"{cell.core_hours:.2f}")
+                grid = (f"`{cell.agent}`", f"[`{cell.suite}`]({link(cell.folder)})")
+                rows.append((*grid, *ours, cell.reference, _words(row), *made))
+        parts.append(f"### `{source}`\n\n{table(header, rows, right=[3, 4, 5, 6, 9])}")
+    hours = sum(cell.core_hours for cell in every)
+    seeds = sum(int(cell.row["num_seeds"] or 0) for cell in every)
+    total = f"In all {len(every)} cells, {seeds} runs that count, {hours:.1f} core-hours."
+    return "\n\n".join([total, *parts])
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    """Return a verdict; one that decides is set in bold."""
+    words = verdict_words(row)
+    return f"**{words}**" if row["verdict"] in DECIDED else words
+
+
+def _remarks(own: Sequence[Cell]) -> Iterator[str]:
+    """Yield the suites' verdicts, then the notes beside the tasks', each once."""
+    for folder in dict.fromkeys(cell.folder for cell in own):
+        cell = next(c for c in own if c.folder == folder)
+        whole = suite_row(planning.PUBLISHED / folder.removeprefix("results/published/"))
+        if whole and whole["difference"] is not None:
+            interval = with_interval(whole["difference"], whole["ci_low"], whole["ci_high"])
+            text = f"`{cell.suite}` like `{cell.source}`, {number(whole['num_tasks'])} tasks"
+            mean = f"mean of the normalised score minus 1: {interval}"
+            yield f"- {text}: {_words(whole)} ({mean}, margin {number(whole['margin'])})."
+    notes: dict[tuple[str, str], list[str]] = {}
+    for cell in own:
+        if note := str(cell.row["note"] or "").strip(" ."):
+            notes.setdefault((cell.source, note), []).append(cell.row["task"])
+    for (source, note), tasks in notes.items():
+        yield f"- {', '.join(tasks)} like `{source}`: {note}."
