@@ -1,0 +1,347 @@
+"""Pages say what code and data give: blocks, names, columns, commands and examples."""
+
+import contextlib
+import dataclasses
+import doctest
+import importlib
+import importlib.util
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import agents
+from reproduce import ROOT
+from reproduce import __main__ as command_line
+from reproduce.extras.docs import agent as agent_blocks
+from reproduce.extras.docs import results
+from suite.command_line import Parser, read_command_line
+from suite.recorder import Recorder
+from suite.settings import UsageError
+
+HEADINGS = (
+    *("Idea", "From equation to function", "Deviations", "Settings by source"),
+    *("Columns of the record", "Results", "Commands"),
+)
+SHORT: dict[str, dict[str, Any]] = {
+    "a2c": {"task": "CartPole-v1", "num_envs": 4},
+    "acer": {"task": "CartPole-v1", "num_envs": 4, "replay_start": 20, "replay_capacity": 100},
+    "acer_continuous": {
+        **{"task": "Pendulum-v1", "num_envs": 2, "unroll_length": 10, "replay_start": 10},
+        **{"env_steps": 500, "learning_rate_decay_steps": 1_000, "num_action_samples": 1},
+    },
+    "impala": {"task": "CartPole-v1", "num_envs": 4},
+    "sac": {"task": "Pendulum-v1", "learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
+}
+"""What every agent trains with here, so that its records have every column."""
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PARSE = Parser.parse
+EXAMPLE = re.compile(r"```python\n(>>> .*?)```", re.DOTALL)
+
+
+def page_of(agent: str) -> str:
+    return (ROOT / "docs" / "agents" / f"{agent}.md").read_text(encoding="utf-8")
+
+
+def section(page: str, heading: str) -> str:
+    """Return the text below a heading of the second level."""
+    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def explained(page: str) -> dict[str, list[str]]:
+    """Return the columns that a page's tables explain, by the file named before each table."""
+    found: dict[str, list[str]] = {}
+    file = ""
+    for line in section(page, "Columns of the record").splitlines():
+        if named := re.match(r"`(\w+\.csv)`", line):
+            file = named[1]
+        if column := re.match(r"\| `(\w+)` \|", line):
+            found.setdefault(file, []).append(column[1])
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose README has one block, for the command line."""
+    text = "By hand.\n\n<!-- generated: equations sac -->\n<!-- end -->\n\nBy hand, too.\n"
+    (tmp_path / "README.md").write_text(text)
+    monkeypatch.setattr(command_line, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_a_block_that_its_source_does_not_give_fails_the_check(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line names page and command; what is written by hand may be anything."""
+    page = project / "README.md"
+    assert command_line.main(["docs", "--check"]) == 1
+    assert command_line.main(["docs"]) == 0
+    made = page.read_text()
+    assert made.startswith("By hand.\n\n<!-- generated: equations sac -->\n\n| what | equation |")
+    assert made.endswith("\n\n<!-- end -->\n\nBy hand, too.\n")
+    for text, status in (
+        (made, 0),
+        (made.replace("By hand.", "Written by hand."), 0),
+        (made.replace("`squash`", "`squish`"), 1),
+    ):
+        page.write_text(text)
+        capsys.readouterr()
+        assert command_line.main(["docs", "--check"]) == status
+        said = capsys.readouterr()
+        wanted = f"out of date: {page}: run `make docs`\n" if status else ""
+        assert (said.out, said.err) == ("", wanted)
+        assert page.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("equations sac", "equation sac", "unknown block 'equation'; did you mean equations?"),
+        ("equations sac", "equations sca", "unknown agent 'sca'; did you mean sac?"),
+        ("equations sac", "api agents.sac.squish", "agents.sac has no squish"),
+        ("<!-- end -->\n", "", "its last block has no <!-- end -->"),
+    ],
+)
+def test_a_block_that_cannot_be_made_is_named(
+    project: Path, old: str, new: str, message: str
+) -> None:
+    """Nothing is written then."""
+    page = project / "README.md"
+    page.write_text(page.read_text().replace(old, new))
+    before = page.read_text()
+    with pytest.raises(UsageError, match=re.escape(message)):
+        command_line.main(["docs"])
+    assert page.read_text() == before
+
+
+def test_an_equation_without_its_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of a docstring names what its file has."""
+    from agents import sac
+
+    docstring = str(sac.__doc__).replace("`critic_loss`", "`critics_loss`")
+    monkeypatch.setattr(sac, "__doc__", docstring)
+    with pytest.raises(UsageError, match="names critics_loss, which it lacks"):
+        agent_blocks.equations(str, "sac")
+
+
+@pytest.mark.parametrize("agent", agents.AGENTS)
+def test_a_page_has_its_headings_and_every_name_of_its_equations(agent: str) -> None:
+    """Seven headings, in one order; each function of the table can be imported."""
+    page = page_of(agent)
+    assert tuple(re.findall(r"^## (.+)$", page, re.MULTILINE)) == HEADINGS
+    rows = re.findall(r"^\|.*\| (`.+`) \|$", section(page, HEADINGS[1]), re.MULTILINE)
+    module = importlib.import_module(f"agents.{agent}")
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert len(names) >= 5
+    for name in names:
+        assert callable(getattr(module, name, None)), f"agents/{agent}.py has no {name}"
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("agent", agents.AGENTS)
+def test_every_column_of_a_record_is_explained(agent: str, tmp_path: Path) -> None:
+    """A short training writes each of the four tables: their columns are the page's, no others."""
+    module = importlib.import_module(f"agents.{agent}")
+    short = {"env_steps": 200, "log_interval": 50, "evaluation_interval": 200, **SHORT[agent]}
+    short |= {"evaluation_episodes": 2, "evaluation_rule": "sampled", "device": "cpu"}
+    base = next(
+        preset.config for (suite, _), preset in module.PRESETS.items() if suite == "classic"
+    )
+    config = dataclasses.replace(base, **short)
+    recorder = Recorder(tmp_path, {"agent": agent, "task": config.task}, config.seeds)
+    module.train(config, recorder)
+    recorder.finish()
+    said = explained(page_of(agent))
+    for file in ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"):
+        header = (tmp_path / "seed-1" / file).read_text().partition("\n")[0]
+        written = [name for name in header.split(",") if not re.fullmatch(r"return_[1-9]\d*", name)]
+        missing = [name for name in written if name not in said[file]]
+        assert not missing, f"docs/agents/{agent}.md does not explain {file}: {', '.join(missing)}"
+        assert sorted(said[file]) == sorted(written), f"docs/agents/{agent}.md, {file}"
+
+
+def test_every_metric_of_an_agent_is_explained() -> None:
+    """Also those that the short training above may not write."""
+    for agent in agents.AGENTS:
+        metrics = getattr(importlib.import_module(f"agents.{agent}"), "METRICS", ())
+        missing = [name for name in metrics if name not in explained(page_of(agent))["updates.csv"]]
+        assert not missing, f"docs/agents/{agent}.md does not explain {', '.join(missing)}"
+
+
+def test_a_setting_is_shown_where_a_source_differs_from_the_default() -> None:
+    """A2C like tianshou_v3 clips nothing; its other cells in that row are empty."""
+    table = agent_blocks.settings(str, "a2c").splitlines()
+    header = next(line for line in table if line.startswith("| setting"))
+    (row,) = [line for line in table if line.startswith("| `max_gradient_norm` |")]
+    cells = dict(zip(header.split("|"), row.split("|"), strict=True))
+    assert (cells[" default "], cells[" `tianshou_v3` "]) == (" 0.5 ", " none ")
+    assert cells[" `rl_zoo` "].strip() == ""
+
+
+def test_costs_are_those_of_the_records() -> None:
+    """Wall time of a task's runs times the cores of each: IMPALA's has two."""
+    cells = {(cell.folder, cell.row["task"]): cell for cell in results.cells()}
+    for folder, task, cores in (
+        ("results/published/impala-classic/tuned", "CartPole-v1", 2),
+        ("results/published/sac-mujoco-small/paper", "Reacher-v4", 1),
+    ):
+        paths = sorted((ROOT / folder / task).glob("seed-*/run.json"))
+        records = [json.loads(path.read_text()) for path in paths]
+        hours = cores * sum(record["wall_seconds"] for record in records) / 3600
+        cell = cells[folder, task]
+        assert cell.core_hours == pytest.approx(hours)
+        assert set(cell.commits) == {record["commit"][:7] for record in records}
+
+
+def test_what_is_published_is_in_the_tables() -> None:
+    """Every row of every verdicts.csv is a cell of the matrix and a row by source."""
+    tables = [pd.read_csv(path) for path in (ROOT / "results/published").glob("*/*/verdicts.csv")]
+    assert len(results.cells()) == sum(map(len, tables))
+    listed = results.by_source(str).splitlines()
+    assert sum(line.startswith("| `") for line in listed) == len(results.cells())
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub gives a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_no_link_of_a_page_leads_nowhere() -> None:
+    """Files exist, and headings are called as the links say."""
+    names = ("README.md", "CONTRIBUTING.md", "agents/README.md", "results/README.md")
+    for page in (*(ROOT / name for name in names), *sorted((ROOT / "docs").rglob("*.md"))):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            file, _, anchor = target.partition("#")
+            if not file.startswith("https://"):
+                path = page.parent / file if file else page
+                assert path.exists(), f"{page}: {target}"
+                assert not anchor or anchor in anchors(path), f"{page}: {target}"
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield every command of README and pages on use, with its page."""
+    written = (ROOT / name for name in ("README.md", "agents/README.md", "docs/quickstart.md"))
+    for path in (*written, *sorted((ROOT / "docs/agents").glob("*.md"))):
+        page, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        for block in re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            lines = block.splitlines()
+            if lines[0].startswith("$ "):  # with what it prints
+                lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+            yield from ((name, line) for line in lines)
+        inline = re.findall(r"`((?:python -m|make) [^`]+)`", page)
+        yield from ((name, line) for line in inline if "AGENT" not in line)
+
+
+class ParsedError(Exception):
+    """The real parser has understood a command, which then goes no further."""
+
+
+def parse_and_stop(parser: Parser, argv: list[str]) -> None:
+    """Let the real parser judge a command, which then goes no further."""
+    PARSE(parser, argv)
+    raise ParsedError
+
+
+def understand(words: list[str]) -> None:
+    """Check a command as it stands; short ones are run."""
+    program, *arguments = words
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets)
+        return
+    if words == ["source", ".venv/bin/activate"]:
+        return
+    assert program in ("python", ".venv/bin/python")
+    assert arguments[0] == "-m"
+    module, argv = arguments[1], arguments[2:]
+    if module.startswith("agents."):
+        presets = importlib.import_module(module).PRESETS
+        with contextlib.suppress(SystemExit):  # --help
+            read_command_line(presets, argv, prog=module)
+    elif module == "reproduce":
+        run(argv)
+    else:
+        assert importlib.util.find_spec(module)
+        assert not argv
+
+
+def run(argv: list[str]) -> None:
+    """Run what takes no time; plan grids; else parse."""
+    assert all((ROOT / word).exists() for word in argv if word.startswith("results/"))
+    if argv[0] == "list" or "--dry-run" in argv:
+        assert command_line.main(argv) == 0
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        if argv[0] in agents.AGENTS:  # the plan alone, without what it can decide
+            patch.setattr(command_line, "_say_outlook", lambda *arguments: None)
+            assert command_line.main([*argv, "--dry-run"]) == 0
+            return
+        patch.setattr(Parser, "parse", parse_and_stop)
+        with pytest.raises(ParsedError):
+            command_line.main(argv)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_every_command_of_the_pages_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grids are planned, lists printed, all others parsed as they stand; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    known = list(commands())
+    assert len(known) > 40
+    for page, line in dict.fromkeys(known):
+        try:
+            understand(shlex.split(line, comments=True))
+        except (UsageError, AssertionError) as error:
+            pytest.fail(f"{page}: {line}: {error}")
+    assert list(tmp_path.rglob("*.*")) == []
+
+
+def test_a_command_that_is_not_understood_fails() -> None:
+    """A flag, a task, a target and a file that do not exist."""
+    for line in (
+        "python -m reproduce sac mujoco --taks Hopper-v4",
+        "python -m agents.sac --tusk Hopper-v4",
+        "python -m reproduce evaluate results/published/sac-mujoco/nobody/Hopper-v4/seed-1",
+        "make nothing",
+    ):
+        with pytest.raises((UsageError, AssertionError)):
+            understand(shlex.split(line))
+
+
+def test_the_lines_that_load_a_policy_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand in README, with what it installs."""
+    monkeypatch.chdir(ROOT)
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    assert names["observation"].shape == (4,)
+    assert names["reward"] == 1.0
+    names["env"].close()
+
+
+@pytest.mark.parametrize("name", re.findall(r"^### `([\w.]+)`$", API, re.MULTILINE))
+def test_every_example_gives_what_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of a function uses it, after the page's own beginning."""
+    monkeypatch.chdir(ROOT)
+    text = API.partition(f"### `{name}`\n")[2].partition("\n##")[0]
+    beginning, example = EXAMPLE.findall(API)[0], EXAMPLE.findall(text)[0]
+    assert name.rpartition(".")[2] in example or name == "suite.checkpoint.Policy"
+    test = doctest.DocTestParser().get_doctest(f"{beginning}\n{example}", {}, name, None, None)
+    said = io.StringIO()
+    outcome = doctest.DocTestRunner(verbose=False).run(test, out=said.write)
+    assert outcome.failed == 0, said.getvalue()
+    assert outcome.attempted > 4
+
+
+def test_a_wrong_example_is_found() -> None:
+    """The runner above compares what is printed."""
+    test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "x", None, None)
+    assert doctest.DocTestRunner(verbose=False).run(test, out=lambda text: None).failed == 1
