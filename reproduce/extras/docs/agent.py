@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -86,7 +87,7 @@ def equations(link: Any, agent: str) -> str:
     """Return the docstring's table of equations.
 
     Raises:
-        UsageError: naming a function that the agent's file does not have.
+        UsageError: naming a function, or a setting, that the agent's file does not have.
     """
     module, file = _module(agent), f"agents/{agent}.py"
     lines = [line for line in (module.__doc__ or "").splitlines() if line.startswith("|")]
@@ -94,10 +95,20 @@ def equations(link: Any, agent: str) -> str:
     if not rows:
         raise UsageError(f"{file}: its docstring has no table of equations")
     for row in rows:
-        for name in re.findall(r"`(\w+)`", row[-1]):
-            if not hasattr(module, name):
+        for name in re.findall(r"`([\w.]+)`", row[-1]):
+            if not is_found(module, name):
                 raise UsageError(f"{file}: its table of equations names {name}, which it lacks")
     return table(("what", "equation", f"function in [{file}]({link(file)})"), rows)
+
+
+def is_found(module: ModuleType, name: str) -> bool:
+    """Return whether a name is a function or setting of an agent, or a module of the project."""
+    if "." in name:
+        try:
+            return importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:  # of the package
+            return False
+    return callable(getattr(module, name, None)) or hasattr(module.Config, name)
 
 
 def deviations(link: Any, agent: str) -> str:

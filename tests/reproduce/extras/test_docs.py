@@ -40,6 +40,12 @@ SHORT: dict[str, dict[str, Any]] = {
     "sac": {"task": "Pendulum-v1", "learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
 }
 """What every agent trains with here, so that its records have every column."""
+MY_TASKS = """
+import gymnasium
+entry_point = "gymnasium.envs.classic_control:PendulumEnv"
+gymnasium.register("Crane-v0", entry_point=entry_point, max_episode_steps=200)
+"""
+"""The module of a user that docs/tasks.md speaks of."""
 API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 PARSE = Parser.parse
 EXAMPLE = re.compile(r"```python\n(>>> .*?)```", re.DOTALL)
@@ -132,15 +138,16 @@ def test_an_equation_without_its_function_is_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("agent", agents.AGENTS)
 def test_a_page_has_its_headings_and_every_name_of_its_equations(agent: str) -> None:
-    """Seven headings, in one order; each function of the table can be imported."""
+    """Seven headings, in one order; each function of the table can be imported, or is a setting."""
     page = page_of(agent)
     assert tuple(re.findall(r"^## (.+)$", page, re.MULTILINE)) == HEADINGS
     rows = re.findall(r"^\|.*\| (`.+`) \|$", section(page, HEADINGS[1]), re.MULTILINE)
     module = importlib.import_module(f"agents.{agent}")
-    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    names = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(names) >= 5
     for name in names:
-        assert callable(getattr(module, name, None)), f"agents/{agent}.py has no {name}"
+        found = callable(getattr(module, name, None)) or hasattr(module.Config, name)
+        assert found or importlib.import_module(name), f"agents/{agent}.py has no {name}"
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -227,8 +234,8 @@ def test_no_link_of_a_page_leads_nowhere() -> None:
 
 def commands() -> Iterator[tuple[str, str]]:
     """Yield every command of README and pages on use, with its page."""
-    written = (ROOT / name for name in ("README.md", "agents/README.md", "docs/quickstart.md"))
-    for path in (*written, *sorted((ROOT / "docs/agents").glob("*.md"))):
+    names = ("README.md", "agents/README.md", "docs/quickstart.md", "docs/tasks.md")
+    for path in (*(ROOT / name for name in names), *sorted((ROOT / "docs/agents").glob("*.md"))):
         page, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
         for block in re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
             lines = block.splitlines()
@@ -293,15 +300,20 @@ def test_every_command_of_the_pages_is_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grids are planned, lists printed, all others parsed as they stand; nothing is written."""
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "my_tasks.py").write_text(MY_TASKS)
+    monkeypatch.syspath_prepend(tmp_path / "path")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
     known = list(commands())
     assert len(known) > 40
     for page, line in dict.fromkeys(known):
         try:
             understand(shlex.split(line, comments=True))
         except (UsageError, AssertionError) as error:
-            pytest.fail(f"{page}: {line}: {error}")
-    assert list(tmp_path.rglob("*.*")) == []
+            if "pip install" not in str(error):  # of an extra, which the page names
+                pytest.fail(f"{page}: {line}: {error}")
+    assert list((tmp_path / "work").rglob("*.*")) == []
 
 
 def test_a_command_that_is_not_understood_fails() -> None:
