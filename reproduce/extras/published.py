@@ -45,7 +45,7 @@ def stale_table(plan: Plan) -> str:
     for name, table in gather(plan).items():
         path = plan.directory / f"{name}.csv"
         content = table.to_csv(index=False, lineterminator="\n")
-        if not path.exists() or not _same(pd.read_csv(path), pd.read_csv(io.StringIO(content))):
+        if not path.exists() or not _are_same(pd.read_csv(path), pd.read_csv(io.StringIO(content))):
             return path.name
     return ""
 
@@ -83,7 +83,7 @@ def _keep_small(plan: Plan) -> None:
             kept.add(whose)
 
 
-def _same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+def _are_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
     """Return whether two tables agree: numbers but for rounding, everything else exactly."""
     if list(one) != list(other) or len(one) != len(other):
         return False

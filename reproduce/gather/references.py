@@ -211,7 +211,7 @@ def first_evaluations(
 
 @functools.cache
 def coverage(agent: str, source: str) -> pd.DataFrame:
-    """What a source may be compared with; read-only.
+    """Return what a source may be compared with; read-only.
 
     Args:
         agent: name of the agent.
@@ -315,7 +315,7 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
 
 @functools.cache
 def _sources(agent: str) -> dict[str, Source]:
-    """Sources that measured something of an agent, by name."""
+    """Return the sources that measured something of an agent, by name."""
     found = {}
     for path in sorted(REFERENCES.glob(f"*/{agent}.toml")):
         said = read_source(path)

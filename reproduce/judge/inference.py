@@ -46,7 +46,7 @@ class Sample(NamedTuple):
 
     @property
     def variance(self) -> Numbers:
-        """Squared standard error of the mean."""
+        """Return the squared standard error of the mean."""
         return np.square(self.std) / self.num_runs
 
 

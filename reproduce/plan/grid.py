@@ -114,22 +114,22 @@ class Plan:
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
-        """Checksums of the agent's code when the plan was first asked about its runs."""
+        """Return checksums of the agent's code, as it was when first asked for."""
         return sources(self.agent)
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Task names, in the plan's order."""
+        """Return the task names, in the plan's order."""
         return tuple(self.env_steps)
 
     @property
     def rule(self) -> str:
-        """Evaluation rule of every score: `deterministic`, `sampled` or `training`."""
+        """Return the evaluation rule: `deterministic`, `sampled` or `training`."""
         return self.config.evaluation_rule
 
     @property
     def protocol(self) -> Protocol:
-        """How Atari games are presented; tasks of other families ignore it."""
+        """Return how Atari games are presented; tasks of other families ignore it."""
         return getattr(self.config, "protocol", None) or self.preset.protocol or "noframeskip"
 
     @property
