@@ -24,7 +24,7 @@ class LSTM(nn.Module):
     """Long short-term memory (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
     Gates stand in torch's order: input, forget, candidate, output. Every gate's weights are drawn
-    as a layer of their own. Biases are 0; the forget gate's are 1, as in TensorFlow and Chainer.
+    as a layer of their own. Biases are 0; the forget gate's are 1, as in TensorFlow.
 
     Args:
         num_inputs: inputs, I.

@@ -709,6 +709,32 @@ def test_without_a_lag_the_data_are_on_policy(
     assert min(trace.rhos[1:]) > 1.0 + 1e-4
 
 
+def test_the_memory_goes_on_from_unroll_to_unroll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unroll carries what the steps before it left, the last action and reward included."""
+    collect, carried = impala.collect, []
+
+    def checked(actor: impala.Actor, collected: impala.Collected) -> None:
+        before = actor.memory.clone()
+        collect(actor, collected)
+        assert torch.equal(collected.memory, before)
+        unroll, memory = collected.unroll, before
+        outcomes = zip(unroll.actions, unroll.outcomes.rewards, unroll.outcomes.valid, strict=True)
+        for obs, outcome in zip(unroll.obs, outcomes, strict=False):
+            with torch.no_grad():
+                _, memory = actor.network.step(obs, memory)
+            memory = actor.network.actor.remember(memory, *outcome)
+        assert torch.equal(actor.memory, memory)
+        carried.append(memory)
+
+    monkeypatch.setattr(impala, "collect", checked)
+    train(RECURRENT, tmp_path)
+    rows = torch.cat(carried)
+    assert rows[:, -3:].sum(-1).unique().tolist() == [0.0, 2.0]  # an action and a reward of 1
+    assert torch.equal(rows.eq(0).all(1), rows[:, -1] == 0)
+
+
 class Inline:
     """Stands in for the second thread: collects at once, before the learner does anything."""
 

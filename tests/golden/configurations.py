@@ -299,14 +299,14 @@ RUNS: dict[str, dict[str, Run]] = {
             policy_lag=2,
             time_limit_is_terminal=True,
         ),
-        "classic, recurrent, two seeds, cut": _run(
-            "classic",
+        "memory, two seeds, cut": _run(
+            "memory",
             "tuned",
             CLASSIC,
+            task="StatelessCartPole-v1",
             env_steps=400,
             unroll_length=8,
             seeds=(1, 2),
-            lstm_size=16,
             evaluation_rule="sampled",
             cut=True,
         ),
@@ -400,15 +400,14 @@ RUNS: dict[str, dict[str, Run]] = {
         "classic, chainerrl": _run(
             "classic", "chainerrl", CLASSIC, REPLAY, hidden_sizes=(16,), unroll_length=10
         ),
-        "classic, recurrent, two seeds, cut": _run(
-            "classic",
+        "memory, two seeds, cut": _run(
+            "memory",
             "tuned",
             CLASSIC,
             REPLAY,
             env_steps=400,
-            shared_trunk=True,
+            unroll_length=8,
             seeds=(1, 2),
-            lstm_size=16,
             evaluation_rule="sampled",
             cut=True,
         ),
