@@ -1,7 +1,6 @@
 """Policies on disk: weights in safetensors, everything else that acting needs in JSON."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import safetensors.torch
 from torch import Tensor
 
-from suite.files import write_atomically, write_json
+from suite.files import open_regular, read_json, write_atomically, write_json
 from suite.recurrence import Memory
 from suite.settings import ConfigT, UsageError, by_todays_names, younger_settings
 from suite.tasks import Task
@@ -136,13 +135,14 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UsageError: if the policy is missing or unreadable.
     """
     try:
-        description = json.loads((directory / DESCRIPTION).read_text())
-        weights = safetensors.torch.load((directory / WEIGHTS).read_bytes())
+        description = read_json(directory / DESCRIPTION)
+        with open_regular(directory / WEIGHTS) as file:
+            weights = safetensors.torch.load(file.read())
     except FileNotFoundError:
         raise UsageError(
             f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION})"
         ) from None
-    except (OSError, ValueError, RecursionError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise UsageError(f"unreadable policy in {directory}: {error}") from None
     except KeyError as error:  # safetensors knows more number types than torch
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None

@@ -1,15 +1,15 @@
-"""Files: safe names, atomic writes, compression, checksums."""
+"""Files: safe names and places, atomic writes, compression, checksums."""
 
 import errno
 import hashlib
-import io
 import json
 import lzma
 import os
 import re
+import stat
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from suite.settings import UsageError
 
@@ -17,6 +17,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers: the disk is full, a quota is used up, or a file would be too large."""
 CHECKPOINT = "checkpoint"
 """A run's checkpoint folder."""
+LARGEST_JSON = 2**23
+"""Bytes of JSON that are read: 8 MiB, hundreds of times what a run writes."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -35,6 +37,79 @@ def check_name(name: str, what: str) -> str:
             f"{what} {name!r} cannot be a file name: use up to 100 letters, digits, '.', '_', '-'"
         )
     return name
+
+
+def check_inside(folder: Path, path: Path) -> None:
+    """Check that `path` lies in `folder` and is not reached through a link below it.
+
+    Raises:
+        UsageError: naming the first part of `path` that leads elsewhere.
+    """
+    if not path.is_relative_to(folder) or ".." in path.relative_to(folder).parts:
+        raise UsageError(f"{path} is not inside {folder}, so it is not written")
+    place = folder
+    for part in path.relative_to(folder).parts:
+        place = place / part
+        if place.is_symlink():
+            raise UsageError(f"{place} is a link, which nothing is written through: delete it")
+
+
+def open_inside(folder: Path, path: Path, num_bytes: int | None = None) -> BinaryIO:
+    """Open a file below `folder` to write at its end; make it if it is absent.
+
+    Every file that is not replaced whole, by `write_atomically`, is opened here, so that a folder
+    that was handed over has no other file changed.
+
+    Args:
+        folder: a folder that the user named, be it a link.
+        path: the file.
+        num_bytes: cut the file to this size first; None: keep all of it.
+
+    Raises:
+        UsageError: if `path` leads elsewhere, or is not a regular file with this name alone.
+        OSError: if it cannot be opened.
+    """
+    check_inside(folder, path)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a regular file: delete it")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o666), "ab")
+    if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        raise UsageError(f"{path} has another name elsewhere (a hard link): replace it by a copy")
+    if num_bytes is not None:
+        file.truncate(num_bytes)
+    return file
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read.
+
+    Raises:
+        OSError: if it cannot be opened, or is a folder, a pipe or a device, which might never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is not JSON, is nested too deeply or larger than `LARGEST_JSON`.
+    """
+    with open_regular(path) as file:
+        content = file.read(LARGEST_JSON + 1)
+    if len(content) > LARGEST_JSON:
+        raise ValueError(f"more than {LARGEST_JSON / 2**20:.0f} MiB of JSON")
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -65,19 +140,22 @@ def compress(path: Path) -> None:
     Raises:
         OSError: if writing fails; the file is then kept.
     """
-    write_atomically(_compressed(path), lzma.compress(path.read_bytes()))
+    with open_regular(path) as file:
+        write_atomically(_compressed(path), lzma.compress(file.read()))
     path.unlink()
 
 
-def open_plain(path: Path) -> io.BufferedIOBase:
+def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
     """Open a file, or its compressed form where there is only that, to read its content.
 
     Raises:
-        OSError: if there is neither. Reading a damaged compressed file raises one of `DAMAGED`.
+        OSError: if there is neither, or it is not a regular file. Reading a damaged compressed file
+            raises one of `DAMAGED`.
     """
     if not path.exists() and _compressed(path).exists():
-        return lzma.open(_compressed(path))
-    return path.open("rb")
+        with open_regular(_compressed(path)):
+            return lzma.open(_compressed(path))
+    return open_regular(path)
 
 
 def _compressed(path: Path) -> Path:
@@ -102,7 +180,7 @@ def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
         OSError: if it cannot be read.
     """
     digest, count = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(2**20 if num_bytes is None else min(2**20, num_bytes - count)):
             digest.update(chunk)
             count += len(chunk)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from suite.files import open_inside
 from suite.recorder import ACTIONS, Recorder
 from suite.settings import UsageError
 from suite.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
@@ -176,7 +177,7 @@ class Journal:
         """Append the waiting actions to the file; `resume` cuts those after the checkpoint."""
         self._recorder.check_ours()
         self._folder.mkdir(exist_ok=True)
-        with self._path.open("ab") as file:
+        with open_inside(self._folder, self._path) as file:
             file.write(self._pending)
             if sync:
                 file.flush()

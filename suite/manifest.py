@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from suite.files import DAMAGED, open_plain, write_atomically
+from suite.files import DAMAGED, open_plain, open_regular, write_atomically
 
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
@@ -49,7 +49,7 @@ def leave_out_policy(folder: Path) -> None:
     """Delete a run's policy; its sums stay in the manifest, where there is one, as comments."""
     path = folder / MANIFEST
     if path.exists():
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = _read(path).splitlines(keepends=True)
         endings = tuple(f"  {name}\n".encode() for name in POLICY)
         is_policy = [line.endswith(endings) and line[:1] != b"#" for line in lines]
         marked = [b"# left out: " * out + line for out, line in zip(is_policy, lines, strict=True)]
@@ -71,7 +71,7 @@ def _digest(folder: Path, stamps: tuple[object, ...]) -> str:
 
 @lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
 def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
-    stored, sums = LEFT_OUT.sub(b"", (folder / MANIFEST).read_bytes()), _sums(folder)
+    stored, sums = LEFT_OUT.sub(b"", _read(folder / MANIFEST)), _sums(folder)
     if stored == _render(sums):
         return ()
     lines = stored.decode(errors="replace").split("\n")
@@ -79,6 +79,12 @@ def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
     found = {name: f"{digest}  {name}" for name, digest in sums.items()}
     changed = [name for name in COVERED if said.get(name) != found.get(name)]
     return changed or (MANIFEST,)
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a manifest."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -90,7 +96,7 @@ def _sums(folder: Path) -> dict[str, str]:
                 sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             continue
-        except DAMAGED:
+        except (OSError, *DAMAGED):
             sums[name] = "unreadable"
     return sums
 

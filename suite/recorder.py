@@ -12,7 +12,6 @@ extended (`suite/journal.py`).
 import dataclasses
 import datetime
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -25,7 +24,17 @@ import numpy as np
 
 from suite import behaviour, hardware
 from suite.command_line import RunOptions
-from suite.files import CHECKPOINT, extent, to_json, write_atomically, write_json
+from suite.files import (
+    CHECKPOINT,
+    check_inside,
+    extent,
+    open_inside,
+    open_regular,
+    read_json,
+    to_json,
+    write_atomically,
+    write_json,
+)
 from suite.manifest import FILES, TABLES, write_manifest
 from suite.records import SCHEMA_VERSION
 from suite.settings import UsageError, recorded_settings
@@ -116,8 +125,8 @@ class Recorder:
         keeps_checkpoint: whether the last one stays beside a finished run, to extend it.
 
     Raises:
-        UsageError: if the directory cannot be written, or holds a finished run of these seeds that
-            is as long as this one or cannot be extended.
+        UsageError: if the directory cannot be written, or holds links to other files, or a finished
+            run of these seeds that is as long as this one or cannot be extended.
     """
 
     def __init__(
@@ -135,7 +144,11 @@ class Recorder:
         self._started = self._interval_start = time.perf_counter()
         self._interval_env_steps = 0
         self._seconds_before = dict(self.clock.seconds)
+        self._directory = directory
         self.seed_directories = [directory / f"seed-{seed}" for seed in seeds]
+        for folder in self.seed_directories:
+            for name in ("run.json", *FILES, f"{CHECKPOINT}/{ACTIONS}"):
+                check_inside(directory, folder / name)
         env_steps = run.get("config", {}).get("env_steps", 0)
         finished = [is_finished(folder, env_steps) for folder in self.seed_directories]
         self.statuses: list[Status] = ["finished" if done else "running" for done in finished]
@@ -270,8 +283,8 @@ class Recorder:
             for name, lines in tables.items():
                 if lines:
                     self._check_ours(i)
-                    with (folder / name).open("a", newline="") as file:
-                        file.write("".join(lines))
+                    with open_inside(self._directory, folder / name) as file:
+                        file.write("".join(lines).encode())
                     lines.clear()
 
     def finish(self) -> int:
@@ -385,7 +398,9 @@ class Recorder:
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Truncate the files to a checkpoint that fits; leave finished seeds as they are."""
-        os.truncate(self.checkpoint_directory / ACTIONS, content["actions"][0])
+        open_inside(
+            self._directory, self.checkpoint_directory / ACTIONS, content["actions"][0]
+        ).close()
         for i in self.active:
             folder = self.seed_directories[i]
             record = _read_record(folder)
@@ -399,8 +414,9 @@ class Recorder:
                 if name not in files:
                     (folder / name).unlink(missing_ok=True)
                     continue
-                os.truncate(folder / name, files[name][0])
-                header = (folder / name).read_text().partition("\n")[0]
+                open_inside(self._directory, folder / name, files[name][0]).close()
+                with open_regular(folder / name) as file:
+                    header = file.readline().decode().rstrip("\n")
                 self._columns[i][name] = tuple(header.split(","))
                 self._rows[i][name] = []
             write_json(folder / "run.json", self._runs[i])
@@ -498,8 +514,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
         UsageError: if it cannot be read.
     """
     try:
-        record = json.loads((folder / "run.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        record = read_json(folder / "run.json")
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     except OSError as error:
         raise UsageError(f"cannot read {folder / 'run.json'}: {error.strerror}") from None

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from suite.files import open_regular, read_json
 from suite.manifest import MANIFEST, damage
 from suite.tasks import SUITES, tasks_in
 
@@ -76,7 +77,7 @@ def seed_of(folder: Path) -> int | None:
 
 def _read(directory: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads((directory / "run.json").read_bytes())
+        record = read_json(directory / "run.json")
         json.dumps(record, ensure_ascii=False).encode()  # refuses half a surrogate pair
     except (OSError, ValueError, RecursionError):
         return None
@@ -154,5 +155,6 @@ def _rows(folder: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _checksum(path: Path, *_stamp: int) -> str:
-    content = path.read_bytes()
+    with open_regular(path) as file:
+        content = file.read()
     return hashlib.sha256(content).hexdigest() if content.count(b"\n") > 1 else ""

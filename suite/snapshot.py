@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from suite.files import write_atomically
+from suite.files import open_regular, read_json, write_atomically
 from suite.settings import UsageError
 
 DESCRIPTION = "checkpoint.json"
@@ -199,11 +199,12 @@ def read_snapshot(folder: Path) -> Snapshot | None:
         UsageError: if one of its two files is missing, unreadable or changed.
     """
     try:
-        description = json.loads((folder / DESCRIPTION).read_bytes())
+        description = read_json(folder / DESCRIPTION)
         content = description["content"]
         if _sum_of(content) != description["sha256"]:
             raise ValueError(f"{DESCRIPTION} was changed")
-        weights = (folder / _tensors_name(content)).read_bytes()
+        with open_regular(folder / _tensors_name(content)) as file:
+            weights = file.read()
         if hashlib.sha256(weights).hexdigest() != content["tensors"]:
             raise ValueError("its tensors were changed")
         return Snapshot(content, safetensors.torch.load(weights))

@@ -5,12 +5,12 @@ first trains a task, in `plan.json`: one at its number of seeds, or several at a
 (`--until-decided`). A verdict on more seeds is exploratory.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite.files import read_json
 from suite.settings import UsageError
 
 LEVELS = (0.05, 0.027, 0.020)
@@ -108,10 +108,10 @@ def read_declared(path: Path) -> Declared:
         UsageError: if it cannot be read as a plan.
     """
     try:
-        saved = json.loads(path.read_text())
+        saved = read_json(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
     try:
         return from_json(saved)

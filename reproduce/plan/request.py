@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from reproduce.plan.grid import (
 from reproduce.plan.looks import declare, read_declared
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from suite.command_line import override
+from suite.files import check_inside, read_json
 from suite.settings import (
     BUDGETS,
     Preset,
@@ -101,6 +101,8 @@ def make_plan(
     config = _configure(preset.config, names[0], changes)
     for name, count in steps.items():  # refuses what the agent cannot do
         _refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
+    directory = folder_of(runs_dir, agent, suite, source, preset)
+    check_inside(runs_dir, directory)
     chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
     looks = declare({}, steps, chosen, until_decided=until_decided)
     return Plan(
@@ -115,7 +117,7 @@ def make_plan(
         settings=changes,
         device=device,
         workers=workers or default_workers(device, preset.cores_per_run, cluster),
-        directory=folder_of(runs_dir, agent, suite, source, preset),
+        directory=directory,
         published=published,
         accept_older_code=accept_older_code,
         config=config,
@@ -142,7 +144,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
     preset = find_preset(presets_of(agent), suite, source)
     path = folder_of(runs_dir, agent, suite, source, preset) / "plan.json"
     try:
-        saved = json.loads(path.read_text())
+        saved = read_json(path)
     except FileNotFoundError:
         raise UsageError(f"nothing was run here: {path} does not exist") from None
     except (OSError, ValueError) as error:

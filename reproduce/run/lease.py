@@ -6,7 +6,6 @@ time; the kernel releases it if its holder dies.
 """
 
 import contextlib
-import json
 import os
 import platform
 import time
@@ -16,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from reproduce.run.processes import machine, start_time
-from suite.files import to_json, write_atomically
+from suite.files import open_regular, read_json, to_json, write_atomically
 
 HEARTBEAT_SECONDS = 15.0
 LOCK = ".lock"
@@ -100,7 +99,7 @@ class Leases:
         two heartbeats without a sign of life, by our clock: clocks of other machines may be wrong.
         """
         try:
-            with lease.open("rb") as file:  # opened: a network file system then asks its server
+            with open_regular(lease) as file:  # opened: a network file system then asks its server
                 facts = os.fstat(file.fileno())
         except FileNotFoundError:
             self._seen.pop(lease, None)
@@ -120,7 +119,7 @@ def _lease(run: Path) -> Path:
 
 
 def _read(lease: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        holder = json.loads(lease.read_bytes())
+    with contextlib.suppress(OSError, ValueError):
+        holder = read_json(lease)
         return holder if isinstance(holder, dict) else {}
     return {}

@@ -20,7 +20,7 @@ from reproduce.plan.grid import Group, Plan, Run, changed_sources
 from reproduce.run.lease import Leases
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.progress import Board, Progress, read_progress, start_progress
-from suite.files import CHECKPOINT, NO_SPACE, write_json
+from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
 from suite.hardware import sources
 from suite.records import read_record
 from suite.settings import UsageError
@@ -183,6 +183,7 @@ class Pool:
         for run in group.runs:
             if run.has_ended:
                 continue
+            check_inside(self._plan.directory, run.directory)
             self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
             if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may resume with them

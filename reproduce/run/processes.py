@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproduce import ROOT
+from suite.files import open_inside
 
 STALL_SECONDS = 90.0
 """A run that uses no processor for this long has stalled."""
@@ -106,18 +107,19 @@ class AgentProcess:
 
     Args:
         command: program and arguments.
-        log: file for the agent's output; overwritten.
+        log: file for the agent's output; overwritten, but nothing that it links to.
         directory: where the agent works; default: here.
 
     Raises:
         OSError: if writing fails.
+        UsageError: if the log is a link, or anything but a file.
     """
 
     def __init__(self, command: Sequence[str], log: Path, directory: Path | None = None) -> None:
         environment = {**os.environ, **THREADING}
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        with log.open("wb") as output:
+        with open_inside(log.parent, log, 0) as output:
             self._popen = subprocess.Popen(
                 (sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command),
                 stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reproduce.plan.grid import Run
+from suite.files import open_regular
 
 ENDED = ("finished", "diverged", "failed")
 """Final states of a run: in the end, planned = finished + diverged + failed."""
@@ -113,8 +114,8 @@ def read_progress(row: Progress) -> None:
 def last_row(path: Path) -> dict[str, str] | None:
     """Return the last whole line of a CSV file by column; None if there is none yet."""
     try:
-        with path.open("rb") as file:
-            header = file.readline().decode().strip().split(",")
+        with open_regular(path) as file:
+            header = file.readline(LAST_BYTES).decode().strip().split(",")
             start = file.tell()
             file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = file.read().decode(errors="replace").split("\n")[:-1]

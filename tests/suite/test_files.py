@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from suite.files import check_name, extent, write_atomically, write_json
+from suite import files
+from suite.files import (
+    check_name,
+    extent,
+    open_inside,
+    open_plain,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from suite.settings import UsageError
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -53,6 +62,71 @@ def test_only_plain_names_become_paths(name: str) -> None:
 def test_ordinary_names_pass(name: str) -> None:
     """Every task, source and run name in use is accepted."""
     assert check_name(name, "source") == name
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "linked folder", "..", "absolute", "pipe"])
+def test_nothing_is_opened_for_writing_but_files_inside(kind: str, tmp_path: Path) -> None:
+    """A folder may come from anybody: opening one of its files cuts no other, and never blocks."""
+    folder, victim = tmp_path / "runs", tmp_path / "outside" / "thesis.tex"
+    folder.mkdir()
+    victim.parent.mkdir()
+    victim.write_bytes(b"ten years")
+    path = folder / "seeds-1.log"
+    match kind:
+        case "link":
+            path.symlink_to(victim)
+        case "hard link":
+            path.hardlink_to(victim)
+        case "linked folder":
+            (folder / "seed-1").symlink_to(victim.parent)
+            path = folder / "seed-1" / victim.name
+        case "..":
+            path = folder / ".." / "outside" / victim.name
+        case "absolute":
+            path = folder / victim.absolute()
+        case "pipe":
+            os.mkfifo(path)
+    with pytest.raises(UsageError, match=r"is (a link|not)|has another name"):
+        open_inside(folder, path, 0)
+    assert victim.read_bytes() == b"ten years"
+
+
+def test_a_file_inside_is_cut_and_appended_to(tmp_path: Path) -> None:
+    """The folder that the user named may itself be a link, to a larger disk."""
+    (tmp_path / "disk").mkdir()
+    runs = tmp_path / "runs"
+    runs.symlink_to("disk")
+    for num_bytes, text in ((None, b"abc"), (2, b"d"), (None, b"e")):
+        with open_inside(runs, runs / "log", num_bytes) as file:
+            file.write(text)
+    assert (tmp_path / "disk" / "log").read_bytes() == b"abde"
+    open_inside(runs, runs / "log", 0).close()
+    assert (tmp_path / "disk" / "log").read_bytes() == b""
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "long", "deep"])
+def test_what_might_never_end_is_not_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these in place of a file is an error at once."""
+    path = tmp_path / "run.json"
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "long":
+            monkeypatch.setattr(files, "LARGEST_JSON", 99)
+            path.write_text(json.dumps("x" * 98))
+        case "deep":
+            path.write_text("[" * 100_000)
+    with pytest.raises(ValueError if kind in ("long", "deep") else OSError, match=r"\w"):
+        read_json(path)
+    if kind not in ("long", "deep"):
+        with pytest.raises(OSError, match="regular file"):
+            open_plain(path)
 
 
 def test_the_old_content_stays_until_the_new_is_on_disk(

@@ -117,6 +117,23 @@ def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_pat
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
 
 
+LINKED = ("", "run.json", "episodes.csv", "checkpoint", "checkpoint/actions.bin")
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_run_that_goes_on_cuts_nothing_that_it_links_to(name: str, tmp_path: Path) -> None:
+    """The checkpoint fits what the links lead to; it may still not be written."""
+    place, outside = tmp_path / "cut" / "seed-1" / name, tmp_path / "outside"
+    cut(tmp_path / "cut")
+    place.rename(outside)
+    place.symlink_to(outside)
+    paths = [outside, *outside.rglob("*")]
+    before = {path: path.read_bytes() for path in paths if path.is_file()}
+    with pytest.raises(UsageError, match=r"is a link.*: delete it"):
+        Run(tmp_path / "cut")
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_run_can_be_killed_again_and_again(tmp_path: Path) -> None:
     """Also while it plays its past, and before it has made a checkpoint of its own."""
     Run(tmp_path / "whole").play()

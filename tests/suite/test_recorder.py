@@ -315,7 +315,7 @@ def test_a_full_disk_at_the_end_leaves_the_run_unfinished(
     run = record(tmp_path)
     run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
     (tmp_path / "seed-2" / "episodes.csv").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(UsageError, match="not a regular file"):
         run.finish()
     assert [run_json(tmp_path, seed)["status"] for seed in (1, 2)] == ["running", "running"]
 
@@ -422,11 +422,11 @@ def test_a_record_that_may_not_be_read_is_left_alone(
     for name in ("run.json", "episodes.csv"):
         (folder / name).write_text("old")
 
-    def forbid(path: Path) -> bytes:
+    def forbid(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", forbid)
+        patch.setattr("suite.recorder.read_json", forbid)
         with pytest.raises(UsageError, match=r"^cannot read .*run\.json: Permission denied$"):
             record(tmp_path, [1])
     assert (folder / "episodes.csv").read_text() == "old"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.files import write_atomically
+from suite.files import check_inside, open_inside, open_regular, write_atomically
 from suite.manifest import MANIFEST
 
 LOG = "log"
@@ -58,21 +58,25 @@ def apply(changes: Changes, folder: Path, log: Path) -> None:
 
     Raises:
         OSError: if writing fails.
+        UsageError: if a file would be written elsewhere; nothing is then.
     """
+    places = {piece.path: folder / piece.path for piece in changes.pieces if piece.path != LOG}
+    places |= {name: folder / name for name in changes.gone}
+    for place in places.values():
+        check_inside(folder, place)
+    places[LOG] = log
     for piece in changes.pieces:
-        path = log if piece.path == LOG else folder / piece.path
+        path = places[piece.path]
         path.parent.mkdir(parents=True, exist_ok=True)
         if piece.start is None:
             write_atomically(path, piece.content)
             continue
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
-            file.truncate(piece.start)
-            file.seek(piece.start)
+        with open_inside(path.parent, path, piece.start) as file:
             file.write(piece.content)
     for name in changes.gone:
-        (folder / name).unlink(missing_ok=True)
+        places[name].unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            (folder / name).parent.rmdir()  # a checkpoint's, if that was its last file
+            places[name].parent.rmdir()  # a checkpoint's, if that was its last file
 
 
 class Mirror:
@@ -130,7 +134,7 @@ class Mirror:
         if not name.endswith(GROWING):
             stamp = self._stamp(name)  # first: if it is replaced meanwhile, it is read once more
             return Piece(name, None, (self._folder / name).read_bytes()), stamp
-        with (self._folder / name).open("rb") as file:
+        with open_regular(self._folder / name) as file:
             facts = os.fstat(file.fileno())
             same = facts.st_ino == known[0] and facts.st_size >= known[1]
             start = known[1] if same else 0
@@ -140,8 +144,9 @@ class Mirror:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files below a folder, except hidden ones, which are still being written."""
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name[0] != "."]
+    """Return the files below a folder, except links, and hidden ones, still being written."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.name[0] != ".")
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def _folder(name: str) -> str:

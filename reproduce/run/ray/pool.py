@@ -28,7 +28,7 @@ from reproduce.run.progress import Progress
 from reproduce.run.ray import node
 from reproduce.run.ray.mirror import Changes, apply, read_folders
 from suite.behaviour import DECLARED
-from suite.files import NO_SPACE, write_json
+from suite.files import NO_SPACE, open_inside, write_json
 from suite.hardware import REVISION, SETTINGS, revision
 from suite.settings import UsageError
 
@@ -167,7 +167,7 @@ class RayPool(Pool):
         demand = self._plan.demand(group)
         if self._retried & {(run.task, run.seed) for run in group.runs}:
             demand = self._twice(demand)
-        log.write_bytes(b"")
+        open_inside(log.parent, log, 0).close()
         worker = _RayWorker(group, log, task, demand)
         self._mark(group, "waiting")
         return worker
@@ -253,7 +253,7 @@ class _RayWorker(Worker):
             return Lost(1, f"its node is lost ({type(error).__name__})")
         except StopIteration:
             return Lost(1, "its task ended without a message")
-        except OSError as error:
+        except (OSError, UsageError) as error:
             return _failure(error)
         return None
 

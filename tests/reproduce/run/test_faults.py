@@ -123,6 +123,34 @@ class Harness:
         return self.process.exitcode
 
 
+# A folder from somebody else
+
+
+@pytest.mark.parametrize("name", ["seeds-1.log", "seed-1"])
+def test_a_link_costs_its_run_and_not_the_file_that_it_leads_to(
+    name: str, tmp_path: Path, stand_in: StandIn
+) -> None:
+    """The agent's output would overwrite the one, a new start remove the tables of the other."""
+    plan, outside = pendulum(tmp_path / "runs", 2), tmp_path / "outside"
+    outside.mkdir()
+    victim = outside / "thesis.csv"
+    victim.write_text("ten years")
+    (plan.directory / TASK).mkdir(parents=True)
+    (plan.directory / TASK / name).symlink_to(victim if name.endswith(".log") else outside)
+    stand_in({1: FINISH, 2: FINISH})
+    (state, error), other = (ends(launch(plan, ignore))[seed] for seed in (1, 2))
+    assert (state, other) == ("failed", ("finished", ""))
+    assert f"{name} is a link" in error
+    assert [path.read_text() for path in outside.iterdir()] == ["ten years"]
+
+
+def test_a_grid_whose_folder_is_a_link_is_refused(tmp_path: Path) -> None:
+    """Its plan and its report would replace what lies there."""
+    (tmp_path / "sac-classic").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="sac-classic is a link"):
+        pendulum(tmp_path, 1)
+
+
 # A harness is killed
 
 

@@ -16,6 +16,7 @@ from suite.checkpoint import save_policy
 from suite.files import extent
 from suite.recorder import ACTIONS, Recorder
 from suite.records import read_record
+from suite.settings import UsageError
 from suite.snapshot import Snapshot, write_snapshot
 
 RUN: dict[str, Any] = {"agent": "sac", "task": "Pendulum-v1", "config": {"env_steps": 60}}
@@ -233,3 +234,29 @@ def test_a_file_that_begins_anew_is_sent_anew(tmp_path: Path) -> None:
     other.replace(log)
     changes = mirror.changes()
     assert changes == Changes([Piece("log", 0, b"four\n")], [])
+
+
+@pytest.mark.parametrize("name", ["../thesis", "/thesis", "seed-1/../../thesis", "linked/thesis"])
+@pytest.mark.parametrize("kind", ["grows", "replaced", "gone"])
+def test_a_node_changes_no_file_outside_the_copy(name: str, kind: str, tmp_path: Path) -> None:
+    """Whatever a node sends: nothing is written, not even the good pieces beside."""
+    copy, outside = tmp_path / "copy", tmp_path / "thesis"
+    copy.mkdir()
+    outside.write_text("ten years")
+    (copy / "linked").symlink_to(tmp_path)
+    name = str(tmp_path) + name if name[0] == "/" else name
+    bad = Piece(name, 0 if kind == "grows" else None, b"")
+    pieces = [Piece("seed-1/run.json", None, b"{}"), *([bad] if kind != "gone" else [])]
+    with pytest.raises(UsageError, match=r"thesis is not inside|linked is a link"):
+        apply(Changes(pieces, [name] if kind == "gone" else []), copy, copy / "log")
+    assert outside.read_text() == "ten years"
+    assert [path.name for path in copy.iterdir()] == ["linked"]
+
+
+def test_what_is_linked_into_a_run_is_not_sent(tmp_path: Path) -> None:
+    """A node has no business with the files of this machine."""
+    (tmp_path / "secret").write_text("key")
+    run = tmp_path / "seed-1"
+    run.mkdir()
+    (run / "policy.json").symlink_to(tmp_path / "secret")
+    assert read_folders([run]) == {}
