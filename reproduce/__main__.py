@@ -22,7 +22,8 @@ from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.looks import SCHEDULE
 from reproduce.plan.places import Cluster, check_writable, fresh_directory
 from reproduce.plan.request import keep_looks, load_plan, make_plan
-from suite.command_line import Parser, run_main, say_todays_name
+from reproduce.run.view import say
+from suite.command_line import Parser, printable, run_main, say_todays_name
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
@@ -173,12 +174,12 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     _say_outlook(plan, console)
     if options.until_decided:
         looks = next(iter(plan.looks.values()))
-        _say(console, f"Declared: {looks}; more are run only where a task is undecided")
+        say(console, f"Declared: {looks}; more are run only where a task is undecided")
     for task, looks in plan.looks.items():
         if not set(plan.seeds) <= set(looks.seeds):
-            _say(console, f"{task} was started with {looks}; with more it is exploratory")
+            say(console, f"{task} was started with {looks}; with more it is exploratory")
     for line in _older_lines(plan):
-        _say(console, line)
+        say(console, line)
     if options.dry_run:
         return 0
     return _run_plan(plan, console)
@@ -268,12 +269,12 @@ def compare(argv: Sequence[str]) -> int:
     from reproduce.extras.compare import compare as compare_runs
 
     rows = compare_runs(options.runs_a, options.runs_b)
-    table = Table(title=f"A: {options.runs_a}   B: {options.runs_b}")
+    table = Table(title=printable(f"A: {options.runs_a}   B: {options.runs_b}"))
     for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
         table.add_column(name, justify="left" if name == "task" else "right")
     for row in rows.to_dict("records"):
         table.add_row(
-            row["task"],
+            printable(row["task"]),
             f"{row['env_steps']:,}",
             f"{row['score_mean_a']:,.4g} ({row['num_seeds_a']})",
             f"{row['score_mean_b']:,.4g} ({row['num_seeds_b']})",
@@ -329,7 +330,7 @@ def throughput(argv: Sequence[str]) -> int:
     for verdict in verdicts:
         alarms += verdict.alarm
         text = f"{'ALARM' if verdict.alarm else 'ok'} {verdict.name}: {verdict.text}"
-        _say(console, text, "bold red" if verdict.alarm else "")
+        say(console, text, "bold red" if verdict.alarm else "")
     return 1 if alarms else 0
 
 
@@ -422,7 +423,7 @@ def _run_plan(plan: Plan, console: Console) -> int:
             with View(console) as view:
                 board = launch(plan, view)
         except KeyboardInterrupt:
-            _say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
+            say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
             return 130
         failed = [row for row in board.rows if row.state == "failed"]
         failures = {(row.run.task, row.run.seed): row.error for row in failed}
@@ -430,7 +431,7 @@ def _run_plan(plan: Plan, console: Console) -> int:
         if num_seeds is None:
             return _report(plan, console, failures)
         undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
-        _say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
+        say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
         plan = replace(plan, num_seeds=num_seeds)
 
 
@@ -452,13 +453,13 @@ def _report(
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
     console.print(verdict_lines(verdicts, suite))
     for row in runs[runs.status != "finished"].itertuples():
-        _say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
-        _say(console, str(row.log_tail))
-    _say(console, tally(runs.status))
-    _say(console, saved_by_looks(plan, verdicts, runs))
+        say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
+        say(console, str(row.log_tail))
+    say(console, tally(runs.status))
+    say(console, saved_by_looks(plan, verdicts, runs))
     if unmatched := departures(plan, verdicts):
-        _say(console, "Not matched to the reference: " + "; ".join(unmatched))
-    _say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
+        say(console, "Not matched to the reference: " + "; ".join(unmatched))
+    say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
     return exit_status(verdicts, suite, runs.status)
 
 
@@ -472,7 +473,7 @@ def _plan_table(plan: Plan) -> Table:
     )
     table = Table(
         title=f"{plan.agent} on {plan.suite}, settings of {plan.source}, budget {plan.budget}",
-        caption=caption,
+        caption=printable(caption),
         caption_justify="left",
     )
     for name in ("task", "env steps", "seeds", "already finished", "to run"):
@@ -493,9 +494,9 @@ def _say_outlook(plan: Plan, console: Console) -> None:
 
     rows = outlook.outlooks(plan)
     console.print(outlook.table_of(rows))
-    _say(console, outlook.cost(plan, rows))
+    say(console, outlook.cost(plan, rows))
     for line in outlook.budget_lines(plan):
-        _say(console, line)
+        say(console, line)
 
 
 def _parser(verb: str, description: str, **kwargs: str) -> Parser:
@@ -533,14 +534,14 @@ def _older_lines(plan: Plan) -> list[str]:
 
 
 def _console() -> Console:
-    """Return the console; wide enough for tables where output is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, 120))
+    """Return the console; wide enough for tables where output is no terminal.
 
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    if text:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    What looks like markup, in a name or a path, is printed as it is.
+    """
+    console = Console(markup=False, emoji=False)
+    if console.is_terminal:
+        return console
+    return Console(width=max(console.width, 120), markup=False, emoji=False)
 
 
 if __name__ == "__main__":

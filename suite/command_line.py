@@ -23,14 +23,19 @@ from suite.tasks import Task, find_task, tasks_in
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
     """Call `main` with this process's arguments and return its exit status.
 
+    What a terminal's encoding lacks, such as a byte of a path that is not UTF-8, is escaped.
+
     A `UsageError` or a full disk gives one line on standard error and status 2. Any other error
     gives its traceback and status 2 (status 1 means that a score is below its reference). Ctrl-C
     gives status 130.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return main(sys.argv[1:])
     except UsageError as error:
-        print(f"error: {_printable(str(error))}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
@@ -42,7 +47,7 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
         return 130
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return `text` with control characters and other unprintable ones escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 

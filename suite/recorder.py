@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from suite import behaviour, hardware
-from suite.command_line import RunOptions
+from suite.command_line import RunOptions, printable
 from suite.files import (
     CHECKPOINT,
     check_inside,
@@ -573,7 +573,8 @@ def command_line() -> str:
     """Return the command that started this process, as it would be typed."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"python -m {module.name}" if module else f"python {sys.argv[0]}"
-    return " ".join([program.removesuffix(".__main__"), *map(shlex.quote, sys.argv[1:])])
+    command = [program.removesuffix(".__main__"), *map(shlex.quote, sys.argv[1:])]
+    return printable(" ".join(command))  # a path need not be text
 
 
 def _text(cell: int | float | np.generic) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from reproduce import ROOT
 from reproduce.plan.grid import PUBLISHED, check_agent
 from reproduce.plan.origin import code_that_made, commit_of
+from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from reproduce.speed.gate import worktree
 from suite import behaviour, hardware
@@ -186,7 +187,7 @@ def _run(
     finally:
         process.kill()
     if end is not None and end.status:
-        said = log.read_text(errors="replace").strip().splitlines()
+        said = [line for line in last_lines(log) if line.strip()]
         raise UsageError(f"it cannot be made again: {said[-1] if said else 'no output'}")
     if len(_lines(folder / "updates.csv")) <= LEARNED:
         raise UsageError("it learned nothing in this time: give it more --seconds")

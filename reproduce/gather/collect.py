@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.plan.grid import Plan, Run
+from reproduce.run.log import plain
 from suite.files import DAMAGED, open_plain
 from suite.records import read_record
 from suite.settings import UsageError
@@ -271,7 +272,7 @@ def _describe(run: Run) -> dict[str, Any]:
         "task": run.task,
         "seed": run.seed,
         "status": "failed" if run.status == "damaged" else run.status,
-        "error": record.get("error") or (run.remark if run.status == "damaged" else ""),
+        "error": plain(str(record.get("error") or (run.remark if run.status == "damaged" else ""))),
         "remark": run.remark,
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),
@@ -281,7 +282,7 @@ def _describe(run: Run) -> dict[str, Any]:
         "commit": record.get("commit") or "",
         "dirty": record.get("dirty"),
         "command": record.get("command", ""),
-        "log_tail": "\n".join(map(str, record.get("log_tail", []))),
+        "log_tail": "\n".join(plain(str(line)) for line in record.get("log_tail", [])),
     }
 
 

@@ -20,6 +20,7 @@ from reproduce.plan.origin import code_that_made, why_older
 from reproduce.plan.places import Cluster, choose_device, default_workers, refuse_unplaceable
 from reproduce.plan.speeds import expected_seconds
 from suite.behaviour import code_name
+from suite.command_line import printable
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import gpu_memory_gib, machine, sources
 from suite.records import ENDED, read_record, seed_of, twin_of
@@ -325,7 +326,7 @@ class Plan:
             words += ["--launcher", "ray"]
             words += ["--ray-address", self.cluster.address] if self.cluster.address else []
         words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
-        return shlex.join(words)
+        return printable(shlex.join(words))  # a path need not be text
 
     def save(self) -> None:
         """Write `plan.json`, from which `report` works without being told the plan again.

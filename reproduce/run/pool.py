@@ -18,6 +18,7 @@ from typing import Any
 from reproduce.plan.extension import check_extensions, shorter_record
 from reproduce.plan.grid import Group, Plan, Run, changed_sources
 from reproduce.run.lease import Leases
+from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.progress import Board, Progress, read_progress, start_progress
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
@@ -252,7 +253,7 @@ class Pool:
         """
         worker.kill()
         self._workers.remove(worker)
-        lines = worker.log.read_text(errors="replace").splitlines() if worker.log.exists() else []
+        lines = last_lines(worker.log)
         rows = self._rows(worker)
         unfinished = [row for row in rows if not _take_result(row, lines)]
         status, reason = end.status, end.reason

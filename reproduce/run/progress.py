@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reproduce.plan.grid import Run
+from reproduce.run.log import LAST_BYTES
 from suite.files import open_regular
 
 ENDED = ("finished", "diverged", "failed")
 """Final states of a run: in the end, planned = finished + diverged + failed."""
-LAST_BYTES = 2**16
-"""The last bytes of a CSV file hold its last row, even an evaluation of thousands of episodes."""
 
 
 @dataclass
@@ -112,7 +111,10 @@ def read_progress(row: Progress) -> None:
 
 
 def last_row(path: Path) -> dict[str, str] | None:
-    """Return the last whole line of a CSV file by column; None if there is none yet."""
+    """Return the last whole line of a CSV file by column; None if there is none yet.
+
+    `LAST_BYTES` hold the last row of any table, even of an evaluation of thousands of episodes.
+    """
     try:
         with open_regular(path) as file:
             header = file.readline(LAST_BYTES).decode().strip().split(",")

@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.table import Table
 
 from reproduce.run.progress import Board, Progress
+from suite.command_line import printable
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
@@ -56,21 +57,25 @@ class View:
             done = [row for row in board.rows if row.run.has_ended]
             self._reported |= {(row.run.task, row.run.seed) for row in done} | {("", 0)}
         for note in board.notes[self._num_notes :]:
-            self._say(note)
+            say(self._console, note)
         self._num_notes = len(board.notes)
         for row in board.rows:
             name = (row.run.task, row.run.seed)
             if row.state in ("failed", "diverged", "finished") and name not in self._reported:
                 self._reported.add(name)
-                self._say(_event(row), STYLES[row.state])
+                say(self._console, _event(row), STYLES[row.state])
         if self._live:
             self._live.update(_table(board), refresh=True)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._say(_line(board))
+            say(self._console, _line(board))
 
-    def _say(self, text: str, style: str = "") -> None:
-        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is, line by line: whatever it holds moves no cursor."""
+    for line in text.splitlines():
+        line = printable(line)
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _event(row: Progress) -> str:

@@ -1,0 +1,38 @@
+"""An agent's output: its last lines, as plain text, however long and whatever it holds."""
+
+import os
+import re
+from pathlib import Path
+
+from suite.files import open_regular
+
+LAST_BYTES = 2**16
+"""Bytes of a file that are read from its end."""
+LONGEST_LINE = 2000
+"""Characters of a line that are kept."""
+CONTROL = re.compile(
+    r"\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # OSC and other strings, such as a window's title
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, the cursor
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
+    re.DOTALL,
+)
+"""Sequences by which output moves a terminal's cursor, names its window or worse; not tabs."""
+
+
+def last_lines(path: Path) -> list[str]:
+    """Return the last lines of a log as plain text; none if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            start = max(0, file.seek(0, os.SEEK_END) - LAST_BYTES)
+            file.seek(start)
+            content = file.read(LAST_BYTES).decode(errors="replace")
+    except OSError:
+        return []
+    return [plain(line) for line in content.splitlines()]
+
+
+def plain(line: str) -> str:
+    """Return a line without control sequences, cut to `LONGEST_LINE` characters."""
+    line = CONTROL.sub("", line[: 2 * LONGEST_LINE])
+    return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
