@@ -18,7 +18,7 @@ from rich.table import Table
 import agents
 from reproduce import ROOT
 from reproduce.plan.extension import check_extensions
-from reproduce.plan.grid import PUBLISHED, Plan
+from reproduce.plan.grid import PUBLISHED, Plan, presets_of
 from reproduce.plan.looks import SCHEDULE
 from reproduce.plan.places import Cluster, check_writable, fresh_directory
 from reproduce.plan.request import keep_looks, load_plan, make_plan
@@ -346,11 +346,13 @@ def list_all(argv: Sequence[str]) -> int:
         say_todays_name(options.like, name)
         print(text)
         return 0
-    import importlib
-
     for name in agents.AGENTS:
         print(f"agent {name}")
-        presets = importlib.import_module(f"agents.{name}").PRESETS
+        try:
+            presets = presets_of(name)
+        except UsageError as error:
+            print(f"  {error}")
+            continue
         for suite in dict.fromkeys(suite for suite, _ in presets):
             sources = ", ".join(source for of, source in presets if of == suite)
             print(f"  {suite}: {sources}")
@@ -538,10 +540,16 @@ def _console() -> Console:
 
     What looks like markup, in a name or a path, is printed as it is.
     """
-    console = Console(markup=False, emoji=False)
+    console = _Console(markup=False, emoji=False)
     if console.is_terminal:
         return console
-    return Console(width=max(console.width, 120), markup=False, emoji=False)
+    return _Console(width=max(console.width, 120), markup=False, emoji=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the end of a reader, such as `head`, to `run_main`; rich would exit with 1."""
+        raise BrokenPipeError
 
 
 if __name__ == "__main__":

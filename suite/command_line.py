@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import io
 import math
+import os
 import re
 import sys
 import traceback
@@ -27,13 +28,19 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
 
     A `UsageError` or a full disk gives one line on standard error and status 2. Any other error
     gives its traceback and status 2 (status 1 means that a score is below its reference). Ctrl-C
-    gives status 130.
+    gives status 130, and a reader that ends first, such as `head`, 141: a shell's for both.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return main(sys.argv[1:])
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        with open(os.devnull, "w") as nowhere:  # where Python's own last flush goes
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 141
     except UsageError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2

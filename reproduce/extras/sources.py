@@ -1,6 +1,5 @@
 """`list --like SOURCE`: what one source set, where it says so, and what it measured."""
 
-import importlib
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from reproduce.gather.references import Source, coverage
 from reproduce.gather.references import sources as held
+from reproduce.plan.grid import presets_of
 from suite.presets import REFERENCES, read_source
 from suite.settings import Preset, UsageError, nearest
 
@@ -43,7 +43,11 @@ def _describe(path: Path) -> Iterator[str]:
         yield f"  {said['repository']} at {said['commit']}, licence {said['licence']}"
     if "suites" in said:
         yield from _settings(said.get("settings", {}), f"settings, beside agents/{agent}.py's own")
-        presets = importlib.import_module(f"agents.{agent}").PRESETS
+        try:
+            presets = presets_of(agent)
+        except UsageError as error:
+            yield f"  {error}"
+            return
         suites: dict[tuple[str, ...], list[str]] = {}
         for suite, table in said["suites"].items():
             own = _settings(table.get("settings", {}), "settings of its own", indent=4)

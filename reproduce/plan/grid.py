@@ -464,8 +464,15 @@ def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
 
 
 def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
-    """Return an agent's presets by suite and source."""
-    return importlib.import_module(f"agents.{agent}").PRESETS
+    """Return an agent's presets by suite and source.
+
+    Raises:
+        UsageError: if its file is not Python; every other agent still works.
+    """
+    try:
+        return importlib.import_module(f"agents.{agent}").PRESETS
+    except SyntaxError as error:
+        raise UsageError(f"agents/{agent}.py cannot be read: {error}") from None
 
 
 def folder_of(root: Path, agent: str, suite: str, source: str, preset: Preset[Any]) -> Path:

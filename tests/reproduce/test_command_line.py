@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+import agents
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.plan import grid as planning
@@ -330,6 +331,42 @@ def test_the_list_shows_what_can_be_named(
     assert any(line.startswith("  mujoco: paper, ") and "jaxrl" in line for line in lines)
     assert any(line.startswith("suite classic (5 tasks): CartPole-v1 ") for line in lines)
     assert f"published sac-mujoco/paper: {results / 'index.html'}" in lines
+
+
+def test_an_agent_that_is_not_python_breaks_nothing_else(
+    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is being written is named; the others are listed, and described, as before."""
+    (desk / "torn.py").write_text("def train(:\n")
+    monkeypatch.setattr(agents, "__path__", [*agents.__path__, str(desk)])
+    monkeypatch.setattr(agents, "AGENTS", ("torn", *agents.AGENTS))
+    status, out, err = say(["list"])
+    assert (status, err) == (0, "")
+    assert "agent torn\n  agents/torn.py cannot be read: invalid syntax (torn.py, line 1)\n" in out
+    assert "agent sac\n  mujoco: paper, " in out
+    status, out, err = say(["torn", "classic"])
+    assert (status, out) == (2, "")
+    assert err == "error: agents/torn.py cannot be read: invalid syntax (torn.py, line 1)\n"
+
+
+@pytest.mark.parametrize("words", [["list"], [*TINY, "--dry-run"]])
+def test_a_reader_that_ends_first_ends_the_command_quietly(words: list[str], desk: Path) -> None:
+    """As in `python -m reproduce list | head -1`: whether it prints lines or tables."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "reproduce", *words],
+            cwd=desk,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_the_list_shows_one_source(desk: Path, say: Say) -> None:
