@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, cast
 
 from suite.files import DAMAGED, open_plain, open_regular, write_atomically
 
@@ -93,7 +94,7 @@ def _sums(folder: Path) -> dict[str, str]:
     for name in COVERED:
         try:
             with open_plain(folder / name) as file:
-                sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+                sums[name] = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
         except FileNotFoundError:
             continue
         except (OSError, *DAMAGED):

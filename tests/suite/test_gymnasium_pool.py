@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduce.evaluate import evaluate_run
 
 import agents
 from agents import a2c, sac
+from reproduce.extras.evaluate import evaluate_run
 from suite.command_line import read_command_line
 from suite.gymnasium_pool import describe
 from suite.randomness import environment_seeds
