@@ -1,5 +1,6 @@
 """Files: safe names and places, atomic writes, compression, checksums."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -7,6 +8,7 @@ import lzma
 import os
 import re
 import stat
+import time
 import uuid
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -128,6 +130,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def remove_torn(folder: Path, seconds: float = 0.0) -> None:
+    """Remove files that killed writers left in a folder and below it.
+
+    Args:
+        folder: it may be absent.
+        seconds: keep files that were written since: others may be at work there.
+    """
+    for path in folder.rglob(".*.tmp"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            if time.time() - path.stat().st_mtime >= seconds:
+                path.unlink()
 
 
 DAMAGED = (lzma.LZMAError, EOFError)

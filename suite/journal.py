@@ -124,10 +124,10 @@ class Journal:
             self._write_pending()
 
     def is_due(self, *, at_end: bool = False) -> bool:
-        """Return whether a checkpoint is due: now and then, and at the end if it is kept."""
+        """Return whether a checkpoint is due: now and then, at the end if it is kept, at a stop."""
         passed = time.perf_counter() - self._saved_at
         last = at_end and self._recorder.keeps_checkpoint
-        return last or passed >= self._recorder.checkpoint_seconds
+        return last or self._recorder.is_stopping or passed >= self._recorder.checkpoint_seconds
 
     def save(self, *numbers: int | float) -> None:
         """Write a checkpoint; if the run is killed later, it resumes from here.
@@ -138,6 +138,7 @@ class Journal:
         Raises:
             OSError: if writing fails; the previous checkpoint stays.
             UsageError: if another process has started the same run meanwhile.
+            KeyboardInterrupt: if the run is to stop, once the checkpoint is written.
         """
         self._write_pending(sync=True)
         tensors: dict[str, Tensor] = {}
@@ -150,6 +151,8 @@ class Journal:
         write_snapshot(self._folder, Snapshot(content, tensors))
         self._saved_at = time.perf_counter()
         self._recorder.clock.start()
+        if self._recorder.is_stopping:
+            raise KeyboardInterrupt
 
     def _replay(self) -> Iterator[tuple[Step, np.ndarray]]:
         """Play the actions of the file; the recorder has checked its length and checksum."""

@@ -31,6 +31,7 @@ from suite.files import (
     open_inside,
     open_regular,
     read_json,
+    remove_torn,
     to_json,
     write_atomically,
     write_json,
@@ -140,6 +141,8 @@ class Recorder:
     ) -> None:
         self.checkpoint_seconds = checkpoint_seconds
         self.keeps_checkpoint = keeps_checkpoint
+        self.is_stopping = False
+        """Whether training is to end after its next checkpoint; see `suite/journal.py`."""
         self.clock = Stopwatch()
         self._started = self._interval_start = time.perf_counter()
         self._interval_env_steps = 0
@@ -178,6 +181,8 @@ class Recorder:
             )
         self.agent = str(run["agent"])
         """The agent's name."""
+        for i in self.active:
+            remove_torn(self.seed_directories[i])
         self._identity = _identity(run, self._runs)
         self._misfit_found = "its checkpoint is gone"
         self.snapshot = self._find_snapshot()
@@ -467,7 +472,10 @@ class Recorder:
     def _check_ours(self, i: int) -> None:
         """Raise a `UsageError` if another process has replaced this one's `run.json`."""
         folder = self.seed_directories[i]
-        if _stamp(folder) != self._stamps[i]:
+        stamp = _stamp(folder)
+        if stamp is None:
+            raise UsageError(f"{folder} was removed, or its disk: what was learned there is lost")
+        if stamp != self._stamps[i]:
             raise UsageError(f"{folder} was started again by another process, which continues it")
 
 

@@ -1,8 +1,11 @@
 """The frame of every training loop: device, environments, evaluations, logs and policies."""
 
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +22,8 @@ from suite.recurrence import Memory
 from suite.settings import Preset
 from suite.vector_env import VectorEnv
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a training to stop."""
 Act = Callable[[np.ndarray, Sequence[np.random.Generator] | None], np.ndarray]
 """Maps observations `[S, N, *obs]` to actions: drawn with each seed's generator; None: modes."""
 
@@ -134,9 +139,7 @@ def train_together(
     """
     agent = Path(file).stem
     config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
-    recorder = Recorder.for_command(agent, config, options)
-    train(config, recorder)
-    return recorder.finish()
+    return _train(config, Recorder.for_command(agent, config, options), train)
 
 
 def train_in_turn(
@@ -157,6 +160,34 @@ def train_in_turn(
     status = 2 if "diverged" in ends else 0
     for alone in left:
         recorder = Recorder.for_command(agent, alone, options)
-        train(alone, recorder)
-        status = max(status, recorder.finish())
+        status = max(status, _train(alone, recorder, train))
+    return status
+
+
+def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], object]) -> int:
+    """Train and finish. Ctrl-C or SIGTERM ends it after a checkpoint, a second one at once.
+
+    Returns:
+        the exit status: 0, or 2 if a seed diverged.
+
+    Raises:
+        KeyboardInterrupt: after the checkpoint.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if recorder.is_stopping:
+            raise KeyboardInterrupt
+        recorder.is_stopping = True
+
+    heard = [number for number in STOPS if signal.getsignal(number) != signal.SIG_IGN]
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, stop) for number in heard if main}
+    try:
+        train(config, recorder)
+        status = recorder.finish()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if recorder.is_stopping:  # too late for a checkpoint
+        raise KeyboardInterrupt
     return status

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agents import a2c, acer, acer_continuous, impala, sac
+from suite.command_line import run_main
 from suite.manifest import POLICY
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -269,6 +270,37 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
     with pytest.raises(UsageError, match="seed-1 holds a finished run"):
         a2c.main(command)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("case", ["sac, two seeds", "impala"])
+def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
+    case: str, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C or a scheduler's SIGTERM, long before one is due: nothing learned is lost."""
+    agent, config = CASES[case]
+    train(agent, config, tmp_path / "whole")
+    log, logs = Recorder.log, 0
+
+    def log_and_signal(recorder: Recorder, *row: Any) -> None:
+        nonlocal logs
+        log(recorder, *row)
+        logs += 1
+        if logs == 2:
+            os.kill(os.getpid(), number)
+
+    handlers = [signal.getsignal(number) for number in signal.Signals]
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "log", log_and_signal)
+        patch.setattr(sys, "argv", [case, *flags(config), "--out", str(tmp_path / "cut")])
+        assert run_main(agent.main) == 130
+    assert [signal.getsignal(number) for number in signal.Signals] == handlers
+    assert logs == 2  # it ended with the step, not with the run
+    assert agent.main([*flags(config), "--out", str(tmp_path / "cut")]) == 0
+    record = json.loads((tmp_path / "cut" / f"seed-{config.seeds[0]}" / "run.json").read_text())
+    assert len(record["resumed_at"]) == 1
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("unchecked")

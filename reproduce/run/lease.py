@@ -15,10 +15,12 @@ from typing import Any
 from filelock import FileLock
 
 from reproduce.run.processes import machine, start_time
-from suite.files import open_regular, read_json, to_json, write_atomically
+from suite.files import open_regular, read_json, remove_torn, to_json, write_atomically
 
 HEARTBEAT_SECONDS = 15.0
 LOCK = ".lock"
+TORN_SECONDS = 3600.0
+"""Nothing takes this long to write."""
 
 
 class Leases:
@@ -30,6 +32,7 @@ class Leases:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        remove_torn(directory, TORN_SECONDS)
         self._lock = FileLock(directory / LOCK)
         self._ours: dict[Path, int] = {}  # an open file, so that no other's lease is ever touched
         self._seen: dict[Path, tuple[tuple[int, int], float]] = {}
@@ -77,10 +80,11 @@ class Leases:
         """Give a lease back; do nothing if this harness does not hold it."""
         if run not in self._ours:
             return
-        with self._lock:
-            if self._is_ours(run):
-                _lease(run).unlink()
-            os.close(self._ours.pop(run))
+        if self._is_ours(run):  # else the lock's folder may be gone, too
+            with self._lock:
+                if self._is_ours(run):
+                    _lease(run).unlink()
+        os.close(self._ours.pop(run))
 
     def holder(self, run: Path) -> str:
         """Return the holder of a run's lease in words: `host, process 123`."""

@@ -27,8 +27,8 @@ from suite.records import read_record
 from suite.settings import UsageError
 
 POLL_SECONDS = 0.5
-GRACE_SECONDS = 10.0
-"""Time for an agent to end when it is asked to."""
+STOP_SECONDS = 30.0
+"""Time for agents that are asked to stop: their step or evaluation, then a checkpoint."""
 LOG_LINES = 12
 """Lines of a failed run's log that are kept in its record."""
 OUT_OF_MEMORY = re.compile(
@@ -99,15 +99,26 @@ class Pool:
         self._retried: set[tuple[str, int]] = set()
 
     def run(self, watch: Callable[[Board], None]) -> None:
-        """Run every group that waits."""
+        """Run every group that waits.
+
+        Raises:
+            UsageError: if the plan's folder vanishes.
+        """
         try:
             while self._waiting or self._workers:
+                self._refuse_lost_folder()
                 self._start_waiting()
                 time.sleep(POLL_SECONDS)
+                self._refuse_lost_folder()
                 self._look_after()
                 watch(self.board)
         finally:
             self._stop()
+
+    def _refuse_lost_folder(self) -> None:
+        """Make no new folder in the place of one that was removed, or whose disk is gone."""
+        if not self._plan.directory.is_dir():
+            raise UsageError(f"{self._plan.directory} has vanished, with the runs in it: stopped")
 
     def _start_waiting(self) -> None:
         """Start groups while workers are free. Runs leased elsewhere keep waiting."""
@@ -309,8 +320,9 @@ class Pool:
     def _stop(self) -> None:
         for worker in self._workers:
             worker.terminate()
+        until = time.monotonic() + STOP_SECONDS
         for worker in self._workers:
-            worker.kill(GRACE_SECONDS)
+            worker.kill(grace_seconds=max(0.0, until - time.monotonic()))
         for row in self.board.rows:
             self._leases.release(row.run.directory)
 

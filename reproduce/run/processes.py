@@ -27,6 +27,8 @@ THREADING = {
 """Environment of an agent: one thread; if it asks for more, waiting threads free the cores."""
 LEASH = Path(__file__).with_name("leash.py")
 PROC = Path("/proc")
+STOPPED = "T"
+"""State of a process that was stopped, by SIGSTOP or Ctrl-Z."""
 STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
 """Fields of `/proc/<pid>/stat` after the program's name."""
 
@@ -67,9 +69,10 @@ def cpu_seconds(session: int) -> float | None:
 class Pulse:
     """Detects that the processes of a session have stopped working.
 
-    The sign of life is processor time, of the agent and of every process that it started. Stopped
-    and deadlocked runs use none. A run that computes uses some, whether or not it writes, holds
-    the interpreter's lock or waits for its own children. An endless loop looks like work.
+    The sign of life is processor time, of the agent and of every process that it started.
+    Deadlocked runs use none. A run that computes uses some, whether or not it writes, holds
+    the interpreter's lock or waits for its own children. An endless loop looks like work. A run
+    that was stopped is left to whoever stopped it.
     """
 
     def __init__(self, session: int) -> None:
@@ -84,8 +87,10 @@ class Pulse:
         if passed < STALL_SECONDS / 20:
             return False
         self._looked += passed
-        spent = cpu_seconds(self._session)
-        if spent is None or self._spent is None or abs(spent - self._spent) >= ALIVE_SECONDS:
+        spent, agent = cpu_seconds(self._session), stat_fields(self._session)
+        if agent and agent[STATE] == STOPPED:
+            self._idle = 0.0
+        elif spent is None or self._spent is None or abs(spent - self._spent) >= ALIVE_SECONDS:
             self._spent, self._idle = spent, 0.0
         else:  # a late caller may have been suspended together with the run
             self._idle += min(passed, STALL_SECONDS / 4)
@@ -146,9 +151,10 @@ class AgentProcess:
         return None
 
     def terminate(self) -> None:
-        """Ask the agent to end."""
+        """Ask the agent to end, even one that was stopped."""
         if self._popen.returncode is None:
             os.kill(self._popen.pid, signal.SIGTERM)
+            os.kill(self._popen.pid, signal.SIGCONT)
 
     def kill(self, grace_seconds: float = 0.0) -> None:
         """Kill the agent and its children once it has ended, or after the grace time."""

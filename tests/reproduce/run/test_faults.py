@@ -632,13 +632,16 @@ def test_a_run_that_lacks_memory_all_alone_has_failed(tmp_path: Path, stand_in: 
 def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped and deadlocked runs stall; a silent loop and one that waits for its child do not."""
+    """A deadlocked run stalls; a silent loop, a wait for a child and a pause by SIGSTOP do not."""
     assert processes.STALL_SECONDS * 1.1 < 120
     monkeypatch.setattr(processes, "STALL_SECONDS", 1.0)
     monkeypatch.setattr(processes, "ALIVE_SECONDS", 0.01)
     work = BUSY.format(2.5)
     scripts = {
-        1: "print('at work', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)",
+        1: "print('at work', flush=True)\n"
+        "if not os.fork():\n    os.setsid()\n    time.sleep(2.5)\n"
+        "    os.kill(os.getppid(), signal.SIGCONT)\n    os._exit(0)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n" + FINISH,
         2: "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
         3: work + FINISH,
         4: f"import subprocess\nwork = 'import time; ' + {work!r}\n"
@@ -647,12 +650,29 @@ def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
     stand_in(scripts)
     plan = pendulum(tmp_path, 4, workers=4)
     assert ends(launch(plan, ignore)) == {
-        1: ("failed", "stalled: no sign of work for 1 s: at work"),
+        1: ("finished", ""),
         2: ("failed", "stalled: no sign of work for 1 s: no output"),
         3: ("finished", ""),
         4: ("finished", ""),
     }
     assert not any(map(processes.start_time, pids(plan)))
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path, record_run: RecordRun) -> None:
+    """A run's own at once; others' in the grid's folder may still be written for an hour."""
+    plan = pendulum(tmp_path, 1)
+    folder = record_run(plan, TASK, 1, status="running")
+    (folder / "checkpoint").mkdir()
+    places = [folder, folder / "checkpoint", plan.directory, plan.directory / TASK]
+    paths = [place / f".file.{number}.tmp" for place in places for number in (1, 2)]
+    for path in paths:
+        path.write_text("torn")
+        if path.name == ".file.1.tmp":
+            os.utime(path, (time.time() - 4000,) * 2)
+    record_run(plan, TASK, 1, status="running")
+    assert [path.exists() for path in paths] == [False] * 4 + [True] * 4
+    Leases(plan.directory)
+    assert [path.exists() for path in paths] == [False] * 4 + [False, True] * 2
 
 
 def test_a_harness_that_was_suspended_calls_nobody_stalled(

@@ -312,7 +312,7 @@ def test_a_process_that_ignores_the_request_to_stop_is_killed(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopping does not depend on the agents' goodwill."""
-    monkeypatch.setattr(pooling, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(pooling, "STOP_SECONDS", 0.1)
     stand_in({1: "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP})
     plan = pendulum(tmp_path, [1])
     pids: list[int] = []
@@ -325,6 +325,25 @@ def test_a_process_that_ignores_the_request_to_stop_is_killed(
     with pytest.raises(KeyboardInterrupt):
         launch(plan, interrupt)
     assert not is_alive(pids[0])
+
+
+def test_a_folder_that_vanishes_is_an_error_and_no_new_start(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """The rest of the plan is not run as if nothing had been there, and nothing is left behind."""
+    stand_in({1: SLEEP, 2: FINISH})
+    plan = pendulum(tmp_path, [1, 2], workers=1)
+    pids: list[int] = []
+
+    def remove(board: Board) -> None:
+        pids[:] = pids_of(plan, 1, board)
+        if pids:
+            plan.directory.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(UsageError, match="sac-classic/tuned has vanished"):
+        launch(plan, remove)
+    assert not is_alive(pids[0])
+    assert not plan.directory.exists()
 
 
 def test_an_error_of_the_watcher_leaves_no_process_behind(
