@@ -43,7 +43,7 @@ def damage(folder: Path) -> str:
         FileNotFoundError: if the folder has no manifest.
     """
     names = (*COVERED, *(f"{name}.xz" for name in COVERED), MANIFEST)
-    return ", ".join(_damaged(folder, tuple(_stamp(folder / name) for name in names)))
+    return ", ".join(_damaged(folder, tuple(stamp(folder / name) for name in names)))
 
 
 def leave_out_policy(folder: Path) -> None:
@@ -61,7 +61,7 @@ def leave_out_policy(folder: Path) -> None:
 
 def digest(folder: Path) -> str:
     """Return one SHA-256 of a run's record and tables as they are now; a policy may be left out."""
-    return _digest(folder, tuple(_stamp(folder / name) for name in (*TABLES, "run.json")))
+    return _digest(folder, tuple(stamp(folder / name) for name in (*TABLES, "run.json")))
 
 
 @lru_cache(maxsize=4096)
@@ -106,10 +106,10 @@ def _render(sums: dict[str, str]) -> bytes:
     return "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
     """Return numbers that change whenever a file is written or replaced; None without a file."""
     try:
         facts = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -21,6 +21,8 @@ STATUSES = ("running", "finished", "diverged", "failed")
 ENDED = ("finished", "diverged")
 TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
 """Entries that a record must have in this type, if it has them."""
+MOST_STEPS = 2**53
+"""No run is longer; whole numbers up to this are exact in every table."""
 _FIRST = (
     *("agent", "suite", "source", "task", "config", "command", "seed", "status", "error"),
     *("started_at", "ended_at", "wall_seconds", "commit", "dirty", "versions", "machine"),
@@ -85,7 +87,14 @@ def _read(directory: Path) -> dict[str, Any] | None:
         return None
     typed = all(isinstance(record.get(key, kind()), kind) for key, kind in TYPES.items())
     named = {"task", "seed"} <= record.keys() and record.get("status") in STATUSES
-    return record if typed and named and type(record["config"].get("env_steps")) is int else None
+    typed &= _is_number(record["config"].get("env_steps"), int, MOST_STEPS)
+    typed &= record.get("wall_seconds") is None or _is_number(record["wall_seconds"], float, 10**12)
+    return record if typed and named else None
+
+
+def _is_number(value: Any, kind: type, most: int) -> bool:
+    """Return whether a value is of a kind and 0 to `most`; a whole number is of any kind."""
+    return type(value) in (int, kind) and 0 <= value <= most
 
 
 def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,12 +14,23 @@ import pandas as pd
 from reproduce.plan.grid import Plan, Run
 from reproduce.run.log import plain
 from suite.files import DAMAGED, open_plain
-from suite.records import read_record
+from suite.manifest import stamp
+from suite.recorder import EPISODE_COLUMNS
+from suite.records import MOST_STEPS, read_record
 from suite.settings import UsageError
 from suite.tasks import find_task
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
+COUNTS = ("env_steps", "num_updates", "episode_length")
+"""Columns of whole numbers, not below 0."""
+SHARES = ("environment_share", "acting_share", "learning_share")
+EXPECTED = {
+    "episodes.csv": EPISODE_COLUMNS,
+    "evaluations.csv": ("env_steps", "mean_return"),
+    "timing.csv": ("env_steps", "num_updates", "wall_seconds", *SHARES),
+}
+"""Columns of numbers that a table must have."""
 CURVE_POINTS = 100
 """Points of a curve of training episodes; a curve of evaluations has one for each."""
 
@@ -29,7 +42,7 @@ def read_table(path: Path) -> pd.DataFrame:
     or lacks a whole row, gives an empty table.
 
     Raises:
-        UsageError: if the file is not a table.
+        UsageError: if the file is not a table of numbers with the columns that it should have.
     """
     try:
         with open_plain(path) as file:
@@ -42,9 +55,41 @@ def read_table(path: Path) -> pd.DataFrame:
     if whole.count(b"\n") < 2:
         return pd.DataFrame()
     try:
-        return pd.read_csv(io.BytesIO(whole))
+        table = pd.read_csv(io.BytesIO(whole))
     except (ValueError, pd.errors.ParserError) as error:
-        raise UsageError(f"unreadable {path}: {error}") from None
+        raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
+    expected = EXPECTED.get(path.name, ())
+    for column in expected:
+        if column not in table:
+            raise UsageError(f"unreadable {path}: no column {column}")
+    for column in table if expected else ():
+        cells = table[column]
+        if cells.dtype.kind not in "iuf" or (
+            column in COUNTS and not cells.between(0, MOST_STEPS).all()
+        ):
+            raise UsageError(f"unreadable {path}: {column} holds what cannot be one")
+    return table
+
+
+@lru_cache(maxsize=4096)
+def _defect(directory: Path, stamps: tuple[object, ...]) -> str:
+    """Return why a run's tables cannot be used; empty if they can."""
+    try:
+        for name in EXPECTED:
+            read_table(directory / name)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _runs(plan: Plan) -> list[Run]:
+    """Return the plan's runs; those whose tables cannot be used are damaged, whatever they say."""
+    runs = []
+    for run in plan.runs():
+        stamps = tuple(map(stamp, (run.directory / name for name in EXPECTED)))
+        defect = _defect(run.directory, stamps)
+        runs.append(replace(run, status="damaged", remark=defect) if defect else run)
+    return runs
 
 
 def score(directory: Path, rule: str, env_steps: int) -> float:
@@ -88,7 +133,6 @@ def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
 
 
-SHARES = ("environment_share", "acting_share", "learning_share")
 IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
 """Recorded where one thread acts while another learns."""
 
@@ -159,16 +203,18 @@ def collect_scores(
             if run.status == "finished"
             else random_scores.get(run.task, nan),
         )
-        for run in plan.runs()
+        for run in _runs(plan)
         if run.has_ended
     ]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"]).dropna()
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"])
+    table = table[np.isfinite(table.score.astype(float))]
     return table.astype({"seed": int, "env_steps": int, "score": float}).assign(rule=plan.rule)
 
 
 AREA_COLUMNS = ("area_mean", "area_std", "reference_area")
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of a curve that is not finite
 def collect_areas(
     plan: Plan,
     curves: pd.DataFrame,
@@ -189,7 +235,7 @@ def collect_areas(
     Returns:
         One row per task, as index, with `AREA_COLUMNS`; NaN where data are missing.
     """
-    ended = [run for run in plan.runs() if run.has_ended]
+    ended = [run for run in _runs(plan) if run.has_ended]
     rows = {}
     for task in plan.tasks:
         of_task = curves[curves.task == task]
@@ -241,11 +287,14 @@ def collect_runs(plan: Plan, failures: Failures = MappingProxyType({})) -> pd.Da
         plan: the planned runs.
         failures: errors that the launcher knows; on a full disk a run cannot record its own.
     """
-    rows = [_describe(run) for run in plan.runs()]
-    for run, row in zip(plan.runs(), rows, strict=True):
+    runs = _runs(plan)
+    rows = [_describe(run) for run in runs]
+    for run, row in zip(runs, rows, strict=True):
         if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
             row |= {"status": "failed", "error": failures[run.task, run.seed]}
-        if run.status == "finished" and np.isnan(score(run.directory, plan.rule, run.env_steps)):
+        if run.status == "finished" and not np.isfinite(
+            score(run.directory, plan.rule, run.env_steps)
+        ):
             window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
             row |= {
                 "status": "failed",
@@ -262,7 +311,7 @@ def first_record(plan: Plan) -> Mapping[str, Any]:
 
 def _readable(plan: Plan) -> list[Run]:
     """Return the runs whose files are undamaged, and not of code that was not verified."""
-    return [run for run in plan.runs() if run.status not in ("damaged", "unverified")]
+    return [run for run in _runs(plan) if run.status not in ("damaged", "unverified")]
 
 
 def _describe(run: Run) -> dict[str, Any]:
@@ -272,7 +321,7 @@ def _describe(run: Run) -> dict[str, Any]:
         "task": run.task,
         "seed": run.seed,
         "status": "failed" if run.status == "damaged" else run.status,
-        "error": plain(str(record.get("error") or (run.remark if run.status == "damaged" else ""))),
+        "error": plain(str((run.status == "damaged" and run.remark) or record.get("error") or "")),
         "remark": run.remark,
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),

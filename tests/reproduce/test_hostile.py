@@ -27,8 +27,10 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
+from reproduce.pipeline import make_report
 from reproduce.plan.grid import PLAN_KEYS
 from reproduce.plan.request import load_plan, make_plan
+from reproduce.report import plot
 from suite.command_line import run_main
 from suite.files import check_name
 from suite.records import read_record
@@ -314,6 +316,67 @@ def test_a_record_that_was_tampered_with_is_no_record_or_harmless(
         except UsageError:
             return
         assert statuses[0] in STATUSES
+
+    check()
+
+
+CELLS = ["x", "", "nan", "inf", "-1", "1e400", "1" + "0" * 30, "0.5", '"', "1,1", "\0", "True", "é"]
+KINDS = ["evaluations.csv", "timing.csv", "episodes.csv", "run.json"]
+
+
+@pytest.mark.parametrize("times", [15, pytest.param(500, marks=slow)])
+def test_one_bad_run_never_sinks_a_report(
+    times: int,
+    tmp_path: Path,
+    record_run: RecordRun,
+    reseal: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its files say, and whoever sealed them: it is a line, and the other run counts."""
+    plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, runs_dir=tmp_path, device="cpu")
+    for draw in ("draw_curves", "draw_scores", "draw_throughput"):  # they take most of the time
+        monkeypatch.setattr(plot, draw, lambda *arguments: None)
+    steps = plan.env_steps[TASK]
+    folder, _ = (record_run(plan, TASK, n, {steps - 9: n, steps: n}) for n in (2, 1))
+    (folder / "episodes.csv").write_text("env_steps,episode_return,episode_length\n1,2,3\n4,5,6\n")
+    whole = {name: (folder / name).read_text() for name in KINDS}
+    record = json.loads(whole["run.json"])
+    keys = sorted(record.keys() - {"config"})  # other settings are refused, by design
+
+    @examples(times)
+    @example("evaluations.csv", 0, 0, "a", None)
+    @example("evaluations.csv", 1, 0, "x", None)
+    @example("evaluations.csv", 1, 1, "inf", None)
+    @example("timing.csv", 2, 0, CELLS[6], None)
+    @example("timing.csv", 1, 1, "", None)
+    @example("run.json", 0, keys.index("wall_seconds"), "", "x")
+    @example("run.json", 0, keys.index("machine"), "", {"cpu": [1], "gpu": float("nan")})
+    @example("run.json", 0, keys.index("versions"), "", [1])
+    @example("run.json", 1, 0, "", 10**30)
+    @given(
+        st.sampled_from(KINDS),
+        st.integers(0, 2),
+        st.integers(0, 30),
+        st.one_of(st.sampled_from(CELLS), st.floats().map(repr)),
+        anything,
+    )
+    def check(name: str, row: int, column: int, cell: str, value: Any) -> None:
+        rows = [line.split(",") for line in whole[name].splitlines()]
+        rows[row][column % len(rows[row])] = cell
+        text = "\n".join(map(",".join, rows)) + "\n"
+        if name == "run.json":
+            said = record | ({keys[column % len(keys)]: value} if row == 0 else {})
+            said["config"] = record["config"] | ({"env_steps": value} if row == 1 else {})
+            text = json.dumps(said)
+        for other in KINDS:
+            (folder / other).write_text(text if other == name else whole[other])
+        reseal(folder)
+        verdicts = make_report(plan)
+        runs = collect_runs(plan)
+        assert runs.status[0] == "finished"
+        assert runs.status[1] in STATUSES
+        assert "\n" not in runs.error[1]
+        assert verdicts.num_seeds[0] >= 1
 
     check()
 
