@@ -668,7 +668,8 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path, record_run: Record
     for path in paths:
         path.write_text("torn")
         if path.name == ".file.1.tmp":
-            os.utime(path, (time.time() - 4000,) * 2)
+            long_ago = time.time() - 4000
+            os.utime(path, (long_ago, long_ago))
     record_run(plan, TASK, 1, status="running")
     assert [path.exists() for path in paths] == [False] * 4 + [True] * 4
     Leases(plan.directory)
