@@ -525,7 +525,7 @@ class Collected:
     """One unroll, with facts of its collection for the learner."""
 
     unroll: Unroll
-    memory: Tensor
+    memory: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     """What the policy that acted remembered before it, `[N, M]`."""
     log_stds: Tensor | None = None
     """Log deviations of the policy that acted."""

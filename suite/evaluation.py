@@ -1,11 +1,11 @@
 """Score a policy: one episode in each of several fresh environments."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from suite.randomness import environment_seeds
-from suite.recurrence import Memory
 from suite.tasks import Task
 from suite.vector_env import VectorEnv
 
@@ -18,7 +18,7 @@ def evaluate(
     *,
     episodes: int = 10,
     stream: str = "evaluation",
-    memory: Memory | None = None,
+    memory: Any = None,
 ) -> np.ndarray:
     """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`.
 
@@ -32,7 +32,8 @@ def evaluate(
         env_steps: training steps so far; part of the random stream's name.
         episodes: environments per seed, each of which plays one episode.
         stream: name of the random stream that seeds the simulators.
-        memory: what `act` remembers of its episodes; it begins empty. None: nothing.
+        memory: what `act` remembers of its episodes, a `suite.recurrence.Memory`; it begins empty.
+            None: nothing. (That class needs torch, this module does not.)
     """
     env = VectorEnv(task, environment_seeds(seeds, episodes, stream, env_steps))
     episode_returns = np.full((len(seeds), episodes), np.nan)

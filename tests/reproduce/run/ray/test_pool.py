@@ -373,7 +373,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_ray import OFTEN, pendulum
+from test_pool import OFTEN, pendulum
 from reproduce.run.launch import launch
 from reproduce.plan.grid import Plan
 from reproduce.run.ray.pool import connect
