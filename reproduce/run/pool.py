@@ -266,21 +266,21 @@ class Pool:
         self._workers.remove(worker)
         lines = last_lines(worker.log)
         rows = self._rows(worker)
-        unfinished = [row for row in rows if not _take_result(row, lines)]
+        unfinished = [row for row in rows if not _has_result(row, lines)]
         status, reason = end.status, end.reason
         memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
         if not reason:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
             if _is_out_of_space(lines, worker.group.runs[0].directory):
                 reason, memory = f"no space: {reason}", False
-            elif unfinished and memory and self._retry(worker, unfinished, beside, reason):
+            elif unfinished and memory and self._may_retry(worker, unfinished, beside, reason):
                 return
         for row in unfinished:
             _fail_recorded(row, worker.group, reason, lines)
         for row in rows:
             self._leases.release(row.run.directory)
 
-    def _retry(self, worker: Worker, rows: list[Progress], beside: int, reason: str) -> bool:
+    def _may_retry(self, worker: Worker, rows: list[Progress], beside: int, reason: str) -> bool:
         """Let runs that lacked memory wait for a second try; return whether they have one.
 
         From then on fewer run side by side: the run that died may not be the one that took most.
@@ -327,7 +327,7 @@ class Pool:
             self._leases.release(row.run.directory)
 
 
-def _take_result(row: Progress, log: Sequence[str]) -> bool:
+def _has_result(row: Progress, log: Sequence[str]) -> bool:
     """Return whether a run is finished or diverged; if so, take over its result."""
     record = read_record(row.run.directory)
     if record is None or record["status"] not in ("finished", "diverged"):
