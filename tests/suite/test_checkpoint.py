@@ -99,7 +99,7 @@ def test_published_policies_still_act(setting: str) -> None:
 
 def test_a_policy_of_before_a_renaming_acts_as_it_did(tmp_path: Path) -> None:
     """SAC once wrote its bounds as `action_low` and `action_high`, and no shape of observations."""
-    folder = PUBLISHED / "sac-mujoco" / "paper" / "HalfCheetah-v4" / "seed-1"
+    folder = PUBLISHED / "sac-mujoco" / "jaxrl" / "HalfCheetah-v4" / "seed-1"
     older = json.loads((folder / "policy.json").read_text())
     assert "action_low" in older
     older |= {"action_low": [-0.5] * 6, "action_high": [2.0] * 6}
