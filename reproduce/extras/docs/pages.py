@@ -78,12 +78,18 @@ def fill(path: Path, root: Path) -> str:
 
 def stale_pages(root: Path) -> list[Path]:
     """Return the pages whose blocks differ from what code and data give today."""
-    return [p for p in find_pages(root) if fill(p, root) != p.read_text(encoding="utf-8")]
+    return list(_changes(root))
 
 
 def write_pages(root: Path) -> list[Path]:
     """Generate every block again; return the pages that changed."""
-    stale = stale_pages(root)
-    for path in stale:
-        write_atomically(path, fill(path, root).encode())
-    return stale
+    changes = _changes(root)
+    for path, text in changes.items():
+        write_atomically(path, text.encode())
+    return list(changes)
+
+
+def _changes(root: Path) -> dict[Path, str]:
+    """Return the new text of every page that is out of date."""
+    texts = {path: fill(path, root) for path in find_pages(root)}
+    return {p: text for p, text in texts.items() if text != p.read_text(encoding="utf-8")}

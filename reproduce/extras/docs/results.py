@@ -1,6 +1,5 @@
 """Blocks on what is published: verdicts, commits and costs, from the tables beside the records."""
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +72,7 @@ def _cells(agent_place: int, suite_place: int, source: str) -> Iterator[Cell]:
     """Yield the tasks of one grid."""
     agent, suite = agents.AGENTS[agent_place], list(SUITES)[suite_place]
     directory = planning.PUBLISHED / f"{agent}-{suite}" / source
-    presets = importlib.import_module(f"agents.{agent}").PRESETS
-    cores = find_preset(presets, suite, source).cores_per_run
+    cores = find_preset(planning.presets_of(agent), suite, source).cores_per_run
     runs = read_table(directory, "runs")
     for row in verdict_rows(directory):
         own = runs[runs["task"] == row["task"]]
