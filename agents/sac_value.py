@@ -127,21 +127,25 @@ class Config(RunConfig):
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         num_envs, capacity = self.num_envs, self.replay_capacity
         require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
-        for name in ("env_steps", "warm_up_steps", "evaluation_interval"):
-            steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
+        steps_of = {"env_steps": self.env_steps, "learning_starts": self.warm_up_steps}
+        steps_of["evaluation_interval"] = self.evaluation_interval
+        for name, steps in steps_of.items():
+            rule = f"{name} must be a multiple of num_envs {num_envs}"
             require(steps % num_envs == 0, rule, steps)
 
     @property
     def reward_factor(self) -> float:
         """Return the factor on rewards: `reward_scale`, or that of the task."""
-        of_task, _ = BY_TASK.get(self.task.rpartition("-")[0], OTHERWISE)
-        return of_task if self.reward_scale is None else self.reward_scale
+        return self._of_task[0] if self.reward_scale is None else self.reward_scale
 
     @property
     def warm_up_steps(self) -> int:
         """Return the steps before the first update: `learning_starts`, or those of the task."""
-        _, of_task = BY_TASK.get(self.task.rpartition("-")[0], OTHERWISE)
-        return of_task if self.learning_starts is None else self.learning_starts
+        return self._of_task[1] if self.learning_starts is None else self.learning_starts
+
+    @property
+    def _of_task(self) -> tuple[float, int]:
+        return BY_TASK.get(self.task.rpartition(":")[2].rpartition("-")[0], OTHERWISE)
 
     @property
     def replay_size(self) -> int:
