@@ -18,6 +18,7 @@ TRAININGS = {
     "impala": ("CartPole-v1", 120_000, 20_000, ("--evaluation-rule=sampled",)),
     "acer": ("CartPole-v1", 30_000, 5_000, ("--evaluation-rule=sampled",)),
     "acer_continuous": ("InvertedPendulum-v4", 30_000, 10_000, ()),
+    "sac_value": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
 }
 """Task, environment steps, evaluation interval and flags by agent."""
 

@@ -64,17 +64,16 @@ def pairs(agent: str) -> Iterator[Pair]:
     """Yield every pair of an agent that has evidence, each once."""
     found = set()
     for (suite, source), preset in importlib.import_module(f"agents.{agent}").PRESETS.items():
-        config = preset.config
-        before_update = getattr(config, "learning_starts", 0)
         for task in preset.tasks or SUITES[suite]:
             if preset.judged_by is None or (source, task) in found:
                 continue
+            config: Any = replace(preset.config, task=task)
+            learning_starts = getattr(config, "learning_starts", 0)
+            before_update = getattr(config, "warm_up_steps", learning_starts)
             theirs = first_evaluations(agent, preset.judged_by, task, before_update)
             if theirs.size > 1 and config.evaluation_rule != "training":
                 found.add((source, task))
-                yield Pair(
-                    agent, source, preset.judged_by, task, replace(config, task=task), theirs
-                )
+                yield Pair(agent, source, preset.judged_by, task, config, theirs)
 
 
 def untrained_returns(pair: Pair, seeds: Sequence[int] = SEEDS) -> Float[np.ndarray, " seeds"]:

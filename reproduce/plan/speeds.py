@@ -124,7 +124,7 @@ def warm_up_steps(config: Any) -> int:
     """Return the environment steps before a run learns at its full rate, counted or not."""
     if hasattr(config, "replay_start"):
         return config.replay_start * config.num_envs if config.replay_ratio else 0
-    return getattr(config, "learning_starts", 0)
+    return getattr(config, "warm_up_steps", getattr(config, "learning_starts", 0))
 
 
 def relative_speed(speed: Speed) -> float:

@@ -203,6 +203,19 @@ def update_sac(num_seeds: int, _: Path) -> Work:
     return Work(lambda: sac.update(learner, config, batch, noise, 0), against)
 
 
+def update_sac_value(_: Path) -> Work:
+    """Make a gradient step of the paper's networks."""
+    from agents import sac_value  # commits that this file is run on may lack it
+
+    config = sac_value.Config()
+    learner = sac_value.make_learner(config, 17, 6, CPU)
+    generator = np.random.default_rng(0)
+    indices = torch.from_numpy(generator.integers(0, 10_000, (1, config.batch_size)))
+    batch = _sac_replay(10_000).batch(indices)
+    noise = torch.from_numpy(_normal(generator, 2, 1, config.batch_size, 6))
+    return Work(lambda: sac_value.update(learner, config, batch, noise, 0), PRODUCTS)
+
+
 def _default(agent: Any, suite: str) -> Any:
     """Return the settings that an agent takes on a suite: the first of them, at any commit."""
     return next(preset.config for (of, _), preset in agent.PRESETS.items() if of == suite)
@@ -406,6 +419,7 @@ MEASURED: Mapping[str, Builder] = {
     "update-impala-Pong": partial(update_impala, "atari", PONG),
     "update-acer": update_acer,
     "update-acer_continuous": update_acer_continuous,
+    "update-sac_value": update_sac_value,
     "vtrace": vtrace,
     "retrace": retrace,
     "sample-sac": sample_sac,
