@@ -30,6 +30,7 @@ CASES = {
     "impala": ("atari-7", "Pong-v5"),
     "acer": ("atari-7", "Pong-v5"),
     "acer_continuous": ("mujoco", "HalfCheetah-v4"),
+    "sac_value": ("mujoco", "HalfCheetah-v4"),
 }
 """Suite, whose preset is used, and task."""
 

@@ -56,3 +56,9 @@ def test_evidence_is_what_was_measured_before_the_first_update() -> None:
     assert (before.min(), before.max()) == (14.62, 98.85)
     assert first_evaluations("sac", "jaxrl", "Hopper-v4", 4_999).size == 0
     assert first_evaluations("sac", "jaxrl", "Reacher-v4", 10_000).size == 0
+
+
+def test_when_learning_starts_may_be_up_to_the_task() -> None:
+    """The judge of `sac_value` had learned for 4,000 steps on Hopper, and not on HalfCheetah."""
+    tasks = {task for agent, _, task in PAIRS if agent == "sac_value"}
+    assert tasks == {"HalfCheetah-v4"}

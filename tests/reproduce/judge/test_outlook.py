@@ -202,6 +202,16 @@ def test_an_estimate_is_its_parts() -> None:
     assert run_seconds(speed, short) == pytest.approx(4 + 5 + 0.5)
 
 
+def test_an_estimate_has_the_warm_up_of_the_task() -> None:
+    """Where the agent takes it from the task: 1,000 quick steps on Hopper, else 10,000."""
+    speed = Speed("sac_value", "paper", "x", "cpu", "x", 1000.0, 4.0, 1000.0, 100.0, 0.5, 400, "")
+    config = importlib.import_module("agents.sac_value").PRESETS["mujoco", "paper"].config
+    for task, warm_up in (("Hopper-v4", 1_000), ("HalfCheetah-v4", 10_000)):
+        planned = dataclasses.replace(config, task=task, env_steps=30_000)
+        learning = (30_000 - warm_up) / 100
+        assert run_seconds(speed, planned) == pytest.approx(4 + warm_up / 1_000 + learning + 3)
+
+
 def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> None:
     """By its family and the size of observations; the slower of two."""
     rows = [
