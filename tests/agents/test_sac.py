@@ -247,7 +247,13 @@ def _flat(stack: StackedPerceptrons, member: int) -> list[Tensor]:
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "actor seldom, then twice": {"policy_period": 2},
-    "bounds": {"action_gradient_clip": 1e-3, "max_log_alpha": -0.001, "log_std_max": -0.2},
+    "bounds": {
+        "action_gradient_clip": 0.05,
+        "initial_alpha": 0.01,
+        "max_log_alpha": math.log(0.01),
+        "target_entropy_per_action": 5.0,
+        "log_std_max": -0.2,
+    },
     "by tanh, three critics": {"log_std_bound": "tanh", "num_critics": 3, "log_std_min": -5.0},
     "no entropy, fixed, slow": {
         "entropy_in_target": False,
