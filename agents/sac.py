@@ -9,8 +9,8 @@ uniform replay; a temperature keeps the entropy near a target.
 |----------------------------------------------|-------------|-------------------|
 | actions and their density under the tanh     | Appendix C  | `squash`          |
 | soft Bellman targets, minimum over critics   | Eqs. 2, 3   | `q_targets`       |
-| squared soft Bellman residual                | Eq. 5       | `critic_loss`     |
-| reparametrised policy objective              | Eqs. 7, 9   | `actor_loss`      |
+| squared soft Bellman residual, derivative    | Eqs. 5, 6   | `critic_loss`     |
+| policy objective and its derivatives         | Eqs. 7 - 10 | `actor_loss`      |
 | temperature objective                        | Eq. 18      | `alpha_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
@@ -20,7 +20,7 @@ and summed over S, so the seeds of one process never touch each other.
 Deviations from the paper, and details it leaves open:
 1. The log-density and the target entropy are measured in [-1, 1], where the policy acts. Scaling
    to the task's bounds happens in the environment and is not corrected for.
-2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - u - softplus(-2u)), which is
+2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - logaddexp(u, -u)), which is
    exact where the former underflows.
 3. Order within an update: critics, then the actor against the updated critics, then the temperature
    on the entropy just measured, then the target copies.
@@ -53,12 +53,14 @@ from suite.config import Count, NotNegative, Positive, Range, Rate, RunConfig, W
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
+from suite.optimisers import FusedAdam
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
+from suite.squashed_gaussian import squash
 from suite.vector_env import Spaces
 
 
@@ -173,26 +175,6 @@ class Config(RunConfig):
 PRESETS = read_presets("sac", Config)
 
 
-def squash(
-    means: Float[Tensor, "S B A"], log_stds: Float[Tensor, "S B A"], noise: Float[Tensor, "S B A"]
-) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B"]]:
-    """Return reparametrised actions tanh(mean + std * noise), and log-densities (Appendix C).
-
-    Args:
-        means: of the Gaussian before the tanh.
-        log_stds: log standard deviations of the same.
-        noise: standard normal draws.
-
-    Returns:
-        actions in (-1, 1), and log pi(a|s) in nats with respect to [-1, 1]^A.
-    """
-    pre_tanh = means + log_stds.exp() * noise
-    log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    # log(1 - tanh(u)^2), in the form that does not underflow
-    log_slope = 2 * (math.log(2) - pre_tanh - F.softplus(-2 * pre_tanh))
-    return torch.tanh(pre_tanh), (log_normal - log_slope).sum(-1)
-
-
 def q_targets(
     rewards: Float[Tensor, "S B"],
     terminations: Float[Tensor, "S B"],
@@ -215,29 +197,43 @@ def q_targets(
     """
     next_values = next_q_values.amin(1)
     if entropy_in_target:
-        next_values = next_values - alpha[:, None] * next_log_probs
-    return rewards + gamma * (1 - terminations) * next_values
+        next_values = torch.addcmul(next_values, alpha[:, None], next_log_probs, value=-1)
+    return torch.addcmul(rewards, 1 - terminations, next_values, value=gamma)
 
 
 def critic_loss(
     q_values: Float[Tensor, "S K B"], targets: Float[Tensor, "S B"]
-) -> Float[Tensor, " S"]:
-    """Return the squared soft Bellman residual, halved, averaged over B, summed over K (Eq. 5)."""
-    return 0.5 * (q_values - targets[:, None]).square().mean(-1).sum(-1)
+) -> tuple[Float[Tensor, " S"], Float[Tensor, "S K B"]]:
+    """Return the squared soft Bellman residual (Eq. 5), and its derivative by Q (Eq. 6).
+
+    The loss is halved, averaged over B and summed over K.
+    """
+    residuals, batch_size = q_values - targets[:, None], targets.shape[1]
+    return residuals.square().sum((1, 2)) / (2 * batch_size), residuals / batch_size
 
 
 def actor_loss(
     log_probs: Float[Tensor, "S B"], q_values: Float[Tensor, "S K B"], alpha: Float[Tensor, " S"]
-) -> Float[Tensor, " S"]:
-    """Return the mean of alpha log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eq. 9)."""
-    return (alpha[:, None] * log_probs - q_values.amin(1)).mean(-1)
+) -> tuple[Float[Tensor, " S"], Float[Tensor, "S B"], Float[Tensor, "S K B"]]:
+    """Return the mean of alpha log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eq. 9).
+
+    Then its derivatives by log pi and by Q, which are factors of Eq. 10.
+    """
+    alphas, batch_size = alpha[:, None], log_probs.shape[1]
+    lowest, which = q_values.min(1, keepdim=True)  # [S, 1, B]
+    losses = (alphas * log_probs - lowest.squeeze(1)).mean(-1)
+    of_q_values = torch.zeros_like(q_values).scatter_(1, which, -1 / batch_size)
+    return losses, (alphas / batch_size).expand_as(log_probs), of_q_values
 
 
 def alpha_loss(
-    log_alpha: Float[Tensor, " S"], log_probs: Float[Tensor, "S B"], target_entropy: float
+    alpha: Float[Tensor, " S"], entropy: Float[Tensor, " S"], target_entropy: float
 ) -> Float[Tensor, " S"]:
-    """Return -alpha (log pi + target entropy), without gradient to the policy (Eq. 18)."""
-    return -log_alpha.exp() * (log_probs.detach().mean(-1) + target_entropy)
+    """Return alpha (entropy - target entropy), with the entropy the mean of -log pi (Eq. 18).
+
+    Proportional to alpha, it is its own derivative by log alpha.
+    """
+    return alpha * (entropy - target_entropy)
 
 
 def split_outputs(
@@ -247,7 +243,7 @@ def split_outputs(
     means, log_stds = outputs.squeeze(1).chunk(2, dim=-1)
     low, high = config.log_std_min, config.log_std_max
     if config.log_std_bound == "clip":
-        return means, log_stds.clamp(low, high)
+        return means, F.hardtanh(log_stds, low, high)
     return means, low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
 
 
@@ -260,9 +256,9 @@ class Learner:
     critics: StackedPerceptrons
     target_critics: StackedPerceptrons
     log_alpha: Tensor  # [S]
-    actor_optimiser: torch.optim.Adam
-    critic_optimiser: torch.optim.Adam
-    alpha_optimiser: torch.optim.Adam
+    actor_optimiser: FusedAdam
+    critic_optimiser: FusedAdam
+    alpha_optimiser: FusedAdam
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -281,22 +277,19 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     initial = -math.inf if config.initial_alpha == 0 else math.log(config.initial_alpha)
     if config.max_log_alpha is not None:
         initial = min(initial, config.max_log_alpha)
-    log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
+    log_alpha = torch.full((len(config.seeds),), initial, device=device)
     return Learner(
         actor=actor,
         critics=online,
         target_critics=copy.deepcopy(online).requires_grad_(False),
         log_alpha=log_alpha,
-        actor_optimiser=_adam(actor.flat, config.actor_learning_rate),
-        critic_optimiser=_adam(online.flat, config.critic_learning_rate),
-        alpha_optimiser=_adam(log_alpha, config.alpha_learning_rate),
+        actor_optimiser=FusedAdam(actor.parts, config.actor_learning_rate),
+        critic_optimiser=FusedAdam(online.parts, config.critic_learning_rate),
+        alpha_optimiser=FusedAdam([log_alpha], config.alpha_learning_rate),
     )
 
 
-def _adam(parameters: Tensor, learning_rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam([parameters], lr=learning_rate, fused=True)
-
-
+@torch.no_grad()
 def update(
     learner: Learner, config: Config, batch: Batch, noise: Tensor, num_updates: int
 ) -> dict[str, Tensor]:
@@ -312,63 +305,59 @@ def update(
     Returns:
         diagnostics by name, each `[S]`, on the learner's device.
     """
-    alpha = learner.log_alpha.detach().exp()  # [S]
-    with torch.no_grad():
-        next_actions, next_log_probs = squash(
-            *split_outputs(learner.actor(batch.next_obs), config), noise[0]
-        )
-        next_q_values = learner.target_critics(torch.cat([batch.next_obs, next_actions], -1))
-        targets = q_targets(
-            batch.rewards,
-            batch.terminations,
-            next_q_values.squeeze(-1),
-            next_log_probs,
-            alpha,
-            config.gamma,
-            config.entropy_in_target,
-        )
-    q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
-    critic_losses = critic_loss(q_values, targets)
-    _descend(learner.critic_optimiser, critic_losses)
-    metrics = {"critic_loss": critic_losses.detach(), "q_value": q_values.detach().mean((1, 2))}
+    alpha, (next_noise, *actor_noise) = learner.log_alpha.exp(), noise
+    next_outputs = learner.actor.begin_pass(batch.next_obs).outputs
+    next_actions, next_log_probs = squash(*split_outputs(next_outputs, config), next_noise)
+    targets = q_targets(
+        batch.rewards,
+        batch.terminations,
+        learner.target_critics.begin_pass(batch.next_obs, next_actions).outputs,
+        next_log_probs,
+        alpha,
+        config.gamma,
+        config.entropy_in_target,
+    )
+    metrics = _update_critics(learner, batch.obs_actions, targets)
     if num_updates % config.policy_period == 0:
-        for actor_noise in noise[1:]:
-            metrics |= _update_actor(learner, config, batch.obs, actor_noise)
+        for draws in actor_noise:
+            metrics |= _update_actor(learner, config, batch.obs, draws)
     if (num_updates + 1) % config.target_period == 0:
-        with torch.no_grad():
-            learner.target_critics.flat.lerp_(learner.critics.flat, config.tau)
+        learner.target_critics.flat.lerp_(learner.critics.flat, config.tau)
     return metrics
+
+
+def _update_critics(learner: Learner, obs_actions: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Make one step of the critics towards their targets (Eq. 6)."""
+    critics = learner.critics.begin_pass(obs_actions)
+    losses, of_q_values = critic_loss(critics.outputs, targets)
+    learner.critic_optimiser.step(critics.weight_gradients(of_q_values))
+    return {"critic_loss": losses, "q_value": critics.outputs.mean((1, 2))}
 
 
 def _update_actor(
     learner: Learner, config: Config, obs: Tensor, noise: Tensor
 ) -> dict[str, Tensor]:
-    """Make one step of the actor against frozen critics, and one of the temperature."""
-    alpha = learner.log_alpha.detach().exp()
-    actions, log_probs = squash(*split_outputs(learner.actor(obs), config), noise)
-    judged_actions = actions
+    """Make one step of the actor against fixed critics (Eq. 10), and one of the temperature."""
+    alpha, actor = learner.log_alpha.exp(), learner.actor.begin_pass(obs)
+    with torch.enable_grad():  # from the network's outputs to actions and their densities
+        outputs = actor.outputs.requires_grad_()
+        actions, log_probs = squash(*split_outputs(outputs, config), noise)
+    critics = learner.critics.begin_pass(obs, actions)
+    losses, of_log_probs, of_q_values = actor_loss(log_probs, critics.outputs, alpha)
+    of_actions = critics.input_gradient(of_q_values, part=1)  # -dQ/da
     if config.action_gradient_clip is not None:
         bound = config.action_gradient_clip / obs.shape[1]  # the loss is a mean over B
-        judged_actions = actions.clone()
-        judged_actions.register_hook(lambda gradient: gradient.clamp(-bound, bound))
-    q_values = learner.critics(torch.cat([obs, judged_actions], -1), frozen=True).squeeze(-1)
-    actor_losses = actor_loss(log_probs, q_values, alpha)
-    _descend(learner.actor_optimiser, actor_losses)
+        of_actions.clamp_(-bound, bound)
+    derivatives = (of_actions, of_log_probs)
+    (of_outputs,) = torch.autograd.grad((actions, log_probs), outputs, derivatives)
+    learner.actor_optimiser.step(actor.weight_gradients(of_outputs))
+    entropy = -log_probs.mean(-1)
     if config.learn_alpha:
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
-        _descend(learner.alpha_optimiser, alpha_loss(learner.log_alpha, log_probs, target_entropy))
+        learner.alpha_optimiser.step([alpha_loss(alpha, entropy, target_entropy)])
         if config.max_log_alpha is not None:
-            with torch.no_grad():
-                learner.log_alpha.clamp_(max=config.max_log_alpha)
-    entropy = -log_probs.detach().mean(-1)
-    return {"actor_loss": actor_losses.detach(), "entropy": entropy, "alpha": alpha}
-
-
-def _descend(optimiser: torch.optim.Adam, losses: Float[Tensor, " S"]) -> None:
-    """Make one gradient step on the sum over seeds; every seed has its own gradient in it."""
-    losses.sum().backward()
-    optimiser.step()
-    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
+            learner.log_alpha.clamp_(max=config.max_log_alpha)
+    return {"actor_loss": losses, "entropy": entropy, "alpha": alpha}
 
 
 def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
@@ -453,7 +442,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             metrics = means.read()
             if metrics:
                 metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            alphas = learner.log_alpha.detach().exp().cpu().numpy()
+            alphas = learner.log_alpha.exp().cpu().numpy()
             checks = {"reward": reward_sums, "alpha": alphas}
             recorder.log(env_steps, num_updates, metrics, checks)
         if not session.goes_on(env_steps):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.affine import Layers, affine, perceptrons
+from suite.affine import Layer, Layers, Pass, affine, perceptrons
 from suite.initialisation import Scheme, draw_kernel, draw_layer
 from suite.recurrence import Core
 from suite.vector_env import Spaces
@@ -272,6 +272,7 @@ class StackedPerceptrons(nn.Module):
         self._members = [
             [self._layers(s, k) for k in range(len(of_seed))] for s, of_seed in enumerate(members)
         ]
+        self._is_batched = self.flat.is_cuda and len(members) * len(members[0]) > 1
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Tensor]) -> "StackedPerceptrons":
@@ -282,12 +283,13 @@ class StackedPerceptrons(nn.Module):
     def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
         """Return one perceptron's weights by name, for a file."""
         layers = self._members[seed][member]
-        named = {f"weight_{i}": weight for i, (weight, _) in enumerate(layers)}
-        return named | {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
+        named = {f"weight_{i}": layer.weight for i, layer in enumerate(layers)}
+        return named | {f"bias_{i}": layer.bias for i, layer in enumerate(layers)}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "StackedPerceptrons":
         """Return a copy whose weights are views of its own vector."""
-        return StackedPerceptrons(self._members, self.flat.device)
+        pairs = [[[(w, b) for w, b, _ in layers] for layers in seed] for seed in self._members]
+        return StackedPerceptrons(pairs, self.flat.device)
 
     def forward(
         self, inputs: Float[Tensor, "S B I"], *, frozen: bool = False
@@ -299,9 +301,28 @@ class StackedPerceptrons(nn.Module):
             frozen: treat the weights as constants; gradients reach the inputs only.
         """
         flat = self.flat.detach() if frozen else self.flat
-        if inputs.is_cuda and len(self._members) * len(self._members[0]) > 1:
+        if self._is_batched:
             return batched_forward(inputs, *self._split(flat))
         return perceptrons(inputs, flat, self._members)
+
+    def begin_pass(self, *inputs: Float[Tensor, "S B _"]) -> Pass:
+        """Apply every member outside autograd's graph; gradients are the pass's to give.
+
+        Args:
+            inputs: columns side by side of one batch per seed, shared by its K members.
+        """
+        if self._is_batched:
+            return BatchedPass(self.weights, self.biases, inputs)
+        return Pass(self._members, inputs)
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Return all weights, then all biases, views of the vector, as passes give gradients."""
+        if self._is_batched:
+            return [*self.weights, *self.biases]
+        members = [layers for of_seed in self._members for layers in of_seed]
+        layers = [layer for of_members in zip(*members, strict=True) for layer in of_members]
+        return [layer.weight for layer in layers] + [layer.bias for layer in layers]
 
     def _split(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the weights and biases of every layer as views of a vector."""
@@ -309,9 +330,10 @@ class StackedPerceptrons(nn.Module):
         views = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
         return views[: len(views) // 2], views[len(views) // 2 :]
 
-    def _layers(self, seed: int, member: int) -> Layers:
+    def _layers(self, seed: int, member: int) -> list[Layer]:
         pairs = zip(self.weights, self.biases, strict=True)
-        return [(weight[seed, member], bias[seed, member]) for weight, bias in pairs]
+        cut = [(weight[seed, member], bias[seed, member]) for weight, bias in pairs]
+        return [Layer(weight, bias, weight.t()) for weight, bias in cut]
 
 
 def _stacked(members: Sequence[Sequence[Layers]], layer: int, part: int) -> Tensor:
@@ -333,6 +355,36 @@ def batched_forward(
         if layer < last:
             hidden = hidden.relu_()
     return hidden.unflatten(0, (num_seeds, num_members))
+
+
+class BatchedPass(Pass):
+    """The same by one batched product per layer, and back by autograd: the fastest way on a GPU.
+
+    Args:
+        weights: stacked weights, layer by layer.
+        biases: stacked biases.
+        inputs: as those of `Pass`.
+    """
+
+    def __init__(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> None:
+        self._parts = [part.detach().requires_grad_() for part in (*weights, *biases)]
+        self._inputs = [columns.detach().requires_grad_() for columns in inputs]
+        with torch.enable_grad():
+            batches, number = torch.cat(self._inputs, -1), len(weights)
+            results = batched_forward(batches, self._parts[:number], self._parts[number:])
+        self._results, self.outputs = results, results.detach().squeeze(-1)
+
+    def weight_gradients(self, of_outputs: Tensor) -> list[Tensor]:
+        """Return the gradients of all weights, then of all biases, layer by layer."""
+        of_results = of_outputs.reshape(self._results.shape)
+        return list(torch.autograd.grad(self._results, self._parts, of_results))
+
+    def input_gradient(self, of_outputs: Tensor, part: int = 0) -> Float[Tensor, "S B _"]:
+        """Return the gradient of one part of the inputs."""
+        of_results = of_outputs.reshape(self._results.shape)
+        return torch.autograd.grad(self._results, self._inputs[part], of_results)[0]
 
 
 def prepare(

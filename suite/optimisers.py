@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+_fused_adam: Any = torch._fused_adam_  # type: ignore[attr-defined]
+
 
 class FlatWeights:
     """All weights of a module as one vector; the module's tensors become views of it.
@@ -144,3 +146,40 @@ class Adam(Optimiser):
         torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(1e-8)
         step_size = learning_rate / (1 - 0.9**self._num_steps)
         self.weights.vector.addcdiv_(self._averages, self._divisor, value=-step_size)
+
+
+class FusedAdam:
+    """Adam on several tensors in one operator, in the numbers of `torch.optim.Adam(fused=True)`.
+
+    It calls the same kernel; on 73,000 weights, what that class does beside costs more than it.
+
+    Args:
+        parameters: the tensors to change.
+        learning_rate: step size.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], learning_rate: float) -> None:
+        self.parameters, self.learning_rate = list(parameters), learning_rate
+        self.averages = [torch.zeros_like(tensor) for tensor in parameters]
+        self.square_averages = [torch.zeros_like(tensor) for tensor in parameters]
+        self.num_steps = torch.zeros((), device=parameters[0].device)
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor]) -> None:
+        """Change the parameters against their gradients."""
+        self.num_steps += 1
+        _fused_adam(
+            self.parameters,
+            gradients,
+            self.averages,
+            self.square_averages,
+            [],
+            [self.num_steps] * len(self.parameters),
+            lr=self.learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )

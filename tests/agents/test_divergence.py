@@ -95,7 +95,9 @@ def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> No
 
     def poisoned(*arguments: Any) -> Any:
         value = healthy(*arguments)
-        value = value * torch.nan if due[0] else value
+        if due[0]:  # a loss of SAC comes with its derivative
+            several = isinstance(value, tuple)
+            value = tuple(each * torch.nan for each in value) if several else value * torch.nan
         due[0] = False
         return value
 

@@ -145,13 +145,33 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
             entropy_in_target,
         )
         np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
-        loss = sac.critic_loss(torch.from_numpy(q_values), ours)
+        loss, _ = sac.critic_loss(torch.from_numpy(q_values), ours)
         np.testing.assert_allclose(loss.numpy(), critic_losses, rtol=1e-12)
         logs = torch.from_numpy(log_probs)
-        loss = sac.actor_loss(logs, torch.from_numpy(q_values), alphas)
+        loss, *_ = sac.actor_loss(logs, torch.from_numpy(q_values), alphas)
         np.testing.assert_allclose(loss.numpy(), actor_losses, rtol=1e-12)
-        loss = sac.alpha_loss(torch.from_numpy(log_alpha), logs, target_entropy)
+        loss = sac.alpha_loss(alphas, -logs.mean(-1), target_entropy)
         np.testing.assert_allclose(loss.numpy(), alpha_losses, rtol=1e-12)
+
+
+def test_the_derivatives_of_losses_are_those_of_autograd() -> None:
+    """Of each loss by what it is said to be of, in float64; seeds and critics have their own."""
+    generator = torch.Generator().manual_seed(0)
+    q_values, targets = draw(generator, 2, 3, 5), draw(generator, 2, 5).detach()
+    log_probs, log_alpha = draw(generator, 2, 5), draw(generator, 2)
+    losses, of_q_values = sac.critic_loss(q_values, targets)
+    (expected,) = torch.autograd.grad(losses.sum(), q_values)
+    torch.testing.assert_close(of_q_values, expected)
+    losses, *derivatives = sac.actor_loss(log_probs, q_values, log_alpha.detach().exp())
+    expected = torch.autograd.grad(losses.sum(), (log_probs, q_values))
+    torch.testing.assert_close(tuple(derivatives), expected)
+    losses = sac.alpha_loss(log_alpha.exp(), -log_probs.detach().mean(-1), -2.0)
+    (expected,) = torch.autograd.grad(losses.sum(), log_alpha)
+    torch.testing.assert_close(losses, expected)
+
+
+def draw(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
 def test_an_update_equals_plain_autograd_and_adam() -> None:
@@ -224,20 +244,122 @@ def _flat(stack: StackedPerceptrons, member: int) -> list[Tensor]:
     return [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
 
 
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "actor seldom, then twice": {"policy_period": 2},
+    "bounds": {
+        "action_gradient_clip": 0.05,
+        "initial_alpha": 0.01,
+        "max_log_alpha": math.log(0.01),
+        "target_entropy_per_action": 5.0,
+        "log_std_max": -0.2,
+    },
+    "by tanh, three critics": {"log_std_bound": "tanh", "num_critics": 3, "log_std_min": -5.0},
+    "no entropy, fixed, slow": {
+        "entropy_in_target": False,
+        "learn_alpha": False,
+        "target_period": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_updates_equal_the_former_formulation(form: str) -> None:
+    """Two seeds, four updates: losses through autograd node by node, and torch's own optimisers."""
+    config = replace(TINY, seeds=(1, 2), gamma=0.9, tau=0.1, **FORMS[form])
+    ours, theirs = (sac.make_learner(config, 3, 2, CPU) for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    steps = plain_steps(theirs, config)
+    for number in range(4):
+        batch = random_batch(generator, 2, 8, 3, 2)
+        noise = torch.randn(1 + config.policy_period, 2, 8, 2, generator=generator)
+        metrics = sac.update(ours, config, batch, noise, number)
+        expected = steps(batch, noise, number)
+        assert metrics.keys() == expected.keys()
+        for name, value in metrics.items():
+            torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
+    for new, old in zip(parameters_of(ours), parameters_of(theirs), strict=True):
+        torch.testing.assert_close(new, old, atol=2e-6, rtol=1e-4)
+    torch.testing.assert_close(ours.log_alpha, theirs.log_alpha)
+
+
+def plain_steps(learner: sac.Learner, config: sac.Config) -> Any:
+    """Return an update of a learner, as it was before its derivatives were written by hand."""
+    learner.log_alpha.requires_grad_()
+    ceiling = math.inf if config.max_log_alpha is None else config.max_log_alpha
+    actor_optimiser = torch.optim.Adam([learner.actor.flat], lr=config.actor_learning_rate)
+    critic_optimiser = torch.optim.Adam([learner.critics.flat], lr=config.critic_learning_rate)
+    alpha_optimiser = torch.optim.Adam([learner.log_alpha], lr=config.alpha_learning_rate)
+
+    def descend(optimiser: torch.optim.Adam, losses: Tensor) -> None:
+        optimiser.zero_grad()
+        losses.sum().backward()
+        optimiser.step()
+
+    def policy(obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        means, log_stds = learner.actor(obs).squeeze(1).chunk(2, dim=-1)
+        low, high = config.log_std_min, config.log_std_max
+        if config.log_std_bound == "clip":
+            log_stds = log_stds.clamp(low, high)
+        else:
+            log_stds = low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
+        pre_tanh = means + log_stds.exp() * noise
+        log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
+        log_slope = 2 * (math.log(2) - pre_tanh - torch.nn.functional.softplus(-2 * pre_tanh))
+        return torch.tanh(pre_tanh), (log_normal - log_slope).sum(-1)
+
+    def update(batch: Batch, noise: Tensor, number: int) -> dict[str, Tensor]:
+        with torch.no_grad():
+            next_actions, next_log_probs = policy(batch.next_obs, noise[0])
+            next_q = learner.target_critics(torch.cat([batch.next_obs, next_actions], -1))
+            next_values = next_q.squeeze(-1).amin(1)
+            if config.entropy_in_target:
+                next_values -= learner.log_alpha.exp()[:, None] * next_log_probs
+            targets = batch.rewards + config.gamma * (1 - batch.terminations) * next_values
+        q_values = learner.critics(batch.obs_actions).squeeze(-1)
+        losses = 0.5 * (q_values - targets[:, None]).square().mean(-1).sum(-1)
+        descend(critic_optimiser, losses)
+        metrics = {"critic_loss": losses.detach(), "q_value": q_values.detach().mean((1, 2))}
+        for draws in noise[1:] if number % config.policy_period == 0 else ():
+            alpha = learner.log_alpha.detach().exp()
+            actions, log_probs = policy(batch.obs, draws)
+            judged = actions.clone()
+            if config.action_gradient_clip is not None:
+                bound = config.action_gradient_clip / 8
+                judged.register_hook(lambda gradient, bound=bound: gradient.clamp(-bound, bound))
+            inputs = torch.cat([batch.obs, judged], -1)
+            q_values = learner.critics(inputs, frozen=True).squeeze(-1)
+            losses = (alpha[:, None] * log_probs - q_values.amin(1)).mean(-1)
+            descend(actor_optimiser, losses)
+            entropy = -log_probs.detach().mean(-1)
+            if config.learn_alpha:
+                target_entropy = 2 * config.target_entropy_per_action
+                descend(alpha_optimiser, learner.log_alpha.exp() * (entropy - target_entropy))
+                with torch.no_grad():
+                    learner.log_alpha.clamp_(max=ceiling)
+            metrics |= {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
+        if (number + 1) % config.target_period == 0:
+            with torch.no_grad():
+                learner.target_critics.flat.lerp_(learner.critics.flat, config.tau)
+        return metrics
+
+    return update
+
+
 def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """dQ/da needs no weight gradients; building them would waste a third of the actor's step."""
     config = replace(TINY, seeds=(1, 2))
     learner = sac.make_learner(config, 3, 1, CPU)
     obs, noise = torch.randn(2, 8, 3), torch.randn(2, 8, 1)
     sizes = []
-    weight_gradient = affine._weight_gradient
+    weight_product = affine._weight_product
     monkeypatch.setattr(
-        affine, "_weight_gradient", lambda x, g: sizes.append(x.shape[1]) or weight_gradient(x, g)
+        affine, "_weight_product", lambda x, g: sizes.append(x.shape[1]) or weight_product(x, g)
     )
     before = learner.critics.flat.detach().clone()
-    sac._update_actor(learner, config, obs, noise)
+    with torch.no_grad():
+        sac._update_actor(learner, config, obs, noise)
     assert sizes == [16, 16, 3] * 2  # the actors' layers, last one first
-    assert learner.critics.flat.grad is None
     assert torch.equal(learner.critics.flat, before)
 
 
@@ -277,13 +399,14 @@ def test_the_action_gradient_is_clipped_per_component(
     with torch.no_grad():
         for weight in learner.critics.weights:
             weight.mul_(20)
-    monkeypatch.setattr(learner.actor_optimiser, "zero_grad", lambda: None)
+    gradients: list[Tensor] = []
+    monkeypatch.setattr(learner.actor_optimiser, "step", gradients.extend)
     obs, noise = torch.randn(1, 8, 3), torch.zeros(1, 8, 1)
-    sac._update_actor(learner, config, obs, noise)
+    with torch.no_grad():
+        sac._update_actor(learner, config, obs, noise)
     # d loss / d mean = -mean over B of clipped dQ/da times d tanh/du, which is at most 1
-    assert learner.actor.flat.grad is not None
-    last_bias = learner.actor._split(learner.actor.flat.grad)[1][-1]
-    assert 0 < last_bias[0, 0, 0].abs().item() <= clip
+    assert gradients[-1].shape == (2,)  # the last layer's biases
+    assert 0 < gradients[-1][0].abs().item() <= clip
 
 
 # Training on scripted environments
@@ -500,8 +623,7 @@ def test_a_policy_period_compensates_only_if_asked(tmp_path: Path) -> None:
     for compensate in (True, False):
         config = replace(TINY, policy_period=2, compensate_policy_period=compensate)
         learner, _ = train(config, tmp_path / str(compensate))
-        state = next(iter(learner.actor_optimiser.state.values()))
-        counts.append(int(state["step"]))
+        counts.append(int(learner.actor_optimiser.num_steps))
     assert counts == [80, 40]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from suite.initialisation import draw_layer
-from suite.networks import StackedPerceptrons, batched_forward, draw_perceptron
+from suite.networks import BatchedPass, StackedPerceptrons, batched_forward, draw_perceptron
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
 
@@ -84,6 +84,38 @@ def test_the_batched_form_equals_the_form_member_by_member() -> None:
     upstream, leaves = torch.randn_like(batched), [perceptrons.flat, inputs]
     gradients = [torch.autograd.grad(y, leaves, upstream) for y in (batched, membered)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("width", [3, 1])
+def test_a_pass_is_forward_and_its_gradients_are_those_of_its_parts(width: int) -> None:
+    """On a CPU and, batched, on a GPU: results, and gradients in the order of `parts`."""
+    rng, parts = np.random.default_rng(0), [draw(3, 8, 5), draw(3, 8, 2)]
+    perceptrons = StackedPerceptrons(
+        [
+            [draw_perceptron(rng, SIZES, [(width, 1.0)], "torch", 1.0) for _ in range(4)]
+            for _ in range(3)
+        ]
+    )
+    inputs, upstream = torch.cat(parts, -1).requires_grad_(), draw(3, 4, 8, width)
+    expected = perceptrons(inputs)
+    of_inputs, of_flat = torch.autograd.grad(expected, (inputs, perceptrons.flat), upstream)
+    weights, biases = perceptrons._split(of_flat)
+    stacks = [*weights, *biases]
+    of_members = [part for stack in stacks for part in stack.flatten(0, 1)]
+    assert [part.shape for part in perceptrons.parts] == [part.shape for part in of_members]
+    together = torch.cat([part.flatten() for part in perceptrons.parts])
+    assert torch.equal(together, perceptrons.flat)
+    assert all(lies_in(part, perceptrons.flat) for part in perceptrons.parts)
+    batched = BatchedPass(perceptrons.weights, perceptrons.biases, parts)
+    for forwards, wanted in ((perceptrons.begin_pass(*parts), of_members), (batched, stacks)):
+        torch.testing.assert_close(forwards.outputs, expected.view(forwards.outputs.shape))
+        assert forwards.outputs.shape == ((3, 4, 8, 3) if width == 3 else (3, 4, 8))
+        of_outputs = upstream.view(forwards.outputs.shape)
+        if forwards is not batched:  # whose graph lives for one pass back
+            torch.testing.assert_close(forwards.input_gradient(of_outputs, 1), of_inputs[..., 5:])
+        torch.testing.assert_close(forwards.weight_gradients(of_outputs), wanted)
+    again = BatchedPass(perceptrons.weights, perceptrons.biases, parts)
+    torch.testing.assert_close(again.input_gradient(of_outputs, 1), of_inputs[..., 5:])
 
 
 def test_frozen_weights_pass_gradients_to_the_inputs_alone() -> None:
