@@ -86,8 +86,7 @@ class RunConfig:
             UsageError: naming the field and the offending value.
         """
         if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
-            agent = type(self).__module__.rpartition(".")[2]
-            raise UsageError(f"{agent} cannot learn {self.task}: it has hybrid actions")
+            raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0
         require(distinct, "seeds must be distinct, and at least one", self.seeds)
         for seed in self.seeds:
