@@ -178,8 +178,8 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
     if not best[nearest_suite]:
         kinds = {find_task(other).actions for suite in suites for other in tasks_in(suite)}
         if wanted.actions not in kinds:
-            these = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"
-            raise UsageError(f"no preset covers {task}: this agent learns {these}")
+            those = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"
+            raise UsageError(f"no preset covers {task}: choose a task with {those}")
         raise UsageError(
             f"no preset covers {task}: choose a suite, for example --suite {suites[0]}"
         )
