@@ -1,4 +1,4 @@
-"""Soft actor-critic for hybrid actions: a discrete and a continuous one together, as ALF has it.
+"""Soft actor-critic for hybrid actions, discrete and continuous together (arXiv:1812.05905, ALF).
 
 A tanh-Gaussian policy draws the continuous action c; K critics with a head for every discrete
 action d judge it, and d is drawn from softmax(Q(s, c, .) / alpha_d). Two temperatures keep the two
@@ -26,7 +26,7 @@ Deviations from ALF, and details:
 1. Entropy and log-probability of the discrete action are expectations over its D values; ALF takes
    those of one draw (lines 606, 918), in the targets and for the temperature.
 2. As in ALF, the discrete policy reads the online critics, in the targets as well, where it weighs
-   values of the target copies. It gives the actor no gradient (line 803): the best response to
+   values of the target copies. It gives the actor no gradient (line 803): the best policy for
    these very critics has none.
 3. The temperatures' losses have the factor alpha, as in `agents.sac`; ALF's have log alpha.
 4. Order within an update: critics, actor against the updated critics, temperatures on the entropies

@@ -101,6 +101,7 @@ def describe(name: str) -> Task:
         raise UsageError(f"{name} has no time limit: register it with max_episode_steps")
     envs = _make(name, 1, time_limit, {})
     obs, actions = envs.single_observation_space, envs.single_action_space
+    in_words = _in_words(actions)
     envs.close()
     if not isinstance(obs, Box) or len(obs.shape) != 1:
         raise UsageError(
@@ -111,12 +112,11 @@ def describe(name: str) -> Task:
     if isinstance(actions, Discrete):
         kind = "discrete"
     elif isinstance(actions, Tuple) and len(actions) == 2 and isinstance(actions[0], Discrete):
-        kind, actions = "hybrid", actions[1]
+        kind, actions = "hybrid", actions.spaces[1]
     if kind != "discrete" and not _is_bounded(actions):
         raise UsageError(
-            f"{name} has actions {_in_words(envs.single_action_space)}: register it inside a "
-            "wrapper that makes them Discrete, a Box of one axis with finite bounds, or a Tuple of "
-            "these two"
+            f"{name} has actions {in_words}: register it inside a wrapper that makes them "
+            "Discrete, a Box of one axis with finite bounds, or a Tuple of these two"
         )
     return Task(
         name=name,

@@ -67,7 +67,7 @@ def random_batch(generator: torch.Generator, seeds: int, size: int, of: Spaces) 
     )
 
 
-def parameters_of(learner: sac_hybrid.Learner) -> list[Tensor]:
+def parameters_of(learner: Any) -> list[Tensor]:
     modules = (learner.actor, learner.critics, learner.target_critics)
     return [p.clone() for module in modules for p in (*module.weights, *module.biases)]
 

@@ -34,14 +34,13 @@ def scores(choices: np.ndarray, distances: np.ndarray | None = None) -> np.ndarr
 
     Distances, `[2]`, are the same in every step and claw; None: those that lead to the prize.
     """
-    env = VectorEnv(CLAW, ENV_SEEDS)
-    obs = env.reset()
+    env, steps = VectorEnv(CLAW, ENV_SEEDS), []
+    env.reset()
     for chosen in choices:
-        moves = towards_the_centre(obs) if distances is None else obs * 0 + distances
-        step = env.step(np.concatenate([chosen[None, :, None], moves], axis=-1))
-        obs = step.obs
-    assert step.terminations.all()
-    return step.episode_returns[0]
+        moves = towards_the_centre(env.obs) if distances is None else env.obs * 0 + distances
+        steps.append(env.step(np.concatenate([chosen[None, :, None], moves], axis=-1)))
+    assert steps[-1].terminations.all()
+    return steps[-1].episode_returns[0]
 
 
 def every_plan(longest: int) -> list[tuple[int, int]]:
@@ -118,13 +117,14 @@ def test_who_never_drops_is_truncated() -> None:
     """By the time limit, after which a value follows; positions never leave the square."""
     env = VectorEnv(CLAW, ENV_SEEDS, reset="same_step")
     env.reset()
-    for age in range(1, TIME_LIMIT + 1):
-        step = env.step(np.full((1, 40, 3), [FIRST, 1.0, 1.0]))
-        assert step.truncations.all() == step.truncations.any() == (age == TIME_LIMIT)
-        assert not step.terminations.any()
-    assert (step.next_obs[..., 0] == 1.0).all()
+    steps = [env.step(np.full((1, 40, 3), [FIRST, 1.0, 1.0])) for _ in range(TIME_LIMIT)]
+    for step in steps[:-1]:
+        assert not step.episode_ends.any()
+    assert steps[-1].truncations.all()
+    assert not steps[-1].terminations.any()
+    assert (steps[-1].next_obs[..., 0] == 1.0).all()
     assert (env.obs[..., 0] != 1.0).all()
-    np.testing.assert_allclose(step.episode_returns, -0.1 * TIME_LIMIT, atol=1e-6)
+    np.testing.assert_allclose(steps[-1].episode_returns, -0.1 * TIME_LIMIT, atol=1e-6)
 
 
 def test_starts_follow_from_each_claws_seed() -> None:
