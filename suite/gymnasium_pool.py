@@ -118,14 +118,15 @@ def describe(name: str) -> Task:
             f"{name} has actions {in_words}: register it inside a wrapper that makes them "
             "Discrete, a Box of one axis with finite bounds, or a Tuple of these two"
         )
+    (action_size,) = actions.shape or (0,)
     return Task(
         name=name,
         family="other",
         simulator="gymnasium",
         actions=kind,
         time_limit=time_limit,
-        obs_size=0 if kind == "discrete" else obs.shape[0],
-        action_size=0 if kind == "discrete" else actions.shape[0],
+        obs_size=obs.shape[0] if action_size else 0,
+        action_size=action_size,
     )
 
 
