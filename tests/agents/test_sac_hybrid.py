@@ -134,6 +134,9 @@ def test_the_actors_gradient_is_that_of_the_soft_maximum() -> None:
     torch.testing.assert_close(ours, -odds.detach())
     soft = sac_hybrid.expected_q_values(q_values, log_probs, alphas[0]).mean(-1).sum()
     torch.testing.assert_close(ours, -torch.autograd.grad(soft, q_values)[0])
+    others = torch.randn(2, 5, 4).double().log_softmax(-1).requires_grad_()
+    losses = sac_hybrid.actor_loss(nothing, q_values, others, alphas)
+    assert torch.autograd.grad(losses.sum(), others, allow_unused=True) == (None,)
 
 
 def network(stack: StackedPerceptrons, member: int) -> torch.nn.Sequential:
@@ -154,18 +157,35 @@ def assert_same_weights(stack: StackedPerceptrons, member: int, slow: torch.nn.M
         torch.testing.assert_close(one.double(), other, atol=1e-6, rtol=1e-5)
 
 
+def adam(*parameters: Tensor) -> torch.optim.Adam:
+    """Return an optimiser whose first step is a tenth of the gradient, and not only its sign."""
+    return torch.optim.Adam(parameters, lr=100.0, eps=1e3)
+
+
 def descend(parameters: Any, loss: Tensor) -> None:
-    optimiser = torch.optim.Adam(list(parameters), lr=3e-4)
+    optimiser = adam(*parameters)
     loss.backward()
     optimiser.step()
 
 
-def test_an_update_equals_plain_autograd_and_adam() -> None:
+def plain_learner(config: sac_hybrid.Config, of: Spaces) -> sac_hybrid.Learner:
+    """Return a learner whose steps show a gradient's size, with target copies that differ."""
+    learner = sac_hybrid.make_learner(config, of, CPU)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        noise = torch.randn(learner.target_critics.flat.shape, generator=generator)
+        learner.target_critics.flat.add_(0.2 * noise)
+    learner.actor_optimiser = adam(learner.actor.flat)
+    learner.critic_optimiser = adam(learner.critics.flat)
+    learner.alpha_optimiser = adam(learner.log_alphas)
+    return learner
+
+
+def test_an_update_equals_plain_autograd() -> None:
     """Critics, actor, both temperatures, targets: float64, one transition and choice at a time."""
     of, config = spaces(3, 2, 4), replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
     config = replace(config, initial_alpha=0.5, initial_choice_alpha=0.2)
-    learner = sac_hybrid.make_learner(config, of, CPU)
-    generator = torch.Generator().manual_seed(1)
+    learner, generator = plain_learner(config, of), torch.Generator().manual_seed(1)
     batch, noise = random_batch(generator, 1, 8, of), torch.randn(2, 1, 8, 2, generator=generator)
     actor, critics = network(learner.actor, 0), [network(learner.critics, k) for k in range(2)]
     slow = [network(learner.target_critics, k) for k in range(2)]
@@ -250,7 +270,7 @@ def test_with_one_discrete_action_it_is_sac() -> None:
 def test_without_a_continuous_action_it_is_sac_with_softmax_of_q() -> None:
     """Discrete SAC whose policy is softmax(Q / alpha), written out in float64: one update."""
     of, config = spaces(3, 0, 4), replace(TINY, gamma=0.9, tau=0.1, initial_choice_alpha=0.3)
-    learner = sac_hybrid.make_learner(config, of, CPU)
+    learner = plain_learner(config, of)
     before = learner.actor.flat.detach().clone()
     batch = random_batch(torch.Generator().manual_seed(2), 1, 8, of)
     critics = [network(learner.critics, k) for k in range(2)]
