@@ -28,6 +28,7 @@ TASKS = {
     "impala": "CartPole-v1",
     "acer": "CartPole-v1",
     "acer_continuous": "Pendulum-v1",
+    "sac_hybrid": "Claw-v0",
 }
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
@@ -35,6 +36,7 @@ TINY = {
     "impala": ("--num-envs=4", "--unroll-length=5"),
     "acer": ("--num-envs=4", "--unroll-length=5"),
     "acer_continuous": ("--num-envs=4", "--unroll-length=5", "--replay-start=0"),
+    "sac_hybrid": ("--learning-starts=40", "--batch-size=8"),
 }
 """So that 600 steps are many updates; every agent logs and learns more often than each 100."""
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]
@@ -74,7 +76,7 @@ def poison_weights(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) ->
         return learners[-1]
 
     def hook(step: Step) -> Step:
-        network = learners[0].actor if agent == "sac" else learners[0].network
+        network = learners[0].actor if agent.startswith("sac") else learners[0].network
         with torch.no_grad():
             next(network.parameters()).flatten()[0] = np.nan
         return step
@@ -86,7 +88,8 @@ def poison_weights(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) ->
 def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> None:
     """The first loss after the step is no number, or its gradient is none."""
     due = [False]
-    owner, name = (module, "critic_loss") if agent == "sac" else (module.FlatWeights, "gradient")
+    of_critics = agent.startswith("sac")
+    owner, name = (module, "critic_loss") if of_critics else (module.FlatWeights, "gradient")
     healthy = getattr(owner, name)
 
     def poisoned(*arguments: Any) -> Any:
@@ -152,7 +155,7 @@ def test_looking_for_them_costs_next_to_nothing(
     monkeypatch.setattr(module, "make_learner", keep)
     monkeypatch.setattr(Recorder, "log", count)
     command = [f"--task={TASKS[agent]}", "--env-steps=20000", "--device=cpu", f"--out={tmp_path}"]
-    if agent == "sac":
+    if agent in ("sac", "sac_hybrid"):
         command += ["--env-steps=3000", "--learning-starts=1000"]
     began = time.perf_counter()
     assert module.main([*command, "--evaluation-interval=100000"]) == 0
@@ -160,7 +163,7 @@ def test_looking_for_them_costs_next_to_nothing(
     (learner,) = learners
     began = time.perf_counter()
     for _ in range(100):
-        if agent == "sac":
+        if agent in ("sac", "sac_hybrid"):
             norms = module.weight_norms(learner).cpu().numpy()
         else:
             norms = np.array([learner.optimiser.weights.norm()])
