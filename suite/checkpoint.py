@@ -62,7 +62,7 @@ class Policy:
         rewards: np.ndarray | None = None,
         starts: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return actions for `VectorEnv.step`: numbers `[...]`, or `[..., A]` in [-1, 1].
+        """Return actions for `VectorEnv.step`: numbers `[...]`, or `[..., A]` in [-1, 1], or both.
 
         Args:
             obs: one observation or any batch of them.
@@ -80,11 +80,16 @@ class Policy:
     def __call__(
         self, obs: np.ndarray, generator: np.random.Generator | None = None, **noted: Any
     ) -> np.ndarray:
-        """Return actions in the units of the task's action space; see `act`."""
+        """Return actions in the units of the task's action space; see `act`.
+
+        Of hybrid ones, `[..., 1 + A]`, the first is the discrete action's number.
+        """
         actions = self.act(obs, generator, **noted)
         if not self._spaces.continuous:
             return actions
-        return self._low + (actions + 1) * self._half_range
+        first = int(self._spaces.num_choices > 0)
+        scaled = self._low + (actions[..., first:] + 1) * self._half_range
+        return np.concatenate([actions[..., :1], scaled], axis=-1) if first else scaled
 
 
 def config_of(

@@ -176,6 +176,10 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
     best = {suite: max(likeness(find_task(other)) for other in tasks_in(suite)) for suite in suites}
     nearest_suite = max(best, key=lambda suite: best[suite])  # the first of equals
     if not best[nearest_suite]:
+        kinds = {find_task(other).actions for suite in suites for other in tasks_in(suite)}
+        if wanted.actions not in kinds:
+            those = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"
+            raise UsageError(f"no preset covers {task}: choose a task with {those}")
         raise UsageError(
             f"no preset covers {task}: choose a suite, for example --suite {suites[0]}"
         )

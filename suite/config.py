@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from suite.settings import UsageError, require
 from suite.tasks import Task, find_task
@@ -52,6 +52,8 @@ LogStd = Annotated[float, Range("[-20, 2]")]
 class RunConfig:
     """Task, seeds, device, evaluation and logging of a run. Every agent's `Config` extends it."""
 
+    takes_hybrid_actions: ClassVar[bool] = False
+    """Whether the agent can learn a task with hybrid actions."""
     task: str
     """Name of a task in `suite/tasks.py`, or `module:id` of one registered with gymnasium."""
     seeds: tuple[int, ...] = (1,)
@@ -83,7 +85,8 @@ class RunConfig:
         Raises:
             UsageError: naming the field and the offending value.
         """
-        self.find_task()
+        if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
+            raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0
         require(distinct, "seeds must be distinct, and at least one", self.seeds)
         for seed in self.seeds:

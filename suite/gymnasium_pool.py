@@ -8,15 +8,16 @@ import importlib
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 
+import suite.hybrid_tasks  # registers Claw-v0
 import suite.memory_tasks  # noqa: F401  registers TMaze-v0
 from suite.settings import UsageError, nearest
 from suite.tasks import Task
@@ -57,10 +58,11 @@ class GymnasiumPool:
 
     def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Return observations, rewards, terminations, truncations and infos of the step sent."""
-        space = self.action_space
-        actions = self._sent.astype(space.dtype)
-        if isinstance(space, Discrete):
-            actions += space.start
+        space: Any = self.action_space
+        if isinstance(space, Tuple):  # hybrid: the discrete action stands in the first column
+            actions: Any = _in(space[0], self._sent[:, 0]), _in(space[1], self._sent[:, 1:])
+        else:
+            actions = _in(space, self._sent)
         obs, rewards, terminations, truncations, info = self._envs.step(actions)
         obs, rewards = obs.astype(np.float32), rewards.astype(np.float32)
         return obs, rewards, terminations, truncations & ~terminations, info
@@ -99,26 +101,32 @@ def describe(name: str) -> Task:
         raise UsageError(f"{name} has no time limit: register it with max_episode_steps")
     envs = _make(name, 1, time_limit, {})
     obs, actions = envs.single_observation_space, envs.single_action_space
+    in_words = _in_words(actions)
     envs.close()
     if not isinstance(obs, Box) or len(obs.shape) != 1:
         raise UsageError(
             f"{name} has observations {_in_words(obs)}, not vectors: "
             "register it inside gymnasium.wrappers.FlattenObservation"
         )
-    discrete = isinstance(actions, Discrete)
-    if not discrete and not _is_bounded(actions):
+    kind: Literal["discrete", "hybrid", "continuous"] = "continuous"
+    if isinstance(actions, Discrete):
+        kind = "discrete"
+    elif isinstance(actions, Tuple) and len(actions) == 2 and isinstance(actions[0], Discrete):
+        kind, actions = "hybrid", actions.spaces[1]
+    if kind != "discrete" and not _is_bounded(actions):
         raise UsageError(
-            f"{name} has actions {_in_words(actions)}: register it inside a wrapper that makes "
-            "them Discrete, or a Box of one axis with finite bounds"
+            f"{name} has actions {in_words}: register it inside a wrapper that makes them "
+            "Discrete, a Box of one axis with finite bounds, or a Tuple of these two"
         )
+    (action_size,) = actions.shape or (0,)
     return Task(
         name=name,
         family="other",
         simulator="gymnasium",
-        actions="discrete" if discrete else "continuous",
+        actions=kind,
         time_limit=time_limit,
-        obs_size=0 if discrete else obs.shape[0],
-        action_size=0 if discrete else actions.shape[0],
+        obs_size=obs.shape[0] if action_size else 0,
+        action_size=action_size,
     )
 
 
@@ -157,6 +165,12 @@ def _make(name: str, num_envs: int, time_limit: int, options: dict[str, Any]) ->
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
         raise UsageError(f"{name} must reset in the step after an end (AutoresetMode.NEXT_STEP)")
     return envs
+
+
+def _in(space: Any, actions: np.ndarray) -> np.ndarray:
+    """Return actions in a space's type and, of discrete ones, its numbering."""
+    actions = actions.astype(space.dtype)
+    return actions + space.start if isinstance(space, Discrete) else actions
 
 
 def _is_bounded(space: Any) -> bool:

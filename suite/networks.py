@@ -275,10 +275,10 @@ class StackedPerceptrons(nn.Module):
         self._is_batched = self.flat.is_cuda and len(members) * len(members[0]) > 1
 
     @classmethod
-    def from_weights(cls, weights: Mapping[str, Tensor]) -> "StackedPerceptrons":
-        """Return a stack of one perceptron, whose weights `weights_of` returned."""
-        layers = range(len(weights) // 2)
-        return cls([[[(weights[f"weight_{i}"], weights[f"bias_{i}"]) for i in layers]]])
+    def from_weights(cls, *weights: Mapping[str, Tensor]) -> "StackedPerceptrons":
+        """Return a stack of one seed's perceptrons, whose weights `weights_of` returned."""
+        layers = range(len(weights[0]) // 2)
+        return cls([[[(w[f"weight_{i}"], w[f"bias_{i}"]) for i in layers] for w in weights]])
 
     def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
         """Return one perceptron's weights by name, for a file."""

@@ -1,7 +1,7 @@
 """Measure the scores of a uniformly random policy: the zero of every normalised score.
 
 `python -m suite.random_policy --tasks HalfCheetah-v4 --episodes 100` updates
-`suite/random_scores.csv`. Actions are uniform over [-1, 1], scaled to the task's bounds, or over
+`suite/random_scores.csv`. Actions are uniform over [-1, 1], scaled to the task's bounds, and over
 the discrete choices; a score is the undiscounted return of a whole episode.
 """
 
@@ -52,7 +52,10 @@ def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]
         shape = (*obs.shape[:2], *probe.action_shape)
         if task.actions == "discrete":
             return generator.integers(0, probe.num_actions, size=shape)
-        return generator.uniform(-1.0, 1.0, size=shape)
+        actions = generator.uniform(-1.0, 1.0, size=shape)
+        if task.actions == "hybrid":
+            actions[..., 0] = generator.integers(0, probe.num_actions, size=shape[:-1])
+        return actions
 
     return act
 

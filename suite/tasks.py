@@ -26,8 +26,9 @@ class Task:
 
     name: str
     """For example `HalfCheetah-v4`, or `module:id` for a task without a row."""
-    family: Literal["mujoco", "classic", "dmc", "atari", "box2d", "memory", "other"]
-    actions: Literal["continuous", "discrete"]
+    family: Literal["mujoco", "classic", "dmc", "atari", "box2d", "memory", "hybrid", "other"]
+    actions: Literal["continuous", "discrete", "hybrid"]
+    """Hybrid ones are a discrete action and a continuous one together."""
     time_limit: int
     """Decisions after which an episode is truncated."""
     simulator: Literal["envpool", "gymnasium"] = "envpool"
@@ -43,9 +44,9 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the simulator that belong to the protocol."""
     obs_size: int = 0
-    """Numbers of an observation where actions are continuous; else 0."""
+    """Numbers of an observation where actions are continuous or hybrid; else 0."""
     action_size: int = 0
-    """Dimensions of a continuous action; else 0."""
+    """Dimensions of the continuous action; else 0."""
 
     @property
     def simulator_id(self) -> str:
@@ -241,6 +242,19 @@ MEMORY_TASKS = (
     ),
 )
 
+# See suite/hybrid_tasks.py: the best return of every episode is exactly 0.7.
+HYBRID_TASKS = (
+    Task(
+        name="Claw-v0",
+        family="hybrid",
+        simulator="gymnasium",
+        actions="hybrid",
+        time_limit=20,
+        obs_size=2,
+        action_size=2,
+    ),
+)
+
 
 MUJOCO_SIZES = {
     "HalfCheetah": (17, 6),
@@ -333,7 +347,10 @@ def _atari_task(name: str, protocol: Protocol) -> Task:
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
         task.name: task
-        for task in (*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks(), *BOX2D_TASKS, *MEMORY_TASKS)
+        for task in (
+            *(*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks()),
+            *(*BOX2D_TASKS, *MEMORY_TASKS, *HYBRID_TASKS),
+        )
     }
     | {f"{game}-v5": _atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES}
 )
@@ -350,6 +367,7 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
         "box2d": tuple(task.name for task in BOX2D_TASKS),
         "memory": tuple(task.name for task in MEMORY_TASKS),
+        "hybrid": tuple(task.name for task in HYBRID_TASKS),
     }
 )
 """Task names by suite; an agent's presets keep the order of suites."""

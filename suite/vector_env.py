@@ -49,15 +49,17 @@ class Spaces(NamedTuple):
     obs_shape: tuple[int, ...]
     """Shape of one observation; three axes are frames `[C, H, W]`."""
     num_outputs: int
-    """Number of discrete actions, or dimensions of a continuous one."""
+    """Number of discrete actions, or dimensions of the continuous one."""
     low: tuple[float, ...] | None = None
     """Least continuous action, in the task's units; None: actions are discrete."""
     high: tuple[float, ...] | None = None
     """Greatest continuous action."""
+    num_choices: int = 0
+    """Number of discrete actions beside the continuous one; 0: actions are not hybrid."""
 
     @property
     def continuous(self) -> bool:
-        """Return whether actions are continuous."""
+        """Return whether actions are continuous, or have a continuous part."""
         return self.low is not None
 
     @classmethod
@@ -70,13 +72,15 @@ class Spaces(NamedTuple):
     def from_json(cls, fields: Mapping[str, Any]) -> "Spaces":
         """Return the spaces whose fields (`_asdict()`) are among those of a JSON object."""
         low, high = (tuple(fields[name]) if fields[name] else None for name in ("low", "high"))
-        return cls(tuple(fields["obs_shape"]), fields["num_outputs"], low, high)
+        num_choices = fields.get("num_choices", 0)  # older policies say nothing
+        return cls(tuple(fields["obs_shape"]), fields["num_outputs"], low, high, num_choices)
 
 
 class VectorEnv:
     """`S` groups of `N` environments of one task, stepped together.
 
-    Continuous actions are given in [-1, 1], clipped there and scaled to the task's bounds.
+    Continuous actions are given in [-1, 1], clipped there and scaled to the task's bounds. A hybrid
+    action is one row of numbers: the discrete action's number, then the continuous one.
 
     Args:
         task: the task to simulate.
@@ -123,6 +127,10 @@ class VectorEnv:
             observation_space = self._pool.observation_space
             action_space = self._pool.action_space
         self._keys = sorted(observation_space) if hasattr(observation_space, "keys") else None
+        self._first = 0  # column of the continuous action
+        if task.actions == "hybrid":
+            (choices, action_space), self._first = action_space, 1
+            self.num_actions = int(choices.n)
         if task.actions == "discrete":
             self.num_actions = int(action_space.n)
             self.action_shape: tuple[int, ...] = ()
@@ -133,7 +141,7 @@ class VectorEnv:
             if not (np.isfinite(low).all() and np.isfinite(high).all()):
                 raise ValueError(f"{task.name} has unbounded actions: {low} to {high}")
             self.action_low, self.action_high = low, high
-            self.action_shape = tuple(action_space.shape)
+            self.action_shape = (self._first + action_space.shape[0],)
             self._centre, self._half_range = (low + high) / 2, (high - low) / 2
             self._no_action = np.zeros((env_seeds.size, *self.action_shape))
         self._actions_shape = (*self._shape, *self.action_shape)
@@ -156,7 +164,8 @@ class VectorEnv:
         if not self.action_shape:
             return Spaces(self.obs_shape, self.num_actions)
         low, high = tuple(self.action_low.tolist()), tuple(self.action_high.tolist())
-        return Spaces(self.obs_shape, self.action_shape[0], low, high)
+        num_choices = self.num_actions if self._first else 0
+        return Spaces(self.obs_shape, len(low), low, high, num_choices)
 
     def reset(self) -> np.ndarray:
         """Return the first observations, `[S, N, *obs]`; later, environments reset themselves.
@@ -173,7 +182,8 @@ class VectorEnv:
         """Act in every environment and wait for the result.
 
         Args:
-            actions: `[S, N, A]` in [-1, 1] for continuous tasks, `[S, N]` integers otherwise.
+            actions: `[S, N, A]` in [-1, 1] for continuous tasks, `[S, N]` integers for discrete
+                ones, `[S, N, 1 + A]` for hybrid ones: the number, then A in [-1, 1].
 
         Raises:
             ValueError: for a wrong shape, type or action number.
@@ -194,8 +204,13 @@ class VectorEnv:
         if actions.shape != self._actions_shape:
             raise ValueError(f"actions must be {self._actions_shape}, not {actions.shape}")
         if self.action_shape:
-            clipped = np.clip(actions, -1.0, 1.0)
+            clipped = np.clip(actions[..., self._first :], -1.0, 1.0)
             scaled = clipped * self._half_range + self._centre
+            if self._first:
+                choices = actions[..., :1]
+                if not np.isin(choices, np.arange(self.num_actions)).all():
+                    raise ValueError(f"choices not in 0..{self.num_actions - 1}: {choices}")
+                scaled = np.concatenate([choices, scaled], axis=-1)
             self._pool.send(scaled.reshape(self._no_action.shape))
             self._pending = True
             return

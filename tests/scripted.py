@@ -21,7 +21,8 @@ class ScriptedEnv:
     spaces = Spaces((1,), 2)
     kind = "truncation"
     reward: Callable[[np.ndarray], np.ndarray] = staticmethod(np.ones_like)
-    """Maps actions to rewards; of continuous actions the first dimension, `[S, N]`."""
+    """Maps actions to rewards; of continuous actions the first dimension, `[S, N]`, of hybrid ones
+    whole rows, `[S, N, 1 + A]`."""
 
     def __init__(
         self, task: Any, env_seeds: np.ndarray, *, reset: str = "next_step", num_threads: int = 1
@@ -30,7 +31,10 @@ class ScriptedEnv:
         self._same_step, self._time = reset == "same_step", 0
         continuous = self.spaces.continuous
         self.action_shape = (self.spaces.num_outputs,) if continuous else ()
-        self.num_actions = self.spaces.num_outputs
+        self.num_actions, self.obs_shape = self.spaces.num_outputs, self.spaces.obs_shape
+        if self.spaces.num_choices:
+            self.action_shape = (1 + self.spaces.num_outputs,)
+            self.num_actions = self.spaces.num_choices
 
     @property
     def obs(self) -> np.ndarray:
@@ -53,7 +57,8 @@ class ScriptedEnv:
     def send(self, actions: np.ndarray) -> None:
         """Begin a step."""
         assert actions.shape == (*self.shape, *self.action_shape)
-        self._actions = actions[..., 0] if self.spaces.continuous else actions
+        rows = bool(self.spaces.num_choices) or not self.spaces.continuous
+        self._actions = actions if rows else actions[..., 0]
 
     def recv(self) -> Step:
         """Return the outcome of the step begun."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, acer, acer_continuous, impala, sac, sac_value
+from agents import a2c, acer, acer_continuous, impala, sac, sac_hybrid, sac_value
 from suite.command_line import run_main
 from suite.manifest import POLICY
 from suite.recorder import Recorder
@@ -98,6 +98,19 @@ SAC_VALUE = sac_value.Config(
     evaluation_interval=120,
     evaluation_episodes=1,
 )
+SAC_HYBRID = sac_hybrid.Config(
+    seeds=(3, 4),
+    device="cpu",
+    env_steps=240,
+    num_envs=2,
+    hidden_sizes=(16, 16),
+    batch_size=8,
+    learning_starts=60,
+    log_interval=60,
+    evaluation_rule="sampled",
+    evaluation_interval=120,
+    evaluation_episodes=1,
+)
 FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 128, "log_interval": 32}
 FRAMES |= {"evaluation_rule": "training"}
 CASES: dict[str, tuple[Any, Any]] = {
@@ -142,6 +155,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     ),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
     "sac_value, two seeds": (sac_value, SAC_VALUE),
+    "sac, hybrid, two seeds, sampled evaluation": (sac_hybrid, SAC_HYBRID),
 }
 """Agent and configuration; together they use every kind of state that there is."""
 
@@ -209,6 +223,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     in_short(
         *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
         "sac_value, two seeds",
+        "sac, hybrid, two seeds, sampled evaluation",
     ),
 )
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(

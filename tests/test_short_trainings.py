@@ -19,6 +19,7 @@ TRAININGS = {
     "acer": ("CartPole-v1", 30_000, 5_000, ("--evaluation-rule=sampled",)),
     "acer_continuous": ("InvertedPendulum-v4", 30_000, 10_000, ()),
     "sac_value": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
+    "sac_hybrid": ("Claw-v0", 4_000, 1_000, ()),
 }
 """Task, environment steps, evaluation interval and flags by agent."""
 
@@ -35,7 +36,8 @@ def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Pa
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
     assert len(read_table(folder / "updates.csv"))
     best = read_table(folder / "evaluations.csv").mean_return.max()
-    assert best > 5 * find_task(task).random_score
+    score = find_task(task).random_score
+    assert best - score > 4 * abs(score)
 
 
 @pytest.mark.training

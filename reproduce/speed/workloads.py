@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import a2c, acer, acer_continuous, impala, sac
+from agents import a2c, acer, acer_continuous, impala, sac, sac_hybrid
 from suite import hardware
 from suite.affine import affine
 from suite.config import UnrollConfig
@@ -214,6 +214,19 @@ def update_sac_value(_: Path) -> Work:
     batch = _sac_replay(10_000).batch(indices)
     noise = torch.from_numpy(_normal(generator, 2, 1, config.batch_size, 6))
     return Work(lambda: sac_value.update(learner, config, batch, noise, 0), PRODUCTS)
+
+
+def update_sac_hybrid(_: Path) -> Work:
+    """Make a gradient step of the default networks, with five choices beside HalfCheetah's size."""
+    config, spaces = sac_hybrid.Config(), HALF_CHEETAH._replace(num_choices=5)
+    learner = sac_hybrid.make_learner(config, spaces, CPU)
+    generator, size = np.random.default_rng(0), config.batch_size
+    batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
+    choices = torch.from_numpy(generator.integers(0, 5, (1, size, 1)))
+    actions = batch.obs_actions[..., 17:]
+    batch = batch._replace(obs_actions=torch.cat([batch.obs, choices, actions], -1))
+    noise = torch.from_numpy(_normal(generator, 2, 1, size, 6))
+    return Work(lambda: sac_hybrid.update(learner, config, batch, noise), PRODUCTS)
 
 
 def _default(agent: Any, suite: str) -> Any:
@@ -420,6 +433,7 @@ MEASURED: Mapping[str, Builder] = {
     "update-acer": update_acer,
     "update-acer_continuous": update_acer_continuous,
     "update-sac_value": update_sac_value,
+    "update-sac_hybrid": update_sac_hybrid,
     "vtrace": vtrace,
     "retrace": retrace,
     "sample-sac": sample_sac,

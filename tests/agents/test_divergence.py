@@ -29,6 +29,7 @@ TASKS = {
     "acer": "CartPole-v1",
     "acer_continuous": "Pendulum-v1",
     "sac_value": "Pendulum-v1",
+    "sac_hybrid": "Claw-v0",
 }
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
@@ -37,6 +38,7 @@ TINY = {
     "acer": ("--num-envs=4", "--unroll-length=5"),
     "acer_continuous": ("--num-envs=4", "--unroll-length=5", "--replay-start=0"),
     "sac_value": ("--learning-starts=40", "--batch-size=8"),
+    "sac_hybrid": ("--learning-starts=40", "--batch-size=8"),
 }
 """So that 600 steps are many updates; every agent logs and learns more often than each 100."""
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]

@@ -614,5 +614,44 @@ RUNS: dict[str, dict[str, Run]] = {
             log_std_max=0.1,
         ),
     },
+    "sac_hybrid": {
+        "tuned, in full": _run(
+            "hybrid", "tuned", learning_starts=200, env_steps=300, log_interval=50
+        ),
+        "tuned, two seeds, cut": _run("hybrid", "tuned", SAC, seeds=(3, 4), cut=True),
+        "alf, batches in full": _run(
+            "hybrid",
+            "alf",
+            env_steps=3_840,
+            num_envs=8,
+            log_interval=128,
+            evaluation_interval=1_920,
+        ),
+        "alf, sampled, one critic, replay twice over, three seeds": _run(
+            "hybrid",
+            "alf",
+            SAC,
+            seeds=(1, 2, 7),
+            num_critics=1,
+            update_ratio=0.5,
+            replay_capacity=150,
+            evaluation_rule="sampled",
+        ),
+        "fixed temperatures, bounds, warm-up only at the start, cut": _run(
+            "hybrid",
+            "tuned",
+            SAC,
+            num_envs=4,
+            num_critics=3,
+            learn_alpha=False,
+            log_std_min=-1.0,
+            log_std_max=0.0,
+            tau=1.0,
+            update_ratio=1.5,
+            learning_starts=0,
+            env_steps=200,
+            cut=True,
+        ),
+    },
 }
 """By agent and name."""

@@ -4,13 +4,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
 VECTORS = Box(-np.inf, np.inf, (3,), np.float64)
 
 
 class Tape(gymnasium.Env[Any, Any]):
-    """Shows its first draw, its age and the last action; the reward is that action."""
+    """Shows its first draw, its age and the last action; the reward is that action.
+
+    A hybrid action counts as its number plus ten times the first component of its vector.
+    """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as gymnasium declares it
 
@@ -34,7 +37,9 @@ class Tape(gymnasium.Env[Any, Any]):
         return self._seen, {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        number = float(np.asarray(action).reshape(-1)[0])
+        number = float(np.asarray(action[0] if isinstance(action, tuple) else action).flat[0])
+        if isinstance(action, tuple):
+            number += 10 * float(action[1][0])
         self._seen = np.array([self._seen[0], self._seen[1] + 1, number])
         return self._seen, number, bool(self._seen[1] == self._terminates_at), False, {}
 
@@ -53,6 +58,9 @@ _register("Tape")
 _register("far/CartPole")
 _register("Short", terminates_at=8)
 _register("Pulled", actions=Box(0.0, 10.0, (2,), np.float32))
+_register("Both", actions=Tuple((Discrete(3, start=5), Box(0.0, 10.0, (2,), np.float32))))
+_register("Pairs", actions=Tuple((Discrete(3), Discrete(2))))
+_register("Loose", actions=Tuple((Discrete(3), Box(-np.inf, np.inf, (2,), np.float32))))
 _register("Endless", max_episode_steps=None)
 _register("Named", observations=Dict({"age": Discrete(9)}))
 _register("Frames", observations=Box(0, 255, (96, 96, 3), np.uint8))

@@ -273,6 +273,7 @@ def test_a_source_may_be_called_as_it_was(capsys: pytest.CaptureFixture[str]) ->
         (("--gamma", "7"), "not 7"),
         (("--suite", "dmc", "--task", "Hopper-v4"), r"^--suite dmc has no Hopper-v4; .*mujoco"),
         (("--task", "TMaze-v0"), "^no preset covers TMaze-v0: "),
+        (("--task", "Claw-v0"), r"^no preset covers Claw-v0: .* task with continuous actions, as"),
         (("--task", "Pong-v5"), r"^no preset covers Pong-v5: choose .* --suite mujoco$"),
     ],
 )

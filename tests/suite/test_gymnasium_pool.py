@@ -18,7 +18,7 @@ from suite.gymnasium_pool import describe
 from suite.randomness import environment_seeds
 from suite.settings import UsageError
 from suite.tasks import Task, find_task
-from suite.vector_env import VectorEnv
+from suite.vector_env import Spaces, VectorEnv
 
 HERE = "tests.suite.elsewhere"
 
@@ -34,6 +34,8 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
     )
     pulled = find_task(f"{HERE}:Pulled-v0")
     assert (pulled.actions, pulled.obs_size, pulled.action_size) == ("continuous", 3, 2)
+    both = find_task(f"{HERE}:Both-v0")
+    assert (both.actions, both.obs_size, both.action_size) == ("hybrid", 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,10 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
         (f"{HERE}:Endless-v0", "no time limit: register it with max_episode_steps$"),
         (f"{HERE}:Named-v0", "observations Dict, .*gymnasium.wrappers.FlattenObservation$"),
         (f"{HERE}:Frames-v0", r"observations Box\(96, 96, 3\), not vectors"),
-        (f"{HERE}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, or a Box"),
-        (f"{HERE}:Unbounded-v0", "finite bounds$"),
+        (f"{HERE}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, a Box of"),
+        (f"{HERE}:Unbounded-v0", "finite bounds, or a Tuple of these two$"),
+        (f"{HERE}:Pairs-v0", r"actions Tuple: .* Discrete, a Box"),
+        (f"{HERE}:Loose-v0", r"actions Tuple: .* Discrete, a Box"),
         (f"{HERE}:Matrix-v0", "a Box of one axis"),
         (f"{HERE}:Whole-v0", r"actions Box\(2,\)"),
         (f"{HERE}:Broken-v0", "^cannot make .*Broken-v0: .*colour"),
@@ -121,6 +125,22 @@ def test_actions_are_numbered_from_zero() -> None:
     env.reset()
     assert env.spaces.num_outputs == 3
     np.testing.assert_array_equal(env.step(np.array([[0, 1, 2]])).rewards, [[5.0, 6.0, 7.0]])
+
+
+def test_a_hybrid_action_is_a_number_and_then_a_vector() -> None:
+    """The number begins at the space's own, the vector is clipped and scaled, by themselves."""
+    env = VectorEnv(find_task(f"{HERE}:Both-v0"), environment_seeds([1, 2], 2, "test"))
+    env.reset()
+    assert env.spaces == Spaces((3,), 2, (0.0, 0.0), (10.0, 10.0), 3)
+    actions = np.zeros((2, 2, 3), dtype=np.float32)
+    actions[..., 0] = [[0, 1], [2, 0]]
+    actions[..., 1] = [[-1.0, 0.5], [7.0, -7.0]]
+    tens = np.array([[5.0, 6.0], [7.0, 5.0]])
+    np.testing.assert_allclose(env.step(actions).rewards, tens + np.array([[0, 75], [100, 0]]))
+    for number in (-1.0, 3.0, 0.5, np.nan):
+        actions[0, 1, 0] = number
+        with pytest.raises(ValueError, match=r"choices not in 0\.\.2: "):
+            env.step(actions)
 
 
 def test_an_end_on_the_last_allowed_step_is_a_termination_only() -> None:

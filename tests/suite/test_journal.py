@@ -63,6 +63,9 @@ class Run:
             actions = (odds > 0.5).astype(np.int64)
             if self.env.action_shape:
                 actions = odds[..., None] * 2 - 1
+            if self.env.spaces.num_choices:
+                numbers = (odds * self.env.num_actions).astype(np.int64)
+                actions = np.stack([numbers, odds, -odds], axis=-1, dtype=np.float32)
             step = self.env.step(actions)
             self.journal.record(actions)
             self.past.append(actions)
@@ -104,7 +107,7 @@ def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
     ("task", "stops"),
     [
         *product(["CartPole-v1", "Pendulum-v1"], [5, 7, 8, 20, 34, 45, 59]),
-        *product(["gymnasium:CartPole-v1", "TMaze-v0"], [45]),
+        *product(["gymnasium:CartPole-v1", "TMaze-v0", "Claw-v0"], [45]),
     ],
 )
 def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_path: Path) -> None:

@@ -365,6 +365,7 @@ DEFAULT_TASKS = {
     "impala": "Pong-v5",
     "sac": "HalfCheetah-v4",
     "sac_value": "HalfCheetah-v4",
+    "sac_hybrid": "Claw-v0",
 }
 
 

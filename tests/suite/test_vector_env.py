@@ -53,9 +53,16 @@ def random_actions(env: VectorEnv, seed: int = 0) -> Act:
     """Return a policy that ignores what it sees."""
     generator = np.random.default_rng(seed)
     shape = (env.num_seeds, env.num_envs, *env.action_shape)
-    if env.action_shape:
-        return lambda obs: generator.uniform(-1.0, 1.0, size=shape)
-    return lambda obs: generator.integers(0, env.num_actions, size=shape)
+
+    def act(_: np.ndarray) -> np.ndarray:
+        if not env.action_shape:
+            return generator.integers(0, env.num_actions, size=shape)
+        actions = generator.uniform(-1.0, 1.0, size=shape)
+        if env.spaces.num_choices:
+            actions[..., 0] = generator.integers(0, env.num_actions, size=shape[:2])
+        return actions
+
+    return act
 
 
 def raw_pool(task: Task, env_seeds: np.ndarray) -> Any:
@@ -148,6 +155,12 @@ def wander(obs: np.ndarray) -> np.ndarray:
     return np.where(obs[..., 1] == 1.0, 0, 2)
 
 
+def grope(obs: np.ndarray) -> np.ndarray:
+    """Move the claw, and drop it, by the digits of its position."""
+    numbers = (1e3 * np.abs(obs[..., :1])).astype(np.int64) % 3
+    return np.concatenate([numbers, np.sin(50.0 * obs)], axis=-1)
+
+
 def fidget(obs: np.ndarray) -> np.ndarray:
     """Choose one of Qbert's six actions by the pixels of the newest frame alone."""
     return obs[..., -1, :, :].sum(axis=(-2, -1), dtype=np.int64) % 6
@@ -172,10 +185,11 @@ def transitions(task: Task, reset: Reset, act: Act, num_steps: int) -> list[list
         (CARTPOLE, lean, 150, 5),
         (CARTPOLES[1], lean, 150, 5),
         (find_task("TMaze-v0"), wander, 150, 5),
+        (find_task("Claw-v0"), grope, 150, 5),
         (HOPPER, sway, 150, 2),
         (QBERT, fidget, 160, 1),
     ],
-    ids=["CartPole", "gymnasium", "TMaze", "Hopper", "Qbert"],
+    ids=["CartPole", "gymnasium", "TMaze", "Claw", "Hopper", "Qbert"],
 )
 def test_both_resets_give_the_same_transitions(
     task: Task, act: Act, num_steps: int, least_ends: int
@@ -308,9 +322,10 @@ def test_types_and_shapes_are_as_stated(task: Task, obs_size: int, action_size: 
         HOPPER,
         CARTPOLES[1],
         replace(find_task("TMaze-v0"), time_limit=15),
+        replace(find_task("Claw-v0"), time_limit=5),
         pytest.param(replace(find_task("LunarLander-v3"), time_limit=25), marks=NEEDS_BOX2D),
     ],
-    ids=["Hopper", "gymnasium", "TMaze", "LunarLander"],
+    ids=["Hopper", "gymnasium", "TMaze", "Claw", "LunarLander"],
 )
 @BOTH_RESETS
 def test_a_group_of_seeds_equals_each_seed_alone(task: Task, reset: Reset) -> None:

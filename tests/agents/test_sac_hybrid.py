@@ -1,0 +1,620 @@
+"""Hybrid SAC: every equation against a slow re-derivation, its two limits, then what it must do."""
+
+import importlib
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import agents
+from agents import AGENTS, sac, sac_hybrid
+from suite import affine, session
+from suite.checkpoint import save_policy
+from suite.networks import StackedPerceptrons
+from suite.recorder import Recorder
+from suite.replay import Batch, Replay
+from suite.settings import UsageError
+from suite.vector_env import Spaces
+from tests.scripted import ScriptedEnv
+
+CPU = torch.device("cpu")
+TINY = sac_hybrid.Config(
+    task="Claw-v0",
+    env_steps=120,
+    hidden_sizes=(16, 16),
+    batch_size=8,
+    learning_starts=40,
+    evaluation_interval=60,
+    evaluation_episodes=1,
+    log_interval=40,
+)
+
+
+def spaces(obs_size: int, num_dimensions: int, num_choices: int) -> Spaces:
+    return Spaces.vectors(obs_size, num_dimensions)._replace(num_choices=num_choices)
+
+
+def train(config: sac_hybrid.Config, directory: Path) -> tuple[sac_hybrid.Learner, Recorder]:
+    run = {"agent": "sac_hybrid", "task": config.task}
+    recorder = Recorder(directory, run, config.seeds)
+    learner = sac_hybrid.train(config, recorder)
+    recorder.finish()
+    return learner, recorder
+
+
+def random_batch(generator: torch.Generator, seeds: int, size: int, of: Spaces) -> Batch:
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    (obs_size,) = of.obs_shape
+    observations, actions = (
+        draw(seeds, size, obs_size),
+        torch.tanh(draw(seeds, size, of.num_outputs)),
+    )
+    choices = torch.randint(0, of.num_choices, (seeds, size, 1), generator=generator)
+    return Batch(
+        obs=observations,
+        obs_actions=torch.cat([observations, choices, actions], -1),
+        rewards=draw(seeds, size),
+        terminations=(draw(seeds, size) > 0.8).float(),
+        next_obs=draw(seeds, size, obs_size),
+    )
+
+
+def parameters_of(learner: Any) -> list[Tensor]:
+    modules = (learner.actor, learner.critics, learner.target_critics)
+    return [p.clone() for module in modules for p in (*module.weights, *module.biases)]
+
+
+# Mathematics
+
+
+def test_targets_and_losses_equal_a_slow_float64_enumeration() -> None:
+    """Every discrete action in turn, each element: a wrong sign or a swapped temperature shows."""
+    rng = np.random.default_rng(0)
+    num_seeds, num_critics, size, num_choices, gamma = 2, 3, 5, 4, 0.9
+    rewards, next_log_probs, log_probs = rng.normal(size=(3, num_seeds, size))
+    terminations = (rng.uniform(size=(num_seeds, size)) < 0.4).astype(float)
+    copies, online, now = rng.normal(size=(3, num_seeds, num_critics, size, num_choices))
+    log_alphas = rng.normal(size=(2, num_seeds))
+
+    def policy(q_values: np.ndarray, alpha: float) -> list[float]:
+        least = [min(column) for column in q_values.T]
+        weights = [math.exp(q / alpha) for q in least]
+        return [weight / sum(weights) for weight in weights]
+
+    targets, values = np.zeros((2, num_seeds, size))
+    actor_losses = np.zeros(num_seeds)
+    for s in range(num_seeds):
+        alpha_d, alpha_c = np.exp(log_alphas[:, s])
+        for b in range(size):
+            value = -alpha_c * next_log_probs[s, b]
+            for d, odds in enumerate(policy(online[s, :, b], alpha_d)):
+                value += odds * (min(copies[s, :, b, d]) - alpha_d * math.log(odds))
+            targets[s, b] = rewards[s, b] + (0 if terminations[s, b] else gamma * value)
+            for d, odds in enumerate(policy(now[s, :, b], alpha_d)):
+                values[s, b] += odds * (min(now[s, :, b, d]) - alpha_d * math.log(odds))
+            actor_losses[s] += (alpha_c * log_probs[s, b] - values[s, b]) / size
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array)
+
+    alphas = tensor(log_alphas).exp()
+    next_choices = sac_hybrid.choice_log_probs(tensor(online), alphas[0])
+    given = (tensor(rewards), tensor(terminations), tensor(copies), next_choices)
+    ours = sac_hybrid.q_targets(*given, tensor(next_log_probs), alphas, gamma)
+    np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
+    choices = sac_hybrid.choice_log_probs(tensor(now), alphas[0])
+    np.testing.assert_allclose(choices.exp().sum(-1).numpy(), 1.0, rtol=1e-12)
+    ours = sac_hybrid.expected_q_values(tensor(now), choices, alphas[0])
+    np.testing.assert_allclose(ours.numpy(), values, rtol=1e-12)
+    soft_maximum = alphas[0][:, None] * (tensor(now).amin(1) / alphas[0][:, None, None]).logsumexp(
+        -1
+    )
+    np.testing.assert_allclose(ours.numpy(), soft_maximum.numpy(), rtol=1e-12)
+    ours = sac_hybrid.actor_loss(tensor(log_probs), tensor(now), choices, alphas)
+    np.testing.assert_allclose(ours.numpy(), actor_losses, rtol=1e-12)
+
+
+def test_the_actors_gradient_is_that_of_the_soft_maximum() -> None:
+    """Without a gradient through the policy, as it is the best response; with one, the same."""
+    generator = torch.Generator().manual_seed(0)
+    q_values = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    alphas, nothing = torch.tensor([[0.3, 2.0], [1.0, 1.0]]).double(), torch.zeros(2, 5).double()
+    log_probs = sac_hybrid.choice_log_probs(q_values, alphas[0])
+    losses = sac_hybrid.actor_loss(nothing, q_values, log_probs, alphas)
+    (ours,) = torch.autograd.grad(losses.sum(), q_values, retain_graph=True)
+    odds = log_probs.exp()[:, None] * (q_values == q_values.amin(1, keepdim=True)) / 5
+    torch.testing.assert_close(ours, -odds.detach())
+    soft = sac_hybrid.expected_q_values(q_values, log_probs, alphas[0]).mean(-1).sum()
+    torch.testing.assert_close(ours, -torch.autograd.grad(soft, q_values)[0])
+    others = torch.randn(2, 5, 4).double().log_softmax(-1).requires_grad_()
+    losses = sac_hybrid.actor_loss(nothing, q_values, others, alphas)
+    assert torch.autograd.grad(losses.sum(), others, allow_unused=True) == (None,)
+
+
+def network(stack: StackedPerceptrons, member: int) -> torch.nn.Sequential:
+    """Return a member of the first seed as torch's own layers, float64."""
+    layers: list[torch.nn.Module] = []
+    for weight, bias in zip(stack.weights, stack.biases, strict=True):
+        linear = torch.nn.Linear(weight.shape[2], weight.shape[3], dtype=torch.float64)
+        linear.weight.data = weight[0, member].detach().T.double().clone()
+        linear.bias.data = bias[0, member].detach().double().clone()
+        layers += [linear, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def assert_same_weights(stack: StackedPerceptrons, member: int, slow: torch.nn.Module) -> None:
+    pairs = zip(stack.weights, stack.biases, strict=True)
+    ours = [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
+    for one, other in zip(ours, slow.state_dict().values(), strict=True):
+        torch.testing.assert_close(one.double(), other, atol=1e-6, rtol=1e-5)
+
+
+def adam(*parameters: Tensor) -> torch.optim.Adam:
+    """Return an optimiser whose first step is a tenth of the gradient, and not only its sign."""
+    return torch.optim.Adam(parameters, lr=100.0, eps=1e3)
+
+
+def descend(parameters: Any, loss: Tensor) -> None:
+    optimiser = adam(*parameters)
+    loss.backward()
+    optimiser.step()
+
+
+def plain_learner(config: sac_hybrid.Config, of: Spaces) -> sac_hybrid.Learner:
+    """Return a learner whose steps show a gradient's size, with target copies that differ."""
+    learner = sac_hybrid.make_learner(config, of, CPU)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        noise = torch.randn(learner.target_critics.flat.shape, generator=generator)
+        learner.target_critics.flat.add_(0.2 * noise)
+    learner.actor_optimiser = adam(learner.actor.flat)
+    learner.critic_optimiser = adam(learner.critics.flat)
+    learner.alpha_optimiser = adam(learner.log_alphas)
+    return learner
+
+
+def test_an_update_equals_plain_autograd() -> None:
+    """Critics, actor, both temperatures, targets: float64, one transition and choice at a time."""
+    of, config = spaces(3, 2, 4), replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
+    config = replace(config, initial_alpha=0.5, initial_choice_alpha=0.2)
+    learner, generator = plain_learner(config, of), torch.Generator().manual_seed(1)
+    batch, noise = random_batch(generator, 1, 8, of), torch.randn(2, 1, 8, 2, generator=generator)
+    actor, critics = network(learner.actor, 0), [network(learner.critics, k) for k in range(2)]
+    slow = [network(learner.target_critics, k) for k in range(2)]
+    log_alphas = torch.tensor([0.2, 0.5], dtype=torch.float64).log().requires_grad_()
+    alpha_d, alpha_c = log_alphas.detach().exp()
+
+    def act(obs: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        means, log_stds = actor(obs).chunk(2, -1)
+        normal = torch.distributions.Normal(means, log_stds.exp())
+        pre_tanh = means + log_stds.exp() * draws
+        slope = torch.log(1 - torch.tanh(pre_tanh).square())
+        return torch.tanh(pre_tanh), (normal.log_prob(pre_tanh) - slope).sum()
+
+    def least(networks: list[torch.nn.Sequential], obs: Tensor, action: Tensor) -> Tensor:
+        return torch.minimum(*(net(torch.cat([obs, action])) for net in networks))
+
+    rows = [[field[0, b].double() for field in batch] for b in range(8)]
+    draws, losses = noise.double(), []
+    for b, (obs, obs_action, reward, end, next_obs) in enumerate(rows):
+        with torch.no_grad():
+            action, log_prob = act(next_obs, draws[0, 0, b])
+            odds = torch.softmax(least(critics, next_obs, action) / alpha_d, -1)
+            copies = least(slow, next_obs, action)
+            value = sum(odds[d] * (copies[d] - alpha_d * odds[d].log()) for d in range(4))
+            target = reward + 0.9 * (1 - end) * (value - alpha_c * log_prob)
+        pair, taken = torch.cat([obs, obs_action[4:]]), int(obs_action[3])
+        losses += [0.5 * (critic(pair)[taken] - target).square() / 8 for critic in critics]
+    descend([p for critic in critics for p in critic.parameters()], torch.stack(losses).sum())
+    losses, entropies, log_probs = [], [], []
+    for b, (obs, *_) in enumerate(rows):
+        action, log_prob = act(obs, draws[1, 0, b])
+        q_values = least(critics, obs, action)
+        odds = torch.softmax(q_values.detach() / alpha_d, -1)
+        losses.append((alpha_c * log_prob - (odds * q_values).sum()) / 8)
+        entropies.append(-(odds * odds.log()).sum())
+        log_probs.append(log_prob.detach())
+    descend(actor.parameters(), torch.stack(losses).sum())
+    of_choice = torch.stack(entropies).mean() - 0.3 * math.log(4)
+    of_action = -torch.stack(log_probs).mean() - (-2.0)
+    descend([log_alphas], (log_alphas.exp() * torch.stack([of_choice, of_action])).sum())
+
+    sac_hybrid.update(learner, config, batch, noise)
+    for k in range(2):
+        assert_same_weights(learner.critics, k, critics[k])
+        for online, copied in zip(critics[k].parameters(), slow[k].parameters(), strict=True):
+            copied.data = 0.1 * online.data + 0.9 * copied.data
+        assert_same_weights(learner.target_critics, k, slow[k])
+    assert_same_weights(learner.actor, 0, actor)
+    torch.testing.assert_close(learner.log_alphas[:, 0].double(), log_alphas, atol=1e-6, rtol=1e-5)
+
+
+# Limits
+
+
+def test_with_one_discrete_action_it_is_sac() -> None:
+    """Updates of `agents.sac` from the same streams, with its batches and noise: to rounding."""
+    shared = {"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "gamma": 0.9, "tau": 0.1}
+    hybrid = sac_hybrid.Config(**shared)
+    plain = sac.Config(task="Pendulum-v1", **shared)
+    ours, theirs = (
+        sac_hybrid.make_learner(hybrid, spaces(3, 2, 1), CPU),
+        sac.make_learner(plain, 3, 2, CPU),
+    )
+    for one, other in zip(parameters_of(ours), parameters_of(theirs), strict=True):
+        assert torch.equal(one, other)
+    generator = torch.Generator().manual_seed(0)
+    for num_updates in range(5):
+        batch = random_batch(generator, 2, 8, spaces(3, 2, 1))
+        noise = torch.randn(2, 2, 8, 2, generator=generator)
+        metrics = sac_hybrid.update(ours, hybrid, batch, noise)
+        pairs = batch.obs_actions[..., [0, 1, 2, 4, 5]]
+        expected = sac.update(theirs, plain, batch._replace(obs_actions=pairs), noise, num_updates)
+        for name, value in expected.items():
+            torch.testing.assert_close(metrics[name], value, atol=1e-6, rtol=1e-5)
+        assert metrics["choice_entropy"].tolist() == [0.0, 0.0]
+    for one, other in zip(parameters_of(ours), parameters_of(theirs), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours.log_alphas[1], theirs.log_alpha)
+    assert torch.equal(ours.log_alphas[0], torch.zeros(2))
+
+
+def test_without_a_continuous_action_it_is_sac_with_softmax_of_q() -> None:
+    """Discrete SAC whose policy is softmax(Q / alpha), written out in float64: one update."""
+    of, config = spaces(3, 0, 4), replace(TINY, gamma=0.9, tau=0.1, initial_choice_alpha=0.3)
+    learner = plain_learner(config, of)
+    before = learner.actor.flat.detach().clone()
+    batch = random_batch(torch.Generator().manual_seed(2), 1, 8, of)
+    critics = [network(learner.critics, k) for k in range(2)]
+    copies = [network(learner.target_critics, k) for k in range(2)]
+    log_alpha = torch.tensor(0.3, dtype=torch.float64).log().requires_grad_()
+    alpha, obs, next_obs = log_alpha.exp().item(), batch.obs[0].double(), batch.next_obs[0].double()
+    with torch.no_grad():
+        odds = torch.softmax(torch.minimum(*(net(next_obs) for net in critics)) / alpha, -1)
+        least = torch.minimum(*(net(next_obs) for net in copies))
+        values = (odds * least).sum(-1) + alpha * torch.distributions.Categorical(odds).entropy()
+        targets = batch.rewards[0] + 0.9 * (1 - batch.terminations[0]) * values
+    rows, taken = torch.arange(8), batch.obs_actions[0, :, 3].long()
+    errors = [(net(obs)[rows, taken] - targets).square().mean() / 2 for net in critics]
+    descend([p for net in critics for p in net.parameters()], torch.stack(errors).sum())
+    with torch.no_grad():
+        odds = torch.softmax(torch.minimum(*(net(obs) for net in critics)) / alpha, -1)
+        entropy = torch.distributions.Categorical(odds).entropy().mean()
+    descend([log_alpha], log_alpha.exp() * (entropy - 0.3 * math.log(4)))
+
+    metrics = sac_hybrid.update(learner, config, batch, torch.zeros(2, 1, 8, 0))
+    for k in range(2):
+        assert_same_weights(learner.critics, k, critics[k])
+    torch.testing.assert_close(learner.log_alphas[0, 0].double(), log_alpha, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(metrics["choice_entropy"][0].double(), entropy, atol=1e-6, rtol=1e-5)
+    assert torch.equal(learner.actor.flat, before)
+    assert learner.log_alphas[1].item() == metrics["entropy"].item() == 0.0
+
+
+# One update
+
+
+def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the critics nor in their copies: their weights are constants there."""
+    config, of = replace(TINY, seeds=(1, 2)), spaces(3, 2, 4)
+    learner = sac_hybrid.make_learner(config, of, CPU)
+    sizes = []
+    weight_gradient = affine._weight_gradient
+    monkeypatch.setattr(
+        affine, "_weight_gradient", lambda x, g: sizes.append(x.shape[1]) or weight_gradient(x, g)
+    )
+    before = [net.flat.detach().clone() for net in (learner.critics, learner.target_critics)]
+    sac_hybrid._update_actor(learner, config, torch.randn(2, 8, 3), torch.randn(2, 8, 2))
+    assert sizes == [16, 16, 3] * 2  # the actors' layers, last one first
+    for net, old in zip((learner.critics, learner.target_critics), before, strict=True):
+        assert net.flat.grad is None
+        assert torch.equal(net.flat, old)
+
+
+def test_critics_learn_of_the_action_taken_alone() -> None:
+    """The last layer moves in the heads that the batch took, and in no other."""
+    config, of = TINY, spaces(3, 2, 4)
+    learner = sac_hybrid.make_learner(config, of, CPU)
+    batch = random_batch(torch.Generator().manual_seed(0), 1, 8, of)
+    batch.obs_actions[..., 3] = torch.tensor([0, 2, 2, 0, 0, 2, 0, 2])
+    before = learner.critics.weights[-1].detach().clone()
+    sac_hybrid.update(learner, config, batch, torch.randn(2, 1, 8, 2))
+    moved = (learner.critics.weights[-1] != before).flatten(0, 2).any(0)
+    assert moved.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_each_temperature_follows_its_own_entropy(learned: bool) -> None:
+    """With one entropy above its target and one below, they part; unless kept, both stay."""
+    for share, per_action in ((0.999, -50.0), (0.001, 50.0)):
+        config = replace(TINY, learn_alpha=learned, target_entropy_share=share)
+        config = replace(config, target_entropy_per_action=per_action, alpha_learning_rate=0.01)
+        learner = sac_hybrid.make_learner(config, spaces(3, 2, 4), CPU)
+        with torch.no_grad():  # a policy that is not uniform, so that its entropy can rise
+            learner.critics.weights[-1].mul_(5)
+        for _ in range(3):
+            sac_hybrid._update_actor(learner, config, torch.randn(1, 8, 3), torch.randn(1, 8, 2))
+        signs = torch.sign(learner.log_alphas[:, 0]).tolist()
+        assert signs == ([0.0, 0.0] if not learned else [1.0, -1.0] if share > 0.5 else [-1.0, 1.0])
+
+
+# Training on scripted environments
+
+
+@pytest.fixture
+def scripted(scripted: type[ScriptedEnv], monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
+    """Make it train on three choices and a number, with evaluations that score 0."""
+    scripted.spaces = spaces(1, 1, 3)
+    scripted.reward = staticmethod(lambda rows: np.ones_like(rows[..., 0]))
+    monkeypatch.setattr(session, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
+    return scripted
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("kind", "value"), [("truncation", 10.0), ("termination", 5.695)])
+def test_a_time_limit_bootstraps_and_a_termination_does_not(
+    kind: str, value: float, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Reward 1, gamma 0.9, hardly any entropy: 1 / (1 - 0.9), or (1 - 0.9^8) / 0.1 at an end."""
+    scripted.kind = kind
+    config = replace(
+        TINY,
+        env_steps=600,
+        learning_starts=100,
+        gamma=0.9,
+        initial_alpha=1e-6,
+        initial_choice_alpha=1e-6,
+        learn_alpha=False,
+        critic_learning_rate=3e-3,
+        batch_size=32,
+        tau=0.05,
+    )
+    learner, _ = train(config, tmp_path)
+    q_values = learner.critics(torch.tensor([[[0.0, 0.0]]]))
+    assert q_values.flatten().tolist() == pytest.approx([value] * 6, rel=0.1)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_temperatures_move_both_entropies_to_their_targets(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """A reward that wants one choice and one number alone is held at both targets."""
+    scripted.reward = staticmethod(
+        lambda rows: (rows[..., 0] == 1.0) - 4 * (rows[..., 1] - 0.3) ** 2
+    )
+    config = replace(
+        TINY,
+        env_steps=800,
+        learning_starts=100,
+        target_entropy_per_action=-0.5,
+        target_entropy_share=0.6,
+        actor_learning_rate=3e-3,
+        critic_learning_rate=3e-3,
+        alpha_learning_rate=2e-2,
+        batch_size=32,
+        gamma=0.5,
+    )
+    _, recorder = train(config, tmp_path)
+    rows = np.genfromtxt(recorder.seed_directories[0] / "updates.csv", delimiter=",", names=True)
+    assert rows["entropy"][0] > 0  # both start near those of uniform policies
+    assert rows["choice_entropy"][0] > 0.9 * math.log(3)
+    assert rows["entropy"][-10:].mean() == pytest.approx(-0.5, abs=0.15)
+    assert rows["choice_entropy"][-10:].mean() == pytest.approx(0.6 * math.log(3), abs=0.05)
+
+
+def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """NaN in the rewards is found within one log interval and nothing is saved as a policy."""
+    scripted.reward = staticmethod(lambda rows: rows[..., 0] * math.nan)
+    _, recorder = train(replace(TINY, env_steps=400), tmp_path)
+    assert recorder.statuses == ["diverged"]
+    assert not (recorder.seed_directories[0] / "policy.safetensors").exists()
+
+
+# Training on the task
+
+
+def test_training_changes_every_network_and_records_everything(tmp_path: Path) -> None:
+    """Past the start of learning, actor, critics, targets and both temperatures have moved."""
+    before = sac_hybrid.make_learner(TINY, spaces(2, 2, 3), CPU)
+    learner, recorder = train(TINY, tmp_path)
+    for old, new in zip(parameters_of(before), parameters_of(learner), strict=True):
+        assert not torch.equal(old, new)
+    assert (learner.log_alphas != 0).all()
+    folder = recorder.seed_directories[0]
+    evaluations = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
+    assert evaluations["env_steps"].tolist() == [60, 120]
+    updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
+    assert updates["num_updates"].tolist() == [40, 80]
+
+
+def test_the_warm_up_is_uniform_in_choices_and_numbers(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Every choice, and numbers from -1 to 1, before there is anything to prefer."""
+    seen: list[np.ndarray] = []
+    scripted.reward = staticmethod(lambda rows: seen.append(rows.copy()) or rows[..., 0])
+    train(replace(TINY, env_steps=400, learning_starts=400, num_envs=4), tmp_path)
+    choices, numbers = np.concatenate(seen, axis=1)[0].T
+    assert np.bincount(choices.astype(int), minlength=3) == pytest.approx([133] * 3, abs=33)
+    assert np.histogram(numbers, 4, (-1, 1))[0] == pytest.approx([100] * 4, abs=30)
+    assert set(choices) == {0.0, 1.0, 2.0}
+
+
+CLAWS = replace(TINY, env_steps=200, learning_starts=80, evaluation_interval=200)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
+    """Past several terminations and 120 updates: the same draws, weights equal to 1e-5."""
+    together, recorder = train(replace(CLAWS, seeds=(1, 2, 3)), tmp_path / "together")
+    for i, seed in enumerate((1, 2, 3)):
+        alone, solo = train(replace(CLAWS, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for ours, theirs in zip(parameters_of(together), parameters_of(alone), strict=True):
+            torch.testing.assert_close(ours[[i]], theirs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(together.log_alphas[:, [i]], alone.log_alphas)
+        batched = (recorder.seed_directories[i] / "episodes.csv").read_text().splitlines()
+        single = (solo.seed_directories[0] / "episodes.csv").read_text().splitlines()
+        assert len(batched) > 5
+        lengths = [[row.split(",")[2] for row in rows] for rows in (batched, single)]
+        assert lengths[0] == lengths[1]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_same_command_gives_the_same_bytes_and_a_sick_seed_changes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 2 is poisoned the second time: all bytes of seeds 1 and 3 stay, seed 2 is `diverged`."""
+    config = replace(CLAWS, seeds=(1, 2, 3))
+    _, healthy = train(config, tmp_path / "healthy")
+    make_learner = sac_hybrid.make_learner
+
+    def poisoned(*args: Any) -> sac_hybrid.Learner:
+        learner = make_learner(*args)
+        with torch.no_grad():
+            learner.critics.weights[0][1].fill_(math.nan)
+        return learner
+
+    monkeypatch.setattr(sac_hybrid, "make_learner", poisoned)
+    _, recorder = train(config, tmp_path / "sick")
+    assert recorder.statuses == ["finished", "diverged", "finished"]
+    for i in (0, 2):
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+            one, two = (each.seed_directories[i] / name for each in (healthy, recorder))
+            assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1.0, 80), (0.5, 40), (2.0, 160)])
+def test_updates_keep_pace_with_transitions(ratio: float, expected: int, tmp_path: Path) -> None:
+    """With four environments: as many updates as `update_ratio` times transitions after warm-up."""
+    _, recorder = train(replace(TINY, num_envs=4, update_ratio=ratio), tmp_path)
+    folder = recorder.seed_directories[0]
+    updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
+    assert updates["num_updates"][-1] == expected
+
+
+SETTINGS: dict[str, Any] = {
+    "initial_alpha": 0.3,
+    "initial_choice_alpha": 0.3,
+    "learn_alpha": False,
+    "target_entropy_per_action": -3.0,
+    "target_entropy_share": 0.9,
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 3e-3,
+    "alpha_learning_rate": 3e-3,
+    "hidden_sizes": (8, 8, 8),
+    "num_critics": 3,
+    "log_std_min": 0.5,
+    "log_std_max": -1.0,
+    "batch_size": 16,
+    "learning_starts": 60,
+    "tau": 0.5,
+    "gamma": 0.5,
+    "replay_capacity": 50,
+    "update_ratio": 2.0,
+    "num_envs": 2,
+}
+SCORED_ONCE = replace(TINY, evaluation_interval=120)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> sac_hybrid.Learner:
+    return train(SCORED_ONCE, tmp_path_factory.mktemp("plain"))[0]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_does_something(name: str, plain: sac_hybrid.Learner, tmp_path: Path) -> None:
+    """No setting is decoration: changing it alone changes what is learned."""
+    changed, recorder = train(replace(SCORED_ONCE, **{name: SETTINGS[name]}), tmp_path)
+    assert recorder.statuses == ["finished"]
+    old, new = parameters_of(plain), parameters_of(changed)
+    shapes_differ = [p.shape for p in old] != [p.shape for p in new]
+    same = not shapes_differ and all(torch.equal(p, q) for p, q in zip(old, new, strict=True))
+    assert not (same and torch.equal(plain.log_alphas, changed.log_alphas))
+
+
+def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
+    """Modes, units and draws: the number from the actor, then the choice by that number's Q."""
+    config = replace(TINY, num_critics=3, log_std_max=-1.0)
+    learner, recorder = train(config, tmp_path)
+    with torch.no_grad():  # a policy with preferences
+        learner.critics.weights[-1].mul_(3)
+        learner.log_alphas[0] = -1.0
+    agents_folder = recorder.seed_directories[0]
+    weights = {name: w.contiguous() for name, w in learner.weights_of(0).items()}
+    save_policy(agents_folder, weights, json.loads((agents_folder / "policy.json").read_text()))
+    policy = agents.load_policy(agents_folder)
+    obs = np.random.default_rng(0).uniform(-1, 1, (4, 2)).astype(np.float32)
+    inputs = torch.from_numpy(obs)[None]
+    means, log_stds = sac_hybrid.split_outputs(learner.actor(inputs), config)
+    modes = torch.tanh(means)
+    least = learner.critics(torch.cat([inputs, modes], -1)).amin(1)
+    np.testing.assert_allclose(policy(obs)[:, 1:], modes[0].detach(), rtol=1e-5, atol=1e-6)
+    assert policy(obs)[:, 0].tolist() == least.argmax(-1)[0].tolist()
+    assert policy(obs[0]).shape == (3,)
+
+    draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(400)])
+    noise = torch.randn(5_000, 4, 2, generator=torch.Generator().manual_seed(0))
+    numbers = torch.tanh(means + log_stds.exp() * noise)
+    np.testing.assert_allclose(draws[..., 1:].std(0), numbers.std(0).detach(), rtol=0.2)
+    pairs = torch.cat([inputs.expand(5_000, -1, -1), numbers], -1).flatten(0, 1)[None]
+    odds = torch.softmax(learner.critics(pairs).amin(1) / math.exp(-1), -1)[0]
+    expected = odds.unflatten(0, (5_000, 4)).mean(0).detach()  # [4, 3]
+    counts = [(draws[..., 0] == choice).mean(0) for choice in range(3)]
+    np.testing.assert_allclose(np.stack(counts, -1), expected, atol=0.08)
+    assert expected.amax() > 0.5  # the odds are not even
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("gamma", 1.5), ("tau", 0.0), ("batch_size", 0), ("seeds", (1, 1)), ("log_std_min", 3.0)],
+        *[("initial_alpha", 0.0), ("initial_choice_alpha", 0.0), ("target_entropy_share", 1.0)],
+        *[("replay_capacity", 0), ("update_ratio", 0.0), ("num_envs", 7)],
+        *[("task", "CartPole-v1"), ("task", "Pendulum-v1"), ("task", "Clwa-v0")],
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
+    """The message names the offending value."""
+    with pytest.raises(UsageError) as error:
+        replace(TINY, **{field: value})
+    shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    assert str(shown) in str(error.value)
+
+
+@pytest.mark.parametrize("agent", [name for name in AGENTS if name != "sac_hybrid"])
+def test_no_other_agent_takes_hybrid_actions(agent: str) -> None:
+    """One would read the choice's number as a further dimension, or none of the others."""
+    preset = next(iter(importlib.import_module(f"agents.{agent}").PRESETS.values()))
+    with pytest.raises(UsageError, match=r"^this agent cannot learn Claw-v0, which has hybrid"):
+        replace(preset.config, task="Claw-v0")
+
+
+@pytest.mark.gpu
+def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
+    """The same draws on another device: weights agree to rounding after 40 updates."""
+    config = replace(TINY, seeds=(1, 2), env_steps=80)
+    cpu, _ = train(config, tmp_path / "cpu")
+    gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
+    for ours, theirs in zip(parameters_of(gpu), parameters_of(cpu), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_the_memory_of_a_run_is_known() -> None:
+    """That of its replay, and no more than a run fills."""
+    config = replace(TINY, env_steps=20_000)
+    replay = Replay(1, config.replay_size, 1, 2, 3, CPU)
+    assert config.memory_bytes == pytest.approx(vars(replay)["_rows"].nbytes)
+    assert replace(config, replay_capacity=100).memory_bytes == 100 * 4 * (2 + 3 + 1 + 1 + 2)
