@@ -338,6 +338,8 @@ def list_all(argv: Sequence[str]) -> int:
         say_todays_name(options.like, name)
         print(text)
         return 0
+    from reproduce.extras import control as controls
+
     for name in agents.AGENTS:
         print(f"agent {name}")
         try:
@@ -350,6 +352,8 @@ def list_all(argv: Sequence[str]) -> int:
             print(f"  {suite}: {sources}")
     for suite, tasks in SUITES.items():
         print(f"suite {suite} ({len(tasks)} tasks): {' '.join(tasks)}")
+    for peer in controls.peers():
+        print(f"control {peer}: {', '.join(controls.agents_of(peer))}")
     for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
         print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent / 'index.html'}")
     return 0

@@ -188,6 +188,12 @@ def peers() -> list[str]:
     return sorted(path.stem for path in CONTROLS.glob("*.toml"))
 
 
+def agents_of(peer: str) -> list[str]:
+    """Return the agents that a peer can train."""
+    said = tomllib.loads((CONTROLS / f"{peer}.toml").read_text(encoding="utf-8"))
+    return [key for key, value in said.items() if isinstance(value, dict)]
+
+
 def read_peer(name: str, agent: str) -> Peer:
     """Return how a peer trains an agent.
 
@@ -200,9 +206,8 @@ def read_peer(name: str, agent: str) -> Peer:
     path = CONTROLS / f"{name}.toml"
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
-        its = {key for key, value in said.items() if isinstance(value, dict)}
-        if agent not in its:
-            raise UsageError(f"{name} has no {agent}{nearest(agent, its)}")
+        if agent not in agents_of(name):
+            raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
         facts, of = {key: said[key] for key in FACTS}, said[agent]
         has = of.get("has", {})
         _check(path, facts["commit"], has)

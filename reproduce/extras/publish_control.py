@@ -30,11 +30,15 @@ UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
 def publish(plan: ControlPlan) -> Path:
     """Write a finished control's settings, single runs and curves; return its folder.
 
+    The runs are those that were declared before any was made: who adds some after a look at the
+    others can choose the reference.
+
     What was published of other agents, suites and tasks stays.
 
     Raises:
-        UsageError: if a run is not finished, or what was published before cannot stand beside it.
+        UsageError: if a run is not finished, or as `check_publishable`.
     """
+    check_publishable(plan)
     runs = collect.collect_runs(plan)
     for row in runs[runs["status"] != "finished"].to_dict("records"):
         raise UsageError(
@@ -54,11 +58,19 @@ def publish(plan: ControlPlan) -> Path:
 def check_publishable(plan: ControlPlan) -> None:
     """Refuse, before anything is run, what could not be published.
 
+    That is a run that ends between two evaluations, seeds other than the declared ones, or what
+    cannot stand beside that which was published before.
+
     Raises:
         UsageError: naming the reason.
     """
     interval = plan.config.evaluation_interval
     for task, steps in plan.env_steps.items():
+        if set(plan.looks[task].seeds) != set(plan.seeds):
+            raise UsageError(
+                f"--publish: {task} was started with {plan.looks[task]}: a reference has the seeds "
+                "that were declared before any was run; start anew with another --runs-dir"
+            )
         if plan.rule != "training" and steps % interval:
             raise UsageError(
                 f"--publish: {task} would end between two evaluations: --env-steps must be a "

@@ -303,6 +303,15 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
+def test_seeds_are_declared_before_any_is_run(install: Install, tmp_path: Path) -> None:
+    """A control that got more seeds after its first were known is no reference."""
+    plan = plan_of(tmp_path)
+    plan.save()
+    ends(plan)
+    with pytest.raises(UsageError, match="declared before any was run"):
+        publish(plan_of(tmp_path, num_seeds=5))
+
+
 def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:
     """What was published of one task stays when another follows, unless settings differ."""
     for task in ("CartPole-v1", "Acrobot-v1"):
