@@ -194,11 +194,9 @@ def _notes(plan: ControlPlan) -> str:
     pins = ", ".join(
         f"{name} {plan.peer.pins[name]}" for name in packages if name in plan.peer.pins
     )
-    own = plan.peer.has.keys()
-    return (
-        f"Trained here by the peer's own program, with {pins}; {made}. Settings of {plan.source}, "
-        f"but for those that are the peer's own: {', '.join(own)}."
-    )
+    but = f", but for {'; '.join(plan.departures)}" if plan.departures else ""
+    program = f"Trained here by the peer's own program, with {pins}; {made}."
+    return f"{program} Settings of {plan.source}{but}."
 
 
 def _single_runs(plan: ControlPlan) -> pd.DataFrame:

@@ -303,6 +303,22 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
+def test_a_run_goes_on_past_its_last_episode(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
+    """Scored by training episodes, a control reaches its end though no episode ends there."""
+    early = "    env_steps > 480 or record.episode("
+    install(TRAIN.replace("        record.episode(", f"    {early}"))
+    plan = plan_of(tmp_path)
+    ends(plan)
+    publish(plan)
+    scores = [
+        references.reference_score("a2c", "fake_control", "CartPole-v1", steps, "training")
+        for steps in (500, 501)
+    ]
+    assert [score and score.how for score in scores] == ["single runs", None]
+
+
 def test_seeds_are_declared_before_any_is_run(install: Install, tmp_path: Path) -> None:
     """A control that got more seeds after its first were known is no reference."""
     plan = plan_of(tmp_path)
