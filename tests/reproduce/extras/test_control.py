@@ -199,7 +199,9 @@ def test_a_broken_peer_fails_its_own_run(install: Install, tmp_path: Path, fault
         ]
 
 
-def test_garbage_is_damaged_whatever_is_said_of_it(install: Install, tmp_path: Path) -> None:
+def test_garbage_is_damaged_whatever_is_said_of_it(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
     """A table that is none does not count, though the run says that it is finished."""
     garbage = "record._folder.joinpath('evaluations.csv').write_bytes(b'\\xff\\n\\x00,1\\n')\n"
     install(TRAIN.replace("    record.finish(", f"    if seed == 2: {garbage}    record.finish("))
@@ -319,7 +321,9 @@ def test_a_run_goes_on_past_its_last_episode(
     assert [score and score.how for score in scores] == ["single runs", None]
 
 
-def test_seeds_are_declared_before_any_is_run(install: Install, tmp_path: Path) -> None:
+def test_seeds_are_declared_before_any_is_run(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
     """A control that got more seeds after its first were known is no reference."""
     plan = plan_of(tmp_path)
     plan.save()
