@@ -83,8 +83,15 @@ bench: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o addopts=--import-mode=importlib \
 		tests/benchmarks --benchmark-only --benchmark-autosave
 
-## An environment of its own for the libraries we compare with; they pin older packages.
-peers: $(PEERS)/.installed
+## An environment of its own for the libraries whose speed we compare with; they pin older packages.
+## With PEER=sb3 (pfrl, tianshou) that of one control; see docs/controls.md.
+peers: $(PEERS)/$(if $(PEER),$(PEER)/).installed
+
+$(PEERS)/%/.installed: reproduce/controls/%.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip $(PIP) $(shell grep '^torch==' reproduce/controls/$(PEER).txt)
+	$(@D)/bin/pip $(PIP) --no-deps --requirement $<
+	touch $@
 
 $(PEERS)/.installed: constraints-peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)

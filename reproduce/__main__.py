@@ -38,6 +38,7 @@ VERBS = (
     "published",
     "docs",
     "tensorboard",
+    "control",
 )
 EPILOG = """\
 other commands:
@@ -50,6 +51,7 @@ other commands:
   published [--check]          draw all of results/published again, or say what is out of date
   docs [--check]               generate the pages' tables again, or say which are out of date
   tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
+  control PEER AGENT SUITE     run somebody else's program, record it as ours, make it a reference
 """
 
 
@@ -71,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
         "published": draw_published,
         "docs": write_docs,
         "tensorboard": tensorboard,
+        "control": control,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
 
@@ -79,20 +82,13 @@ def run(argv: Sequence[str]) -> int:
     """Plan, run, gather, check, draw."""
     parser = _parser("", "regenerate a paper's curves and judge them", epilog=EPILOG)
     _add_grid(parser)
-    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
-    parser.add_argument("--tasks", **several, metavar="TASK", help="default: all of the suite")
-    parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
-    parser.add_argument("--env-steps", type=int, metavar="N", help="instead of the budget's")
-    seeds = parser.add_mutually_exclusive_group()
-    seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
-    seeds.add_argument("--seeds", type=int, **several, metavar="SEED")
+    seeds = _add_size(parser)
     seeds.add_argument(
         "--until-decided",
         action="store_true",
         help="look at 5, 10 and 20 seeds; more are run only where a task is undecided",
     )
     parser.add_argument("--max-seeds", type=int, metavar="N", help="with --until-decided: 5 to 20")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
     parser.add_argument(
         "--launcher", default="local", help="local (default) or ray: on a cluster, see docs/ray.md"
@@ -102,7 +98,6 @@ def run(argv: Sequence[str]) -> int:
         metavar="HOST:PORT",
         help="auto: the cluster that this machine is part of (default: a Ray of its own)",
     )
-    parser.add_argument("--set", **several, default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument(
         "--no-published",
         action="store_true",
@@ -121,10 +116,7 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options = parser.parse(argv)
-    for flag in ("env_steps", "num_seeds", "workers"):
-        value = getattr(options, flag)
-        if value is not None and value < 1:
-            raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+    _check_size(options)
     if options.max_seeds is not None and not options.until_decided:
         raise UsageError("--max-seeds needs --until-decided; --num-seeds runs so many at once")
     if options.max_seeds is not None and not SCHEDULE[0] <= options.max_seeds <= SCHEDULE[-1]:
@@ -346,6 +338,8 @@ def list_all(argv: Sequence[str]) -> int:
         say_todays_name(options.like, name)
         print(text)
         return 0
+    from reproduce.extras import control as controls
+
     for name in agents.AGENTS:
         print(f"agent {name}")
         try:
@@ -358,6 +352,8 @@ def list_all(argv: Sequence[str]) -> int:
             print(f"  {suite}: {sources}")
     for suite, tasks in SUITES.items():
         print(f"suite {suite} ({len(tasks)} tasks): {' '.join(tasks)}")
+    for peer in controls.peers():
+        print(f"control {peer}: {', '.join(controls.agents_of(peer))}")
     for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
         print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent / 'index.html'}")
     return 0
@@ -409,6 +405,57 @@ def tensorboard(argv: Sequence[str]) -> int:
     num_runs = mirror(options.runs, options.logdir)
     print(f"{num_runs} runs mirrored; look at them with: tensorboard --logdir {options.logdir}")
     return 0
+
+
+def control(argv: Sequence[str]) -> int:
+    """Run somebody else's program as a control; with `--publish` make it a reference."""
+    from reproduce.extras import control as controls
+    from reproduce.extras.publish_control import check_publishable, publish
+
+    parser = _parser("control ", "run somebody else's program, record it as ours")
+    parser.add_argument("peer", help=", ".join(controls.peers()))
+    _add_grid(parser)
+    _add_size(parser)
+    _add_older(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="write what was measured to results/references/<peer>_control",
+    )
+    options = parser.parse(argv)
+    _check_size(options)
+    plan = controls.make_control(
+        options.peer,
+        options.agent,
+        options.suite,
+        source=options.like,
+        tasks=options.tasks,
+        budget=options.budget,
+        env_steps=options.env_steps,
+        num_seeds=options.num_seeds,
+        seeds=options.seeds,
+        workers=options.workers,
+        runs_dir=options.runs_dir,
+        settings=options.settings,
+        accept_older_code=options.accept_older_code,
+    )
+    say_todays_name(options.like, plan.source)
+    check_extensions(plan, plan.runs())
+    plan.check_memory()
+    if options.publish:
+        check_publishable(plan)
+    console = _console()
+    console.print(_plan_table(plan))
+    for departure in plan.departures:
+        say(console, departure)
+    if options.dry_run:
+        return 0
+    controls.refuse_missing(plan.peer)
+    status = _run_plan(plan, console)
+    if options.publish and status < 2:
+        say(console, f"Published: {publish(plan)}; docs/controls.md says what a reference needs")
+    return status
 
 
 def _run_plan(plan: Plan, console: Console) -> int:
@@ -474,7 +521,7 @@ def _plan_table(plan: Plan) -> Table:
         else f"Every run is finished; tables, figures and page go to {plan.directory}."
     )
     table = Table(
-        title=f"{plan.agent} on {plan.suite}, settings of {plan.source}, budget {plan.budget}",
+        title=f"{plan.title}, budget {plan.budget}",
         caption=printable(caption),
         caption_justify="left",
     )
@@ -517,6 +564,27 @@ def _add_grid(parser: Parser) -> None:
     parser.add_argument("suite", help=", ".join(SUITES))
     parser.add_argument("--like", metavar="SOURCE", help="default: the suite's, first in `list`")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+
+
+def _add_size(parser: Parser) -> Any:
+    """Add the flags of a grid's size and settings; return the group of those of its seeds."""
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    parser.add_argument("--tasks", **several, metavar="TASK", help="default: all of the suite")
+    parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
+    parser.add_argument("--env-steps", type=int, metavar="N", help="instead of the budget's")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
+    parser.add_argument("--set", **several, default=[], metavar="KEY=VALUE", dest="settings")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
+    seeds.add_argument("--seeds", type=int, **several, metavar="SEED")
+    return seeds
+
+
+def _check_size(options: Namespace) -> None:
+    for flag in ("env_steps", "num_seeds", "workers"):
+        value = getattr(options, flag)
+        if value is not None and value < 1:
+            raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
 
 
 def _add_older(parser: Parser) -> None:

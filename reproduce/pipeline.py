@@ -95,7 +95,7 @@ def gather(
 
 def _fingerprints(plan: Plan) -> list[float]:
     """Return each task's p-value of the preset's initial weights; NaN where nothing is known."""
-    if plan.settings:  # they may change the weights
+    if not plan.has_presets_weights:
         return [float("nan")] * len(plan.tasks)
     return [fingerprints.of_task(plan.agent, plan.source, task) for task in plan.tasks]
 
@@ -243,7 +243,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     ends = [str(said["ended_at"]) for said in records if said.get("ended_at")]
     config = dataclasses.asdict(plan.config)
     return {
-        "title": f"{plan.agent} on {plan.suite}, settings of {plan.source}",
+        "title": plan.title,
         "agent": plan.agent,
         "suite": plan.suite,
         "source": plan.source,

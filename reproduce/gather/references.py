@@ -263,7 +263,12 @@ def _from_single_runs(
     # A run goes on to t if it would have measured nothing more before t: it may end there.
     interval = entry.evaluation_interval_steps
     gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
-    if ends.empty or len(inside) < len(ends) or (ends + gaps < env_steps).any():
+    # So does one whose last episode ended earlier, where the mean curve of all runs is drawn to t.
+    drawn = _select(_table("curves"), entry, env_id)
+    whole = drawn.loc[drawn["num_runs"] == len(ends), "env_steps"]
+    reached = interval is None and whole.max() >= env_steps
+    is_short = not reached and (ends + gaps < env_steps).any()
+    if ends.empty or len(inside) < len(ends) or is_short:
         return None
     if interval is not None and inside.size().nunique() > 1:
         return None  # one of them was evaluated at t, and another had ended

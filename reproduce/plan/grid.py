@@ -116,7 +116,21 @@ class Plan:
     @cached_property
     def sources(self) -> Mapping[str, str]:
         """Return checksums of the agent's code, as it was when first asked for."""
+        return self.code()
+
+    def code(self) -> Mapping[str, str]:
+        """Return checksums of the files that decide what a run does, as they are now."""
         return sources(self.agent)
+
+    @property
+    def has_presets_weights(self) -> bool:
+        """Return whether nothing but the preset decides what the initial weights are."""
+        return not self.settings
+
+    @property
+    def title(self) -> str:
+        """Return what is run, in words."""
+        return f"{self.agent} on {self.suite}, settings of {self.source}"
 
     @property
     def tasks(self) -> tuple[str, ...]:

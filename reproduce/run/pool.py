@@ -22,7 +22,6 @@ from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.progress import Board, Progress, read_progress, start_progress
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
-from suite.hardware import sources
 from suite.records import read_record
 from suite.settings import UsageError
 
@@ -94,7 +93,7 @@ class Pool:
         self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory)
-        self._sources = sources(plan.agent)
+        self._sources = plan.code()
         self._before = {run.directory: _stamp(run.directory) for run in runs}
         self._retried: set[tuple[str, int]] = set()
 
@@ -187,7 +186,7 @@ class Pool:
             OSError: if writing fails.
             UsageError: if the code has changed since the grid was started.
         """
-        changed = changed_sources(self._sources, sources(self._plan.agent))
+        changed = changed_sources(self._sources, self._plan.code())
         if changed:
             raise UsageError(f"{changed} changed since this grid was started")
         self._plan.refuse_mixture()

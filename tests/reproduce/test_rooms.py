@@ -11,6 +11,7 @@ import reproduce
 from reproduce import ROOT
 
 HARNESS = ROOT / "reproduce"
+AGENTS = sorted((ROOT / "agents").glob("*.py"))
 ROOMS = re.findall(r"^([a-z]+)  +\S", reproduce.__doc__ or "", re.MULTILINE)
 
 
@@ -53,3 +54,14 @@ def test_what_is_below_knows_nothing_of_the_harness(package: str) -> None:
             assert not any(name.split(".")[0] == "agents" for name in names), path
         if package == "suite":
             assert not any(name.split(".")[0] == "agents" for name in names), path
+
+
+def test_controls_stand_apart() -> None:
+    """What peers' own Pythons run imports nothing of ours, and nothing of ours imports it."""
+    glue = sorted((HARNESS / "controls").glob("*.py"))
+    assert "run.py" in [path.name for path in glue]
+    for path in glue:
+        of_project = {"reproduce", "suite", "agents", "tests"}
+        assert not of_project & {name.split(".")[0] for name in imports(path)}, path
+    for path in (*HARNESS.rglob("*.py"), *(ROOT / "suite").glob("*.py"), *AGENTS):
+        assert not any(name.startswith("reproduce.controls") for name in imports(path)), path

@@ -213,7 +213,7 @@ def test_other_code_than_the_grids_is_refused(
     """Nodes compare what they were sent with what the grid was begun with."""
     stand_in({1: FINISH})
     ours = hardware.sources("sac")
-    monkeypatch.setattr(pooling, "sources", lambda agent: ours | {"suite/tasks.py": "0"})
+    monkeypatch.setattr(Plan, "code", lambda plan: ours | {"suite/tasks.py": "0"})
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster)
         ((state, error),) = ends(launch(plan, ignore)).values()

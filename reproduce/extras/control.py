@@ -1,0 +1,272 @@
+"""Controls: references that are made here, by running somebody else's program, unchanged.
+
+A peer is three files in `reproduce/controls`: `<peer>.txt` pins its environment, `<peer>.py` is the
+glue that its own Python runs, and `<peer>.toml` says whose it is and, for each agent, which of our
+settings the glue hands over (`sets`, some of them with a few `choices`), what the peer does in its
+own way (`has`, each with its place), and in what else ours departs from it. docs/controls.md
+explains it. A control's plan is a grid of an agent whose runs the peer makes; so the launcher,
+leases, looks and all that is gathered are those of any grid.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from reproduce import ROOT
+from reproduce.plan.grid import Plan, Run, check_agent
+from reproduce.plan.request import keep_looks, make_plan
+from suite import hardware
+from suite.command_line import printable
+from suite.presets import CITATION, COMMIT
+from suite.records import SCHEMA_VERSION
+from suite.settings import UsageError, nearest
+from suite.tasks import find_task
+
+CONTROLS = ROOT / "reproduce" / "controls"
+PEERS = ROOT / ".venv-peers"
+"""Holds an environment for each peer: `make peers PEER=...`."""
+RUN = Path(__file__).resolve().parents[1] / "controls" / "run.py"
+FACTS = ("title", "repository", "commit", "licence", "families")
+OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
+OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
+"""Fields of a configuration that say what is run and measured, not how it learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A program of somebody else, and how it trains one of our agents."""
+
+    name: str
+    agent: str
+    title: str
+    repository: str
+    commit: str
+    """What citations of `has` are lines of."""
+    licence: str
+    families: Sequence[str]
+    """Of the tasks that its glue can make."""
+    sets: Sequence[str]
+    """Settings that the glue hands over."""
+    choices: Mapping[str, Sequence[Any]]
+    """Values that such a setting may have; of others, all."""
+    has: Mapping[str, Mapping[str, Any]]
+    """Settings that are the peer's own: `value`, and the place (`at`) or `because`."""
+    departures: Sequence[str]
+    """Differences of ours, with these settings, from the peer."""
+
+    @property
+    def python(self) -> Path:
+        """Return the Python of its environment."""
+        return PEERS / self.name / "bin" / "python"
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Return the versions of every package in its environment."""
+        lines = (CONTROLS / f"{self.name}.txt").read_text(encoding="utf-8").split()
+        return dict(line.split("==", 1) for line in lines if "==" in line)
+
+    def configure(self, config: Any) -> Any:
+        """Return a configuration with the peer's own settings in place of a source's.
+
+        Raises:
+            UsageError: if it asks for what the peer cannot do.
+        """
+        config = dataclasses.replace(config, **{key: of["value"] for key, of in self.has.items()})
+        if find_task(config.task).family not in self.families:
+            raise UsageError(
+                f"{config.task}: {self.name} trains tasks of {', '.join(self.families)}"
+            )
+        for field in dataclasses.fields(config):
+            value, known = getattr(config, field.name), (*self.sets, *self.has, *OURS)
+            allowed = self.choices.get(field.name)
+            if field.name not in known:
+                allowed = [field.default]
+            if allowed is not None and value not in allowed:
+                raise UsageError(
+                    f"{self.name}'s {self.agent} cannot have {field.name} = {value}, only "
+                    f"{', '.join(map(str, allowed))}: choose another --like, or change it by --set"
+                )
+        return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlPlan(Plan):
+    """A grid whose runs a peer makes, on this machine's processors."""
+
+    peer: Peer
+
+    def code(self) -> Mapping[str, str]:
+        """Return checksums of what turns our settings into the peer's, and of its pins."""
+        files = [RUN, *(CONTROLS / f"{self.peer.name}.{end}" for end in ("py", "toml", "txt"))]
+        return {
+            f"reproduce/controls/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in files
+        }
+
+    @property
+    def title(self) -> str:
+        """Return what is run, in words."""
+        return f"{self.peer.title}: {super().title}"
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """Return where the peer differs from the source whose settings it is given."""
+        source = self.preset.config
+        own = (
+            f"{key} = {of['value']}, the peer's own"
+            for key, of in self.peer.has.items()
+            if getattr(source, key) != of["value"]
+        )
+        return (*own, *(f"{key} = {value}, set by --set" for key, value in self.settings.items()))
+
+    @property
+    def has_presets_weights(self) -> bool:
+        """Return False: the peer draws them."""
+        return False
+
+    def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
+        """Return None: peers' speeds are not tabulated."""
+
+    def command(self) -> str:
+        """Return the command that makes, or goes on with, this plan."""
+        words = ["python", "-m", "reproduce", "control", self.peer.name, self.agent, self.suite]
+        words += ["--like", self.source, "--tasks", *self.tasks, "--budget", self.budget]
+        words += ["--seeds", *map(str, self.seeds)]
+        steps = set(self.env_steps.values())
+        if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
+            words += ["--env-steps", str(steps.pop())]
+        runs_dir = str(self.directory.parents[3])
+        words += ["--runs-dir", runs_dir] if runs_dir != "runs" else []
+        words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
+        return printable(shlex.join(words))
+
+    @cached_property
+    def _machine(self) -> dict[str, Any]:
+        return {**hardware.revision(), "machine": hardware.machine()}
+
+    def _differences(self, record: Mapping[str, Any]) -> str:
+        """Return which settings or versions of a recorded run are not this plan's."""
+        versions = record.get("versions")
+        versions = versions if isinstance(versions, Mapping) else {}
+        others = (
+            f"{name} {versions.get(name, 'unknown')} there, {pin} here"
+            for name, pin in self.peer.pins.items()
+            if versions.get(name) != pin
+        )
+        return ", ".join(filter(None, (super()._differences(record), *others)))
+
+    def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
+        (run,) = runs
+        known = {"task": run.task, "seeds": (run.seed,), "env_steps": run.env_steps}
+        config = dataclasses.replace(self.config, **known, device="cpu")
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            **{"agent": self.agent, "suite": self.suite, "source": self.source, "task": run.task},
+            **{"config": dataclasses.asdict(config), "command": self.command(), "seed": run.seed},
+            **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
+            **{"ended_at": None, "wall_seconds": None, "control": self.peer.name},
+            **self._machine,
+            **{"sources": self.sources, "behaviour": None, "versions": {}},
+        }
+        order = {
+            "folder": str(run.directory.absolute()),
+            "glue": str(CONTROLS / f"{self.peer.name}.py"),
+            **{"peer": self.peer.name, "pins": self.peer.pins, "seed": run.seed, "record": record},
+        }
+        return (str(self.peer.python), "-I", str(RUN), json.dumps(order))
+
+
+def peers() -> list[str]:
+    """Return the names of the peers that have glue here."""
+    return sorted(path.stem for path in CONTROLS.glob("*.toml"))
+
+
+def agents_of(peer: str) -> list[str]:
+    """Return the agents that a peer can train."""
+    said = tomllib.loads((CONTROLS / f"{peer}.toml").read_text(encoding="utf-8"))
+    return [key for key, value in said.items() if isinstance(value, dict)]
+
+
+def read_peer(name: str, agent: str) -> Peer:
+    """Return how a peer trains an agent.
+
+    Raises:
+        UsageError: naming the nearest peer or agent, or what its file lacks.
+    """
+    if name not in peers():
+        raise UsageError(f"unknown peer {name!r}{nearest(name, peers())}")
+    check_agent(agent)
+    path = CONTROLS / f"{name}.toml"
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        if agent not in agents_of(name):
+            raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
+        facts, of = {key: said[key] for key in FACTS}, said[agent]
+        has = of.get("has", {})
+        _check(path, facts["commit"], has)
+        return Peer(
+            **facts,
+            **{"name": name, "agent": agent, "sets": of["sets"], "has": has},
+            **{"choices": of.get("choices", {}), "departures": of["departures"]},
+        )
+    except KeyError as error:
+        raise UsageError(f"{path}: {error.args[0]} is missing") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def make_control(
+    peer: str,
+    agent: str,
+    suite: str,
+    *,
+    runs_dir: Path = Path("runs"),
+    accept_older_code: bool = False,
+    **asked: Any,
+) -> ControlPlan:
+    """Return the plan of a control. Nothing is written.
+
+    Args:
+        peer: whose program makes the runs.
+        agent: name of a file in `agents/`, whose settings say what the peer is to do.
+        suite: name of a suite.
+        runs_dir: runs go into its folder `controls/<peer>`.
+        accept_older_code: count finished runs of other glue.
+        asked: further arguments of `make_plan`.
+
+    Raises:
+        UsageError: for anything unknown, or that the peer cannot do.
+    """
+    found = read_peer(peer, agent)
+    folder = runs_dir / "controls" / peer
+    plan = make_plan(agent, suite, runs_dir=folder, device="cpu", published=False, **asked)
+    configs = [found.configure(dataclasses.replace(plan.config, task=t)) for t in plan.tasks]
+    values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    values |= {"config": configs[0], "accept_older_code": accept_older_code, "peer": found}
+    control = ControlPlan(**values)
+    return dataclasses.replace(control, looks=keep_looks(control).looks)
+
+
+def refuse_missing(peer: Peer) -> None:
+    """Raise a `UsageError` if a peer has no environment on this machine."""
+    if not peer.python.exists():
+        raise UsageError(
+            f"the environment of {peer.name} is missing: run `make peers PEER={peer.name}` first"
+        )
+
+
+def _check(path: Path, commit: str, has: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that a peer's file says where each of its own settings stands."""
+    if not COMMIT.fullmatch(commit):
+        raise UsageError(f"{path}: commit must be 40 hexadecimal digits, not {commit!r}")
+    for key, of in has.items():
+        at, because = of.get("at", ""), of.get("because", "")
+        if "value" not in of or bool(at) == bool(because) or (at and not CITATION.fullmatch(at)):
+            raise UsageError(f'{path}: {key} needs a value, and at = "file:line" or because = ...')
