@@ -50,7 +50,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -60,12 +59,14 @@ from suite.config import Count, Positive, Range, Rate, RunConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import gumbel, stacked_normal
+from suite.optimisers import FusedAdam
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
+from suite.squashed_gaussian import squash
 from suite.vector_env import Spaces
 
 
@@ -155,27 +156,6 @@ class Config(RunConfig):
 PRESETS = read_presets("sac_hybrid", Config)
 
 
-# Same in: sac.py
-def squash(
-    means: Float[Tensor, "S B A"], log_stds: Float[Tensor, "S B A"], noise: Float[Tensor, "S B A"]
-) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B"]]:
-    """Return reparametrised actions tanh(mean + std * noise), and log-densities (Appendix C).
-
-    Args:
-        means: of the Gaussian before the tanh.
-        log_stds: log standard deviations of the same.
-        noise: standard normal draws.
-
-    Returns:
-        actions in (-1, 1), and log pi(a|s) in nats with respect to [-1, 1]^A.
-    """
-    pre_tanh = means + log_stds.exp() * noise
-    log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    # log(1 - tanh(u)^2), in the form that does not underflow
-    log_slope = 2 * (math.log(2) - pre_tanh - F.softplus(-2 * pre_tanh))
-    return torch.tanh(pre_tanh), (log_normal - log_slope).sum(-1)
-
-
 def choice_log_probs(
     q_values: Float[Tensor, "S K B D"], choice_alpha: Float[Tensor, " S"]
 ) -> Float[Tensor, "S B D"]:
@@ -220,7 +200,6 @@ def q_targets(
     return rewards + gamma * (1 - terminations) * next_values
 
 
-# Same in: sac.py
 def critic_loss(
     q_values: Float[Tensor, "S K B"], targets: Float[Tensor, "S B"]
 ) -> Float[Tensor, " S"]:
@@ -239,7 +218,6 @@ def actor_loss(
     return (alphas[1][:, None] * log_probs - values).mean(-1)
 
 
-# Same in: sac.py
 def alpha_loss(
     log_alpha: Float[Tensor, " S"], log_probs: Float[Tensor, "S B"], target_entropy: float
 ) -> Float[Tensor, " S"]:
@@ -265,9 +243,9 @@ class Learner:
     """Q of every discrete action at an observation and a continuous action, `[S, K, B, D]`."""
     target_critics: StackedPerceptrons
     log_alphas: Tensor  # [2, S]: of the discrete action, of the continuous one
-    actor_optimiser: torch.optim.Adam
-    critic_optimiser: torch.optim.Adam
-    alpha_optimiser: torch.optim.Adam
+    actor_optimiser: FusedAdam
+    critic_optimiser: FusedAdam
+    alpha_optimiser: FusedAdam
 
     def weights_of(self, seed: int) -> dict[str, Tensor]:
         """Return what a seed acts with, by name, for a file: the discrete policy needs critics."""
@@ -298,14 +276,10 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         critics=online,
         target_critics=copy.deepcopy(online).requires_grad_(False),
         log_alphas=log_alphas,
-        actor_optimiser=_adam(actor.flat, config.actor_learning_rate),
-        critic_optimiser=_adam(online.flat, config.critic_learning_rate),
-        alpha_optimiser=_adam(log_alphas, config.alpha_learning_rate),
+        actor_optimiser=FusedAdam([actor.flat], config.actor_learning_rate),
+        critic_optimiser=FusedAdam([online.flat], config.critic_learning_rate),
+        alpha_optimiser=FusedAdam([log_alphas], config.alpha_learning_rate),
     )
-
-
-def _adam(parameters: Tensor, learning_rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam([parameters], lr=learning_rate, fused=True)
 
 
 def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
@@ -339,7 +313,7 @@ def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dic
     q_values = learner.critics(torch.cat([batch.obs, batch.obs_actions[..., obs_size + 1 :]], -1))
     taken_q_values = q_values.take_along_dim(choices[:, None, :, None], -1).squeeze(-1)  # [S, K, B]
     critic_losses = critic_loss(taken_q_values, targets)
-    _descend(learner.critic_optimiser, critic_losses)
+    learner.critic_optimiser.minimise(critic_losses)
     metrics = {"critic_loss": critic_losses.detach()}
     metrics["q_value"] = taken_q_values.detach().mean((1, 2))
     metrics |= _update_actor(learner, config, batch.obs, noise[1])
@@ -357,24 +331,17 @@ def _update_actor(
     q_values = learner.critics(torch.cat([obs, actions], -1), frozen=True)
     all_log_probs = choice_log_probs(q_values.detach(), alphas[0])  # [S, B, D]
     actor_losses = actor_loss(log_probs, q_values, all_log_probs, alphas)
-    _descend(learner.actor_optimiser, actor_losses)
+    learner.actor_optimiser.minimise(actor_losses)
     mean_log_probs = (all_log_probs.exp() * all_log_probs).sum(-1)  # [S, B]
     if config.learn_alpha:
         of_choice = config.target_entropy_share * math.log(q_values.shape[-1])
         choice_losses = alpha_loss(learner.log_alphas[0], mean_log_probs, of_choice)
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
         losses = alpha_loss(learner.log_alphas[1], log_probs, target_entropy)
-        _descend(learner.alpha_optimiser, choice_losses + losses)
+        learner.alpha_optimiser.minimise(choice_losses + losses)
     metrics = {"actor_loss": actor_losses.detach(), "choice_entropy": -mean_log_probs.mean(-1)}
     entropy = -log_probs.detach().mean(-1)
     return {**metrics, "entropy": entropy, "choice_alpha": alphas[0], "alpha": alphas[1]}
-
-
-def _descend(optimiser: torch.optim.Adam, losses: Float[Tensor, " S"]) -> None:
-    """Make one gradient step on the sum over seeds; every seed has its own gradient in it."""
-    losses.sum().backward()
-    optimiser.step()
-    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
 
 
 def weight_norms(learner: Learner) -> Float[Tensor, " S"]:

@@ -50,7 +50,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -60,12 +59,14 @@ from suite.config import Count, Positive, Range, Rate, RunConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
+from suite.optimisers import FusedAdam
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
+from suite.squashed_gaussian import squash
 from suite.vector_env import Spaces
 
 BY_TASK = {"HalfCheetah": (5.0, 10_000), "Ant": (5.0, 10_000), "Humanoid": (20.0, 1_000)}
@@ -167,27 +168,6 @@ class Config(RunConfig):
 PRESETS = read_presets("sac_value", Config)
 
 
-# Same in: sac.py
-def squash(
-    means: Float[Tensor, "S B A"], log_stds: Float[Tensor, "S B A"], noise: Float[Tensor, "S B A"]
-) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B"]]:
-    """Return reparametrised actions tanh(mean + std * noise), and log-densities (Appendix C).
-
-    Args:
-        means: of the Gaussian before the tanh.
-        log_stds: log standard deviations of the same.
-        noise: standard normal draws.
-
-    Returns:
-        actions in (-1, 1), and log pi(a|s) in nats with respect to [-1, 1]^A.
-    """
-    pre_tanh = means + log_stds.exp() * noise
-    log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    # log(1 - tanh(u)^2), in the form that does not underflow
-    log_slope = 2 * (math.log(2) - pre_tanh - F.softplus(-2 * pre_tanh))
-    return torch.tanh(pre_tanh), (log_normal - log_slope).sum(-1)
-
-
 def value_targets(
     q_values: Float[Tensor, "S K B"], log_probs: Float[Tensor, "S B"]
 ) -> Float[Tensor, "S B"]:
@@ -254,9 +234,9 @@ class Learner:
     value: StackedPerceptrons
     """V of observations, `[S, 1, B, 1]`."""
     target_value: StackedPerceptrons
-    actor_optimiser: torch.optim.Adam
-    critic_optimiser: torch.optim.Adam
-    value_optimiser: torch.optim.Adam
+    actor_optimiser: FusedAdam
+    critic_optimiser: FusedAdam
+    value_optimiser: FusedAdam
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -277,14 +257,10 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         critics=online,
         value=value,
         target_value=copy.deepcopy(value).requires_grad_(False),
-        actor_optimiser=_adam(actor.flat, config.learning_rate),
-        critic_optimiser=_adam(online.flat, config.learning_rate),
-        value_optimiser=_adam(value.flat, config.learning_rate),
+        actor_optimiser=FusedAdam([actor.flat], config.learning_rate),
+        critic_optimiser=FusedAdam([online.flat], config.learning_rate),
+        value_optimiser=FusedAdam([value.flat], config.learning_rate),
     )
-
-
-def _adam(parameters: Tensor, learning_rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam([parameters], lr=learning_rate, fused=True)
 
 
 def update(
@@ -310,10 +286,10 @@ def update(
         targets = q_targets(batch.rewards, batch.terminations, next_values, config.gamma)
     values = learner.value(batch.obs).flatten(1)  # [S, B]
     value_losses = value_loss(values, value_targets(judged, log_probs))
-    _descend(learner.value_optimiser, value_losses)
+    learner.value_optimiser.minimise(value_losses)
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
     critic_losses = critic_loss(q_values, targets)
-    _descend(learner.critic_optimiser, critic_losses)
+    learner.critic_optimiser.minimise(critic_losses)
     metrics = {
         "value_loss": value_losses.detach(),
         "critic_loss": critic_losses.detach(),
@@ -333,15 +309,8 @@ def _update_actor(learner: Learner, obs: Tensor, draws: tuple[Tensor, Tensor]) -
     actions, log_probs = draws
     q_values = learner.critics(torch.cat([obs, actions], -1), frozen=True).squeeze(-1)
     actor_losses = actor_loss(log_probs, q_values)
-    _descend(learner.actor_optimiser, actor_losses)
+    learner.actor_optimiser.minimise(actor_losses)
     return {"actor_loss": actor_losses.detach(), "entropy": -log_probs.detach().mean(-1)}
-
-
-def _descend(optimiser: torch.optim.Adam, losses: Float[Tensor, " S"]) -> None:
-    """Make one gradient step on the sum over seeds; every seed has its own gradient in it."""
-    losses.sum().backward()
-    optimiser.step()
-    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
 
 
 def weight_norms(learner: Learner) -> Float[Tensor, " S"]:

@@ -164,6 +164,13 @@ class FusedAdam:
         self.square_averages = [torch.zeros_like(tensor) for tensor in parameters]
         self.num_steps = torch.zeros((), device=parameters[0].device)
 
+    def minimise(self, losses: Float[Tensor, " S"]) -> None:
+        """Make one step against the gradient of the sum over seeds.
+
+        Each seed's loss is one of its own parameters alone, so the seeds never meet.
+        """
+        self.step(list(torch.autograd.grad(losses.sum(), self.parameters)))
+
     @torch.no_grad()
     def step(self, gradients: list[Tensor]) -> None:
         """Change the parameters against their gradients."""

@@ -9,8 +9,10 @@ termination although the game continues; dm_control observations are dictionarie
 """
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -324,8 +326,7 @@ def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool)
     options: dict[str, Any] = dict(task.options)
     if render:
         options["render_mode"] = "rgb_array"
-    import envpool  # half a second that plans and usage errors need not wait
-
+    envpool = _import_envpool()
     with warnings.catch_warnings():  # as above
         warnings.simplefilter("ignore")
         return envpool.make_gymnasium(
@@ -336,3 +337,19 @@ def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool)
             max_episode_steps=task.time_limit,
             **options,
         )
+
+
+def _import_envpool() -> ModuleType:
+    """Return envpool, without two of its families, which have no task here.
+
+    Importing it imports every family. These two take two thirds of the time of that, one of them
+    for matplotlib. What imports a family by its own name gets it.
+    """
+    if "envpool" not in sys.modules:
+        left_out = [f"envpool.{family}.registration" for family in ("jumanji", "mujoco.playground")]
+        sys.modules.update({name: ModuleType(name) for name in left_out})
+        import envpool  # here, as plans and usage errors need no simulator
+
+        for name in left_out:
+            del sys.modules[name]
+    return sys.modules["envpool"]

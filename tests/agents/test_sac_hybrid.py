@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from agents import AGENTS, sac, sac_hybrid
 from suite import affine, session
 from suite.checkpoint import save_policy
 from suite.networks import StackedPerceptrons
+from suite.optimisers import FusedAdam
 from suite.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.settings import UsageError
@@ -157,15 +159,17 @@ def assert_same_weights(stack: StackedPerceptrons, member: int, slow: torch.nn.M
         torch.testing.assert_close(one.double(), other, atol=1e-6, rtol=1e-5)
 
 
-def adam(*parameters: Tensor) -> torch.optim.Adam:
-    """Return an optimiser whose first step is a tenth of the gradient, and not only its sign."""
-    return torch.optim.Adam(parameters, lr=100.0, eps=1e3)
+class Descent(FusedAdam):
+    """Plain gradient descent: a step shows the size of a gradient, and not only its sign."""
+
+    def step(self, gradients: list[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.sub_(0.1 * gradient)
 
 
-def descend(parameters: Any, loss: Tensor) -> None:
-    optimiser = adam(*parameters)
-    loss.backward()
-    optimiser.step()
+def descend(parameters: Iterable[Tensor], loss: Tensor) -> None:
+    Descent(list(parameters), 0.1).minimise(loss.reshape(1))
 
 
 def plain_learner(config: sac_hybrid.Config, of: Spaces) -> sac_hybrid.Learner:
@@ -175,9 +179,9 @@ def plain_learner(config: sac_hybrid.Config, of: Spaces) -> sac_hybrid.Learner:
     with torch.no_grad():
         noise = torch.randn(learner.target_critics.flat.shape, generator=generator)
         learner.target_critics.flat.add_(0.2 * noise)
-    learner.actor_optimiser = adam(learner.actor.flat)
-    learner.critic_optimiser = adam(learner.critics.flat)
-    learner.alpha_optimiser = adam(learner.log_alphas)
+    learner.actor_optimiser = Descent([learner.actor.flat], 0.1)
+    learner.critic_optimiser = Descent([learner.critics.flat], 0.1)
+    learner.alpha_optimiser = Descent([learner.log_alphas], 0.1)
     return learner
 
 
@@ -307,9 +311,9 @@ def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPat
     config, of = replace(TINY, seeds=(1, 2)), spaces(3, 2, 4)
     learner = sac_hybrid.make_learner(config, of, CPU)
     sizes = []
-    weight_gradient = affine._weight_gradient
+    weight_product = affine._weight_product
     monkeypatch.setattr(
-        affine, "_weight_gradient", lambda x, g: sizes.append(x.shape[1]) or weight_gradient(x, g)
+        affine, "_weight_product", lambda x, g: sizes.append(x.shape[1]) or weight_product(x, g)
     )
     before = [net.flat.detach().clone() for net in (learner.critics, learner.target_critics)]
     sac_hybrid._update_actor(learner, config, torch.randn(2, 8, 3), torch.randn(2, 8, 2))
