@@ -116,7 +116,7 @@ class StepReplay:
 
         rows = draw(size)
         while (missed := ~self._drawable[rows]).any():
-            rows[missed] = draw(np.count_nonzero(missed))
+            rows[missed] = draw(int(missed.sum()))
         return rows
 
     def _read(self, rows: np.ndarray) -> Tensor:
