@@ -152,11 +152,6 @@ class Config(RunConfig):
             require(steps % num_envs == 0, rule, steps)
 
     @property
-    def policy_networks(self) -> int:
-        """Return the number of networks that the policy is read off."""
-        return 1 if self.policy == "network" else self.num_critics
-
-    @property
     def replay_rows(self) -> int:
         """Return the observations kept per environment: at most a run's, two for each step."""
         most = 2 * self.env_steps // self.num_envs + 8  # so that a whole run never comes round
@@ -171,7 +166,9 @@ class Config(RunConfig):
 
 
 PRESETS = read_presets("sac_discrete", Config)
-PerSeed, SB, SBA = Float[Tensor, " S"], Float[Tensor, "S B"], Float[Tensor, "S B A"]
+PerSeed = Float[Tensor, " S"]
+SB = Float[Tensor, "S B"]
+SBA = Float[Tensor, "S B A"]
 
 
 def combine(q_values: Float[Tensor, "S K B A"], how: Literal["minimum", "mean"]) -> SBA:
@@ -380,11 +377,11 @@ def _descend(
     optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
 
 
-def weight_norms(learner: Learner, config: Config) -> PerSeed:
+def weight_norms(learner: Learner) -> PerSeed:
     """Return each seed's Euclidean norm over all actor and critic weights; finite while healthy."""
     of_seeds = []
-    for s in range(len(config.seeds)):
-        weights = list(all_weights_of(learner.critics, s, config.num_critics).values())
+    for s in range(len(learner.log_alpha)):
+        weights = list(all_weights_of(learner.critics, s).values())
         if learner.actor is not None:
             weights += learner.actor.weights_of(s).values()
         of_seeds.append(torch.cat([weight.flatten() for weight in weights]).norm())
@@ -428,9 +425,9 @@ ACTING = ("policy", "num_critics", "q_of_critics", "hidden_sizes", "evaluation_e
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    number = config.policy_networks
+    number = 1 if config.policy == "network" else config.num_critics
     networks = stack([draw_networks(config, spaces, np.random.default_rng(0), number)])
-    put_weights(networks, weights, number)
+    put_weights(networks, weights)
     policy = networks, weights["temperature"]
 
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
@@ -471,7 +468,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:
-                metrics["weight_norm"] = weight_norms(learner, config).cpu().numpy()
+                metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
             alphas = learner.log_alpha.detach().exp().cpu().numpy()
             checks = {"reward": reward_sums, "alpha": alphas}
             recorder.log(env_steps, num_updates, metrics, checks)
@@ -502,9 +499,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, num_updates)
     networks, temperature = learner.policy
-    number, temperatures = config.policy_networks, temperature.split(1)
+    temperatures = temperature.split(1)
     session.save_policies(
-        lambda s: {**all_weights_of(networks, s, number), "temperature": temperatures[s]}, ACTING
+        lambda s: {**all_weights_of(networks, s), "temperature": temperatures[s]}, ACTING
     )
     return learner
 

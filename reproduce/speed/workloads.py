@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import a2c, acer, acer_continuous, impala, sac
+from agents import a2c, acer, acer_continuous, impala, sac, sac_discrete
 from suite import hardware
 from suite.affine import affine
 from suite.config import UnrollConfig
@@ -37,6 +37,7 @@ from suite.randomness import environment_seeds
 from suite.recorder import Recorder
 from suite.replay import Replay
 from suite.settings import UsageError, nearest
+from suite.step_replay import StepBatch
 from suite.tasks import find_task
 from suite.unrolls import Unroll, UnrollReplay
 from suite.vector_env import Spaces, Step, VectorEnv
@@ -201,6 +202,20 @@ def update_sac(num_seeds: int, _: Path) -> Work:
     noise = torch.from_numpy(_normal(generator, 2, num_seeds, config.batch_size, 6))
     against = (*PRODUCTS, "update-sac") if num_seeds > 1 else PRODUCTS
     return Work(lambda: sac.update(learner, config, batch, noise, 0), against)
+
+
+def update_sac_discrete(suite: str, spaces: Spaces, _: Path) -> Work:
+    """Make a gradient step of the paper's networks, or of those for classic control."""
+    config = _default(sac_discrete, suite)
+    learner = sac_discrete.make_learner(config, spaces, CPU)
+    generator, size = np.random.default_rng(0), (1, config.batch_size)
+    rows = (torch.from_numpy(_normal(generator, size[1], *spaces.obs_shape)) for _ in range(2))
+    layout = torch.channels_last if spaces is PONG else torch.contiguous_format
+    obs, next_obs = (each.contiguous(memory_format=layout)[None] for each in rows)
+    actions = torch.from_numpy(generator.integers(0, spaces.num_outputs, size))
+    rewards = torch.from_numpy(_normal(generator, *size))
+    batch = StepBatch(obs, actions, rewards, torch.zeros(size), next_obs)
+    return Work(lambda: sac_discrete.update(learner, config, batch, 0), PRODUCTS)
 
 
 def _default(agent: Any, suite: str) -> Any:
@@ -406,6 +421,8 @@ MEASURED: Mapping[str, Builder] = {
     "update-impala-Pong": partial(update_impala, "atari", PONG),
     "update-acer": update_acer,
     "update-acer_continuous": update_acer_continuous,
+    "update-sac_discrete": partial(update_sac_discrete, "classic", CARTPOLE),
+    "update-sac_discrete-Pong": partial(update_sac_discrete, "atari-7", PONG),
     "vtrace": vtrace,
     "retrace": retrace,
     "sample-sac": sample_sac,

@@ -24,6 +24,7 @@ from suite.vector_env import Step, VectorEnv
 LOG_INTERVAL, POISONED = 100, 250
 TASKS = {
     "sac": "Pendulum-v1",
+    "sac_discrete": "CartPole-v1",
     "a2c": "CartPole-v1",
     "impala": "CartPole-v1",
     "acer": "CartPole-v1",
@@ -31,6 +32,7 @@ TASKS = {
 }
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
+    "sac_discrete": ("--num-envs=4", "--learning-starts=40", "--batch-size=8"),
     "a2c": ("--num-envs=4", "--unroll-length=5"),
     "impala": ("--num-envs=4", "--unroll-length=5"),
     "acer": ("--num-envs=4", "--unroll-length=5"),
@@ -74,7 +76,7 @@ def poison_weights(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) ->
         return learners[-1]
 
     def hook(step: Step) -> Step:
-        network = learners[0].actor if agent == "sac" else learners[0].network
+        network = learners[0].actor if agent.startswith("sac") else learners[0].network
         with torch.no_grad():
             next(network.parameters()).flatten()[0] = np.nan
         return step
@@ -86,7 +88,8 @@ def poison_weights(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) ->
 def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> None:
     """The first loss after the step is no number, or its gradient is none."""
     due = [False]
-    owner, name = (module, "critic_loss") if agent == "sac" else (module.FlatWeights, "gradient")
+    of_critics = agent.startswith("sac")
+    owner, name = (module, "critic_loss") if of_critics else (module.FlatWeights, "gradient")
     healthy = getattr(owner, name)
 
     def poisoned(*arguments: Any) -> Any:
@@ -152,7 +155,7 @@ def test_looking_for_them_costs_next_to_nothing(
     monkeypatch.setattr(module, "make_learner", keep)
     monkeypatch.setattr(Recorder, "log", count)
     command = [f"--task={TASKS[agent]}", "--env-steps=20000", "--device=cpu", f"--out={tmp_path}"]
-    if agent == "sac":
+    if agent.startswith("sac"):
         command += ["--env-steps=3000", "--learning-starts=1000"]
     began = time.perf_counter()
     assert module.main([*command, "--evaluation-interval=100000"]) == 0
@@ -160,7 +163,7 @@ def test_looking_for_them_costs_next_to_nothing(
     (learner,) = learners
     began = time.perf_counter()
     for _ in range(100):
-        if agent == "sac":
+        if agent.startswith("sac"):
             norms = module.weight_norms(learner).cpu().numpy()
         else:
             norms = np.array([learner.optimiser.weights.norm()])

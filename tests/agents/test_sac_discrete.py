@@ -1,6 +1,7 @@
 """Discrete soft actor-critic: equations against slow derivations, then what training must do."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from agents import sac_discrete as sac
 from suite import session
 from suite.recorder import Recorder
 from suite.settings import UsageError
-from suite.stacks import Stack, all_weights_of
+from suite.stacks import Stack, StackedTrunks, all_weights_of
 from suite.step_replay import StepBatch, StepReplay, row_bytes
 from suite.vector_env import Spaces
 from tests.scripted import ScriptedEnv
@@ -60,8 +61,8 @@ def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
     )
 
 
-def weights_of(networks: Stack, number: int = 2) -> list[Tensor]:
-    return [weight.clone() for weight in all_weights_of(networks, 0, number).values()]
+def weights_of(networks: Stack) -> list[Tensor]:
+    return [weight.clone() for weight in all_weights_of(networks, 0).values()]
 
 
 def updates_of(recorder: Recorder) -> np.ndarray:
@@ -210,7 +211,7 @@ def layers(networks: Stack, member: int) -> torch.nn.Sequential:
     named, modules = networks.weights_of(0, member), []
     for i in range(len(named) // 2):
         weight, bias = named[f"weight_{i}"], named[f"bias_{i}"]
-        linear = torch.nn.Linear(*weight.shape)
+        linear = torch.nn.Linear(weight.shape[0], weight.shape[1])
         linear.weight.data, linear.bias.data = weight.T.clone(), bias.clone()
         modules += [linear, torch.nn.ReLU()]
     return torch.nn.Sequential(*modules[:-1])
@@ -249,7 +250,7 @@ def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: boo
         q_values = torch.minimum(critics[0](inputs), critics[1](inputs)) / 0.5
         return torch.log_softmax(q_values if actor is None else actor(inputs), -1)
 
-    def descend(losses: Tensor, *parts: list[Tensor]) -> None:
+    def descend(losses: Tensor, *parts: Sequence[Tensor]) -> None:
         weights = [tensor for part in parts for tensor in part]
         optimiser = torch.optim.AdamW(weights, lr=3e-4, eps=1e-4, weight_decay=0.01)
         losses.backward()
@@ -278,7 +279,8 @@ def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: boo
     metrics = sac.update(learner, config, batch, 0)
     assert metrics["entropy"].item() == pytest.approx(entropy.item(), rel=1e-5)
     pairs = [(layers(learner.critics, k), critics[k]) for k in range(2)]
-    pairs += [(layers(learner.actor, 0), actor)] if learner.actor is not None else []
+    if learner.actor is not None and actor is not None:
+        pairs.append((layers(learner.actor, 0), actor))
     for ours, reference in pairs:
         for one, other in zip(ours.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
@@ -334,13 +336,13 @@ def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces
         solo = replace(config, seeds=(seed,))
         alone = sac.make_learner(solo, spaces, CPU)
         sac.update(alone, solo, StepBatch(*(column[[s]] for column in batch)), 0)
-        pairs = [(together.critics, alone.critics, 2)]
-        pairs += [(together.target_critics, alone.target_critics, 2)]
+        pairs = [(together.critics, alone.critics)]
+        pairs += [(together.target_critics, alone.target_critics)]
         if together.actor is not None and alone.actor is not None:
-            pairs.append((together.actor, alone.actor, 1))
-        for ours, theirs, number in pairs:
-            expected = all_weights_of(theirs, 0, number)
-            for name, weight in all_weights_of(ours, s, number).items():
+            pairs.append((together.actor, alone.actor))
+        for ours, theirs in pairs:
+            expected = all_weights_of(theirs, 0)
+            for name, weight in all_weights_of(ours, s).items():
                 torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(together.log_alpha[[s]], alone.log_alpha)
 
@@ -358,9 +360,9 @@ def test_each_networks_gradient_is_clipped_by_itself(spaces: Spaces) -> None:
         (networks(inputs).sum((2, 3)) * factors).sum().backward()
         if bound is not None:
             networks.clip_gradients(bound)
-        if isinstance(networks, torch.nn.Module) and hasattr(networks, "trunks"):
-            return [[p.grad.clone() for p in trunk.parameters()] for trunk in networks.trunks]
-        weights, biases = networks._split(networks.flat.grad.clone())
+        if isinstance(networks, StackedTrunks):
+            return [[torch.clone(p.grad) for p in t.parameters()] for t in networks.trunks]  # type: ignore[arg-type]
+        weights, biases = networks._split(torch.clone(networks.flat.grad))  # type: ignore[arg-type]
         return [[each[s, k] for each in (*weights, *biases)] for s in (0, 1) for k in (0, 1)]
 
     for raw, clipped in zip(gradients(None), gradients(0.3), strict=True):
@@ -377,7 +379,7 @@ def test_actions_are_drawn_from_the_policy_or_are_its_mode(policy: Any) -> None:
     """By chance `epsilon` an action is drawn, else it is the mode (ALF's epsilon-greedy)."""
     config = replace(TINY, policy=policy)
     learner = sac.make_learner(config, VECTORS, CPU)
-    obs = np.repeat(np.float32([[[0.3, -1.0, 0.5]]]), 20_000, axis=1)
+    obs = np.repeat(np.array([[[0.3, -1.0, 0.5]]], dtype=np.float32), 20_000, axis=1)
     networks, temperature = learner.policy
     with torch.no_grad():
         outputs = sac.combine(networks(torch.from_numpy(obs[:, :1])), "minimum")
@@ -506,9 +508,9 @@ def test_a_seed_in_a_batch_equals_the_seed_alone(task: str, tmp_path: Path) -> N
     together, recorder = train(replace(config, seeds=(1, 2)), tmp_path / "together")
     for i, seed in enumerate((1, 2)):
         alone, solo = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for name, number in (("critics", 2), ("target_critics", 2), ("actor", 1)):
-            expected = all_weights_of(getattr(alone, name), 0, number)
-            for key, weight in all_weights_of(getattr(together, name), i, number).items():
+        for name in ("critics", "target_critics", "actor"):
+            expected = all_weights_of(getattr(alone, name), 0)
+            for key, weight in all_weights_of(getattr(together, name), i).items():
                 torch.testing.assert_close(weight, expected[key], atol=1e-5, rtol=0)
         if task == "CartPole-v1":
             folders = recorder.seed_directories[i], solo.seed_directories[0]

@@ -364,6 +364,7 @@ DEFAULT_TASKS = {
     "acer_continuous": "Pendulum-v1",
     "impala": "Pong-v5",
     "sac": "HalfCheetah-v4",
+    "sac_discrete": "CartPole-v1",
 }
 
 

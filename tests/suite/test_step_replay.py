@@ -1,6 +1,7 @@
 """The replay that keeps every frame once gives the transitions of one that keeps whole stacks."""
 
 from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ CPU = torch.device("cpu")
 Key = tuple[bytes, int, float, float, bytes]
 
 
-def keys(obs: np.ndarray, actions: object, rewards: object, ends: object, next_obs: np.ndarray):
-    """Yield what identifies each transition of a flat batch."""
-    columns = (np.asarray(column).ravel().tolist() for column in (actions, rewards, ends))
-    for one, action, reward, end, following in zip(obs, *columns, next_obs, strict=True):
+def keys(obs: np.ndarray, next_obs: np.ndarray, *columns: np.ndarray) -> Iterator[Key]:
+    """Yield what identifies each transition: observations, action, reward and termination."""
+    rows = zip(*columns, strict=True)
+    for one, following, (action, reward, end) in zip(obs, next_obs, rows, strict=True):
         yield one.tobytes(), int(action), float(reward), float(end), following.tobytes()
 
 
@@ -42,9 +43,8 @@ def play(
         replay.add(actions, step)
         before, after = (prepared(each) for each in (obs, step.next_obs))
         for s, kept in enumerate(naive):
-            kept.extend(
-                keys(before[s], actions[s], step.rewards[s], step.terminations[s], after[s])
-            )
+            columns = actions[s], step.rewards[s], step.terminations[s]
+            kept.extend(keys(before[s], after[s], *columns))
         num_ends += int(np.count_nonzero(step.terminations | step.truncations))
         obs = step.obs
     return replay, naive, num_ends
@@ -63,7 +63,7 @@ def drawn(replay: StepReplay, num_seeds: int, size: int) -> list[list[Key]]:
     obs, next_obs = (np.ascontiguousarray(each.numpy()) for each in (batch.obs, batch.next_obs))
     columns = [column.numpy() for column in (batch.actions, batch.rewards, batch.terminations)]
     return [
-        list(keys(obs[s], *(column[s] for column in columns), next_obs[s]))
+        list(keys(obs[s], next_obs[s], *(column[s] for column in columns)))
         for s in range(num_seeds)
     ]
 
