@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 Scheme = Literal[
-    "orthogonal", "glorot_uniform", "truncated_normal", "lecun_normal", "torch", "unit_norm"
+    "orthogonal",
+    "glorot_uniform",
+    "truncated_normal",
+    "lecun_normal",
+    "he_normal",
+    "torch",
+    "unit_norm",
 ]
 """How weights are drawn. Biases are 0; `torch` draws them from the bounds of the weights.
 
@@ -21,6 +27,7 @@ Scheme = Literal[
 than rows), times a gain (Saxe et al. 2014). `glorot_uniform`: within +-sqrt(6 / (fan_in + fan_out))
 (Glorot & Bengio 2010). `truncated_normal`: normal, cut at two deviations of fan_in^-1/2 (Sonnet 1).
 `lecun_normal`: the same, but widened so that the deviation is fan_in^-1/2 after the cut (flax).
+`he_normal`: normal with deviation (2 / fan_in)^1/2, not cut (He et al. 2015, arXiv:1502.01852).
 `torch`: within +-fan_in^-1/2 (`nn.Linear`). `unit_norm`: normal, then scaled so that a unit's
 weights have norm 1; in a kernel, the weights that leave one of its inputs (nnabla-rl).
 """
@@ -57,6 +64,8 @@ def draw_weight(
     elif scheme == "torch":
         bound = math.sqrt(1 / fan_in)
         weight = generator.uniform(-bound, bound, (fan_in, fan_out))
+    elif scheme == "he_normal":
+        weight = math.sqrt(2 / fan_in) * generator.standard_normal((fan_in, fan_out))
     elif scheme == "unit_norm":
         weight = generator.standard_normal((fan_in, fan_out))
         weight /= np.linalg.norm(weight, axis=0 if kernel_area == 1 else 1, keepdims=True)

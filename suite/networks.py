@@ -324,6 +324,18 @@ class StackedPerceptrons(nn.Module):
         layers = [layer for of_members in zip(*members, strict=True) for layer in of_members]
         return [layer.weight for layer in layers] + [layer.bias for layer in layers]
 
+    def clip_gradients(self, bound: float) -> None:
+        """Scale the gradient of each member down to a Euclidean norm of at most `bound`."""
+        if self.flat.grad is None:
+            return
+        weights, biases = self._split(self.flat.grad)
+        squares = [block.square().flatten(2).sum(-1) for block in (*weights, *biases)]
+        norms = torch.stack(squares).sum(0).sqrt()  # [S, K]
+        factors = (bound / (norms + 1e-6)).clamp_(max=1)  # as `torch.nn.utils.clip_grad_norm_`
+        for weight, bias in zip(weights, biases, strict=True):
+            weight.mul_(factors[..., None, None])
+            bias.mul_(factors[..., None])
+
     def _split(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the weights and biases of every layer as views of a vector."""
         parts = flat.split([shape.numel() for shape in self._shapes])

@@ -25,3 +25,11 @@ def stacked_normal(
     """Return standard normal draws of `shape` from each seed's stream, `[S, *shape]` float32."""
     draws = [g.standard_normal(tuple(shape), dtype=np.float32) for g in generators]
     return torch.from_numpy(np.stack(draws)).to(device)
+
+
+def stacked_gumbel(
+    generators: Sequence[np.random.Generator], shape: Sequence[int], device: torch.device
+) -> Tensor:
+    """Return Gumbel draws of `shape` from each seed's stream, `[S, *shape]` float32."""
+    draws = [g.gumbel(size=tuple(shape)).astype(np.float32) for g in generators]
+    return torch.from_numpy(np.stack(draws)).to(device)

@@ -120,6 +120,10 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
         into.update(values)
     elif isinstance(into, torch.optim.Optimizer):
         into.load_state_dict(unpack(tree, tensors))
+        for weight, averages in into.state.items():  # fused steps want one layout in memory
+            for name, average in averages.items():
+                if average.shape == weight.shape:
+                    averages[name] = torch.empty_like(weight).copy_(average)
     else:
         attributes = _attributes(into, "state")
         if attributes.keys() != {key for key, _ in entries}:

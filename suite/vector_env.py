@@ -9,6 +9,7 @@ termination although the game continues; dm_control observations are dictionarie
 """
 
 import hashlib
+import importlib
 import sys
 import warnings
 from collections.abc import Mapping
@@ -348,8 +349,7 @@ def _import_envpool() -> ModuleType:
     if "envpool" not in sys.modules:
         left_out = [f"envpool.{family}.registration" for family in ("jumanji", "mujoco.playground")]
         sys.modules.update({name: ModuleType(name) for name in left_out})
-        import envpool  # here, as plans and usage errors need no simulator
-
+        importlib.import_module("envpool")  # here, as plans and usage errors need no simulator
         for name in left_out:
             del sys.modules[name]
     return sys.modules["envpool"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, acer, acer_continuous, impala, sac, sac_hybrid, sac_value
+from agents import a2c, acer, acer_continuous, impala, sac, sac_discrete, sac_hybrid, sac_value
 from suite.command_line import run_main
 from suite.manifest import POLICY
 from suite.recorder import Recorder
@@ -81,6 +81,20 @@ ACER_CONTINUOUS = acer_continuous.Config(
     hidden_sizes=(8,),
     log_interval=80,
     evaluation_interval=240,
+    evaluation_episodes=1,
+)
+SAC_DISCRETE = sac_discrete.Config(
+    task="CartPole-v1",
+    seeds=(3, 4),
+    device="cpu",
+    env_steps=240,
+    num_envs=2,
+    hidden_sizes=(16,),
+    batch_size=8,
+    learning_starts=60,
+    target_period=10,
+    log_interval=60,
+    evaluation_interval=120,
     evaluation_episodes=1,
 )
 SAC_VALUE = sac_value.Config(
@@ -156,6 +170,17 @@ CASES: dict[str, tuple[Any, Any]] = {
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
     "sac_value, two seeds": (sac_value, SAC_VALUE),
     "sac, hybrid, two seeds, sampled evaluation": (sac_hybrid, SAC_HYBRID),
+    "sac, discrete, read off the critics, one replay twice over": (
+        sac_discrete,
+        replace(
+            SAC_DISCRETE,
+            policy="critics",
+            replay_capacity=100,
+            evaluation_rule="sampled",
+            evaluation_epsilon=0.5,
+        ),
+    ),
+    "sac, discrete, frames": (sac_discrete, replace(SAC_DISCRETE, **FRAMES)),
 }
 """Agent and configuration; together they use every kind of state that there is."""
 
@@ -224,6 +249,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
         *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
         "sac_value, two seeds",
         "sac, hybrid, two seeds, sampled evaluation",
+        "sac, discrete, frames",
     ),
 )
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(

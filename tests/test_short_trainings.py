@@ -17,6 +17,7 @@ TRAININGS = {
     "a2c": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
     "impala": ("CartPole-v1", 120_000, 20_000, ("--evaluation-rule=sampled",)),
     "acer": ("CartPole-v1", 30_000, 5_000, ("--evaluation-rule=sampled",)),
+    "sac_discrete": ("CartPole-v1", 6_000, 1_000, ()),
     "acer_continuous": ("InvertedPendulum-v4", 30_000, 10_000, ()),
     "sac_value": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
     "sac_hybrid": ("Claw-v0", 4_000, 1_000, ()),

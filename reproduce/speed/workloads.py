@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import a2c, acer, acer_continuous, impala, sac, sac_hybrid
+from agents import a2c, acer, acer_continuous, impala, sac
 from suite import hardware
 from suite.affine import affine
 from suite.config import UnrollConfig
@@ -218,6 +218,8 @@ def update_sac_value(_: Path) -> Work:
 
 def update_sac_hybrid(_: Path) -> Work:
     """Make a gradient step of the default networks, with five choices beside HalfCheetah's size."""
+    from agents import sac_hybrid  # as above
+
     config, spaces = sac_hybrid.Config(), HALF_CHEETAH._replace(num_choices=5)
     learner = sac_hybrid.make_learner(config, spaces, CPU)
     generator, size = np.random.default_rng(0), config.batch_size
@@ -227,6 +229,23 @@ def update_sac_hybrid(_: Path) -> Work:
     batch = batch._replace(obs_actions=torch.cat([batch.obs, choices, actions], -1))
     noise = torch.from_numpy(_normal(generator, 2, 1, size, 6))
     return Work(lambda: sac_hybrid.update(learner, config, batch, noise), PRODUCTS)
+
+
+def update_sac_discrete(suite: str, spaces: Spaces, _: Path) -> Work:
+    """Make a gradient step of the paper's networks, or of those for classic control."""
+    from agents import sac_discrete  # as above
+    from suite.step_replay import StepBatch
+
+    config = _default(sac_discrete, suite)
+    learner = sac_discrete.make_learner(config, spaces, CPU)
+    generator, size = np.random.default_rng(0), (1, config.batch_size)
+    rows = (torch.from_numpy(_normal(generator, size[1], *spaces.obs_shape)) for _ in range(2))
+    layout = torch.channels_last if spaces is PONG else torch.contiguous_format
+    obs, next_obs = (each.contiguous(memory_format=layout)[None] for each in rows)
+    actions = torch.from_numpy(generator.integers(0, spaces.num_outputs, size))
+    rewards = torch.from_numpy(_normal(generator, *size))
+    batch = StepBatch(obs, actions, rewards, torch.zeros(size), next_obs)
+    return Work(lambda: sac_discrete.update(learner, config, batch, 0), PRODUCTS)
 
 
 def _default(agent: Any, suite: str) -> Any:
@@ -434,6 +453,8 @@ MEASURED: Mapping[str, Builder] = {
     "update-acer_continuous": update_acer_continuous,
     "update-sac_value": update_sac_value,
     "update-sac_hybrid": update_sac_hybrid,
+    "update-sac_discrete": partial(update_sac_discrete, "classic", CARTPOLE),
+    "update-sac_discrete-Pong": partial(update_sac_discrete, "atari-7", PONG),
     "vtrace": vtrace,
     "retrace": retrace,
     "sample-sac": sample_sac,

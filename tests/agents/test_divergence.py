@@ -24,6 +24,7 @@ from suite.vector_env import Step, VectorEnv
 LOG_INTERVAL, POISONED = 100, 250
 TASKS = {
     "sac": "Pendulum-v1",
+    "sac_discrete": "CartPole-v1",
     "a2c": "CartPole-v1",
     "impala": "CartPole-v1",
     "acer": "CartPole-v1",
@@ -33,6 +34,7 @@ TASKS = {
 }
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
+    "sac_discrete": ("--num-envs=4", "--learning-starts=40", "--batch-size=8"),
     "a2c": ("--num-envs=4", "--unroll-length=5"),
     "impala": ("--num-envs=4", "--unroll-length=5"),
     "acer": ("--num-envs=4", "--unroll-length=5"),
@@ -90,9 +92,8 @@ def poison_weights(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) ->
 def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> None:
     """The first loss after the step is no number, or its gradient is none."""
     due = [False]
-    owner, name = (
-        (module, "critic_loss") if agent.startswith("sac") else (module.FlatWeights, "gradient")
-    )
+    of_critics = agent.startswith("sac")
+    owner, name = (module, "critic_loss") if of_critics else (module.FlatWeights, "gradient")
     healthy = getattr(owner, name)
 
     def poisoned(*arguments: Any) -> Any:

@@ -55,6 +55,10 @@ FRAMES: dict[str, Any] = {
     **{"task": "Breakout-v5", "num_envs": 4, "env_steps": 300, "log_interval": 80},
     **{"evaluation_interval": 10_000, "evaluation_episodes": 1},
 }
+ONE_STEP: dict[str, Any] = {
+    **{"num_envs": 1, "env_steps": 120, "learning_starts": 60, "batch_size": 8},
+    **{"log_interval": 20, "target_period": 5},
+}
 REPLAY: dict[str, Any] = {"replay_start": 60, "replay_capacity": 150}
 
 RUNS: dict[str, dict[str, Run]] = {
@@ -651,6 +655,81 @@ RUNS: dict[str, dict[str, Run]] = {
             learning_starts=0,
             env_steps=200,
             cut=True,
+        ),
+    },
+    "sac_discrete": {
+        "classic, two seeds, cut": _run(
+            "classic", "tuned", SAC, task="CartPole-v1", seeds=(1, 2), num_envs=1, cut=True
+        ),
+        "classic, in full": _run(
+            "classic",
+            "tuned",
+            task="Acrobot-v1",
+            learning_starts=160,
+            env_steps=320,
+            log_interval=80,
+            evaluation_interval=160,
+        ),
+        "classic, alf, evaluated, two seeds, replay twice over, cut": _run(
+            "classic",
+            "alf",
+            SAC,
+            seeds=(3, 4),
+            hidden_sizes=(16,),
+            update_ratio=0.5,
+            replay_capacity=120,
+            evaluation_rule="sampled",
+            evaluation_epsilon=0.05,
+            cut=True,
+        ),
+        "classic, slm_lab_v5_fig, one seed of three": _run(
+            "classic", "slm_lab_v5_fig", SAC, task="Acrobot-v1", num_envs=4, seeds=(1, 2, 7)
+        ),
+        "classic, critics, three, their mean, a bound from the start": _run(
+            "classic",
+            "tuned",
+            SAC,
+            task="MountainCar-v0",
+            policy="critics",
+            num_critics=3,
+            q_of_critics="mean",
+            initialisation="orthogonal",
+            initial_alpha=0.5,
+            max_log_alpha=-3.0,
+            max_gradient_norm=0.5,
+            critic_error="huber",
+            mean_over_actions=True,
+        ),
+        "classic, temperature kept": _run(
+            "classic",
+            "tuned",
+            SAC,
+            task="CartPole-v1",
+            learn_alpha=False,
+            weight_decay=0.1,
+            num_critics=1,
+            initial_alpha=0.1,
+            evaluation_rule="sampled",
+        ),
+        "frames": _run("atari-7", "cleanrl", FRAMES, ONE_STEP, cut=True),
+        "frames, paper, evaluated, critics": _run(
+            "atari-7",
+            "paper",
+            FRAMES,
+            ONE_STEP,
+            env_steps=80,
+            policy="critics",
+            task="Pong-v5",
+            evaluation_epsilon=0.5,
+        ),
+        "frames, slm_lab_v5_fig, two seeds, replay twice over": _run(
+            "atari-7",
+            "slm_lab_v5_fig",
+            FRAMES,
+            ONE_STEP,
+            num_envs=4,
+            seeds=(1, 2),
+            replay_capacity=64,
         ),
     },
 }

@@ -14,6 +14,7 @@ NOT_ORTHOGONAL: tuple[Scheme, ...] = (
     "glorot_uniform",
     "truncated_normal",
     "lecun_normal",
+    "he_normal",
     "torch",
     "unit_norm",
 )

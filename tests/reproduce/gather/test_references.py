@@ -18,7 +18,7 @@ from suite.presets import REFERENCES
 from suite.settings import UsageError
 from suite.tasks import ATARI_GAMES, TASKS
 
-AGENTS = ("sac", "a2c", "impala", "acer", "sac_value")
+AGENTS = ("sac", "a2c", "impala", "acer", "sac_value", "sac_discrete")
 JUDGES = (
     *("jaxrl", "mushroom_rl", "nnabla_rl", "pytorch_sac", "simbav2_baselines", "tianshou_v3"),
 )
@@ -300,7 +300,7 @@ def test_files_hold_exactly_what_compares() -> None:
     assert runs <= curves
     assert {key[:2] for key in scores} == {key for key in judges if entries[key].stated_as}
     assert {source for _, source in judges - {key[:2] for key in runs}} == {
-        *("cleanba", "openai_baselines", "ppo_paper")
+        *("cleanba", "openai_baselines", "ppo_paper", "cleanrl", "slm_lab_v5_fig")
     }
     assert runs == {key for key in curves if key[:2] in {run[:2] for run in runs}}
     for path in (*REFERENCES.glob("*/curves*"), *REFERENCES.glob("*/scores.csv")):

@@ -1,0 +1,557 @@
+"""Discrete soft actor-critic: equations against slow derivations, then what training must do."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import agents
+from agents import sac_discrete as sac
+from suite import session
+from suite.recorder import Recorder
+from suite.settings import UsageError
+from suite.stacks import Stack, StackedTrunks, all_weights_of
+from suite.step_replay import StepBatch, StepReplay, row_bytes
+from suite.vector_env import Spaces
+from tests.scripted import ScriptedEnv
+
+CPU = torch.device("cpu")
+VECTORS, FRAMES = Spaces((3,), 4), Spaces((4, 84, 84), 6)
+TINY = sac.Config(
+    task="CartPole-v1",
+    device="cpu",
+    env_steps=120,
+    hidden_sizes=(16, 16),
+    batch_size=8,
+    learning_starts=40,
+    update_ratio=1.0,
+    target_period=10,
+    evaluation_interval=60,
+    evaluation_episodes=1,
+    log_interval=40,
+)
+
+
+def train(config: sac.Config, directory: Path) -> tuple[sac.Learner, Recorder]:
+    run = {"agent": "sac_discrete", "task": config.task}
+    recorder = Recorder(directory, run, config.seeds)
+    learner = sac.train(config, recorder)
+    recorder.finish()
+    return learner, recorder
+
+
+def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
+
+    return StepBatch(
+        obs=draw(seeds, size, *spaces.obs_shape),
+        actions=torch.from_numpy(rng.integers(0, spaces.num_outputs, (seeds, size))),
+        rewards=draw(seeds, size),
+        terminations=(draw(seeds, size) > 0.8).float(),
+        next_obs=draw(seeds, size, *spaces.obs_shape),
+    )
+
+
+def weights_of(networks: Stack) -> list[Tensor]:
+    return [weight.clone() for weight in all_weights_of(networks, 0).values()]
+
+
+def updates_of(recorder: Recorder) -> np.ndarray:
+    path = recorder.seed_directories[0] / "updates.csv"
+    return np.genfromtxt(path, delimiter=",", names=True)
+
+
+# Mathematics
+
+
+@pytest.mark.parametrize("error", ["half_squared", "squared", "huber"])
+@pytest.mark.parametrize("how", ["minimum", "mean"])
+def test_targets_and_losses_equal_a_slow_float64_derivation(error: Any, how: Any) -> None:
+    """Eqs. (2), (4), (10) to (12), element by element; any sign error shows."""
+    rng = np.random.default_rng(0)
+    seeds, critics, size, number, gamma, target = 2, 3, 5, 4, 0.9, 1.1
+    logits, next_logits = rng.normal(size=(2, seeds, size, number))
+    q_values, next_q = 2 * rng.normal(size=(2, seeds, critics, size, number))
+    rewards = rng.normal(size=(seeds, size))
+    terminations = (rng.uniform(size=(seeds, size)) < 0.4).astype(float)
+    actions = rng.integers(0, number, (seeds, size))
+    log_alpha = rng.normal(size=seeds)
+
+    def chosen(values: np.ndarray) -> float:
+        return min(values) if how == "minimum" else sum(values) / len(values)
+
+    def soft_value(of_logits: np.ndarray, values: np.ndarray, alpha: float) -> float:
+        total, value = sum(math.exp(x) for x in of_logits), 0.0
+        for a in range(number):
+            prob = math.exp(of_logits[a]) / total
+            value += prob * (chosen(values[:, a]) - alpha * math.log(prob))
+        return value
+
+    targets = np.zeros((seeds, size))
+    critic, actor, entropy, temperature = np.zeros((4, seeds))
+    for s in range(seeds):
+        alpha = math.exp(log_alpha[s])
+        for b in range(size):
+            value = soft_value(next_logits[s, b], next_q[s, :, b], alpha)
+            targets[s, b] = rewards[s, b] + (0 if terminations[s, b] else gamma * value)
+            for k in range(critics):
+                gap = abs(q_values[s, k, b, actions[s, b]] - targets[s, b])
+                losses = {"half_squared": gap**2 / 2, "squared": gap**2}
+                losses["huber"] = gap**2 / 2 if gap < 1 else gap - 0.5
+                critic[s] += losses[error] / size
+            actor[s] -= soft_value(logits[s, b], q_values[s, :, b], alpha) / size
+            entropy[s] += soft_value(logits[s, b], np.zeros((1, number)), 1.0) / size
+        temperature[s] = alpha * (entropy[s] - target)
+
+    alphas, ones = torch.from_numpy(log_alpha).exp(), torch.ones(seeds, dtype=torch.float64)
+    next_log_probs = sac.log_policy(torch.from_numpy(next_logits), ones)
+    next_values = sac.soft_values(
+        sac.combine(torch.from_numpy(next_q), how), next_log_probs, alphas
+    )
+    ends, gained = torch.from_numpy(terminations), torch.from_numpy(rewards)
+    ours = sac.q_targets(gained, ends, next_values, gamma)
+    np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
+    index = np.broadcast_to(actions[:, None, :, None], (seeds, critics, size, 1))
+    taken = torch.from_numpy(np.take_along_axis(q_values, index, -1)[..., 0])
+    loss = sac.critic_loss(taken, ours, error)
+    np.testing.assert_allclose(loss.numpy(), critic, rtol=1e-12)
+    log_probs = sac.log_policy(torch.from_numpy(logits), ones)
+    loss = sac.actor_loss(log_probs, sac.combine(torch.from_numpy(q_values), how), alphas)
+    np.testing.assert_allclose(loss.numpy(), actor, rtol=1e-12)
+    entropies = sac.entropies(log_probs).mean(-1)
+    np.testing.assert_allclose(entropies.numpy(), entropy, rtol=1e-12)
+    loss = sac.alpha_loss(torch.from_numpy(log_alpha), entropies, target)
+    np.testing.assert_allclose(loss.numpy(), temperature, rtol=1e-12)
+
+
+def test_a_soft_value_is_the_expectation_over_drawn_actions() -> None:
+    """The sum over pi(a|s) is what drawing actions by `act`'s rule gives on average."""
+    rng = np.random.default_rng(1)
+    q_values = torch.from_numpy(rng.normal(size=(1, 1, 3)))
+    log_probs = torch.from_numpy(rng.normal(size=(1, 1, 3))).log_softmax(-1)
+    alpha = torch.tensor([0.3], dtype=torch.float64)
+    drawn = (log_probs[0, 0].numpy() + rng.gumbel(size=(200_000, 3))).argmax(-1)
+    samples = (q_values - 0.3 * log_probs)[0, 0].numpy()[drawn]
+    exact = sac.soft_values(q_values, log_probs, alpha).item()
+    assert exact == pytest.approx(samples.mean(), abs=5 * samples.std() / math.sqrt(200_000))
+
+
+def test_softmax_of_q_over_alpha_maximises_the_expected_soft_value() -> None:
+    """Its value is alpha log sum exp(Q / alpha), which no other policy exceeds (Eq. 12)."""
+    rng = np.random.default_rng(2)
+    q_values, alpha = (
+        torch.from_numpy(rng.normal(size=(2, 5, 4))),
+        torch.tensor([0.2, 3.0]).double(),
+    )
+    values = sac.soft_values(q_values, sac.log_policy(q_values, alpha), alpha)
+    closed = alpha[:, None] * (q_values / alpha[:, None, None]).logsumexp(-1)
+    torch.testing.assert_close(values, closed)
+    for _ in range(20):
+        other = torch.from_numpy(rng.normal(size=(2, 5, 4))).log_softmax(-1)
+        assert (sac.soft_values(q_values, other, alpha) < values).all()
+
+
+def test_a_policy_network_converges_to_softmax_of_q_over_alpha() -> None:
+    """Gradient steps on `actor_loss` alone reach the other form's policy."""
+    rng = np.random.default_rng(3)
+    q_values, alpha = torch.from_numpy(rng.normal(size=(1, 2, 4))), torch.tensor([0.5]).double()
+    logits = torch.zeros(1, 2, 4, dtype=torch.float64, requires_grad=True)
+    optimiser, one = torch.optim.Adam([logits], lr=0.05), torch.ones(1, dtype=torch.float64)
+    for _ in range(600):
+        optimiser.zero_grad()
+        sac.actor_loss(sac.log_policy(logits, one), q_values, alpha).sum().backward()
+        optimiser.step()
+    reached, wanted = sac.log_policy(logits, one).exp(), sac.log_policy(q_values, alpha).exp()
+    torch.testing.assert_close(reached, wanted, atol=3e-3, rtol=0)
+
+
+def test_limits_of_the_temperature_are_greedy_and_uniform() -> None:
+    """Alpha to 0: V is the largest Q; alpha large: the policy is uniform, its entropy log |A|."""
+    q_values = torch.tensor([[[1.0, 3.0, -2.0]]])
+    cold, hot = torch.tensor([1e-3]), torch.tensor([1e4])
+    greedy = sac.log_policy(q_values, cold)
+    assert sac.soft_values(q_values, greedy, cold).item() == pytest.approx(3.0)
+    assert sac.entropies(greedy).item() == pytest.approx(0.0, abs=1e-6)
+    assert sac.entropies(sac.log_policy(q_values, hot)).item() == pytest.approx(math.log(3))
+
+
+def test_a_single_action_is_plain_policy_evaluation() -> None:
+    """With |A| = 1 there is no entropy: the target is r + gamma Q(s')."""
+    ones = torch.ones(1, 2)
+    values = sac.soft_values(torch.tensor([[[4.0], [5.0]]]), torch.zeros(1, 2, 1), torch.ones(1))
+    targets = sac.q_targets(ones, torch.tensor([[0.0, 1.0]]), values, 0.5)
+    assert targets.tolist() == [[3.0, 1.0]]
+
+
+@pytest.mark.parametrize("objective", ["alpha", "log_alpha"])
+def test_the_temperature_rises_while_entropy_is_below_its_target(objective: Any) -> None:
+    """The gradient is (entropy - target), times alpha where alpha itself is the factor."""
+    log_alpha = torch.tensor([-1.0, 0.5], requires_grad=True)
+    entropy = torch.tensor([0.2, 0.9], requires_grad=True)
+    sac.alpha_loss(log_alpha, entropy, 0.5, objective).sum().backward()
+    factor = log_alpha.detach().exp() if objective == "alpha" else torch.ones(2)
+    torch.testing.assert_close(log_alpha.grad, factor * torch.tensor([-0.3, 0.4]))
+    assert entropy.grad is None
+
+
+# An update
+
+
+def layers(networks: Stack, member: int) -> torch.nn.Sequential:
+    """Return a stacked perceptron as a network of `nn.Linear`."""
+    named, modules = networks.weights_of(0, member), []
+    for i in range(len(named) // 2):
+        weight, bias = named[f"weight_{i}"], named[f"bias_{i}"]
+        linear = torch.nn.Linear(weight.shape[0], weight.shape[1])
+        linear.weight.data, linear.bias.data = weight.T.clone(), bias.clone()
+        modules += [linear, torch.nn.ReLU()]
+    return torch.nn.Sequential(*modules[:-1])
+
+
+@pytest.mark.parametrize("policy", ["network", "critics"])
+@pytest.mark.parametrize("over_actions", [True, False])
+def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: bool) -> None:
+    """Critics, actor, temperature, target copies, written out with separate networks."""
+    config = replace(
+        TINY,
+        seeds=(3,),
+        policy=policy,
+        gamma=0.9,
+        tau=0.1,
+        target_period=1,
+        max_gradient_norm=0.5,
+        adam_epsilon=1e-4,
+        weight_decay=0.01,
+        mean_over_actions=over_actions,
+        initial_alpha=0.5,
+        target_entropy_share=0.7,
+    )
+    learner = sac.make_learner(config, VECTORS, CPU)
+    with torch.no_grad():  # else targets and critics agree
+        for parameter in learner.target_critics.parameters():
+            parameter.mul_(0.9)
+    batch = random_batch(1, 1, 8, VECTORS)
+    critics = [layers(learner.critics, k) for k in range(2)]
+    slow = [layers(learner.target_critics, k) for k in range(2)]
+    actor = layers(learner.actor, 0) if learner.actor is not None else None
+    log_alpha = torch.full((1,), math.log(0.5), requires_grad=True)
+    obs, next_obs, actions = batch.obs[0], batch.next_obs[0], batch.actions[0]
+
+    def log_probs(inputs: Tensor) -> Tensor:
+        q_values = torch.minimum(critics[0](inputs), critics[1](inputs)) / 0.5
+        return torch.log_softmax(q_values if actor is None else actor(inputs), -1)
+
+    def descend(losses: Tensor, *parts: Sequence[Tensor]) -> None:
+        weights = [tensor for part in parts for tensor in part]
+        optimiser = torch.optim.AdamW(weights, lr=3e-4, eps=1e-4, weight_decay=0.01)
+        losses.backward()
+        for part in parts[: len(parts) if len(parts[0]) > 1 else 0]:
+            torch.nn.utils.clip_grad_norm_(part, 0.5)
+        optimiser.step()
+
+    with torch.no_grad():
+        logs = log_probs(next_obs)
+        judged = torch.minimum(slow[0](next_obs), slow[1](next_obs))
+        values = (logs.exp() * (judged - 0.5 * logs)).sum(-1)
+        targets = batch.rewards[0] + 0.9 * (1 - batch.terminations[0]) * values
+        entropy = torch.distributions.Categorical(logits=log_probs(obs)).entropy().mean()
+    taken = [critic(obs)[torch.arange(8), actions] for critic in critics]
+    errors = [0.5 * (each - targets).square().mean() for each in taken]
+    descend(errors[0] + errors[1], *(list(critic.parameters()) for critic in critics))
+    share = 4 if over_actions else 1
+    if actor is not None:
+        with torch.no_grad():
+            judged = torch.minimum(critics[0](obs), critics[1](obs))
+        logs = log_probs(obs)
+        losses = (logs.exp() * (0.5 * logs - judged)).sum(-1)
+        descend(losses.mean() / share, list(actor.parameters()))
+    descend((log_alpha.exp() * (entropy - 0.7 * math.log(4)) / share).sum(), [log_alpha])
+
+    metrics = sac.update(learner, config, batch, 0)
+    assert metrics["entropy"].item() == pytest.approx(entropy.item(), rel=1e-5)
+    pairs = [(layers(learner.critics, k), critics[k]) for k in range(2)]
+    if learner.actor is not None and actor is not None:
+        pairs.append((layers(learner.actor, 0), actor))
+    for ours, reference in pairs:
+        for one, other in zip(ours.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    for k in range(2):
+        copies, fast = layers(learner.target_critics, k).parameters(), critics[k].parameters()
+        for copied, online, before in zip(copies, fast, slow[k].parameters(), strict=True):
+            torch.testing.assert_close(copied, 0.1 * online + 0.9 * before, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(learner.log_alpha, log_alpha)
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
+def test_gradients_reach_only_what_they_should(spaces: Spaces) -> None:
+    """No gradient is left anywhere; a kept temperature and unlearned target copies stay."""
+    config = replace(TINY, seeds=(1, 2), learn_alpha=False, target_period=2)
+    learner = sac.make_learner(config, spaces, CPU)
+    parts = {"actor": learner.actor, "critics": learner.critics, "slow": learner.target_critics}
+    before = {name: [p.detach().clone() for p in net.parameters()] for name, net in parts.items()}
+    sac.update(learner, config, random_batch(0, 2, 4, spaces), 0)
+    for name, net in parts.items():
+        for old, new in zip(before[name], net.parameters(), strict=True):
+            assert torch.equal(old, new) == (name == "slow"), name
+            assert new.grad is None
+    assert learner.log_alpha.tolist() == [0.0, 0.0]
+    sac.update(learner, config, random_batch(1, 2, 4, spaces), 1)
+    for online, slow in zip(learner.critics.parameters(), parts["slow"].parameters(), strict=True):
+        assert torch.equal(online, slow)  # tau = 1
+
+
+def test_the_actors_loss_moves_no_critic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With critics that do not learn, the actor's step leaves them and the copies as they are."""
+    config = replace(TINY, seeds=(1,), weight_decay=0.0)
+    learner = sac.make_learner(config, VECTORS, CPU)
+    monkeypatch.setattr(learner.critic_optimiser, "step", lambda: None)
+    assert learner.actor is not None
+    before = [weights_of(net) for net in (learner.critics, learner.target_critics)]
+    old = learner.actor.weights_of(0)["weight_0"].clone()
+    sac.update(learner, config, random_batch(0, 1, 8, VECTORS), 0)
+    after = [weights_of(net) for net in (learner.critics, learner.target_critics)]
+    for ours, theirs in zip(before, after, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert not torch.equal(old, learner.actor.weights_of(0)["weight_0"])
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
+@pytest.mark.parametrize("policy", ["network", "critics"])
+def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces) -> None:
+    """Weights, copies and temperature of a seed, clipped gradients included."""
+    config = replace(TINY, policy=policy, max_gradient_norm=0.1, target_period=1, tau=0.5)
+    batch = random_batch(4, 2, 4, spaces)
+    together = sac.make_learner(replace(config, seeds=(5, 6)), spaces, CPU)
+    sac.update(together, replace(config, seeds=(5, 6)), batch, 0)
+    for s, seed in enumerate((5, 6)):
+        solo = replace(config, seeds=(seed,))
+        alone = sac.make_learner(solo, spaces, CPU)
+        sac.update(alone, solo, StepBatch(*(column[[s]] for column in batch)), 0)
+        pairs = [(together.critics, alone.critics)]
+        pairs += [(together.target_critics, alone.target_critics)]
+        if together.actor is not None and alone.actor is not None:
+            pairs.append((together.actor, alone.actor))
+        for ours, theirs in pairs:
+            expected = all_weights_of(theirs, 0)
+            for name, weight in all_weights_of(ours, s).items():
+                torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(together.log_alpha[[s]], alone.log_alpha)
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
+def test_each_networks_gradient_is_clipped_by_itself(spaces: Spaces) -> None:
+    """A member with a large gradient takes nothing from the others; a small one is left alone."""
+    config = replace(TINY, seeds=(1, 2))
+    networks = sac.make_learner(config, spaces, CPU).critics
+    inputs = random_batch(0, 2, 2, spaces).obs
+    factors = torch.tensor([[1e-6, 10.0], [1.0, 1e-5]])
+
+    def gradients(bound: float | None) -> list[list[Tensor]]:
+        networks.zero_grad()
+        (networks(inputs).sum((2, 3)) * factors).sum().backward()
+        if bound is not None:
+            networks.clip_gradients(bound)
+        if isinstance(networks, StackedTrunks):
+            return [[torch.clone(p.grad) for p in t.parameters()] for t in networks.trunks]  # type: ignore[arg-type]
+        weights, biases = networks._split(torch.clone(networks.flat.grad))  # type: ignore[arg-type]
+        return [[each[s, k] for each in (*weights, *biases)] for s in (0, 1) for k in (0, 1)]
+
+    for raw, clipped in zip(gradients(None), gradients(0.3), strict=True):
+        norm = torch.cat([each.flatten() for each in raw]).norm().item()
+        for before, after in zip(raw, clipped, strict=True):
+            torch.testing.assert_close(after, before * min(1, 0.3 / norm), atol=1e-7, rtol=1e-4)
+
+
+# Acting
+
+
+@pytest.mark.parametrize("policy", ["network", "critics"])
+def test_actions_are_drawn_from_the_policy_or_are_its_mode(policy: Any) -> None:
+    """By chance `epsilon` an action is drawn, else it is the mode (ALF's epsilon-greedy)."""
+    config = replace(TINY, policy=policy)
+    learner = sac.make_learner(config, VECTORS, CPU)
+    obs = np.repeat(np.array([[[0.3, -1.0, 0.5]]], dtype=np.float32), 20_000, axis=1)
+    networks, temperature = learner.policy
+    with torch.no_grad():
+        outputs = sac.combine(networks(torch.from_numpy(obs[:, :1])), "minimum")
+        probs = sac.log_policy(outputs, temperature).exp()[0, 0].numpy()
+    mode = probs.argmax()
+    assert (sac.act(learner.policy, config, obs) == mode).all()
+    for epsilon in (1.0, 0.3):
+        drawn = sac.act(learner.policy, config, obs, [np.random.default_rng(0)], epsilon)
+        shares = np.bincount(drawn[0], minlength=4) / 20_000
+        wanted = epsilon * probs + (1 - epsilon) * np.eye(4)[mode]
+        np.testing.assert_allclose(shares, wanted, atol=0.02)
+
+
+@pytest.mark.parametrize("policy", ["network", "critics"])
+@pytest.mark.parametrize("task", ["CartPole-v1", "Breakout-v5"])
+def test_a_saved_policy_acts_as_the_trained_one(policy: Any, task: str, tmp_path: Path) -> None:
+    """Read back from its folder it takes the same actions: modes, and draws."""
+    config = replace(TINY, policy=policy, task=task, env_steps=48, evaluation_rule="sampled")
+    config = replace(config, evaluation_interval=1_000, learning_starts=40)
+    learner, recorder = train(config, tmp_path)
+    loaded = agents.load_policy(recorder.seed_directories[0])
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((1, 30, 4)).astype(np.float32)
+    if task == "Breakout-v5":
+        obs = rng.integers(0, 256, (1, 5, 4, 84, 84), dtype=np.uint8)
+    expected = sac.act(learner.policy, config, obs)[0]
+    assert (loaded(obs[0]) == expected).all()
+    drawn = sac.act(learner.policy, config, obs, [np.random.default_rng(7)])[0]
+    assert (loaded(obs[0], np.random.default_rng(7)) == drawn).all()
+
+
+# Training where every value can be told beforehand
+
+
+@pytest.fixture
+def scripted(scripted: type[ScriptedEnv], monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
+    """Make evaluations score 0."""
+    monkeypatch.setattr(session, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
+    return scripted
+
+
+FAST = replace(
+    TINY,
+    gamma=0.9,
+    num_critics=1,
+    batch_size=32,
+    tau=0.05,
+    target_period=1,
+    hidden_sizes=(32,),
+    initialisation="torch",
+    actor_learning_rate=3e-3,
+    critic_learning_rate=3e-3,
+    alpha_learning_rate=1e-2,
+)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("policy", ["network", "critics"])
+@pytest.mark.parametrize(("kind", "value"), [("truncation", 10.0), ("termination", 5.695)])
+def test_a_time_limit_bootstraps_and_a_termination_does_not(
+    kind: str, value: float, policy: Any, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Reward 1, gamma 0.9, no entropy: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where it ends."""
+    scripted.kind = kind
+    config = replace(FAST, env_steps=1_500, policy=policy, num_critics=2, tau=0.2)
+    config = replace(config, initial_alpha=1e-4, learn_alpha=False)
+    learner, _ = train(config, tmp_path)
+    first = torch.zeros(1, 1, 1)
+    with torch.no_grad():
+        assert learner.critics(first).mean().item() == pytest.approx(value, rel=0.05)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("policy", ["network", "critics"])
+@pytest.mark.parametrize("objective", ["alpha", "log_alpha"])
+def test_the_temperature_moves_the_entropy_to_its_target(
+    policy: Any, objective: Any, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """A bandit: the second action pays 1 more, and a share 0.5 of log 2 still remains."""
+    scripted.reward = staticmethod(lambda actions: actions)
+    config = replace(FAST, env_steps=1_600, gamma=0.0, policy=policy, alpha_objective=objective)
+    config = replace(config, target_entropy_share=0.5, log_interval=20)
+    learner, recorder = train(config, tmp_path)
+    rows = updates_of(recorder)
+    assert rows["entropy"][0] > 0.85 * math.log(2)
+    assert rows["entropy"][-10:].mean() == pytest.approx(0.5 * math.log(2), abs=0.05)
+    # a difference of 1 in Q leaves this entropy at the temperature 1 / log(0.89 / 0.11)
+    assert learner.log_alpha.exp().item() == pytest.approx(0.478, abs=0.08)
+
+
+def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:
+    """From the start on, and at both ends."""
+    low = replace(TINY, min_log_alpha=-0.001, target_entropy_share=0.0, alpha_learning_rate=0.1)
+    learner, _ = train(low, tmp_path / "low")
+    assert learner.log_alpha.item() == pytest.approx(-0.001)
+    assert sac.make_learner(replace(TINY, max_log_alpha=-2.0), VECTORS, CPU).log_alpha.item() == -2
+
+
+# Training on the real simulator
+
+
+@pytest.mark.parametrize("policy", ["network", "critics"])
+def test_training_changes_every_network_and_records_everything(policy: Any, tmp_path: Path) -> None:
+    """Past the start of learning, all networks and the temperature have moved."""
+    config = replace(TINY, policy=policy)
+    before = sac.make_learner(config, Spaces((4,), 2), CPU)
+    learner, recorder = train(config, tmp_path)
+    for name in ("critics", "target_critics", *(["actor"] if policy == "network" else [])):
+        old, new = getattr(before, name), getattr(learner, name)
+        for one, other in zip(old.parameters(), new.parameters(), strict=True):
+            assert not torch.equal(one, other), name
+    assert learner.log_alpha.item() != 0
+    folder = recorder.seed_directories[0]
+    evaluations = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
+    assert evaluations["env_steps"].tolist() == [60, 120]
+    assert updates_of(recorder)["num_updates"].tolist() == [40, 80]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("task", ["CartPole-v1", "Breakout-v5"])
+def test_a_seed_in_a_batch_equals_the_seed_alone(task: str, tmp_path: Path) -> None:
+    """Past ends of episodes and updates: the same draws, and weights equal to 1e-5."""
+    config = replace(TINY, task=task, env_steps=100 if task == "Breakout-v5" else 300)
+    config = replace(config, num_envs=2, evaluation_interval=1_000, learning_starts=60)
+    config = replace(config, update_ratio=0.25 if task == "Breakout-v5" else 1.0)
+    together, recorder = train(replace(config, seeds=(1, 2)), tmp_path / "together")
+    for i, seed in enumerate((1, 2)):
+        alone, solo = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for name in ("critics", "target_critics", "actor"):
+            expected = all_weights_of(getattr(alone, name), 0)
+            for key, weight in all_weights_of(getattr(together, name), i).items():
+                torch.testing.assert_close(weight, expected[key], atol=1e-5, rtol=0)
+        if task == "CartPole-v1":
+            folders = recorder.seed_directories[i], solo.seed_directories[0]
+            assert len({(folder / "episodes.csv").read_bytes() for folder in folders}) == 1
+
+
+@pytest.mark.gpu
+def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
+    """The same draws on another device: weights agree to rounding after 40 updates."""
+    for task in ("CartPole-v1", "Breakout-v5"):
+        config = replace(TINY, task=task, seeds=(1, 2), env_steps=80, evaluation_interval=1_000)
+        cpu, _ = train(config, tmp_path / task / "cpu")
+        gpu, _ = train(replace(config, device="cuda"), tmp_path / task / "gpu")
+        for name in ("critics", "target_critics", "actor"):
+            ours, theirs = getattr(gpu, name).parameters(), getattr(cpu, name).parameters()
+            for one, other in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "Pendulum-v1"}, "Pendulum-v1 has continuous actions: use sac"),
+        ({"min_log_alpha": 2.0, "max_log_alpha": 1.0}, r"min_log_alpha must be below .* 1.0"),
+        ({"replay_capacity": 15, "num_envs": 2}, "must hold 8 observations .* 16, not 15"),
+        ({"num_envs": 7}, "env_steps must be a multiple of num_envs 7, not 120"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(settings: dict[str, Any], message: str) -> None:
+    """The message names the setting and its value."""
+    with pytest.raises(UsageError, match=message):
+        replace(TINY, **settings)
+
+
+def test_the_memory_of_a_run_is_known() -> None:
+    """That of its replay: 6.6 GiB for a million frames, and no more than a run can fill."""
+    config = replace(sac.PRESETS["atari-7", "cleanrl"].config, env_steps=5_000_000)
+    assert 6.5 < config.memory_bytes / 2**30 < 6.7
+    small = replace(config, env_steps=100, num_envs=2)
+    assert small.replay_rows == 108
+    replay = StepReplay(FRAMES, 1, 2, small.replay_rows, CPU)
+    arrays = [a for a in vars(replay).values() if isinstance(a, np.ndarray) and len(a) == 216]
+    assert sum(a.nbytes for a in arrays) == small.memory_bytes
+    assert row_bytes(FRAMES) == 84 * 84 + 8

@@ -1,0 +1,118 @@
+"""The replay that keeps every frame once gives the transitions of one that keeps whole stacks."""
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from suite.networks import prepare
+from suite.randomness import environment_seeds
+from suite.step_replay import StepReplay
+from suite.tasks import find_task
+from suite.vector_env import VectorEnv
+
+CPU = torch.device("cpu")
+Key = tuple[bytes, int, float, float, bytes]
+
+
+def keys(obs: np.ndarray, next_obs: np.ndarray, *columns: np.ndarray) -> Iterator[Key]:
+    """Yield what identifies each transition: observations, action, reward and termination."""
+    rows = zip(*columns, strict=True)
+    for one, following, (action, reward, end) in zip(obs, next_obs, rows, strict=True):
+        yield one.tobytes(), int(action), float(reward), float(end), following.tobytes()
+
+
+def play(
+    task: str, num_steps: int, num_rows: int, seeds: tuple[int, ...] = (3, 4)
+) -> tuple[StepReplay, list[deque[Key]], int]:
+    """Play at random; return a replay, and a naive one of whole observations for each seed."""
+    num_envs, rng = 2, np.random.default_rng(0)
+    env = VectorEnv(
+        find_task(task), environment_seeds(seeds, num_envs, "environments"), reset="same_step"
+    )
+    obs = env.reset()
+    replay = StepReplay(env.spaces, len(seeds), num_envs, num_rows, CPU)
+    replay.put_first_obs(obs)
+    naive: list[deque[Key]] = [deque() for _ in seeds]
+    num_ends = 0
+    for _ in range(num_steps):
+        actions = rng.integers(0, env.num_actions, (len(seeds), num_envs))
+        step = env.step(actions)
+        replay.add(actions, step)
+        before, after = (prepared(each) for each in (obs, step.next_obs))
+        for s, kept in enumerate(naive):
+            columns = actions[s], step.rewards[s], step.terminations[s]
+            kept.extend(keys(before[s], after[s], *columns))
+        num_ends += int(np.count_nonzero(step.terminations | step.truncations))
+        obs = step.obs
+    return replay, naive, num_ends
+
+
+def prepared(obs: np.ndarray) -> np.ndarray:
+    """Return observations `[S, N, *obs]` as networks read them."""
+    return np.ascontiguousarray(
+        prepare(obs.reshape(-1, *obs.shape[2:]), CPU).unflatten(0, obs.shape[:2]).numpy()
+    )
+
+
+def drawn(replay: StepReplay, num_seeds: int, size: int) -> list[list[Key]]:
+    """Return the transitions of a large batch, for each seed."""
+    batch = replay.sample([np.random.default_rng(s) for s in range(num_seeds)], size)
+    obs, next_obs = (np.ascontiguousarray(each.numpy()) for each in (batch.obs, batch.next_obs))
+    columns = [column.numpy() for column in (batch.actions, batch.rewards, batch.terminations)]
+    return [
+        list(keys(obs[s], next_obs[s], *(column[s] for column in columns)))
+        for s in range(num_seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "num_steps"), [("CartPole-v1", 150), ("Breakout-v5", 160), ("MountainCar-v0", 210)]
+)
+def test_every_transition_is_that_of_a_naive_replay(task: str, num_steps: int) -> None:
+    """Across lost lives, ended games, falls and time limits: none is missing, none is made up."""
+    replay, naive, num_ends = play(task, num_steps, num_rows=500)
+    assert num_ends >= 4
+    for ours, kept in zip(drawn(replay, 2, 5_000), naive, strict=True):
+        assert set(ours) == set(kept)
+
+
+@pytest.mark.parametrize(("task", "num_steps"), [("CartPole-v1", 400), ("Breakout-v5", 150)])
+def test_a_ring_that_came_round_holds_only_whole_transitions(task: str, num_steps: int) -> None:
+    """A stack of which a frame was overwritten is never drawn; nearly all of the newest are."""
+    num_rows = 60
+    replay, naive, _ = play(task, num_steps, num_rows)
+    for ours, kept in zip(drawn(replay, 2, 4_000), naive, strict=True):
+        newest = set(list(kept)[-2 * num_rows :])
+        assert set(ours) <= newest
+        at_least = set(list(kept)[-2 * (num_rows - 15) :])
+        assert at_least <= set(ours)
+
+
+def test_transitions_are_drawn_equally_often() -> None:
+    """Also while environments have rows of different numbers, as their episodes end."""
+    replay, naive, _ = play("CartPole-v1", 40, num_rows=200, seeds=(5,))
+    (ours,) = drawn(replay, 1, 80_000)
+    counts = np.array([ours.count(key) for key in naive[0]])
+    assert len(counts) == 80
+    assert abs(counts - 1_000).max() < 5 * np.sqrt(1_000)
+
+
+def test_a_seeds_draws_do_not_depend_on_the_other_seeds() -> None:
+    """A seed beside others is given the batch that it is given alone."""
+    batches = []
+    for seeds in ((7, 8), (8,)):
+        env = VectorEnv(
+            find_task("CartPole-v1"), environment_seeds(seeds, 1, "environments"), reset="same_step"
+        )
+        replay = StepReplay(env.spaces, len(seeds), 1, 50, CPU)
+        replay.put_first_obs(env.reset())
+        for t in range(70):
+            actions = np.full((len(seeds), 1), t // 3 % 2)
+            replay.add(actions, env.step(actions))
+        generators = [np.random.default_rng(seed) for seed in seeds]
+        batches.append(replay.sample(generators, 16))
+    for beside, alone in zip(*batches, strict=True):
+        assert torch.equal(beside[1:], alone)
