@@ -97,17 +97,31 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_json(path: Path) -> Any:
+def read_whole(path: Path, most: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it has more than `most` bytes, of which none is then read.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size <= most:
+            content = file.read(most + 1)
+            if len(content) <= most:  # it may grow
+                return content
+    size = f"{most / 2**20:.0f} MiB" if most >= 2**20 else f"{most / 2**10:.0f} KiB"
+    raise ValueError(f"{path.name} has more than {size}")
+
+
+def read_json(path: Path, most: int | None = None) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is not JSON, is nested too deeply or larger than `LARGEST_JSON`.
+        ValueError: if it is not JSON, is nested too deeply or has more than `most` bytes; default:
+            `LARGEST_JSON`.
     """
-    with open_regular(path) as file:
-        content = file.read(LARGEST_JSON + 1)
-    if len(content) > LARGEST_JSON:
-        raise ValueError(f"more than {LARGEST_JSON / 2**20:.0f} MiB of JSON")
+    content = read_whole(path, LARGEST_JSON if most is None else most)
     try:
         return json.loads(content)
     except RecursionError:
