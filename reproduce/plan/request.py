@@ -15,7 +15,7 @@ from reproduce.plan.grid import (
     folder_of,
     presets_of,
 )
-from reproduce.plan.looks import declare, read_declared
+from reproduce.plan.looks import declare, read_declared, refuse_many
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from suite.command_line import override
 from suite.files import check_inside, read_json
@@ -83,6 +83,10 @@ def make_plan(
             raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest(name, allowed)}")
     if budget not in BUDGETS:
         raise UsageError(f"--budget: unknown budget {budget!r}{nearest(budget, BUDGETS)}")
+    if seeds is None:
+        refuse_many(num_seeds or 1, "--num-seeds")
+    else:
+        refuse_many(len(seeds), "--seeds")
     for seed in seeds or ():
         if not 0 <= seed < 2**31:
             raise UsageError(f"--seeds: {seed} is outside 0..2147483647")
@@ -151,6 +155,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
         raise UsageError(f"unreadable {path}: {error}") from None
     if not _is_plan(saved):
         raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
+    refuse_many(len(saved["seeds"]), f"unreadable {path}")
     plan = make_plan(
         agent,
         suite,
