@@ -210,7 +210,9 @@ def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
     """
     digest, count = hashlib.sha256(), 0
     with open_regular(path) as file:
-        while chunk := file.read(2**20 if num_bytes is None else min(2**20, num_bytes - count)):
+        while chunk := file.read(
+            2**20 if num_bytes is None else min(2**20, max(num_bytes - count, 0))
+        ):
             digest.update(chunk)
             count += len(chunk)
         os.fsync(file.fileno())

@@ -12,6 +12,7 @@ extended (`suite/journal.py`).
 import dataclasses
 import datetime
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -352,7 +353,18 @@ class Recorder:
 
         Args:
             clock: the entry `clock` of the checkpoint.
+
+        Raises:
+            LookupError, TypeError, ValueError: if `checkpoint` did not make it.
         """
+        seconds = clock["seconds"]
+        if seconds.keys() != self.clock.seconds.keys():
+            raise ValueError(f"a clock of {', '.join(seconds)}")
+        times = [clock[name] for name in ("wall_seconds", "interval_seconds", "interval_env_steps")]
+        if not all(map(math.isfinite, (*times, *seconds.values()))):
+            raise ValueError("a clock that shows no time")
+        if not all(map(math.isfinite, clock["seconds_before"].values())):
+            raise ValueError("a clock that showed no time")
         now = time.perf_counter()
         self._started = now - clock["wall_seconds"]
         self._interval_start = now - clock["interval_seconds"]
@@ -389,12 +401,15 @@ class Recorder:
         differs = [key for key, value in ours.items() if theirs.get(key) != value]
         if differs:
             return f"its checkpoint has another {', '.join(differs)}"
-        if any(
-            end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in content["ends"]
-        ):
+        ends, files_of = content["ends"], content["files"]
+        json.dumps(ends, allow_nan=False)
+        if any(end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in ends):
             raise ValueError("a seed has an impossible status")
+        for rows in (ends, files_of):
+            if not isinstance(rows, list) or len(rows) != len(self.seed_directories):
+                raise ValueError("not one entry for each seed")
         extents = {self.checkpoint_directory / ACTIONS: content["actions"]}
-        for i, files in enumerate(content["files"]):
+        for i, files in enumerate(files_of):
             folder = self.seed_directories[i]
             if self.statuses[i] != "finished":
                 extents |= {folder / name: files[name] for name in TABLES if name in files}
