@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.torch
 from torch import Tensor
 
-from suite.files import read_json, read_whole, write_atomically, write_json
+from suite.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
 from suite.initialisation import at_most
 from suite.recurrence import Memory
 from suite.settings import ConfigT, UsageError, by_todays_names, younger_settings
@@ -18,8 +18,8 @@ from suite.tasks import Task
 from suite.vector_env import Spaces
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
-LARGEST_WEIGHTS, LARGEST_DESCRIPTION = 2**28, 2**16
-"""Bytes of the two files that are read: 256 MiB and 64 KiB; published ones have 7 MB and 1 KB."""
+LARGEST_DESCRIPTION = 2**16
+"""Bytes of a policy's description that are read: 64 KiB; published ones have 1 KB."""
 LONGEST_REASON = 300
 """Characters of torch's message about weights that do not fit: it lists all of them."""
 
@@ -148,7 +148,7 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         description = read_json(directory / DESCRIPTION, LARGEST_DESCRIPTION)
-        weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_WEIGHTS))
+        weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TABLE))
         if not isinstance(description, dict) or "agent" not in description:
             raise ValueError(f"{DESCRIPTION} names no agent")
     except FileNotFoundError:

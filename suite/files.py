@@ -21,6 +21,10 @@ CHECKPOINT = "checkpoint"
 """A run's checkpoint folder."""
 LARGEST_JSON = 2**23
 """Bytes of JSON that are read: 8 MiB, hundreds of times what a run writes."""
+LARGEST_TABLE = 2**28
+"""Bytes of a run's table, packed or not, or of its policy that are read: 256 MiB."""
+LARGEST_TENSORS = 2**32
+"""Bytes of a checkpoint's tensors that are read: 4 GiB; `docs/resume.md` has their sizes."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -185,6 +189,20 @@ def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
         with open_regular(_compressed(path)):
             return lzma.open(_compressed(path))
     return open_regular(path)
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file, or of its compressed form where there is only that.
+
+    Raises:
+        OSError: as `open_plain`, and if the content is larger than `LARGEST_TABLE`; a damaged
+            compressed file raises one of `DAMAGED`.
+    """
+    with open_plain(path) as file:
+        content = file.read(LARGEST_TABLE + 1)
+    if len(content) > LARGEST_TABLE:
+        raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
+    return content
 
 
 def _compressed(path: Path) -> Path:

@@ -38,7 +38,7 @@ from suite.files import (
     write_json,
 )
 from suite.manifest import FILES, TABLES, write_manifest
-from suite.records import SCHEMA_VERSION
+from suite.records import LARGEST_RECORD, SCHEMA_VERSION
 from suite.settings import UsageError, recorded_settings
 from suite.vector_env import Step
 
@@ -537,7 +537,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
         UsageError: if it cannot be read.
     """
     try:
-        record = read_json(folder / "run.json")
+        record = read_json(folder / "run.json", LARGEST_RECORD)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     except OSError as error:

@@ -22,12 +22,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from suite.files import read_json, read_whole, write_atomically
+from suite.files import LARGEST_TENSORS, read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
 DESCRIPTION = "checkpoint.json"
-LARGEST_TENSORS = 2**32
-"""Bytes of tensors that are read: 4 GiB; `docs/resume.md` has the sizes of checkpoints."""
 BROKEN = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError),
     *(RecursionError, safetensors.SafetensorError),

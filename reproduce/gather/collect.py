@@ -1,5 +1,6 @@
 """Gather the records of runs into tidy tables, one observation per row."""
 
+import errno
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pandas as pd
 
 from reproduce.plan.grid import Plan, Run
 from reproduce.run.log import plain
-from suite.files import DAMAGED, open_plain
+from suite.files import DAMAGED, read_plain
 from suite.manifest import stamp
 from suite.recorder import EPISODE_COLUMNS
 from suite.records import MOST_STEPS, read_record
@@ -45,9 +46,10 @@ def read_table(path: Path) -> pd.DataFrame:
         UsageError: if the file is not a table of numbers with the columns that it should have.
     """
     try:
-        with open_plain(path) as file:
-            content = file.read()
-    except OSError:
+        content = read_plain(path)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(f"unreadable {path}: {error.strerror}") from None
         return pd.DataFrame()
     except DAMAGED as error:
         raise UsageError(f"unreadable {path}.xz: {error}") from None
