@@ -1,6 +1,7 @@
 """What to run: the grid of tasks and seeds, where each run goes, and which are already finished."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import math
@@ -106,6 +107,8 @@ class Plan:
     config: Any
     """The agent's configuration, all but task, seeds and steps."""
     preset: Preset[Any]
+    checkpoint_minutes: float | None = None
+    """Time between two checkpoints of a run; None: the agents' own."""
     drop_checkpoints: bool = False
     """Whether finished runs lose their checkpoint, so that they cannot be extended."""
     cluster: Cluster | None = None
@@ -117,6 +120,13 @@ class Plan:
     def sources(self) -> Mapping[str, str]:
         """Return checksums of the agent's code, as it was when first asked for."""
         return sources(self.agent)
+
+    @property
+    def name_of_settings(self) -> str:
+        """Return a name that plans share if they learn alike, whatever tasks, seeds and steps."""
+        values = dataclasses.asdict(self.config)
+        kept = {key: value for key, value in values.items() if key not in NOT_SETTINGS}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -317,6 +327,8 @@ class Plan:
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
         words += ["--accept-older-code"] if self.accept_older_code else []
+        if self.checkpoint_minutes is not None:
+            words += ["--checkpoint-minutes", str(self.checkpoint_minutes)]
         words += ["--drop-checkpoints"] if self.drop_checkpoints else []
         if self.device != choose_device("auto", self.cluster):
             words += ["--device", self.device]
@@ -423,13 +435,14 @@ class Plan:
         )
 
     def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
-        first = runs[0]
+        first, minutes = runs[0], self.checkpoint_minutes
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
             *("--suite", self.suite, "--like", self.source, "--task", first.task),
             *("--seeds", *(str(run.seed) for run in runs)),
             *("--env-steps", str(first.env_steps), "--device", self.device),
             *("--out", str(first.directory.parent)),
+            *(() if minutes is None else ("--checkpoint-minutes", str(minutes))),
             *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
             *flags_of(self.config, self.settings),
         )

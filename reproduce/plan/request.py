@@ -48,6 +48,7 @@ def make_plan(
     settings: Sequence[str] = (),
     published: bool = True,
     accept_older_code: bool = False,
+    checkpoint_minutes: float | None = None,
     drop_checkpoints: bool = False,
     cluster: Cluster | None = None,
 ) -> Plan:
@@ -70,6 +71,7 @@ def make_plan(
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.
         accept_older_code: count finished runs of code that was not verified.
+        checkpoint_minutes: time between two checkpoints; default: the agents' own.
         drop_checkpoints: let finished runs lose their checkpoint.
         cluster: where it runs; default: on this machine.
 
@@ -126,6 +128,7 @@ def make_plan(
         accept_older_code=accept_older_code,
         config=config,
         preset=preset,
+        checkpoint_minutes=checkpoint_minutes,
         drop_checkpoints=drop_checkpoints,
         cluster=cluster,
     )
