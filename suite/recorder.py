@@ -494,12 +494,12 @@ class Recorder:
             raise UsageError(f"{folder} was started again by another process, which continues it")
 
 
-def status_of(alone: Any, directory: Path) -> Status | None:
-    """Return the status of a configuration's only seed; None if it has not ended so configured."""
-    record = _read_record(directory / f"seed-{alone.seeds[0]}")
-    config = json.loads(json.dumps(dataclasses.asdict(alone)))
+def status_of(config: Any, directory: Path, seed: int) -> Status | None:
+    """Return the status of a configuration's seed; None if it has not ended so configured."""
+    record = _read_record(directory / f"seed-{seed}")
+    ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
-    same = isinstance(settings, dict) and recorded_settings(type(alone), settings) == config
+    same = isinstance(settings, dict) and recorded_settings(type(config), settings) == ours
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None
 
