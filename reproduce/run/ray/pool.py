@@ -13,6 +13,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -244,6 +245,7 @@ class _RayWorker(Worker):
             num_returns="streaming",
             max_retries=0,
         )
+        self._name = task.name
         self._messages: Any = submit(node.work).remote(task)
 
     def poll(self) -> End | None:
@@ -275,22 +277,28 @@ class _RayWorker(Worker):
         return None
 
     def terminate(self) -> None:
-        """Let the node stop the agent and tidy up."""
-        import ray
+        """Ask the agent to end by itself, after a checkpoint."""
+        from ray.experimental.internal_kv import _internal_kv_put
 
-        ray.cancel(self._messages)
+        _internal_kv_put(self._name, b"end")
 
     def kill(self, grace_seconds: float = 0.0) -> None:
-        """Stop the agent; if it does not stop, end the Ray worker that runs it."""
+        """Stop the agent; if it does not stop, end the Ray worker that runs it.
+
+        An agent that runs has the grace time for its last files to arrive.
+        """
         import ray
 
+        until = time.monotonic() + grace_seconds
+        while self.node and time.monotonic() < until and self.poll() is None:
+            time.sleep(0.1)
         if self._has_ended:
             return
-        self.terminate()
+        ray.cancel(self._messages)
         ended = [self._messages.completed()]
-        if not ray.wait(ended, timeout=max(grace_seconds, CANCEL_SECONDS))[0]:
+        if not ray.wait(ended, timeout=CANCEL_SECONDS)[0]:
             ray.cancel(self._messages, force=True)
-            ray.wait(ended, timeout=grace_seconds)
+            ray.wait(ended, timeout=CANCEL_SECONDS)
 
 
 def _failure(error: BaseException) -> End:

@@ -29,6 +29,7 @@ from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
 from suite import hardware
 from suite.settings import UsageError
+from suite.snapshot import read_snapshot
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -78,6 +79,7 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     """Head and two machines: one with a core, one with two."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # whatever token lies in this home directory
     nodes = Nodes()
     nodes.add(num_cpus=1)
     nodes.add(num_cpus=2)
@@ -342,10 +344,27 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     assert "--workers 3" in plan.command()
 
 
+def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
+    """Each agent writes one before it ends; the next start goes on from there."""
+
+    def interrupt(board: Board) -> None:
+        if board.rows[0].env_steps >= 300:
+            raise KeyboardInterrupt
+
+    with connect(nodes.address) as cluster:
+        plan = pendulum(tmp_path, [1], cluster=cluster, env_steps=100_000)
+        with pytest.raises(KeyboardInterrupt):
+            launch(plan, interrupt)
+    snapshot = read_snapshot(plan.directory / TASK / "seed-1" / "checkpoint")
+    assert snapshot is not None
+    assert snapshot.content["numbers"][0] >= 300
+
+
 def test_ctrl_c_leaves_nothing_on_the_nodes(
-    nodes: Nodes, tmp_path: Path, stand_in: StandIn
+    nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a process that ignores the request to stop nor its folder; what waits stays."""
+    monkeypatch.setattr(pooling, "STOP_SECONDS", 2.0)
     pid = tmp_path / "pid"
     sleep = f"""
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
