@@ -29,18 +29,22 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 @cache
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the facts that decide speed and rounding, for `run.json`.
 
     Keys: `cpu` (model name), `cores` and `memory_gib` (usable by this process), `platform`, `gpu`
     and `gpu_driver` (None without one).
+
+    Args:
+        device: name of the device in use, as `find_device` takes it; the GPU is this one, on a CPU
+            the machine's first.
     """
     return {
         "cpu": _cpu_model(),
         "cores": num_cores(),
         "memory_gib": _memory_gib(),
         "platform": platform.platform(),
-        **_gpu(),
+        **_gpu(device),
     }
 
 
@@ -209,7 +213,17 @@ def gpu_memory_gib(device: str) -> float:
     return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
 
 
-def _gpu() -> dict[str, Any]:
+def _gpu(device: str) -> dict[str, Any]:
+    facts = _first_gpu()
+    if device == "cpu":
+        return facts
+    import torch
+
+    found = find_device(device)  # torch numbers those that CUDA_VISIBLE_DEVICES leaves
+    return facts if found.type == "cpu" else facts | {"gpu": torch.cuda.get_device_name(found)}
+
+
+def _first_gpu() -> dict[str, Any]:
     try:
         import pynvml
 

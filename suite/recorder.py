@@ -161,6 +161,7 @@ class Recorder:
         self._runs: list[dict[str, Any]] = []
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
         sources = hardware.sources(str(run["agent"]))
+        device = run.get("config", {}).get("device", "cpu")
         for seed in seeds:
             self._runs.append(
                 {
@@ -177,7 +178,7 @@ class Recorder:
                     "sources": sources,
                     "behaviour": behaviour.number_of(str(run["agent"]), sources),
                     "versions": hardware.versions(),
-                    "machine": hardware.machine(),
+                    "machine": hardware.machine(device),
                 }
             )
         self.agent = str(run["agent"])
