@@ -219,8 +219,10 @@ def _gpu(device: str) -> dict[str, Any]:
         return facts
     import torch
 
-    found = find_device(device)  # torch numbers those that CUDA_VISIBLE_DEVICES leaves
-    return facts if found.type == "cpu" else facts | {"gpu": torch.cuda.get_device_name(found)}
+    if not torch.cuda.is_available():
+        return facts
+    used = torch.device("cuda" if device == "auto" else device)
+    return facts | {"gpu": torch.cuda.get_device_name(used)}  # CUDA_VISIBLE_DEVICES renumbers them
 
 
 def _first_gpu() -> dict[str, Any]:

@@ -65,12 +65,20 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def twin_of(folder: Path, others: Iterable[Path]) -> Path | None:
-    """Return the folder with the same updates as a finished run's, row by row; None without one.
+    """Return the first of other runs' folders that has the same updates; None without one."""
+    return twins((*others, folder)).get(folder)
 
-    Two seeds never give the same losses, so one of the two is a copy.
+
+def twins(folders: Iterable[Path]) -> dict[Path, Path]:
+    """Return, for each run's folder that has the updates of one before it, row by row, the first.
+
+    Two seeds never give the same losses, so all but one of them are copies.
     """
-    ours = _rows(folder)
-    return next((other for other in others if ours and _rows(other) == ours), None)
+    firsts: dict[str, Path] = {}
+    found = {
+        folder: firsts.setdefault(rows, folder) for folder in folders if (rows := _rows(folder))
+    }
+    return {folder: first for folder, first in found.items() if folder != first}
 
 
 def seed_of(folder: Path) -> int | None:

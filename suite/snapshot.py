@@ -134,10 +134,9 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
 def _unpack_items(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
     """Restore a list, tuple or deque; if `into` has the same length, restore its items in place."""
     trees = tree if isinstance(tree, list) else tree["tuple"]
-    same_length = into is not None and len(into) == len(trees)
-    if not same_length and any(isinstance(item, np.random.Generator) for item in into or ()):
-        raise ValueError(f"{len(trees)} generators instead of {len(into)}")
-    old = into if same_length else [None] * len(trees)
+    old = into if into is not None and len(into) == len(trees) else [None] * len(trees)
+    if old is not into and any(isinstance(item, np.random.Generator) for item in into or ()):
+        raise ValueError(f"{len(trees)} generators, which is another number")
     items = [unpack(item, tensors, known) for item, known in zip(trees, old, strict=True)]
     if isinstance(tree, dict):
         return tuple(items)

@@ -24,7 +24,7 @@ from suite.behaviour import code_name
 from suite.command_line import printable
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import gpu_memory_gib, machine, sources
-from suite.records import ENDED, read_record, seed_of, twin_of
+from suite.records import ENDED, read_record, seed_of, twins
 from suite.settings import (
     Preset,
     UsageError,
@@ -155,13 +155,12 @@ class Plan:
         Raises:
             UsageError: if a finished run was made with other settings.
         """
-        runs = [
-            self.run(task, seed)
-            for task in self.env_steps
-            for seed in self.seeds[: self.num_seeds[task]]
-        ]
+        runs: list[Run] = []
         for task in self.env_steps:
-            self._refuse_pooling([run for run in runs if run.task == task])
+            copies = self._twins(task)
+            of_task = [self._run(task, n, copies) for n in self.seeds[: self.num_seeds[task]]]
+            self._refuse_pooling(of_task)
+            runs += of_task
         return runs
 
     def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
@@ -360,6 +359,9 @@ class Plan:
         Raises:
             UsageError: if it is finished and was made with other settings.
         """
+        return self._run(task, seed, self._twins(task))
+
+    def _run(self, task: str, seed: int, copies: Mapping[Path, Path]) -> Run:
         env_steps = self.env_steps[task]
         here = self.directory / task / f"seed-{seed}"
         remark = ""
@@ -377,7 +379,7 @@ class Plan:
                 )
             if differs or record["config"]["env_steps"] < env_steps:
                 continue
-            run = self._ended(task, seed, place, record)
+            run = self._ended(task, seed, place, record, copies)
             if run.has_ended or place == here:
                 return run
             remark = run.remark
@@ -386,12 +388,24 @@ class Plan:
         status = "planned" if status == "finished" else status
         return Run(task, seed, env_steps, here, status, remark)
 
-    def _ended(self, task: str, seed: int, place: Path, record: Mapping[str, Any]) -> Run:
+    def _twins(self, task: str) -> dict[Path, Path]:
+        """Return the task's folders that have the updates of a smaller seed's, and that seed's."""
+        paths = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
+        seeds = {path: seed for path in sorted(paths) if (seed := seed_of(path)) is not None}
+        copies = twins(sorted(seeds, key=lambda path: seeds[path]))
+        return {copy: first for copy, first in copies.items() if seeds[first] < seeds[copy]}
+
+    def _ended(
+        self,
+        task: str,
+        seed: int,
+        place: Path,
+        record: Mapping[str, Any],
+        copies: Mapping[Path, Path],
+    ) -> Run:
         """Return a run that has ended, `damaged` or `unverified` if it does not count."""
         run = Run(task, seed, self.env_steps[task], place, record["status"])
-        others = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
-        earlier = [path for path in sorted(others) if seed_of(path) in range(seed)]
-        twin = twin_of(place, earlier) if run.status == "finished" else None
+        twin = copies.get(place) if run.status == "finished" else None
         if twin is not None:
             return replace(run, status="damaged", remark=f"has the updates of {twin}, row by row")
         code = code_that_made(self.agent, self.sources, place, record)
