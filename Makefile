@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 PIP := install --quiet --disable-pip-version-check
-# torch goes first and alone, so that the build which pip is pointed at stays the one in use. A
-# machine without a GPU saves gigabytes with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
-TORCH := $(shell grep '^torch==' constraints.txt)
+# torch goes first and alone, so that another index gives this one package and no other: what it
+# needs comes from PyPI, with all else. A machine without a GPU saves gigabytes with
+# `make venv TORCH_INDEX=https://download.pytorch.org/whl/cpu`.
+TORCH_INDEX ?=
+TORCH := --no-deps $(TORCH_INDEX:%=--index-url %) $(shell grep '^torch==' constraints.txt)
 # Bytecode is written even in a shell that forbids it, else every process compiles all files anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 # One test more at once than there are cores, as some wait; eight at most, of up to 1 GB each.

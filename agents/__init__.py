@@ -18,12 +18,13 @@ def load_policy(run: str | Path) -> Any:
     Raises:
         UsageError: if the folder holds no readable policy, or one of an agent unknown here.
     """
-    from suite.checkpoint import read_policy
+    from suite.checkpoint import read_policy, rebuild_policy
     from suite.settings import UsageError
 
     weights, description = read_policy(Path(run))
     if description["agent"] not in AGENTS:
         raise UsageError(
-            f"{run} was trained by {description['agent']!r}, which is not an agent here"
+            f"{run} was trained by {description['agent']!r:.100}, which is not an agent here"
         )
-    return importlib.import_module(f"agents.{description['agent']}").load(weights, description)
+    load = importlib.import_module(f"agents.{description['agent']}").load
+    return rebuild_policy(Path(run), load, weights, description)

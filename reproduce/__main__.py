@@ -23,7 +23,7 @@ from reproduce.plan.looks import SCHEDULE
 from reproduce.plan.places import Cluster, check_writable, fresh_directory
 from reproduce.plan.request import keep_looks, load_plan, make_plan
 from reproduce.run.view import say
-from suite.command_line import Parser, printable, run_main, say_todays_name
+from suite.command_line import Parser, minutes, printable, run_main, say_todays_name
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
@@ -105,6 +105,12 @@ def run(argv: Sequence[str]) -> int:
     )
     _add_older(parser)
     parser.add_argument(
+        "--checkpoint-minutes",
+        type=minutes,
+        metavar="N",
+        help="time between two checkpoints of a run (default: 5; 0: at every update)",
+    )
+    parser.add_argument(
         "--drop-checkpoints",
         action="store_true",
         help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
@@ -154,6 +160,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         settings=options.settings,
         published=not options.no_published,
         accept_older_code=options.accept_older_code,
+        checkpoint_minutes=options.checkpoint_minutes,
         drop_checkpoints=options.drop_checkpoints,
         cluster=cluster,
     )
@@ -461,11 +468,13 @@ def control(argv: Sequence[str]) -> int:
 def _run_plan(plan: Plan, console: Console) -> int:
     from reproduce.pipeline import gather, next_looks
     from reproduce.run.launch import launch
+    from reproduce.run.lease import Leases
     from reproduce.run.view import View
 
     while True:
         if plan.groups():
             plan.refuse_mixture()
+            Leases(plan.directory, plan.name_of_settings).refuse_rivals()
         plan.directory.mkdir(parents=True, exist_ok=True)
         plan.save()
         try:

@@ -58,9 +58,10 @@ def gather(
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     measured = {name: random_scores().get((name, task.protocol)) for name, task in tasks.items()}
     zeros = {name: score for name, score in measured.items() if score is not None}
-    runs = collect.collect_runs(plan, failures)
-    scores = collect.collect_scores(plan, zeros)
-    curves = collect.collect_curves(plan)
+    found = collect.runs_of(plan)
+    runs = collect.collect_runs(plan, failures, found)
+    scores = collect.collect_scores(plan, zeros, found)
+    curves = collect.collect_curves(plan, found)
     judge = plan.preset.judged_by
     judging = {
         name: references.reference_score(
@@ -77,7 +78,7 @@ def gather(
     statuses = runs[["task", "seed", "status"]]
     judged = judge_tasks(scores, judging, zeros, statuses, plan.looks)
     verdicts = _mark(plan, verdict_table(judged, scores, judging, statuses))
-    areas = collect.collect_areas(plan, curves, drawn, zeros)
+    areas = collect.collect_areas(plan, curves, drawn, zeros, found)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
     suite = [dataclasses.asdict(judge_suite(judged, absent))] if len(judged) > 1 else []
     suite = [row | {"older_runs": max(verdicts["older_runs"], key=MARKS.index)} for row in suite]
@@ -85,7 +86,7 @@ def gather(
         "curves": curves,
         "reference_curves": drawn,
         "scores": _normalise(scores, judging, zeros),
-        "throughput": collect.collect_throughput(plan),
+        "throughput": collect.collect_throughput(plan, found),
         "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
         "suite": pd.DataFrame(suite, columns=list(COLUMNS["suite"])),
         "summary": suite_summary(scores, judging, zeros, references.human_scores(plan.tasks)),

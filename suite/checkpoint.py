@@ -9,14 +9,19 @@ import numpy as np
 import safetensors.torch
 from torch import Tensor
 
-from suite.files import open_regular, read_json, write_atomically, write_json
+from suite.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
+from suite.initialisation import at_most
 from suite.recurrence import Memory
 from suite.settings import ConfigT, UsageError, by_todays_names, younger_settings
+from suite.snapshot import BROKEN
 from suite.tasks import Task
 from suite.vector_env import Spaces
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
-
+LARGEST_DESCRIPTION = 2**16
+"""Bytes of a policy's description that are read: 64 KiB; published ones have 1 KB."""
+LONGEST_REASON = 300
+"""Characters of torch's message about weights that do not fit: it lists all of them."""
 
 Decide = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
 """Maps observations `[B, *obs]` to actions for `VectorEnv.step`: drawn; None: the mode."""
@@ -48,6 +53,13 @@ class Policy:
         if spaces.continuous:
             self._low, high = np.array([spaces.low, spaces.high], dtype=np.float32)
             self._half_range = (high - self._low) / 2
+
+    def fits(self, spaces: Spaces) -> bool:
+        """Return whether an environment's observations and actions are those of this policy."""
+        ours = self._spaces
+        return (tuple(ours.obs_shape), ours.num_outputs, ours.continuous) == (
+            *(tuple(spaces.obs_shape), spaces.num_outputs, spaces.continuous),
+        )
 
     def reset(self) -> None:
         """Forget: the next observations are the first of their episodes."""
@@ -140,17 +152,56 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UsageError: if the policy is missing or unreadable.
     """
     try:
-        description = read_json(directory / DESCRIPTION)
-        with open_regular(directory / WEIGHTS) as file:
-            weights = safetensors.torch.load(file.read())
+        description = read_json(directory / DESCRIPTION, LARGEST_DESCRIPTION)
+        weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TABLE))
+        if not isinstance(description, dict) or "agent" not in description:
+            raise ValueError(f"{DESCRIPTION} names no agent")
     except FileNotFoundError:
         raise UsageError(
             f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION})"
         ) from None
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise UsageError(f"unreadable policy in {directory}: {error}") from None
     except KeyError as error:  # safetensors knows more number types than torch
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
-    if not isinstance(description, dict) or "agent" not in description:
-        raise UsageError(f"unreadable policy in {directory}: {DESCRIPTION} names no agent")
+    except (OSError, *BROKEN) as error:
+        raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
     return weights, by_todays_names(description)
+
+
+def rebuild_policy(
+    directory: Path,
+    load: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Policy],
+    weights: Mapping[str, Tensor],
+    description: Mapping[str, Any],
+) -> Policy:
+    """Return the policy of a folder, tried once: nobody vouches for what its files say.
+
+    Args:
+        directory: the run's folder, for messages.
+        load: the agent's.
+        weights: those that `read_policy` returned.
+        description: that which it returned with them.
+
+    Raises:
+        UsageError: if the description is not that of these weights, or one of them is NaN.
+    """
+    try:
+        for name, tensor in weights.items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name} holds what is no number")
+        with at_most(sum(tensor.numel() for tensor in weights.values())):
+            policy = load(weights, description)
+        shape = policy._spaces.obs_shape
+        kind = np.uint8 if len(shape) == 3 else np.float32
+        actions = policy.act(np.zeros((1, *shape), dtype=kind))
+        policy.reset()
+        wanted = (1, policy._spaces.num_outputs) if policy._spaces.continuous else (1,)
+        if actions.shape != wanted:
+            raise ValueError(f"actions {[*actions.shape]} instead of {[*wanted]}")
+    except BROKEN as error:
+        raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
+    return policy
+
+
+def _one_line(error: Exception) -> str:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said.removeprefix("unreadable policy: ")[:LONGEST_REASON]

@@ -235,7 +235,7 @@ def read_command_line(
     parser.add_argument("--out", type=Path)
     parser.add_argument("--task")
     parser.add_argument("--task-from", type=_from_elsewhere)
-    parser.add_argument("--checkpoint-minutes", type=_minutes, default=5.0)
+    parser.add_argument("--checkpoint-minutes", type=minutes, default=5.0)
     parser.add_argument("--drop-checkpoints", action="store_true")
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
@@ -281,11 +281,16 @@ def say_todays_name(asked: str | None, source: str) -> None:
         print(f"--like {asked}: these settings are called {source} now", file=sys.stderr)
 
 
-def _minutes(text: str) -> float:
+def minutes(text: str) -> float:
+    """Return a number of minutes from a command line.
+
+    Raises:
+        argparse.ArgumentTypeError: for anything else.
+    """
     try:
-        minutes = float(text)
+        number = float(text)
     except ValueError:
-        minutes = -1.0
-    if not 0 <= minutes < math.inf:
+        number = -1.0
+    if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"needs a number of minutes, 0 or more, not {text!r}")
-    return minutes
+    return number

@@ -21,6 +21,10 @@ CHECKPOINT = "checkpoint"
 """A run's checkpoint folder."""
 LARGEST_JSON = 2**23
 """Bytes of JSON that are read: 8 MiB, hundreds of times what a run writes."""
+LARGEST_TABLE = 2**28
+"""Bytes of a run's table, packed or not, or of its policy that are read: 256 MiB."""
+LARGEST_TENSORS = 2**32
+"""Bytes of a checkpoint's tensors that are read: 4 GiB; `docs/resume.md` has their sizes."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -97,17 +101,31 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_json(path: Path) -> Any:
+def read_whole(path: Path, most: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it has more than `most` bytes, of which none is then read.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size <= most:
+            content = file.read(most + 1)
+            if len(content) <= most:  # it may grow
+                return content
+    size = f"{most / 2**20:.0f} MiB" if most >= 2**20 else f"{most / 2**10:.0f} KiB"
+    raise ValueError(f"{path.name} has more than {size}")
+
+
+def read_json(path: Path, most: int | None = None) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is not JSON, is nested too deeply or larger than `LARGEST_JSON`.
+        ValueError: if it is not JSON, is nested too deeply or has more than `most` bytes; default:
+            `LARGEST_JSON`.
     """
-    with open_regular(path) as file:
-        content = file.read(LARGEST_JSON + 1)
-    if len(content) > LARGEST_JSON:
-        raise ValueError(f"more than {LARGEST_JSON / 2**20:.0f} MiB of JSON")
+    content = read_whole(path, LARGEST_JSON if most is None else most)
     try:
         return json.loads(content)
     except RecursionError:
@@ -173,6 +191,20 @@ def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
     return open_regular(path)
 
 
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file, or of its compressed form where there is only that.
+
+    Raises:
+        OSError: as `open_plain`, and if the content is larger than `LARGEST_TABLE`; a damaged
+            compressed file raises one of `DAMAGED`.
+    """
+    with open_plain(path) as file:
+        content = file.read(LARGEST_TABLE + 1)
+    if len(content) > LARGEST_TABLE:
+        raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
+    return content
+
+
 def _compressed(path: Path) -> Path:
     return path.with_name(f"{path.name}.xz")
 
@@ -196,7 +228,9 @@ def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
     """
     digest, count = hashlib.sha256(), 0
     with open_regular(path) as file:
-        while chunk := file.read(2**20 if num_bytes is None else min(2**20, num_bytes - count)):
+        while chunk := file.read(
+            2**20 if num_bytes is None else min(2**20, max(num_bytes - count, 0))
+        ):
             digest.update(chunk)
             count += len(chunk)
         os.fsync(file.fileno())

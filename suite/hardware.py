@@ -29,18 +29,22 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 @cache
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the facts that decide speed and rounding, for `run.json`.
 
     Keys: `cpu` (model name), `cores` and `memory_gib` (usable by this process), `platform`, `gpu`
     and `gpu_driver` (None without one).
+
+    Args:
+        device: name of the device in use, as `find_device` takes it; the GPU is this one, on a CPU
+            the machine's first.
     """
     return {
         "cpu": _cpu_model(),
         "cores": num_cores(),
         "memory_gib": _memory_gib(),
         "platform": platform.platform(),
-        **_gpu(),
+        **_gpu(device),
     }
 
 
@@ -209,7 +213,19 @@ def gpu_memory_gib(device: str) -> float:
     return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
 
 
-def _gpu() -> dict[str, Any]:
+def _gpu(device: str) -> dict[str, Any]:
+    facts = _first_gpu()
+    if device == "cpu":
+        return facts
+    import torch
+
+    if not torch.cuda.is_available():
+        return facts
+    used = torch.device("cuda" if device == "auto" else device)
+    return facts | {"gpu": torch.cuda.get_device_name(used)}  # CUDA_VISIBLE_DEVICES renumbers them
+
+
+def _first_gpu() -> dict[str, Any]:
     try:
         import pynvml
 

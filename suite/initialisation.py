@@ -5,7 +5,9 @@ Weights are `[fan_in, fan_out]`; `draw_kernel` gives them the shape of a convolu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 import numpy as np
@@ -33,6 +35,22 @@ weights have norm 1; in a kernel, the weights that leave one of its inputs (nnab
 """
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal variable that is cut at +-2."""
+_room: ContextVar[float] = ContextVar("room", default=math.inf)
+"""How many more weights may be drawn."""
+
+
+@contextmanager
+def at_most(num_weights: int) -> Iterator[None]:
+    """Refuse to draw more weights than this, for a network that a file from anywhere describes.
+
+    Raises:
+        ValueError: before the layer that is too large takes memory.
+    """
+    before = _room.set(num_weights)
+    try:
+        yield
+    finally:
+        _room.reset(before)
 
 
 def draw_weight(
@@ -52,7 +70,13 @@ def draw_weight(
         scheme: see `Scheme`.
         gain: factor on orthogonal weights; other schemes ignore it.
         kernel_area: outputs per channel that each input reaches: the area of a kernel.
+
+    Raises:
+        ValueError: if it would be more than `at_most` allows.
     """
+    _room.set(_room.get() - max(fan_in * fan_out, 1))
+    if _room.get() < 0:
+        raise ValueError("layers with more weights than there are")
     if scheme == "orthogonal":
         tall = generator.standard_normal((max(fan_in, fan_out), min(fan_in, fan_out)))
         columns, triangle = np.linalg.qr(tall)

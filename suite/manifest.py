@@ -11,9 +11,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
 
-from suite.files import DAMAGED, open_plain, open_regular, write_atomically
+from suite.files import DAMAGED, open_regular, read_plain, write_atomically
 
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
@@ -21,6 +20,8 @@ POLICY = ("policy.safetensors", "policy.json")
 FILES = (*TABLES, *POLICY, MANIFEST)
 """Files that a run writes beside `run.json`."""
 COVERED = (*TABLES, *POLICY, "run.json")
+LARGEST_MANIFEST = 2**16
+"""Bytes of a manifest that are read; more than a run has files for."""
 LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  policy\.(safetensors|json)\n")
 """Line of a manifest for a file that its folder lacks on purpose."""
 
@@ -85,7 +86,7 @@ def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
 def _read(path: Path) -> bytes:
     """Return the content of a manifest."""
     with open_regular(path) as file:
-        return file.read()
+        return file.read(LARGEST_MANIFEST)
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -93,8 +94,7 @@ def _sums(folder: Path) -> dict[str, str]:
     sums: dict[str, str] = {}
     for name in COVERED:
         try:
-            with open_plain(folder / name) as file:
-                sums[name] = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+            sums[name] = hashlib.sha256(read_plain(folder / name)).hexdigest()
         except FileNotFoundError:
             continue
         except (OSError, *DAMAGED):

@@ -12,6 +12,7 @@ extended (`suite/journal.py`).
 import dataclasses
 import datetime
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -37,7 +38,7 @@ from suite.files import (
     write_json,
 )
 from suite.manifest import FILES, TABLES, write_manifest
-from suite.records import SCHEMA_VERSION
+from suite.records import LARGEST_RECORD, SCHEMA_VERSION
 from suite.settings import UsageError, recorded_settings
 from suite.vector_env import Step
 
@@ -160,6 +161,7 @@ class Recorder:
         self._runs: list[dict[str, Any]] = []
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
         sources = hardware.sources(str(run["agent"]))
+        device = run.get("config", {}).get("device", "cpu")
         for seed in seeds:
             self._runs.append(
                 {
@@ -176,7 +178,7 @@ class Recorder:
                     "sources": sources,
                     "behaviour": behaviour.number_of(str(run["agent"]), sources),
                     "versions": hardware.versions(),
-                    "machine": hardware.machine(),
+                    "machine": hardware.machine(device),
                 }
             )
         self.agent = str(run["agent"])
@@ -352,7 +354,18 @@ class Recorder:
 
         Args:
             clock: the entry `clock` of the checkpoint.
+
+        Raises:
+            LookupError, TypeError, ValueError: if `checkpoint` did not make it.
         """
+        seconds = clock["seconds"]
+        if seconds.keys() != self.clock.seconds.keys():
+            raise ValueError(f"a clock of {', '.join(seconds)}")
+        times = [clock[name] for name in ("wall_seconds", "interval_seconds", "interval_env_steps")]
+        if not all(map(math.isfinite, (*times, *seconds.values()))):
+            raise ValueError("a clock that shows no time")
+        if not all(map(math.isfinite, clock["seconds_before"].values())):
+            raise ValueError("a clock that showed no time")
         now = time.perf_counter()
         self._started = now - clock["wall_seconds"]
         self._interval_start = now - clock["interval_seconds"]
@@ -389,12 +402,15 @@ class Recorder:
         differs = [key for key, value in ours.items() if theirs.get(key) != value]
         if differs:
             return f"its checkpoint has another {', '.join(differs)}"
-        if any(
-            end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in content["ends"]
-        ):
+        ends, files_of = content["ends"], content["files"]
+        json.dumps(ends, allow_nan=False)
+        if any(end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in ends):
             raise ValueError("a seed has an impossible status")
+        for rows in (ends, files_of):
+            if not isinstance(rows, list) or len(rows) != len(self.seed_directories):
+                raise ValueError("not one entry for each seed")
         extents = {self.checkpoint_directory / ACTIONS: content["actions"]}
-        for i, files in enumerate(content["files"]):
+        for i, files in enumerate(files_of):
             folder = self.seed_directories[i]
             if self.statuses[i] != "finished":
                 extents |= {folder / name: files[name] for name in TABLES if name in files}
@@ -479,12 +495,12 @@ class Recorder:
             raise UsageError(f"{folder} was started again by another process, which continues it")
 
 
-def status_of(alone: Any, directory: Path) -> Status | None:
-    """Return the status of a configuration's only seed; None if it has not ended so configured."""
-    record = _read_record(directory / f"seed-{alone.seeds[0]}")
-    config = json.loads(json.dumps(dataclasses.asdict(alone)))
+def status_of(config: Any, directory: Path, seed: int) -> Status | None:
+    """Return the status of a configuration's seed; None if it has not ended so configured."""
+    record = _read_record(directory / f"seed-{seed}")
+    ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
-    same = isinstance(settings, dict) and recorded_settings(type(alone), settings) == config
+    same = isinstance(settings, dict) and recorded_settings(type(config), settings) == ours
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None
 
@@ -522,7 +538,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
         UsageError: if it cannot be read.
     """
     try:
-        record = read_json(folder / "run.json")
+        record = read_json(folder / "run.json", LARGEST_RECORD)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     except OSError as error:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from suite.files import open_regular, read_json
+from suite.files import LARGEST_TABLE, read_json, read_whole
 from suite.manifest import MANIFEST, damage
 from suite.tasks import SUITES, tasks_in
 
@@ -21,6 +21,8 @@ STATUSES = ("running", "finished", "diverged", "failed")
 ENDED = ("finished", "diverged")
 TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
 """Entries that a record must have in this type, if it has them."""
+LARGEST_RECORD = 2**18
+"""Bytes of a `run.json` that are read: 256 KiB; one of one seed has 10 KB."""
 MOST_STEPS = 2**53
 """No run is longer; whole numbers up to this are exact in every table."""
 _FIRST = (
@@ -63,12 +65,20 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def twin_of(folder: Path, others: Iterable[Path]) -> Path | None:
-    """Return the folder with the same updates as a finished run's, row by row; None without one.
+    """Return the first of other runs' folders that has the same updates; None without one."""
+    return twins((*others, folder)).get(folder)
 
-    Two seeds never give the same losses, so one of the two is a copy.
+
+def twins(folders: Iterable[Path]) -> dict[Path, Path]:
+    """Return, for each run's folder that has the updates of one before it, row by row, the first.
+
+    Two seeds never give the same losses, so all but one of them are copies.
     """
-    ours = _rows(folder)
-    return next((other for other in others if ours and _rows(other) == ours), None)
+    firsts: dict[str, Path] = {}
+    found = {
+        folder: firsts.setdefault(rows, folder) for folder in folders if (rows := _rows(folder))
+    }
+    return {folder: first for folder, first in found.items() if folder != first}
 
 
 def seed_of(folder: Path) -> int | None:
@@ -79,7 +89,7 @@ def seed_of(folder: Path) -> int | None:
 
 def _read(directory: Path) -> dict[str, Any] | None:
     try:
-        record = read_json(directory / "run.json")
+        record = read_json(directory / "run.json", LARGEST_RECORD)
         json.dumps(record, ensure_ascii=False).encode()  # refuses half a surrogate pair
     except (OSError, ValueError, RecursionError):
         return None
@@ -158,12 +168,11 @@ def _rows(folder: Path) -> str:
     try:
         facts = path.stat()
         return _checksum(path, facts.st_mtime_ns, facts.st_size)
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 
 @lru_cache(maxsize=4096)
 def _checksum(path: Path, *_stamp: int) -> str:
-    with open_regular(path) as file:
-        content = file.read()
+    content = read_whole(path, LARGEST_TABLE)
     return hashlib.sha256(content).hexdigest() if content.count(b"\n") > 1 else ""

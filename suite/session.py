@@ -19,7 +19,7 @@ from suite.hardware import find_device, use_threads
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, has_passed, refuse_finished, status_of
 from suite.recurrence import Memory
-from suite.settings import Preset
+from suite.settings import Preset, UsageError
 from suite.vector_env import VectorEnv
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -139,7 +139,18 @@ def train_together(
     """
     agent = Path(file).stem
     config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
-    return _train(config, Recorder.for_command(agent, config, options), train)
+    ends: list[str | None] = []
+    try:
+        recorder = Recorder.for_command(agent, config, options)
+    except UsageError:
+        # If this command was killed as its seeds ended, and their checkpoint fits no more.
+        ends = [status_of(config, options.out, seed) for seed in config.seeds]
+        left = tuple(seed for seed, end in zip(config.seeds, ends, strict=True) if end is None)
+        if len(left) in (0, len(ends)):
+            raise
+        config = replace(config, seeds=left)
+        recorder = Recorder.for_command(agent, config, options)
+    return max(2 if "diverged" in ends else 0, _train(config, recorder, train))
 
 
 def train_in_turn(
@@ -153,7 +164,7 @@ def train_in_turn(
     config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
     each = [replace(config, seeds=(seed,)) for seed in config.seeds]
     # If this command was killed, some seeds have ended: continue with the others.
-    ends = [status_of(alone, options.out) for alone in each]
+    ends = [status_of(alone, options.out, alone.seeds[0]) for alone in each]
     left = [alone for alone, end in zip(each, ends, strict=True) if end is None] or each
     for alone in left:
         refuse_finished(options.out / f"seed-{alone.seeds[0]}", alone.env_steps)

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from suite.files import open_regular, read_json, write_atomically
+from suite.files import LARGEST_TENSORS, read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
 DESCRIPTION = "checkpoint.json"
@@ -139,6 +139,8 @@ def _unpack_items(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
     """Restore a list, tuple or deque; if `into` has the same length, restore its items in place."""
     trees = tree if isinstance(tree, list) else tree["tuple"]
     old = into if into is not None and len(into) == len(trees) else [None] * len(trees)
+    if old is not into and any(isinstance(item, np.random.Generator) for item in into or ()):
+        raise ValueError(f"{len(trees)} generators, which is another number")
     items = [unpack(item, tensors, known) for item, known in zip(trees, old, strict=True)]
     if isinstance(tree, dict):
         return tuple(items)
@@ -207,8 +209,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
         content = description["content"]
         if _sum_of(content) != description["sha256"]:
             raise ValueError(f"{DESCRIPTION} was changed")
-        with open_regular(folder / _tensors_name(content)) as file:
-            weights = file.read()
+        weights = read_whole(folder / _tensors_name(content), LARGEST_TENSORS)
         if hashlib.sha256(weights).hexdigest() != content["tensors"]:
             raise ValueError("its tensors were changed")
         return Snapshot(content, safetensors.torch.load(weights))

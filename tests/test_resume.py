@@ -275,6 +275,36 @@ def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_seeds_killed_as_they_ended_go_on_under_another_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has finished and stays; the other's checkpoint fits no more, so it is trained alone."""
+    command = ["--task=Pendulum-v1", "--device=cpu", "--seeds", "1", "2", f"--out={tmp_path}"]
+    command += ["--env-steps=60", "--learning-starts=40", "--batch-size=8", "--hidden-sizes=8"]
+    command += ["--evaluation-episodes=1"]
+    end = Recorder._end
+
+    def killed(recorder: Recorder, i: int, status: Any, error: str | None) -> None:
+        if i == 1:
+            raise SystemExit("killed")
+        end(recorder, i, status, error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "_end", killed)
+        with pytest.raises(SystemExit, match="killed"):
+            sac.main(command)
+    finished = tmp_path / "seed-1"
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    monkeypatch.setattr("suite.hardware.versions", lambda: {"torch": "3.0"})
+    assert sac.main(command) == 0
+    assert before == {path: path.read_bytes() for path in before}
+    record = json.loads((tmp_path / "seed-2" / "run.json").read_text())
+    assert (record["status"], record["versions"]) == ("finished", {"torch": "3.0"})
+    with pytest.raises(UsageError, match="holds a finished run"):
+        sac.main(command)
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """Without its checkpoint, with other settings or in other company it would be another run."""
     command = ["--task=CartPole-v1", "--device=cpu", "--evaluation-rule=training"]
@@ -328,7 +358,7 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
     times = [len(json.loads(record.read_text())["resumed_at"]) for record in records]
     assert times == [0, 1, 0]
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
-    with pytest.raises(UsageError, match="seed-1 holds a finished run"):
+    with pytest.raises(UsageError, match="holds a finished run"):
         a2c.main(command)
 
 

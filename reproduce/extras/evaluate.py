@@ -42,6 +42,7 @@ def evaluate_run(
         raise UsageError(f"--seed must be at least 0, not {seed}")
     policy, record = agents.load_policy(run), read_record(run)
     task = policy.task
+    _check_spaces(run, policy, VectorEnv(task, environment_seeds([seed], 1, "evaluate", 0)))
     if record and record["status"] == "damaged":
         raise UsageError(f"{run} {record['error']}")
     if sampled is None:
@@ -93,6 +94,7 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
     policy = agents.load_policy(run)
     task = policy.task
     env = VectorEnv(task, environment_seeds([seed], 1, "evaluate", 0), render=True)
+    _check_spaces(run, policy, env)
     obs, frames, over = env.reset(), [], False
     rewards = starts = None
     while not over:
@@ -107,3 +109,11 @@ def film_run(run: Path, video: Path, *, seed: int = 0, frames_per_second: int = 
         imageio.imwrite(video, np.stack(frames), **rate)
     except (OSError, ValueError) as error:
         raise UsageError(f"--video: cannot write {video}: {error}") from None
+
+
+def _check_spaces(run: Path, policy: Any, env: VectorEnv) -> None:
+    if not policy.fits(env.spaces):
+        raise UsageError(
+            f"unreadable policy in {run}: its observations or actions are not those of "
+            f"{policy.task.name}"
+        )

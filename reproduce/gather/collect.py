@@ -1,7 +1,8 @@
 """Gather the records of runs into tidy tables, one observation per row."""
 
+import errno
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import pandas as pd
 
 from reproduce.plan.grid import Plan, Run
 from reproduce.run.log import plain
-from suite.files import DAMAGED, open_plain
+from suite.files import DAMAGED, read_plain
 from suite.manifest import stamp
 from suite.recorder import EPISODE_COLUMNS
 from suite.records import MOST_STEPS, read_record
@@ -22,6 +23,8 @@ from suite.tasks import find_task
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
+Runs = Sequence[Run] | None
+"""What `runs_of` returned for a plan, which takes long; None: it is called."""
 COUNTS = ("env_steps", "num_updates", "episode_length")
 """Columns of whole numbers, not below 0."""
 SHARES = ("environment_share", "acting_share", "learning_share")
@@ -45,9 +48,10 @@ def read_table(path: Path) -> pd.DataFrame:
         UsageError: if the file is not a table of numbers with the columns that it should have.
     """
     try:
-        with open_plain(path) as file:
-            content = file.read()
-    except OSError:
+        content = read_plain(path)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(f"unreadable {path}: {error.strerror}") from None
         return pd.DataFrame()
     except DAMAGED as error:
         raise UsageError(f"unreadable {path}.xz: {error}") from None
@@ -82,7 +86,7 @@ def _defect(directory: Path, stamps: tuple[object, ...]) -> str:
     return ""
 
 
-def _runs(plan: Plan) -> list[Run]:
+def runs_of(plan: Plan) -> list[Run]:
     """Return the plan's runs; those whose tables cannot be used are damaged, whatever they say."""
     runs = []
     for run in plan.runs():
@@ -171,10 +175,10 @@ def throughput(directory: Path) -> dict[str, float] | None:
     }
 
 
-def collect_curves(plan: Plan) -> pd.DataFrame:
+def collect_curves(plan: Plan, runs: Runs = None) -> pd.DataFrame:
     """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs so far."""
     frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return"])]
-    for run in _readable(plan):
+    for run in _readable(plan, runs):
         frame = curve(run.directory, plan.rule, run.env_steps)
         frame.insert(0, "task", run.task)
         frame.insert(1, "seed", run.seed)
@@ -184,7 +188,7 @@ def collect_curves(plan: Plan) -> pd.DataFrame:
 
 
 def collect_scores(
-    plan: Plan, random_scores: Mapping[str, float] = MappingProxyType({})
+    plan: Plan, random_scores: Mapping[str, float] = MappingProxyType({}), runs: Runs = None
 ) -> pd.DataFrame:
     """Return task, seed, env_steps, score, rule of every run that has ended and has a score.
 
@@ -194,6 +198,7 @@ def collect_scores(
     Args:
         plan: the planned runs.
         random_scores: of a random policy, by task; diverged runs of other tasks are left out.
+        runs: see `Runs`.
     """
     nan = float("nan")
     rows = [
@@ -203,7 +208,7 @@ def collect_scores(
             if run.status == "finished"
             else random_scores.get(run.task, nan),
         )
-        for run in _runs(plan)
+        for run in _present(plan, runs)
         if run.has_ended
     ]
     table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"])
@@ -220,6 +225,7 @@ def collect_areas(
     curves: pd.DataFrame,
     reference_curves: pd.DataFrame,
     random_scores: Mapping[str, float],
+    runs: Runs = None,
 ) -> pd.DataFrame:
     """Return the mean height of the curves, ours and the reference's, by task.
 
@@ -231,11 +237,12 @@ def collect_areas(
         curves: table from `collect_curves`.
         reference_curves: those drawn beside ours; only the judge's count.
         random_scores: of a random policy, by task.
+        runs: see `Runs`.
 
     Returns:
         One row per task, as index, with `AREA_COLUMNS`; NaN where data are missing.
     """
-    ended = [run for run in _runs(plan) if run.has_ended]
+    ended = [run for run in _present(plan, runs) if run.has_ended]
     rows = {}
     for task in plan.tasks:
         of_task = curves[curves.task == task]
@@ -257,14 +264,14 @@ def collect_areas(
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(AREA_COLUMNS), dtype=float)
 
 
-def collect_throughput(plan: Plan) -> pd.DataFrame:
+def collect_throughput(plan: Plan, runs: Runs = None) -> pd.DataFrame:
     """Return `throughput.csv`: speed and shares of time per run, warm-up excluded.
 
     `env_steps` are decisions; `env_frames_per_second` counts the simulator's frames, which are
     frame skip times as many.
     """
     rows = []
-    for run in _readable(plan):
+    for run in _readable(plan, runs):
         speed = throughput(run.directory)
         if speed:
             frame_skip = find_task(run.task, plan.protocol).frame_skip
@@ -278,7 +285,9 @@ def collect_throughput(plan: Plan) -> pd.DataFrame:
     return table.astype({"seed": int, "env_steps": int, "num_updates": int})
 
 
-def collect_runs(plan: Plan, failures: Failures = MappingProxyType({})) -> pd.DataFrame:
+def collect_runs(
+    plan: Plan, failures: Failures = MappingProxyType({}), runs: Runs = None
+) -> pd.DataFrame:
     """Return `runs.csv`: one row per planned run, whatever its status.
 
     A damaged run, and a finished one without a score, count as failed; `error` says why.
@@ -286,8 +295,9 @@ def collect_runs(plan: Plan, failures: Failures = MappingProxyType({})) -> pd.Da
     Args:
         plan: the planned runs.
         failures: errors that the launcher knows; on a full disk a run cannot record its own.
+        runs: see `Runs`.
     """
-    runs = _runs(plan)
+    runs = _present(plan, runs)
     rows = [_describe(run) for run in runs]
     for run, row in zip(runs, rows, strict=True):
         if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
@@ -309,9 +319,13 @@ def first_record(plan: Plan) -> Mapping[str, Any]:
     return next((record for record in records if record), {})
 
 
-def _readable(plan: Plan) -> list[Run]:
+def _present(plan: Plan, runs: Runs) -> Sequence[Run]:
+    return runs_of(plan) if runs is None else runs
+
+
+def _readable(plan: Plan, runs: Runs) -> list[Run]:
     """Return the runs whose files are undamaged, and not of code that was not verified."""
-    return [run for run in _runs(plan) if run.status not in ("damaged", "unverified")]
+    return [run for run in _present(plan, runs) if run.status not in ("damaged", "unverified")]
 
 
 def _describe(run: Run) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def _obstacle(plan: Plan, run: Run, record: dict[str, Any]) -> str:
         return ""  # the node's processor is not known yet
     for name in ("cpu", "gpu", "gpu_driver"):
         there = record.get("machine", {}).get(name)
-        if there != machine()[name]:
-            return f"its {name} was {there}, not {machine()[name]}"
+        if there != machine(plan.device)[name]:
+            return f"its {name} was {there}, not {machine(plan.device)[name]}"
     changed = [
         name for name, there in record.get("versions", {}).items() if versions().get(name) != there
     ]

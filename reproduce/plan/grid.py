@@ -1,6 +1,7 @@
 """What to run: the grid of tasks and seeds, where each run goes, and which are already finished."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import math
@@ -23,7 +24,7 @@ from suite.behaviour import code_name
 from suite.command_line import printable
 from suite.files import CHECKPOINT, write_json
 from suite.hardware import gpu_memory_gib, machine, sources
-from suite.records import ENDED, read_record, seed_of, twin_of
+from suite.records import ENDED, read_record, seed_of, twins
 from suite.settings import (
     Preset,
     UsageError,
@@ -106,6 +107,8 @@ class Plan:
     config: Any
     """The agent's configuration, all but task, seeds and steps."""
     preset: Preset[Any]
+    checkpoint_minutes: float | None = None
+    """Time between two checkpoints of a run; None: the agents' own."""
     drop_checkpoints: bool = False
     """Whether finished runs lose their checkpoint, so that they cannot be extended."""
     cluster: Cluster | None = None
@@ -131,6 +134,13 @@ class Plan:
     def title(self) -> str:
         """Return what is run, in words."""
         return f"{self.agent} on {self.suite}, settings of {self.source}"
+
+    @property
+    def name_of_settings(self) -> str:
+        """Return a name that plans share if they learn alike, whatever tasks, seeds and steps."""
+        values = dataclasses.asdict(self.config)
+        kept = {key: value for key, value in values.items() if key not in NOT_SETTINGS}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -159,13 +169,12 @@ class Plan:
         Raises:
             UsageError: if a finished run was made with other settings.
         """
-        runs = [
-            self.run(task, seed)
-            for task in self.env_steps
-            for seed in self.seeds[: self.num_seeds[task]]
-        ]
+        runs: list[Run] = []
         for task in self.env_steps:
-            self._refuse_pooling([run for run in runs if run.task == task])
+            copies = self._twins(task)
+            of_task = [self._run(task, n, copies) for n in self.seeds[: self.num_seeds[task]]]
+            self._refuse_pooling(of_task)
+            runs += of_task
         return runs
 
     def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
@@ -331,6 +340,8 @@ class Plan:
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
         words += ["--accept-older-code"] if self.accept_older_code else []
+        if self.checkpoint_minutes is not None:
+            words += ["--checkpoint-minutes", str(self.checkpoint_minutes)]
         words += ["--drop-checkpoints"] if self.drop_checkpoints else []
         if self.device != choose_device("auto", self.cluster):
             words += ["--device", self.device]
@@ -362,6 +373,9 @@ class Plan:
         Raises:
             UsageError: if it is finished and was made with other settings.
         """
+        return self._run(task, seed, self._twins(task))
+
+    def _run(self, task: str, seed: int, copies: Mapping[Path, Path]) -> Run:
         env_steps = self.env_steps[task]
         here = self.directory / task / f"seed-{seed}"
         remark = ""
@@ -379,7 +393,7 @@ class Plan:
                 )
             if differs or record["config"]["env_steps"] < env_steps:
                 continue
-            run = self._ended(task, seed, place, record)
+            run = self._ended(task, seed, place, record, copies)
             if run.has_ended or place == here:
                 return run
             remark = run.remark
@@ -388,12 +402,24 @@ class Plan:
         status = "planned" if status == "finished" else status
         return Run(task, seed, env_steps, here, status, remark)
 
-    def _ended(self, task: str, seed: int, place: Path, record: Mapping[str, Any]) -> Run:
+    def _twins(self, task: str) -> dict[Path, Path]:
+        """Return the task's folders that have the updates of a smaller seed's, and that seed's."""
+        paths = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
+        seeds = {path: seed for path in sorted(paths) if (seed := seed_of(path)) is not None}
+        copies = twins(sorted(seeds, key=lambda path: seeds[path]))
+        return {copy: first for copy, first in copies.items() if seeds[first] < seeds[copy]}
+
+    def _ended(
+        self,
+        task: str,
+        seed: int,
+        place: Path,
+        record: Mapping[str, Any],
+        copies: Mapping[Path, Path],
+    ) -> Run:
         """Return a run that has ended, `damaged` or `unverified` if it does not count."""
         run = Run(task, seed, self.env_steps[task], place, record["status"])
-        others = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
-        earlier = [path for path in sorted(others) if seed_of(path) in range(seed)]
-        twin = twin_of(place, earlier) if run.status == "finished" else None
+        twin = copies.get(place) if run.status == "finished" else None
         if twin is not None:
             return replace(run, status="damaged", remark=f"has the updates of {twin}, row by row")
         code = code_that_made(self.agent, self.sources, place, record)
@@ -437,13 +463,14 @@ class Plan:
         )
 
     def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
-        first = runs[0]
+        first, minutes = runs[0], self.checkpoint_minutes
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
             *("--suite", self.suite, "--like", self.source, "--task", first.task),
             *("--seeds", *(str(run.seed) for run in runs)),
             *("--env-steps", str(first.env_steps), "--device", self.device),
             *("--out", str(first.directory.parent)),
+            *(() if minutes is None else ("--checkpoint-minutes", str(minutes))),
             *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
             *flags_of(self.config, self.settings),
         )

@@ -25,6 +25,9 @@ ours at every look, and our spread half, the same or twice the reference's.
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
 
+MOST_SEEDS = 10_000
+"""Largest number of seeds of a plan."""
+
 SCHEDULE = (5, 10, 20)
 """Numbers of seeds of a plan that is judged several times; a smaller maximum cuts it short."""
 
@@ -99,13 +102,27 @@ def declare(
     return looks
 
 
+def refuse_many(num_seeds: int, where: str) -> None:
+    """Refuse a plan that would take minutes to make.
+
+    Args:
+        num_seeds: its number of seeds.
+        where: the flag or the file that says so.
+
+    Raises:
+        UsageError: naming the limit.
+    """
+    if num_seeds > MOST_SEEDS:
+        raise UsageError(f"{where}: a plan has at most {MOST_SEEDS:,} seeds, not {num_seeds:,}")
+
+
 def read_declared(path: Path) -> Declared:
     """Return the looks that a folder's `plan.json` declares; empty without that file.
 
     A plan of an older version declares one look at its seeds.
 
     Raises:
-        UsageError: if it cannot be read as a plan.
+        UsageError: if it cannot be read as a plan, or one of too many seeds.
     """
     try:
         saved = read_json(path)
@@ -114,9 +131,11 @@ def read_declared(path: Path) -> Declared:
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
     try:
-        return from_json(saved)
+        declared = from_json(saved)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"unreadable {path}: not the plan of a grid of runs") from None
+    refuse_many(max((len(looks.seeds) for looks in declared.values()), default=0), str(path))
+    return declared
 
 
 def to_json(declared: Declared) -> list[dict[str, Any]]:

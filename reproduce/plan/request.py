@@ -15,7 +15,7 @@ from reproduce.plan.grid import (
     folder_of,
     presets_of,
 )
-from reproduce.plan.looks import declare, read_declared
+from reproduce.plan.looks import declare, read_declared, refuse_many
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from suite.command_line import override
 from suite.files import check_inside, read_json
@@ -48,6 +48,7 @@ def make_plan(
     settings: Sequence[str] = (),
     published: bool = True,
     accept_older_code: bool = False,
+    checkpoint_minutes: float | None = None,
     drop_checkpoints: bool = False,
     cluster: Cluster | None = None,
 ) -> Plan:
@@ -70,6 +71,7 @@ def make_plan(
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.
         accept_older_code: count finished runs of code that was not verified.
+        checkpoint_minutes: time between two checkpoints; default: the agents' own.
         drop_checkpoints: let finished runs lose their checkpoint.
         cluster: where it runs; default: on this machine.
 
@@ -83,6 +85,10 @@ def make_plan(
             raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest(name, allowed)}")
     if budget not in BUDGETS:
         raise UsageError(f"--budget: unknown budget {budget!r}{nearest(budget, BUDGETS)}")
+    if seeds is None:
+        refuse_many(num_seeds or 1, "--num-seeds")
+    else:
+        refuse_many(len(seeds), "--seeds")
     for seed in seeds or ():
         if not 0 <= seed < 2**31:
             raise UsageError(f"--seeds: {seed} is outside 0..2147483647")
@@ -122,6 +128,7 @@ def make_plan(
         accept_older_code=accept_older_code,
         config=config,
         preset=preset,
+        checkpoint_minutes=checkpoint_minutes,
         drop_checkpoints=drop_checkpoints,
         cluster=cluster,
     )
@@ -151,6 +158,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
         raise UsageError(f"unreadable {path}: {error}") from None
     if not _is_plan(saved):
         raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
+    refuse_many(len(saved["seeds"]), f"unreadable {path}")
     plan = make_plan(
         agent,
         suite,

@@ -7,6 +7,8 @@ in the terminal, and figures are embedded as images, in which scripts cannot run
 """
 
 import base64
+import contextlib
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,11 +22,17 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from suite.files import write_atomically
+from suite.files import read_json, read_whole, write_atomically
+from suite.settings import UsageError
 
 MISSING = "\N{EM DASH}"
 LARGEST_INLINE_SVG = 3_000_000
 """Bytes above which the page shows the PNG of a figure instead, so that it still opens quickly."""
+LARGEST_FIGURE = 2**25
+"""Bytes of a figure that the page shows: 32 MiB."""
+
+LARGEST_INPUT = 2**28
+"""Bytes of one table that the page reads: 256 MiB."""
 
 FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""
@@ -92,13 +100,20 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
     Returns:
         The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
         cell counts as missing, so a task may be called `NA`.
+
+    Raises:
+        UsageError: If the file is larger than `LARGEST_INPUT`, or none.
     """
     columns = list(COLUMNS[name])
     path = directory / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame(columns=pd.Index(columns))
     text: Any = {name: str for name in columns if name in TEXT_COLUMNS}
-    table = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])
+    try:
+        content = read_whole(path, LARGEST_INPUT)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+    table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
     return table.reindex(columns=columns)
 
 
@@ -411,7 +426,10 @@ def write_page(directory: Path) -> Path:
 
 
 def _read_report(directory: Path) -> dict[str, Any]:
-    report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
+    try:
+        report = read_json(directory / "report.json")
+    except ValueError as error:
+        raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
     names = ("agent", "suite", "source", "judged_by", "budget", "last_run_ended_at")
     text = dict.fromkeys(names, "")
     tables = {name: {} for name in ("env_steps", "config", "versions", "hardware")}
@@ -469,10 +487,14 @@ def _run_folder(directory: Path, run: Mapping[str, Any]) -> str:
 
 
 def _embedded(directory: Path, name: str) -> str:
-    """Return a figure as a data URI, the SVG if it is small or alone; "" without a figure."""
+    """Return a figure as a data URI, the SVG if it is small or alone; "" without a figure.
+
+    One that is too large for a page is left out; the page still links to its file.
+    """
     svg, png = directory / f"{name}.svg", directory / f"{name}.png"
-    if svg.exists() and (svg.stat().st_size <= LARGEST_INLINE_SVG or not png.exists()):
-        return f"data:image/svg+xml;base64,{base64.b64encode(svg.read_bytes()).decode()}"
-    if png.exists():
-        return f"data:image/png;base64,{base64.b64encode(png.read_bytes()).decode()}"
+    largest = LARGEST_INLINE_SVG if png.exists() else LARGEST_FIGURE
+    for path, kind, most in ((svg, "svg+xml", largest), (png, "png", LARGEST_FIGURE)):
+        with contextlib.suppress(OSError, ValueError):
+            content = base64.b64encode(read_whole(path, most)).decode()
+            return f"data:image/{kind};base64,{content}"
     return ""

@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from reproduce.run.processes import machine, start_time
 from suite.files import open_regular, read_json, remove_torn, to_json, write_atomically
+from suite.settings import UsageError
 
 HEARTBEAT_SECONDS = 15.0
 LOCK = ".lock"
@@ -28,11 +29,13 @@ class Leases:
 
     Args:
         directory: the plan's; its lock serves every run below it.
+        settings: a name of the settings of this harness's runs; empty: any others go beside them.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         remove_torn(directory, TORN_SECONDS)
+        self._directory, self._settings = directory, settings
         self._lock = FileLock(directory / LOCK)
         self._ours: dict[Path, int] = {}  # an open file, so that no other's lease is ever touched
         self._seen: dict[Path, tuple[tuple[int, int], float]] = {}
@@ -43,6 +46,7 @@ class Leases:
 
         Raises:
             OSError: if writing fails.
+            UsageError: if a harness with other settings is at work below the plan's folder.
         """
         lease = _lease(run)
         if self._is_held(lease):
@@ -51,8 +55,10 @@ class Leases:
         with self._lock:
             if self._is_held(lease):  # another harness was faster
                 return False
+            self.refuse_rivals()
             holder = {"host": platform.node(), "pid": os.getpid(), "machine": machine()}
             holder |= {"process_started": start_time(os.getpid()), "claimed_at": time.time()}
+            holder |= {"settings": self._settings}
             write_atomically(lease, to_json(holder))
             try:
                 self._ours[run] = os.open(lease, os.O_RDWR)
@@ -85,6 +91,21 @@ class Leases:
                 if self._is_ours(run):
                     _lease(run).unlink()
         os.close(self._ours.pop(run))
+
+    def refuse_rivals(self) -> None:
+        """Refuse to work beside a harness whose runs are of other settings, finished or not.
+
+        Raises:
+            UsageError: naming it.
+        """
+        for lease in self._directory.glob("*/seed-*.lease"):
+            theirs = _read(lease).get("settings", "")
+            if self._settings and theirs and theirs != self._settings and self._is_held(lease):
+                raise UsageError(
+                    f"a harness with other settings ({self.holder(lease.with_suffix(''))}) runs "
+                    f"{lease.with_suffix('')}: start beside it with --fresh, or choose another "
+                    "--runs-dir"
+                )
 
     def holder(self, run: Path) -> str:
         """Return the holder of a run's lease in words: `host, process 123`."""

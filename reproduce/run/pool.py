@@ -92,7 +92,7 @@ class Pool:
         self.board = Board(plan.workers * self._seeds_per_group, rows)
         self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
         self._workers: list[Worker] = []
-        self._leases = Leases(plan.directory)
+        self._leases = Leases(plan.directory, plan.name_of_settings)
         self._sources = plan.code()
         self._before = {run.directory: _stamp(run.directory) for run in runs}
         self._retried: set[tuple[str, int]] = set()

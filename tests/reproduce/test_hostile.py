@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ import agents
 from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
+from reproduce.extras import evaluate as evaluating
+from reproduce.extras.evaluate import evaluate_run
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
 from reproduce.pipeline import make_report
@@ -33,10 +36,12 @@ from reproduce.plan.request import load_plan, make_plan
 from reproduce.report import plot
 from suite.command_line import run_main
 from suite.files import check_name
+from suite.randomness import environment_seeds
 from suite.records import read_record
 from suite.settings import UsageError
 from suite.snapshot import Snapshot, read_snapshot, write_snapshot
 from suite.tasks import SUITES, tasks_in
+from suite.vector_env import VectorEnv
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -296,6 +301,30 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     check()
 
 
+def test_a_plan_of_too_many_seeds_is_refused_at_once(
+    tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a line that names the limit, whether a flag or a file asks for them."""
+    most = "a plan has at most 10,000 seeds, not 300,000\n"
+    words = ["sac", "classic", "--tasks", TASK, "--runs-dir", str(tmp_path)]
+    assert (
+        refused([*words, "--num-seeds", "300000"], deeds, capsys) == f"error: --num-seeds: {most}"
+    )
+    plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
+    plan.directory.mkdir(parents=True)
+    plan.save()
+    path = plan.directory / "plan.json"
+    seeds = list(range(300_000))
+    many = {"seeds": seeds, "num_seeds": {TASK: len(seeds)}}
+    looks = [{"task": TASK, "env_steps": 1, "seeds": seeds, "looks": [len(seeds)]}]
+    for changed, command in (
+        ({"looks": looks}, words),
+        (many | {"looks": []}, ["report", "sac", "classic", *words[-2:]]),
+    ):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+        assert refused(command, deeds, capsys).endswith(f"{path}: {most}")
+
+
 @pytest.mark.parametrize("times", [30, pytest.param(500, marks=slow)])
 def test_a_record_that_was_tampered_with_is_no_record_or_harmless(
     times: int, tmp_path: Path, record_run: RecordRun
@@ -318,6 +347,85 @@ def test_a_record_that_was_tampered_with_is_no_record_or_harmless(
         assert statuses[0] in STATUSES
 
     check()
+
+
+POLICIES = {
+    "a2c": "a2c-classic/rl_zoo/CartPole-v1",
+    "acer": "acer-classic/tuned/CartPole-v1",
+    "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
+    "impala": "impala-classic/tuned/CartPole-v1",
+    "sac": "sac-mujoco/paper/HalfCheetah-v4",
+}
+HUGE = [[60_000, 60_000], 60_000, [2**40], [3] * 30_000, [8, 2**31]]
+SPOILS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda tensor: torch.full_like(tensor, torch.nan),
+    lambda tensor: tensor.flatten(),
+    lambda tensor: tensor.transpose(0, -1).contiguous(),
+    lambda tensor: tensor[..., :0].contiguous(),
+    lambda tensor: tensor.double(),
+    lambda tensor: tensor.to(torch.float8_e4m3fn),
+    lambda tensor: tensor > 0,
+    lambda tensor: tensor.to(torch.complex64),
+    lambda tensor: torch.full_like(tensor, 3e38),
+]
+"""Ways to spoil a tensor."""
+WEIGHTS_FILE = "policy.safetensors"
+
+
+@pytest.mark.parametrize("agent", POLICIES)
+@pytest.mark.parametrize("times", [8, pytest.param(300, marks=slow)])
+def test_a_policy_that_was_tampered_with_is_refused_or_acts(
+    agent: str, times: int, tmp_path: Path
+) -> None:
+    """Whatever its description or its weights say: one line, or actions; never gigabytes."""
+    folder = ROOT / "results" / "published" / POLICIES[agent] / "seed-1"
+    description = json.loads((folder / "policy.json").read_text())
+    weights = safetensors.torch.load_file(folder / "policy.safetensors")
+    keys, names_of = sorted(description.keys() - {"agent"}), sorted(weights)
+
+    def tried() -> str:
+        try:
+            evaluate_run(tmp_path, episodes=1)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    @examples(times)
+    @example("hidden_sizes", [60_000, 60_000], 0, None)
+    @example("obs_shape", [2**40], 0, None)
+    @example("hidden_sizes", [1] * 30_000, 0, None)
+    @example("hidden_sizes", "60000", 0, None)
+    @example("hidden_sizes", [64.5, 64], 0, None)
+    @example("low", [-1.0] * 30_000, 0, None)
+    @given(
+        st.sampled_from(keys),
+        anything | st.sampled_from(HUGE),
+        st.integers(0, len(names_of) - 1),
+        st.none() | st.sampled_from(SPOILS),
+    )
+    def check(key: str, value: Any, place: int, spoil: Any) -> None:
+        changed = {} if spoil is None else {names_of[place]: spoil(weights[names_of[place]])}
+        told = description | ({key: value} if spoil is None else {})
+        (tmp_path / "policy.json").write_text(json.dumps(told))
+        safetensors.torch.save_file({**weights, **changed}, tmp_path / WEIGHTS_FILE)
+        said = tried()
+        assert len(said) < 1000
+        assert len(said.splitlines()) < 2
+
+    with pytest.MonkeyPatch.context() as patch:  # one step is enough to see it act
+        patch.setattr(evaluating, "evaluate", one_step)
+        check()
+        (tmp_path / "policy.json").write_text(json.dumps(description))
+        for name, tensor in weights.items():
+            for wrong in (torch.full_like(tensor, torch.nan), tensor[..., :0].contiguous()):
+                safetensors.torch.save_file(weights | {name: wrong}, tmp_path / WEIGHTS_FILE)
+                assert tried(), name
+
+
+def one_step(task: Any, act: Any, seeds: Any, *_: Any, **options: Any) -> Any:
+    """Play one step in place of an episode."""
+    env = VectorEnv(task, environment_seeds(seeds, 1, "test"))
+    return env.step(act(env.reset())).rewards
 
 
 CELLS = ["x", "", "nan", "inf", "-1", "1e400", "1" + "0" * 30, "0.5", '"', "1,1", "\0", "True", "é"]

@@ -1,7 +1,9 @@
 """Names that become paths, and writes that cannot be torn."""
 
 import json
+import lzma
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from suite.files import (
     open_inside,
     open_plain,
     read_json,
+    read_plain,
     write_atomically,
     write_json,
 )
@@ -127,6 +130,26 @@ def test_what_might_never_end_is_not_read(
     if kind not in ("long", "deep"):
         with pytest.raises(OSError, match="regular file"):
             open_plain(path)
+
+
+@pytest.mark.parametrize("name", ["updates.csv", "updates.csv.xz"])
+def test_a_table_is_read_to_its_limit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was packed small: no more of it comes into memory."""
+    monkeypatch.setattr(files, "LARGEST_TABLE", 10**6)
+    for size in (10**6, 10**6 + 1, 10**8):
+        content = bytes(size)
+        (tmp_path / name).write_bytes(lzma.compress(content) if name.endswith("xz") else content)
+        del content
+        tracemalloc.start()
+        if size == 10**6:
+            assert read_plain(tmp_path / "updates.csv") == bytes(size)
+        else:
+            with pytest.raises(OSError, match="More than"):
+                read_plain(tmp_path / "updates.csv")
+        assert tracemalloc.get_traced_memory()[1] < 3 * 10**7
+        tracemalloc.stop()
 
 
 def test_the_old_content_stays_until_the_new_is_on_disk(

@@ -69,6 +69,20 @@ def test_the_machine_is_described() -> None:
     assert machine["memory_gib"] is None or machine["memory_gib"] > 0.1
 
 
+@pytest.mark.parametrize(
+    ("device", "name"), [("auto", "GPU 0"), ("cuda", "GPU 0"), ("cuda:1", "GPU 1"), ("cpu", None)]
+)
+def test_the_gpu_is_the_one_in_use(
+    device: str, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine's first GPU may be another model, or not be visible to CUDA at all."""
+    with_gpus(monkeypatch, 2)
+    named = {torch.device("cuda"): "GPU 0", torch.device("cuda:1"): "GPU 1"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", named.__getitem__)
+    monkeypatch.setattr(hardware, "_first_gpu", lambda: {"gpu": None, "gpu_driver": "1"})
+    assert hardware.machine.__wrapped__(device)["gpu"] == name
+
+
 def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allowed 2 of 64 cores, 64 workers would crawl."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(777)), raising=False)

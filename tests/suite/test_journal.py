@@ -1,9 +1,12 @@
 """The journal of a run: its actions bring the environments back, its checkpoint all the rest."""
 
+import copy
 import json
+import math
 import os
 import random
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from suite.journal import Journal
 from suite.randomness import environment_seeds, stream
@@ -274,6 +279,72 @@ def test_forged_state_is_refused_in_one_line(change: Any, tmp_path: Path) -> Non
         Run(tmp_path).play()
     assert str(checkpoint) in str(e.value)
     assert "\n" not in str(e.value)
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value of a JSON object, and to all inside it."""
+    if isinstance(tree, dict | list):
+        for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield (*path, key)
+            yield from places(item, (*path, key))
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+FORGED = st.recursive(
+    LEAVES | st.sampled_from([{"tensor": "state.sums"}, {"array": "state.sums"}, {"tuple": [1]}]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=3,
+)
+
+
+@pytest.mark.parametrize("times", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_whatever_a_checkpoint_says_is_one_line_or_harmless(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One value of it is another; its sum is right. A run goes on, or anew, or is refused."""
+    checkpoint = cut(tmp_path / "cut")
+    snapshot = read_snapshot(checkpoint)
+    assert snapshot is not None
+    ways = [path for path in places(snapshot.content) if "sources" not in path]
+    step = VectorEnv.step
+    num_steps = 0
+
+    def counted(env: VectorEnv, actions: np.ndarray) -> Any:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps > 2 * ENDS:  # it may have a long way to go
+            raise Killed
+        return step(env, actions)
+
+    monkeypatch.setattr(VectorEnv, "step", counted)
+
+    @settings(max_examples=times, deadline=None, derandomize=True, database=None)
+    @example(("files",), {"a": 1})
+    @example(("ends",), "")
+    @example(("ends", 0, "wall_seconds"), math.nan)
+    @example(("clock", "interval_env_steps"), None)
+    @example(("clock", "seconds", "acting"), "x")
+    @example(("clock", "seconds_before"), {"acting": []})
+    @example(("state", "dict", 0, 1), [])
+    @given(st.sampled_from(ways), FORGED)
+    def check(path: tuple[Any, ...], value: Any) -> None:
+        nonlocal num_steps
+        num_steps, folder = 0, tmp_path / "forged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tmp_path / "cut", folder)
+        content = copy.deepcopy(snapshot.content)
+        inner = content
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        write_snapshot(folder / "seed-1" / "checkpoint", Snapshot(content, snapshot.tensors))
+        try:
+            Run(folder).play()
+        except (UsageError, Killed):
+            return
+        assert run_json(folder)["status"] in ("finished", "diverged")
+
+    check()
 
 
 def test_a_simulator_that_does_not_repeat_itself_is_an_error(tmp_path: Path) -> None:

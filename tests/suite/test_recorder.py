@@ -422,7 +422,7 @@ def test_a_record_that_may_not_be_read_is_left_alone(
     for name in ("run.json", "episodes.csv"):
         (folder / name).write_text("old")
 
-    def forbid(path: Path) -> None:
+    def forbid(path: Path, most: int) -> None:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:

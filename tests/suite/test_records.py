@@ -54,6 +54,15 @@ def test_a_record_of_today_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert set(KEYS[SCHEMA_VERSION]) <= record.keys()
 
 
+def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
+    """Whatever it says would come into the report and the page."""
+    folder = finish(tmp_path)
+    edit(folder, error="x" * 2**17)
+    assert read_record(folder) is not None
+    edit(folder, error="x" * 2**18)
+    assert read_record(folder) is None
+
+
 def test_a_copy_in_the_folder_of_another_seed_is_damaged(tmp_path: Path) -> None:
     """Copied twice, one run would be three seeds without any spread."""
     folder = finish(tmp_path)

@@ -11,8 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.files import check_inside, open_inside, open_regular, write_atomically
+from suite.files import (
+    LARGEST_TENSORS,
+    check_inside,
+    open_inside,
+    open_regular,
+    read_whole,
+    write_atomically,
+)
 from suite.manifest import MANIFEST
+from suite.settings import UsageError
 
 LOG = "log"
 """Name of the file of the agent's output, beside the folders of its runs."""
@@ -21,6 +29,8 @@ LAST = ("checkpoint.json", MANIFEST, RECORD)
 """Files that describe those written before them, in the order of writing."""
 GROWING = (".csv", ".bin", LOG)
 """Endings of the names of files that only grow, or start again from nothing."""
+LOG_BYTES = 2**20
+"""Bytes of new output that are sent at once: of more than 1 MiB the beginning is left out."""
 Stamp = tuple[int, int, int]
 UNREAD: Stamp = (-1, -1, -1)
 
@@ -45,12 +55,20 @@ class Changes:
 
 
 def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
-    """Return the content of all files in runs' folders, by path relative to their parent."""
-    return {
-        path.relative_to(folder.parent).as_posix(): path.read_bytes()
-        for folder in folders
-        for path in _files(folder)
-    }
+    """Return the content of all files in runs' folders, by path relative to their parent.
+
+    Raises:
+        OSError: if one cannot be read.
+        UsageError: if one is larger than any that a run writes.
+    """
+    try:
+        return {
+            path.relative_to(folder.parent).as_posix(): read_whole(path, LARGEST_TENSORS)
+            for folder in folders
+            for path in _files(folder)
+        }
+    except ValueError as error:
+        raise UsageError(f"{error}, which no run writes: it is not sent") from None
 
 
 def apply(changes: Changes, folder: Path, log: Path) -> None:
@@ -138,8 +156,10 @@ class Mirror:
             facts = os.fstat(file.fileno())
             same = facts.st_ino == known[0] and facts.st_size >= known[1]
             start = known[1] if same else 0
+            if name == LOG:
+                start = max(start, facts.st_size - LOG_BYTES)
             file.seek(start)
-            content = file.read()
+            content = file.read() if name != LOG else file.read(LOG_BYTES)
         return Piece(name, start, content), (facts.st_ino, start + len(content), 0)
 
 

@@ -7,6 +7,7 @@ suite's.
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ class Task:
     """Names of the runs' folders in `out`."""
     files: Mapping[str, bytes] = field(repr=False)
     """Files of these runs that the driver has received before, by path in `out`."""
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Key by which the driver asks the agent to end; to cancel the task ends its messages, too."""
 
 
 @no_type_check  # a type checker's wrapper would not be a generator function, which Ray needs
@@ -53,6 +56,7 @@ def work(task: Task) -> Iterator[str | Changes | End]:
         OSError: if writing fails.
     """
     import ray
+    from ray.experimental.internal_kv import _internal_kv_exists
 
     changed = changed_sources(task.sources, sources(task.agent))
     if changed:
@@ -69,8 +73,12 @@ def work(task: Task) -> Iterator[str | Changes | End]:
         try:
             yield ray.get_runtime_context().get_node_id()
             end = changes = None
+            stopping = False
             while end is None or changes is None:
                 time.sleep(POLL_SECONDS if end is None else 0.0)
+                if not stopping and _internal_kv_exists(task.name):
+                    stopping = True
+                    process.terminate()
                 end = end or process.poll()  # before the last changes are read
                 if end:
                     process.kill()

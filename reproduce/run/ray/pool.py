@@ -13,6 +13,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,6 +40,8 @@ CANCEL_SECONDS = 10.0
 MOST_LOSSES = 3
 """Nodes that a group may lose in a row without a byte received; with the next one it fails."""
 CODE = ("agents", "reproduce", "suite")
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Environment variable that, if it is 0, binds Ray to 127.0.0.1 alone, on any system."""
 
 
 @contextlib.contextmanager
@@ -52,13 +55,13 @@ def connect(address: str | None) -> Iterator[Cluster]:
     Raises:
         UsageError: if Ray is not installed or does not answer.
     """
+    for name, value in _environment(address).items():  # read when Ray is imported
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
         raise UsageError("--launcher ray needs Ray: pip install 'encore-rl[ray]'") from None
     _check_reachable(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"address": address or "local"}
     if address is None:
         options |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
@@ -71,6 +74,21 @@ def connect(address: str | None) -> Iterator[Cluster]:
         yield Cluster(address, tuple(alive))
     finally:
         ray.shutdown()
+        os.environ.pop(LOOPBACK, None)
+
+
+def _environment(address: str | None) -> dict[str, str]:
+    """Return how Ray is set up: no reports, a Ray of this machine for it alone, token or none.
+
+    With `auto`, Ray uses a token as soon as there is one; with a cluster's address it does not.
+    """
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    if address is None:
+        return settings | {LOOPBACK: "0"}
+    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if given or (Path.home() / ".ray" / "auth_token").exists():
+        settings["RAY_AUTH_MODE"] = "token"
+    return settings
 
 
 def copy_code(folder: Path) -> None:
@@ -227,6 +245,7 @@ class _RayWorker(Worker):
             num_returns="streaming",
             max_retries=0,
         )
+        self._name = task.name
         self._messages: Any = submit(node.work).remote(task)
 
     def poll(self) -> End | None:
@@ -258,22 +277,28 @@ class _RayWorker(Worker):
         return None
 
     def terminate(self) -> None:
-        """Let the node stop the agent and tidy up."""
-        import ray
+        """Ask the agent to end by itself, after a checkpoint."""
+        from ray.experimental.internal_kv import _internal_kv_put
 
-        ray.cancel(self._messages)
+        _internal_kv_put(self._name, b"end")
 
     def kill(self, grace_seconds: float = 0.0) -> None:
-        """Stop the agent; if it does not stop, end the Ray worker that runs it."""
+        """Stop the agent; if it does not stop, end the Ray worker that runs it.
+
+        An agent that runs has the grace time for its last files to arrive.
+        """
         import ray
 
+        until = time.monotonic() + grace_seconds
+        while self.node and time.monotonic() < until and self.poll() is None:
+            time.sleep(0.1)
         if self._has_ended:
             return
-        self.terminate()
+        ray.cancel(self._messages)
         ended = [self._messages.completed()]
-        if not ray.wait(ended, timeout=max(grace_seconds, CANCEL_SECONDS))[0]:
+        if not ray.wait(ended, timeout=CANCEL_SECONDS)[0]:
             ray.cancel(self._messages, force=True)
-            ray.wait(ended, timeout=grace_seconds)
+            ray.wait(ended, timeout=CANCEL_SECONDS)
 
 
 def _failure(error: BaseException) -> End:

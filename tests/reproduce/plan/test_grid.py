@@ -228,6 +228,7 @@ def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(
         ("classic", {"settings": ["gamma=0.9", "hidden_sizes=16,32", "learn-alpha=false"]}),
         ("classic", {"settings": ["count_warm_up=True", "max_log_alpha=-1", "hidden_sizes=8"]}),
         ("mujoco", {"source": "jaxrl", "tasks": ["Hopper-v4", "Ant-v5"]}),
+        ("classic", {"checkpoint_minutes": 0.5}),
         ("dmc", {"source": "pytorch_sac", "tasks": ["CheetahRun-v1"], "seeds": [0, 2**31 - 1]}),
     ],
 )
@@ -250,6 +251,7 @@ def test_the_command_of_a_process_says_what_the_plan_says(
             device="cuda:0",
         )
         assert (said.suite, said.source) == (suite, plan.source)
+        assert said.checkpoint_minutes == options.get("checkpoint_minutes", 5.0)
         assert {run.directory for run in group.runs} == {
             said.out / f"seed-{seed}" for seed in plan.seeds
         }
@@ -276,6 +278,7 @@ def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:
         ("classic", {"settings": ["learn_alpha=false", "max_log_alpha=-1"]}),
         ("classic", {"runs_dir": "my runs; $(x) `y` 'z' \"w\" *"}),
         ("classic", {"runs_dir": ".", "workers": 1}),
+        ("classic", {"checkpoint_minutes": 0.5, "drop_checkpoints": True}),
     ],
 )
 def test_the_printed_command_makes_an_equal_plan(

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from reproduce.report import page as report
 from reproduce.report.page import COLUMNS
+from suite.settings import UsageError
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -115,6 +116,22 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
     assert all((tmp_path / link).exists() for link in files)
     assert not re.search(r"https?:|url\(|@import|<link|<script|<iframe|\bon\w+=", source)
     assert "default-src 'none'" in source
+
+
+def test_what_is_too_large_for_a_page_is_left_out_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A figure is one click away; half a table would be another table."""
+    for name in ("LARGEST_FIGURE", "LARGEST_INPUT", "LARGEST_INLINE_SVG"):
+        monkeypatch.setattr(report, name, 2000)
+    for name, size in (("curves.svg", 2001), ("curves.png", 2001), ("scores.png", 2000)):
+        (tmp_path / name).write_bytes(bytes(size))
+    page = Page(report.write_page(write(tmp_path, runs=[run("A", 1)])))
+    assert page.tags.count("img") == 1
+    assert "curves.png" in page.links
+    write(tmp_path, runs=[run("A", 1, log_tail="x" * 2000)])
+    with pytest.raises(UsageError, match=r"unreadable .*runs\.csv: runs\.csv has more than"):
+        report.write_page(tmp_path)
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ Each fault is injected for real. Small scripts stand in for agents, forked proce
 """
 
 import dataclasses
+import io
 import json
 import multiprocessing
 import os
 import platform
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +24,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from reproduce import __main__ as command_line
 from reproduce.gather.collect import collect_runs, read_table
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
@@ -214,6 +218,33 @@ def test_harnesses_beside_each_other_execute_every_run_once(
             expected = dict.fromkeys(range(1, 6), 1) | {5: 1 if failing else 2}
             assert executions(plan) == Counter(expected)
         assert list(plan.directory.rglob("*.lease")) == []
+
+
+def test_a_harness_with_other_settings_is_refused_before_it_trains(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """Nothing is finished yet by which the two could be told apart; then nobody works any more."""
+    stand_in(dict.fromkeys((1, 2, 3), "time.sleep(60)\n"))
+    plan = pendulum(tmp_path, 1)
+    harness = Harness(plan)
+    wait_for(lambda: executions(plan)[1], "the agent")
+    other = pendulum(tmp_path, 2, settings=["gamma=0.5"])
+    with pytest.raises(
+        UsageError, match=rf"other settings .*{harness.process.pid}\) runs .*seed-1"
+    ):
+        command_line._run_plan(other, Console(file=io.StringIO()))
+    assert not (plan.directory / "plan.json").exists()
+    stand_in({2: FINISH, 3: FINISH})
+    other = dataclasses.replace(other, seeds=(2,), num_seeds={TASK: 1})
+    refused = ends(launch(other, ignore))
+    assert refused[2][0] == "failed"
+    assert "not started: a harness with other settings" in refused[2][1]
+    alike = dataclasses.replace(plan, seeds=(3,))
+    assert ends(launch(alike, ignore)) == {3: ("finished", "")}
+    assert executions(plan) == Counter({1: 1, 3: 1})
+    harness.kill()
+    shutil.rmtree(plan.directory / TASK / "seed-3")
+    assert launch(other, ignore).count("finished") == 1
 
 
 def test_the_runs_of_a_killed_harness_are_taken_over_by_one_that_waits(

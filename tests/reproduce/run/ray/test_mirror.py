@@ -1,6 +1,7 @@
 """The copy of a run in pieces: at every moment one that the agent could have left behind itself."""
 
 import itertools
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from reproduce.run.log import last_lines
+from reproduce.run.ray import mirror as mirroring
 from reproduce.run.ray.mirror import Changes, Mirror, Piece, Stamp, apply, read_folders
 from suite.checkpoint import save_policy
 from suite.files import extent
@@ -234,6 +237,35 @@ def test_a_file_that_begins_anew_is_sent_anew(tmp_path: Path) -> None:
     other.replace(log)
     changes = mirror.changes()
     assert changes == Changes([Piece("log", 0, b"four\n")], [])
+
+
+def test_of_a_flood_of_output_the_end_is_sent(tmp_path: Path) -> None:
+    """A gigabyte in the log of a node is not a gigabyte in the memory of two machines."""
+    copy, log = tmp_path / "copy", tmp_path / "log"
+    copy.mkdir()
+    there, end = Mirror(tmp_path), b"\nlast words\n"
+    for _ in range(2):
+        with log.open("ab") as file:
+            file.truncate(log.stat().st_size + 2**30)  # no block of it is on the disk
+            file.seek(0, os.SEEK_END)
+            file.write(end)
+        changes = there.changes()
+        assert changes is not None
+        (piece,) = changes.pieces
+        assert len(piece.content) == 2**20
+        apply(changes, copy, copy / "log")
+        assert (copy / "log").stat().st_size == log.stat().st_size
+        assert last_lines(copy / "log")[-1] == "last words"
+    assert there.changes() == Changes([], [])
+
+
+def test_what_no_run_writes_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder from elsewhere may hold anything; what is sent is first read into the memory."""
+    monkeypatch.setattr(mirroring, "LARGEST_TENSORS", 99)
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "film.mp4").write_bytes(bytes(100))
+    with pytest.raises(UsageError, match=r"film\.mp4 has more than .*: it is not sent"):
+        read_folders([tmp_path / "seed-1"])
 
 
 @pytest.mark.parametrize("name", ["../thesis", "/thesis", "seed-1/../../thesis", "linked/thesis"])

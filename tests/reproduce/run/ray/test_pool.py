@@ -25,9 +25,11 @@ from reproduce.run import pool as pooling
 from reproduce.run import processes
 from reproduce.run.launch import launch
 from reproduce.run.progress import Board
+from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
 from suite import hardware
 from suite.settings import UsageError
+from suite.snapshot import read_snapshot
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -77,6 +79,7 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     """Head and two machines: one with a core, one with two."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # whatever token lies in this home directory
     nodes = Nodes()
     nodes.add(num_cpus=1)
     nodes.add(num_cpus=2)
@@ -341,10 +344,27 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     assert "--workers 3" in plan.command()
 
 
+def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
+    """Each agent writes one before it ends; the next start goes on from there."""
+
+    def interrupt(board: Board) -> None:
+        if board.rows[0].env_steps >= 300:
+            raise KeyboardInterrupt
+
+    with connect(nodes.address) as cluster:
+        plan = pendulum(tmp_path, [1], cluster=cluster, env_steps=100_000)
+        with pytest.raises(KeyboardInterrupt):
+            launch(plan, interrupt)
+    snapshot = read_snapshot(plan.directory / TASK / "seed-1" / "checkpoint")
+    assert snapshot is not None
+    assert snapshot.content["numbers"][0] >= 300
+
+
 def test_ctrl_c_leaves_nothing_on_the_nodes(
-    nodes: Nodes, tmp_path: Path, stand_in: StandIn
+    nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a process that ignores the request to stop nor its folder; what waits stays."""
+    monkeypatch.setattr(pooling, "STOP_SECONDS", 2.0)
     pid = tmp_path / "pid"
     sleep = f"""
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -463,6 +483,54 @@ def test_without_the_extra_the_line_names_it(tmp_path: Path) -> None:
     status, err = say("--launcher", "ray", *words, PYTHONPATH=path)
     assert (status, err) == (2, "error: --launcher ray needs Ray: pip install 'encore-rl[ray]'\n")
     assert say(*words, PYTHONPATH=path)[0] == 0
+
+
+LOCAL = """
+import socket
+from reproduce.run.ray.pool import connect
+with connect(None):
+    import ray
+    host, port = ray.get_runtime_context().gcs_address.rsplit(":", 1)
+    elsewhere = socket.gethostbyname(socket.gethostname())
+    if elsewhere.startswith("127."):  # any address of this machine's network is as good
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            asked.connect(("192.0.2.1", 1))
+            elsewhere = asked.getsockname()[0]
+    with socket.socket() as client:
+        reached = client.connect_ex((elsewhere, int(port))) == 0
+    print(host, [node["NodeManagerAddress"] for node in ray.nodes()], reached)
+"""
+
+
+def test_a_ray_of_this_machine_is_for_this_machine_alone(tmp_path: Path) -> None:
+    """Whoever reaches its ports can run code: nobody on the network does."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOCAL],
+        env={key: value for key, value in environment.items() if key != "RAY_AUTH_MODE"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout == "127.0.0.1 ['127.0.0.1'] False\n"
+
+
+@pytest.mark.parametrize("where", ["home", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", ""])
+def test_an_explicit_address_uses_the_token_that_there_is(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself looks for one only where no address is given, and is then refused."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if where == "home":
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("secret")
+    elif where:
+        monkeypatch.setenv(where, "secret")
+    mode = ray_pool._environment("10.0.0.1:6379").get("RAY_AUTH_MODE")
+    assert mode == ("token" if where else None)
 
 
 @pytest.mark.slow
