@@ -674,6 +674,7 @@ RUNS: dict[str, dict[str, Run]] = {
             "classic",
             "alf",
             SAC,
+            task="CartPole-v1",
             seeds=(3, 4),
             hidden_sizes=(16,),
             update_ratio=0.5,
