@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -731,3 +733,17 @@ def test_the_memory_of_a_run_is_known() -> None:
     assert small.memory_bytes == pytest.approx(vars(replay)["_rows"].nbytes)
     uncounted = replace(small, count_warm_up=False)
     assert uncounted.replay_size == small.replay_size + small.learning_starts
+
+
+def test_a_process_imports_nothing_that_it_never_uses(tmp_path: Path) -> None:
+    """Neither torch's compiler nor drawing: they would take longer than all else that starts."""
+    script = """
+import sys
+from agents import sac
+words = "--task=Pendulum-v1 --device=cpu --env-steps=20 --learning-starts=10 --batch-size=4"
+sac.main([*words.split(), "--evaluation-episodes=1", "--out", sys.argv[1]])
+unused = {"matplotlib", "torch._dynamo", "pandas", "scipy"} & set(sys.modules)
+assert not unused, unused
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
