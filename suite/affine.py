@@ -74,7 +74,8 @@ class Pass:
                 self._hidden.append(hidden)
         stacked = torch.stack(results) if len(results) > 1 else results[0]
         rows, width = results[0].shape
-        self.outputs = stacked.view(len(members), -1, rows, *([width] if width > 1 else []))
+        shape = (len(members), len(members[0]), rows, width)
+        self.outputs = stacked.view(shape if width != 1 else shape[:3])
 
     def weight_gradients(self, of_outputs: Tensor) -> list[Tensor]:
         """Return the gradients of all weights, then of all biases: layer by layer, `[s][k]`."""
@@ -97,7 +98,8 @@ class Pass:
         weights: list[list[Tensor]] = [[] for _ in members[0]]
         biases: list[list[Tensor]] = [[] for _ in members[0]]
         of_first = []
-        of_members = of_outputs.reshape(len(members), len(self._hidden[0][0]), -1).unbind(0)
+        shape = (len(members), len(self._hidden[0][0]), members[0][-1].bias.numel())
+        of_members = of_outputs.reshape(shape).unbind(0)
         for gradient, layers, hidden in zip(of_members, members, self._hidden, strict=True):
             for i in reversed(range(len(layers))):
                 if of_weights:
@@ -160,7 +162,8 @@ class _Perceptrons(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, flat: Tensor, members: Members) -> Tensor:
         ctx.forwards = Pass(members, [inputs])
-        return ctx.forwards.outputs.view(*ctx.forwards.outputs.shape[:3], -1)
+        outputs, width = ctx.forwards.outputs, members[0][0][-1].bias.numel()
+        return outputs.view(*outputs.shape[:3], width)  # a view: the node must not hold its result
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:

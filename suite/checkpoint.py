@@ -190,11 +190,13 @@ def rebuild_policy(
                 raise ValueError(f"{name} holds what is no number")
         with at_most(sum(tensor.numel() for tensor in weights.values())):
             policy = load(weights, description)
-        shape = policy._spaces.obs_shape
+        spaces = policy._spaces
+        shape = spaces.obs_shape
         kind = np.uint8 if len(shape) == 3 else np.float32
         actions = policy.act(np.zeros((1, *shape), dtype=kind))
         policy.reset()
-        wanted = (1, policy._spaces.num_outputs) if policy._spaces.continuous else (1,)
+        width = spaces.num_outputs + (spaces.num_choices > 0)
+        wanted = (1, width) if spaces.continuous else (1,)
         if actions.shape != wanted:
             raise ValueError(f"actions {[*actions.shape]} instead of {[*wanted]}")
     except BROKEN as error:

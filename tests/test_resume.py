@@ -180,7 +180,12 @@ CASES: dict[str, tuple[Any, Any]] = {
             evaluation_epsilon=0.5,
         ),
     ),
-    "sac, discrete, frames": (sac_discrete, replace(SAC_DISCRETE, **FRAMES)),
+    "sac, discrete, frames": (
+        sac_discrete,
+        replace(
+            SAC_DISCRETE, **(FRAMES | {"env_steps": 48, "log_interval": 8, "learning_starts": 24})
+        ),
+    ),
 }
 """Agent and configuration; together they use every kind of state that there is."""
 
@@ -249,7 +254,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
         *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
         "sac_value, two seeds",
         "sac, hybrid, two seeds, sampled evaluation",
-        "sac, discrete, frames",
+        "sac, discrete, read off the critics, one replay twice over",
     ),
 )
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(

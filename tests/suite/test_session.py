@@ -269,6 +269,7 @@ def test_a_policy_is_saved_under_the_agents_name_with_what_rebuilds_it(tmp_path:
             "num_outputs": 2,
             "low": None,
             "high": None,
+            "num_choices": 0,
         }
 
 

@@ -51,7 +51,7 @@ def flip_sign(project: Path) -> None:
     """Let SAC's critics flee from their targets."""
     file = project / "agents" / "sac.py"
     text = file.read_text()
-    flipped = text.replace("critic_losses)", "-critic_losses)", 1)
+    flipped = text.replace("residuals / batch_size\n", "-residuals / batch_size\n", 1)
     assert text != flipped
     file.write_text(flipped)
 
