@@ -33,7 +33,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip $(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-## The test suite (eight minutes on two cores).
+## The test suite (seven minutes on two cores).
 test: venv
 	$(PYTEST) -m "not training and not slow" $(BESIDE)
 
