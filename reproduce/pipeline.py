@@ -1,7 +1,7 @@
 """From recorded runs to tables, verdicts, figures and the page: every stage after running."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ from reproduce.judge.verdicts import (
     verdict_table,
 )
 from reproduce.plan import older
-from reproduce.plan.grid import Plan
+from reproduce.plan.grid import Plan, Run
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
@@ -77,7 +77,7 @@ def gather(
     )
     statuses = runs[["task", "seed", "status"]]
     judged = judge_tasks(scores, judging, zeros, statuses, plan.looks)
-    verdicts = _mark(plan, verdict_table(judged, scores, judging, statuses))
+    verdicts = _mark(found, verdict_table(judged, scores, judging, statuses))
     areas = collect.collect_areas(plan, curves, drawn, zeros, found)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
     suite = [dataclasses.asdict(judge_suite(judged, absent))] if len(judged) > 1 else []
@@ -209,9 +209,9 @@ def tally(runs: pd.Series) -> str:
     return f"{len(runs)} planned = " + " + ".join(parts)
 
 
-def _mark(plan: Plan, verdicts: pd.DataFrame) -> pd.DataFrame:
+def _mark(runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFrame:
     """Add the column `older_runs` to the table of verdicts, and its sentence to the notes."""
-    described = older.by_task(plan.runs())
+    described = older.by_task(runs)
     marks = [described[task][0] for task in verdicts["task"]]
     notes = [
         "; ".join(filter(None, (note, described[task][1])))
@@ -239,9 +239,9 @@ def _normalise(
 
 def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     """Return the content of `report.json`: settings and circumstances of the runs."""
-    record = collect.first_record(plan)
-    records = (read_record(run.directory) or {} for run in plan.runs())
-    ends = [str(said["ended_at"]) for said in records if said.get("ended_at")]
+    records = [record for run in plan.runs() if (record := read_record(run.directory))]
+    ends = [str(record["ended_at"]) for record in records if record.get("ended_at")]
+    first = records[0] if records else {}
     config = dataclasses.asdict(plan.config)
     return {
         "title": plan.title,
@@ -256,7 +256,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "last_run_ended_at": max(ends, default=""),
         "config": {k: v for k, v in config.items() if k not in ("task", "seeds", "env_steps")},
         "departures": departures(plan, verdicts),
-        "versions": record.get("versions", versions()),
-        "hardware": record.get("machine", machine()),
+        "versions": first.get("versions", versions()),
+        "hardware": first.get("machine", machine()),
         "command": plan.command(),
     }

@@ -67,9 +67,9 @@ def read_table(path: Path) -> pd.DataFrame:
         if column not in table:
             raise UsageError(f"unreadable {path}: no column {column}")
     for column in table if expected else ():
-        cells = table[column]
+        cells = table[column].to_numpy()
         if cells.dtype.kind not in "iuf" or (
-            column in COUNTS and not cells.between(0, MOST_STEPS).all()
+            column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS)
         ):
             raise UsageError(f"unreadable {path}: {column} holds what cannot be one")
     return table
@@ -103,7 +103,14 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
     `sampled`), or of the returns of the training episodes that end there (`training`); reward
     units.
     """
-    return _window_mean(*_scored(directory, rule), env_steps)
+    names = ("run.json", "episodes.csv" if rule == "training" else "evaluations.csv")
+    return _score(directory, rule, env_steps, tuple(stamp(directory / name) for name in names))
+
+
+@lru_cache(maxsize=4096)  # a report asks twice
+def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...]) -> float:
+    (mean,) = _window_means(*_scored(directory, rule), [env_steps])
+    return mean
 
 
 def evaluations(directory: Path) -> pd.DataFrame:
@@ -133,7 +140,7 @@ def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     if rule != "training":
         return table.loc[table.env_steps <= env_steps, ["env_steps", column]]
     points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
-    scores = [_window_mean(table, column, int(point)) for point in points]
+    scores = _window_means(table, column, map(int, points))
     return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
 
 
@@ -151,25 +158,23 @@ def throughput(directory: Path) -> dict[str, float] | None:
     table = read_table(directory / "timing.csv")
     if table.empty:
         return None
-    learning = table[table.num_updates > 0]
-    if len(learning) < 2:
+    learns = table["num_updates"].to_numpy() > 0
+    if learns.sum() < 2:
         return None
-    first, last = learning.iloc[0], learning.iloc[-1]
-    seconds = last.wall_seconds - first.wall_seconds
-    weights = learning.wall_seconds.diff().iloc[1:]
+    columns = {str(name): table[name].to_numpy(np.float64)[learns] for name in table}
+    lasted = {name: values[-1] - values[0] for name, values in columns.items()}
+    seconds, weights = lasted["wall_seconds"], np.diff(columns["wall_seconds"])
     shares = {
-        column: float((learning[column].iloc[1:] * weights).sum() / seconds)
-        for column in (*SHARES, *IDLE_SHARES)
-        if column in learning
+        name: float((columns[name][1:] * weights).sum() / seconds)
+        for name in (*SHARES, *IDLE_SHARES)
+        if name in columns
     }
     num_threads = 2 if IDLE_SHARES[0] in shares else 1  # one that acts beside one that learns
     busy = sum(shares[column] for column in SHARES)
     return {
-        "env_steps": last.env_steps,
-        "num_updates": last.num_updates,
-        "wall_seconds": last.wall_seconds,
-        "env_steps_per_second": (last.env_steps - first.env_steps) / seconds,
-        "updates_per_second": (last.num_updates - first.num_updates) / seconds,
+        **{name: float(columns[name][-1]) for name in ("env_steps", "num_updates", "wall_seconds")},
+        "env_steps_per_second": lasted["env_steps"] / seconds,
+        "updates_per_second": lasted["num_updates"] / seconds,
         **shares,
         "other_share": max(0.0, num_threads - busy),
     }
@@ -247,7 +252,8 @@ def collect_areas(
     for task in plan.tasks:
         of_task = curves[curves.task == task]
         finished = [run.seed for run in ended if run.task == task and run.status == "finished"]
-        ours = [_points(of_task[of_task.seed == seed], "mean_return") for seed in finished]
+        drawn_of = dict(list(of_task.groupby("seed")))
+        ours = [_points(drawn_of.get(seed, of_task[:0]), "mean_return") for seed in finished]
         judging = (reference_curves.task == task) & (reference_curves.role == "judge")
         theirs = _points(reference_curves[judging], "return_mean")
         drawn = [points for points in (*ours, theirs) if len(points[0]) > 1]
@@ -313,12 +319,6 @@ def collect_runs(
     return pd.DataFrame(rows)
 
 
-def first_record(plan: Plan) -> Mapping[str, Any]:
-    """Return the record of the first run that has one; empty if none has."""
-    records: Iterable[dict[str, Any] | None] = (read_record(run.directory) for run in plan.runs())
-    return next((record for record in records if record), {})
-
-
 def _present(plan: Plan, runs: Runs) -> Sequence[Run]:
     return runs_of(plan) if runs is None else runs
 
@@ -378,9 +378,13 @@ def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float
     return float(np.trapezoid(y, x) / (end - start))
 
 
-def _window_mean(table: pd.DataFrame, column: str, env_steps: int) -> float:
-    """Return the mean of `column` over (0.9 t, t]; NaN if a value, or every row, is missing."""
+def _window_means(table: pd.DataFrame, column: str, points: Iterable[int]) -> list[float]:
+    """Return the mean of `column` over (0.9 t, t] at each point t.
+
+    It is NaN if a value, or every row, is missing there.
+    """
     if table.empty:
-        return float("nan")
-    inside = (table.env_steps > 0.9 * env_steps) & (table.env_steps <= env_steps)
-    return float(table.loc[inside, column].mean(skipna=False)) if inside.any() else float("nan")
+        return [float("nan") for _ in points]
+    steps, values = table["env_steps"].to_numpy(), table[column].to_numpy(np.float64)
+    windows = [values[(steps > 0.9 * point) & (steps <= point)] for point in points]
+    return [float(window.mean()) if window.size else float("nan") for window in windows]

@@ -28,6 +28,10 @@ PerResample = float | Float[np.ndarray, "*resamples"]
 Statistic = Callable[[Scores], PerResample]
 
 
+LARGEST_BLOCK = 2**21
+"""Draws of a bootstrap that are in memory at once."""
+
+
 class Interval(NamedTuple):
     """A statistic with its percentile interval, in the unit of the scores."""
 
@@ -94,11 +98,19 @@ def stratified_bootstrap(
     _check_scores(scores)
     _check_bootstrap(num_resamples, confidence)
     rng = np.random.default_rng(seed)
+    num_runs = sum(task_scores.size for task_scores in scores)
     resampled = [
-        task_scores[rng.integers(task_scores.size, size=(num_resamples, task_scores.size))]
-        for task_scores in scores
+        np.atleast_1d(
+            statistic(
+                [
+                    task_scores[rng.integers(task_scores.size, size=(size, task_scores.size))]
+                    for task_scores in scores
+                ]
+            )
+        )
+        for size in _blocks(num_resamples, num_runs)
     ]
-    ci_low, ci_high = _percentile_interval(np.asarray(statistic(resampled)), confidence)
+    ci_low, ci_high = _percentile_interval(np.concatenate(resampled), confidence)
     return Interval(float(statistic(scores)), float(ci_low), float(ci_high))
 
 
@@ -133,7 +145,7 @@ def bootstrap_band(
         raise ValueError(f"values must be finite, not {values[row, point]} at [{row}, {point}]")
     _check_bootstrap(num_resamples, confidence)
     rng = np.random.default_rng(seed)
-    resampled_means = _seed_counts(rng, len(values), num_resamples) @ values / len(values)
+    resampled_means = _resampled_sums(rng, values, num_resamples) / len(values)
     return Band(values.mean(axis=0), *_percentile_interval(resampled_means, confidence))
 
 
@@ -167,9 +179,9 @@ def performance_profile(
     resampled_shares = np.zeros((num_resamples, len(taus)))
     for task_scores in scores:
         exceeds = (task_scores[:, None] > taus).astype(np.float64)  # [seeds, points]
-        counts = _seed_counts(rng, task_scores.size, num_resamples)  # [resamples, seeds]
         shares += exceeds.mean(axis=0) / len(scores)
-        resampled_shares += counts @ exceeds / (task_scores.size * len(scores))
+        sums = _resampled_sums(rng, exceeds, num_resamples)
+        resampled_shares += sums / (task_scores.size * len(scores))
     return Band(shares, *_percentile_interval(resampled_shares, confidence))
 
 
@@ -208,10 +220,10 @@ def probability_of_improvement(
     resampled = np.zeros(num_resamples)
     for ours, theirs in zip(scores, baseline, strict=True):
         wins = (np.sign(ours[:, None] - theirs) + 1.0) / 2.0  # [seeds, baseline seeds]
-        our_counts = _seed_counts(rng, ours.size, num_resamples)
+        our_sums = _resampled_sums(rng, wins, num_resamples)
         their_counts = _seed_counts(rng, theirs.size, num_resamples)
         probability += float(wins.mean()) / len(scores)
-        resampled += ((our_counts @ wins) * their_counts).sum(axis=1) / (wins.size * len(scores))
+        resampled += (our_sums * their_counts).sum(axis=1) / (wins.size * len(scores))
     ci_low, ci_high = _percentile_interval(resampled, confidence)
     return Interval(probability, float(ci_low), float(ci_high))
 
@@ -222,6 +234,24 @@ def _seed_counts(
     """Draw how often each seed occurs in each resample."""
     shares = np.full(num_seeds, 1.0 / num_seeds)
     return rng.multinomial(num_seeds, shares, size=num_resamples).astype(np.float64)
+
+
+def _resampled_sums(
+    rng: np.random.Generator, values: Float[np.ndarray, "seeds points"], num_resamples: int
+) -> Float[np.ndarray, "resamples points"]:
+    """Return the sums over the seeds of each resample; the draws are those of `_seed_counts`."""
+    blocks = _blocks(num_resamples, len(values))
+    return np.concatenate([_seed_counts(rng, len(values), size) @ values for size in blocks])
+
+
+def _blocks(num_resamples: int, num_seeds: int) -> list[int]:
+    """Return numbers of resamples to draw at once: 16 MiB of draws at most, one resample at least.
+
+    Up to 200 seeds that is all 10,000 at once.
+    """
+    most = max(1, LARGEST_BLOCK // max(1, num_seeds))
+    whole, rest = divmod(num_resamples, most)
+    return [most] * whole + [rest] * (rest > 0)
 
 
 def _percentile_interval(

@@ -80,6 +80,20 @@ def statuses(plan: Plan) -> pd.Series:
     return collect.collect_runs(plan).status
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_hardware_and_versions_are_those_of_the_first_run_that_has_a_record(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Even if the first run was never begun; without any record they are this machine's."""
+    plan = mujoco(tmp_path, [HOPPER])
+    for seed in (2, 3):
+        place = record_run(plan, HOPPER, seed, around(0.0, seed)) / "run.json"
+        record = json.loads(place.read_bytes())
+        place.write_text(json.dumps(record | {"status": "running", "versions": {"of": str(seed)}}))
+    make_report(plan)
+    assert json.loads((plan.directory / "report.json").read_bytes())["versions"] == {"of": "2"}
+
+
 def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     tmp_path: Path, record_run: RecordRun, tree: Tree
 ) -> None:

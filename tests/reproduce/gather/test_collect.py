@@ -378,17 +378,6 @@ def test_nothing_recorded_gives_empty_tables(tmp_path: Path) -> None:
         assert tuple(table.columns) == COLUMNS[name][: len(table.columns)]
     runs = collect.collect_runs(plan)
     assert runs.status.tolist() == ["planned", "planned"]
-    assert dict(collect.first_record(plan)) == {}
-
-
-def test_the_first_record_is_of_the_first_run_that_has_one(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
-    """The page's hardware and versions are those of a run, even if the first was never begun."""
-    plan = pendulum(tmp_path, [1, 2, 3])
-    for seed in (2, 3):
-        record_run(plan, TASK, seed)
-    assert collect.first_record(plan)["seed"] == 2
 
 
 def test_tables_survive_a_round_trip_through_csv(tmp_path: Path, record_run: RecordRun) -> None:

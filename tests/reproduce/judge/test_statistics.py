@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from reproduce.judge import statistics
 from reproduce.judge.statistics import (
     Interval,
     bootstrap_band,
@@ -78,6 +79,27 @@ def test_bootstrap_is_decided_by_its_seed_alone() -> None:
     first, second = (stratified_bootstrap(scores, iqm, seed=7) for _ in range(2))
     assert first == second
     assert first != stratified_bootstrap(scores, iqm, seed=8)
+
+
+def test_resamples_drawn_in_blocks_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded for any number of runs, and no interval depends on the bound."""
+    scores = [np.random.default_rng(0).normal(size=(20))]
+    curves = np.random.default_rng(1).normal(size=(20, 3))
+    taus = np.array([-1.0, 0.0, 1.0])
+
+    def results() -> list[tuple[object, ...]]:
+        return [
+            tuple(stratified_bootstrap(scores, iqm, seed=1, num_resamples=101)),
+            tuple(bootstrap_band(curves, seed=1, num_resamples=101)),
+            tuple(performance_profile(scores, taus, seed=1, num_resamples=101)),
+        ]
+
+    at_once = results()
+    monkeypatch.setattr(statistics, "LARGEST_BLOCK", 20 * 7)
+    assert [sum(statistics._blocks(101, 20)), len(statistics._blocks(101, 20))] == [101, 15]
+    for one, other in zip(at_once, results(), strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
 def test_bootstrap_agrees_with_scipy_on_one_task() -> None:
