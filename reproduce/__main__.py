@@ -325,11 +325,14 @@ def throughput(argv: Sequence[str]) -> int:
             print(speeds.write_shares(shares))
             return 0
         verdicts = gate.judge_shares([share for share in shares if share.name in workloads.GATED])
-    alarms = 0
+    alarms, judged = 0, 0
     for verdict in verdicts:
-        alarms += verdict.alarm
-        text = f"{'ALARM' if verdict.alarm else 'ok'} {verdict.name}: {verdict.text}"
+        alarms, judged = alarms + verdict.alarm, judged + verdict.judged
+        word = "ALARM" if verdict.alarm else "ok" if verdict.judged else "not judged"
+        text = f"{word} {verdict.name}: {verdict.text}"
         say(console, text, "bold red" if verdict.alarm else "")
+    if options.pair and not judged:
+        raise UsageError(f"nothing could be compared with {options.pair}: choose another commit")
     return 1 if alarms else 0
 
 

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +26,8 @@ CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+CPUINFO = Path("/proc/cpuinfo")
+GENERATION = ("vendor_id", "cpu family", "model", "stepping", "cache size")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
@@ -32,20 +35,49 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the facts that decide speed and rounding, for `run.json`.
 
-    Keys: `cpu` (model name), `cores` and `memory_gib` (usable by this process), `platform`, `gpu`
-    and `gpu_driver` (None without one).
+    Keys: `cpu` (model name), `processor` (with its generation: `processor_name`), `cores` and
+    `memory_gib` (usable by this process), `platform`, `gpu` and `gpu_driver` (None without one).
 
     Args:
         device: name of the device in use, as `find_device` takes it; the GPU is this one, on a CPU
             the machine's first.
     """
     return {
-        "cpu": _cpu_model(),
+        "cpu": processor()["cpu"],
+        "processor": processor_name(processor()),
         "cores": num_cores(),
         "memory_gib": _memory_gib(),
         "platform": platform.platform(),
         **_gpu(device),
     }
+
+
+@cache
+def processor() -> dict[str, str | None]:
+    """Return what tells one generation of processors from another.
+
+    A model's name is not enough: hypervisors give the same one to several generations.
+
+    Keys: `cpu` (model name), `GENERATION` as Linux says it, else None, and `flags`, a checksum of
+    the instruction sets.
+    """
+    told: dict[str, str] = {}
+    if CPUINFO.exists():
+        lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
+        parts = (line.partition(":") for line in lines)
+        told = {name.strip(): text.strip() for name, _, text in parts}
+    flags = " ".join(sorted(told.get("flags", "").split()))
+    return {
+        "cpu": told.get("model name") or platform.processor() or platform.machine(),
+        **{name: told.get(name) for name in GENERATION},
+        "flags": hashlib.sha256(flags.encode()).hexdigest()[:16],
+    }
+
+
+def processor_name(facts: Mapping[str, Any]) -> str:
+    """Return what `processor` found in words: name, generation, the beginning of its `flags`."""
+    words = {"family": facts["cpu family"], "model": facts["model"], "flags": facts["flags"]}
+    return " ".join([facts["cpu"] or "", *(f"{k} {v[:6]}" for k, v in words.items() if v)])
 
 
 def num_cores() -> int:
@@ -134,7 +166,7 @@ def sources(agent: str) -> dict[str, str]:
     not committed.
     """
     root = _root()
-    paths = sorted(_imported(root, root / "agents" / f"{agent}.py"))
+    paths = sorted(imported(root, root / "agents" / f"{agent}.py"))
     paths += sorted(root.glob(SETTINGS.format(agent=agent)))
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -143,7 +175,7 @@ def sources(agent: str) -> dict[str, str]:
     }
 
 
-def _imported(root: Path, file: Path) -> set[Path]:
+def imported(root: Path, file: Path) -> set[Path]:
     """Return a file and all files below `root` that it imports, directly or not."""
     found, waiting = set[Path](), [file]
     while waiting:
@@ -184,15 +216,6 @@ def _root() -> Path:
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _memory_gib() -> float | None:

@@ -196,9 +196,10 @@ def _run(
 
 def _elsewhere(record: Mapping[str, Any]) -> str:
     """Return what of this machine differs from the record's; empty if its bytes are expected."""
-    here, versions = hardware.machine()["cpu"], hardware.versions()
-    there = record["machine"].get("cpu")
-    differs = [f"recorded on {there}"] if there != here else []
+    here, versions = hardware.machine(), hardware.versions()
+    key = "processor" if record["machine"].get("processor") else "cpu"  # older records: its name
+    there = record["machine"].get(key)
+    differs = [f"recorded on {there}"] if there != here[key] else []
     for name in DECISIVE:
         if record["versions"].get(name) != versions.get(name):
             differs.append(f"with {name} {record['versions'].get(name)}")

@@ -13,9 +13,11 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ from reproduce.speed.shares import (
     take_turns,
 )
 from reproduce.speed.workloads import UPDATES, built, count_flops
+from suite import hardware
 from suite.files import write_json
 from suite.settings import UsageError
 
@@ -49,6 +52,10 @@ LEAST_OF_BASELINE = 0.85
 """Alarm if a share's whole interval is below this fraction of its baseline, twice in a row."""
 LEAST_OF_REVISION = 0.93
 """Alarm if the whole interval of the ratio of two commits' speeds is below this."""
+STARTS = 3
+"""Starts of both processes of a pair that must all alarm: a process may be slow for life."""
+ANSWER_SECONDS = 120.0
+"""Time that a worker has to start, to build its work or to do a block of it."""
 PAIR_SECONDS, MOST_SECONDS = 6.0, 8.5
 """Time to measure in a comparison of two trees, and the limit that includes building the work."""
 DECLARE = "python -m reproduce throughput --exact --update"
@@ -74,6 +81,8 @@ class Verdict(NamedTuple):
     alarm: bool
     text: str
     """One line: the finding, or why the workload was not judged."""
+    judged: bool = True
+    """Whether there was something to compare with."""
 
 
 # -- tier 1 -----------------------------------------------------------------------------------
@@ -238,7 +247,7 @@ def judge_exact(counts: Mapping[str, Exact], directory: Path = BASELINES) -> lis
     for name, now in counts.items():
         before = baseline["workloads"].get(name)
         if problem:
-            verdicts.append(Verdict(name, False, problem))
+            verdicts.append(Verdict(name, False, problem, judged=False))
         elif before is None:
             verdicts.append(Verdict(name, True, f"has no baseline; declare it: {DECLARE}"))
         else:
@@ -299,12 +308,13 @@ def judge_shares(
     baseline = read_shares(directory)
     if baseline is None:
         text = f"no baseline for this machine ({machine_name()}): record one with {RECORD}"
-        return [Verdict(name, False, text) for name in dict.fromkeys(s.name for s in shares)]
+        names = dict.fromkeys(share.name for share in shares)
+        return [Verdict(name, False, text, judged=False) for name in names]
     verdicts, repeated = [], dict[str, Sequence[Share]]()
     for share in shares:
         if share.key not in baseline:
             text = f"no baseline of {share.key}: record one with {RECORD}"
-            verdicts.append(Verdict(share.name, False, text))
+            verdicts.append(Verdict(share.name, False, text, judged=False))
             continue
         before, now = baseline[share.key]["median"], share.share
         if now.high < LEAST_OF_BASELINE * before:
@@ -327,7 +337,8 @@ class Incomparable(UsageError):
 class Worker:
     """A process that does work with the code of a tree; see `workloads.serve`.
 
-    This tree's `workloads.py` defines the work, even if the code is that of another tree.
+    This tree's `workloads.py` defines the work, even if the code is that of another tree. A process
+    that does not answer within `ANSWER_SECONDS` is killed.
 
     Args:
         tree: the tree whose code runs.
@@ -393,9 +404,15 @@ class Worker:
 
     def _read(self) -> str:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        limit = threading.Timer(ANSWER_SECONDS, self._process.kill)
+        limit.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            limit.cancel()
         if not line:
-            self._process.wait()
+            if self._process.wait() == -signal.SIGKILL and limit.finished.is_set():
+                raise UsageError(f"{self._tree} gave no answer for {ANSWER_SECONDS:g} s")
             self._complaints.seek(0)
             lines = self._complaints.read().strip().splitlines() or ["no complaint"]
             raise UsageError(lines[-1])
@@ -417,15 +434,14 @@ def workers(ours: Path, theirs: Path) -> Iterator[tuple[Worker, Worker]]:
     """Start a worker in each of two trees; they wait for orders.
 
     Raises:
-        Incomparable: if theirs does not start.
-        UsageError: if ours does not.
+        UsageError: if one does not start.
     """
     with Worker(ours) as our_worker, Worker(theirs) as their_worker:
         our_worker.wait()
         try:
             their_worker.wait()
         except UsageError as error:
-            raise Incomparable(str(error)) from None
+            raise UsageError(f"the other tree does not start: {error}") from None
         yield our_worker, their_worker
 
 
@@ -459,7 +475,7 @@ def compare(
 def judge_pair(name: str, speeds: Ratio) -> Verdict:
     """Judge whether a workload got slower: the whole interval of the ratio is below 0.93."""
     if not math.isfinite(speeds.high):
-        return Verdict(name, False, "not judged: too slow here for enough turns")
+        return Verdict(name, False, "too slow here for enough turns", judged=False)
     text = "{:.3f} [{:.3f}, {:.3f}] times the speed".format(*speeds)
     return Verdict(name, speeds.high < LEAST_OF_REVISION, text)
 
@@ -467,25 +483,52 @@ def judge_pair(name: str, speeds: Ratio) -> Verdict:
 def pair(revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS) -> Iterator[Verdict]:
     """Compare this tree with another commit, in a worktree that is removed afterwards.
 
-    Work that the other commit cannot do (it may lack the function) is skipped in one line.
+    A workload that seems slower is measured again by processes started anew, and alarms if it does
+    so `STARTS` times. Work that the other commit cannot do (it may lack the function) is skipped in
+    one line. If no file that the workloads run differs, nothing is measured.
 
     Raises:
-        UsageError: for a revision that git does not know, an unknown workload, or one that this
-            tree cannot do.
+        UsageError: for a revision that git does not know or whose code does not start, an unknown
+            workload, or one that this tree cannot do.
     """
     workloads.check_names(names, workloads.WORKLOADS)
-    with worktree(revision) as tree, ExitStack() as stack:
-        try:
-            ours, theirs = stack.enter_context(workers(ROOT, tree))
-        except Incomparable as error:
-            yield Verdict("all", False, f"skipped: {revision} cannot do this work ({error})")
+    with worktree(revision) as tree:
+        if not differing(tree):
+            yield Verdict("all", False, f"no code that the workloads run differs from {revision}")
             return
-        for name in names:
-            try:
-                verdict = judge_pair(name, compare(ours, theirs, name, seconds))
-                yield verdict._replace(text=f"{verdict.text} at {revision}")
-            except Incomparable as error:
-                yield Verdict(name, False, f"skipped: {revision} cannot do it ({error})")
+        with ExitStack() as stack:
+            started = stack.enter_context(workers(ROOT, tree))
+            for name in names:
+                try:
+                    verdict = judge_pair(name, compare(*started, name, seconds))
+                    for _ in range(STARTS - 1):
+                        if verdict.alarm:
+                            with workers(ROOT, tree) as again:
+                                verdict = judge_pair(name, compare(*again, name, seconds))
+                    yield verdict._replace(text=f"{verdict.text} at {revision}")
+                except Incomparable as error:
+                    text = f"skipped: {revision} cannot do it ({error})"
+                    yield Verdict(name, False, text, judged=False)
+
+
+def differing(tree: Path) -> list[str]:
+    """Return the files that workloads run, here or in another tree, and that are not equal there.
+
+    Workloads import agents by name, so every agent's file counts.
+    """
+    found: set[str] = set()
+    for root in (ROOT, tree):
+        begin = [root / "reproduce" / "speed" / "workloads.py", *(root / "agents").glob("*.py")]
+        code = {path for file in begin for path in hardware.imported(root, file)}
+        found |= {path.relative_to(root).as_posix() for path in code if path.exists()}
+        for agent in (root / "agents").glob("*.py"):
+            settings = root.glob(hardware.SETTINGS.format(agent=agent.stem))
+            found |= {path.relative_to(root).as_posix() for path in settings}
+    return sorted(name for name in found if _content(ROOT / name) != _content(tree / name))
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 @contextmanager

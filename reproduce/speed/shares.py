@@ -134,15 +134,15 @@ def measure_all(names: Sequence[str]) -> list[Share]:
 
 def this_machine() -> dict[str, Any]:
     """Return the facts that must be equal before two shares may be compared."""
-    facts = hardware.machine()
+    cores = hardware.machine()["cores"]  # asked before one of them is chosen
     version = torch.__version__.partition("+")[0]
-    return {"cpu": facts["cpu"], "cores": facts["cores"], "threads": 1, "torch": version}
+    return {**hardware.processor(), "cores": cores, "threads": 1, "torch": version}
 
 
 def machine_name() -> str:
     """Return this machine in words; machines whose shares may be compared have the same name."""
     facts = this_machine()
-    return f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
+    return f"{hardware.processor_name(facts)}, {facts['cores']} cores, torch {facts['torch']}"
 
 
 def baseline_path(directory: Path = BASELINES) -> Path:

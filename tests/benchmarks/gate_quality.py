@@ -2,13 +2,15 @@
 
     .venv/bin/python -m tests.benchmarks.gate_quality --out results/throughput/gate_quality.csv
 
-Compares this tree with itself, by the code and in the time that `--pair` takes. In every fourth
-comparison one side is slowed down: after each repetition it waits, busily, until it runs at 85 % of
-its speed. Every fourth comparison starts both processes anew. Rows are appended as they come, so a
-study that was stopped goes on where it was.
+Compares this tree with itself, by the rule and in the time that `--pair` takes, on every gated
+workload in turn. In every fourth round one side is slowed down: after each repetition it waits,
+busily, until it runs at 85 % of its speed. Every comparison starts both processes anew, and again
+where it alarms, as `--pair` does. Rows are appended as they come, so a study that was stopped goes
+on where it was.
 """
 
 import csv
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -17,34 +19,45 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from reproduce.speed.gate import ROOT, Worker, compare, judge_pair, workers
+from reproduce.speed.gate import ROOT, STARTS, compare, judge_pair, workers
+from reproduce.speed.workloads import GATED
 from suite.command_line import Parser, run_main
 
-WORKLOADS = ("update-sac", "adapter-HalfCheetah-8", "update-a2c", "act-sac-1")
 SLOWER = 0.85
 """Speed of the side that is slowed down, as a share of its own."""
-COLUMNS = ("number", "workload", "slowed", "median", "low", "high", "alarm", "seconds")
+COLUMNS = (
+    *("number", "workload", "slowed", "median", "low", "high", "first", "alarm", "load", "seconds"),
+)
+"""Of a row: `first`, whether the first start of the processes alarmed; `load`, the machine's; the
+interval is the last start's."""
 
 
-def measure(number: int, ours: Worker, theirs: Worker) -> tuple[object, ...]:
+def measure(number: int) -> tuple[object, ...]:
     """Make comparison `number` and return its row."""
-    slowed, name = number % 4 == 3, WORKLOADS[number // 4 % len(WORKLOADS)]
-    started = time.perf_counter()
-    speeds = compare(ours, theirs, name, slowdown=1 / SLOWER if slowed else 1.0)
-    seconds = round(time.perf_counter() - started, 2)  # building the work included
-    alarm = judge_pair(name, speeds).alarm
-    return (number, name, int(slowed), *(round(part, 4) for part in speeds), int(alarm), seconds)
+    slowed, name = number // len(GATED) % 4 == 3, GATED[number % len(GATED)]
+    started, alarms = time.perf_counter(), list[bool]()
+    while len(alarms) < STARTS and all(alarms):
+        with workers(ROOT, ROOT) as (ours, theirs):
+            speeds = compare(ours, theirs, name, slowdown=1 / SLOWER if slowed else 1.0)
+        alarms.append(judge_pair(name, speeds).alarm)
+    seconds = round(time.perf_counter() - started, 1)  # building the work included
+    interval = (round(part, 4) for part in speeds)
+    load = round(os.getloadavg()[0], 1)
+    return (number, name, int(slowed), *interval, int(alarms[0]), int(alarms[-1]), load, seconds)
 
 
 def summary(rows: pd.DataFrame) -> list[str]:
     """Return the shares of alarms with exact (Clopper-Pearson) 95 % intervals, as sentences."""
     lines = []
     for slowed, what in ((0, "of a tree with itself"), (1, f"at {SLOWER:.0%} of the speed")):
-        alarms = rows[rows.slowed == slowed].alarm
-        exact = stats.binomtest(int(alarms.sum()), len(alarms)).proportion_ci(method="exact")
+        of = rows[rows.slowed == slowed]
+        if of.empty:
+            continue
+        exact = stats.binomtest(int(of.alarm.sum()), len(of)).proportion_ci(method="exact")
         lines.append(
-            f"{alarms.sum()} alarms in {len(alarms)} comparisons {what} "
-            f"(95 % interval of the rate: {exact.low:.2%} to {exact.high:.2%})"
+            f"{of.alarm.sum()} alarms in {len(of)} comparisons {what} "
+            f"(95 % interval of the rate: {exact.low:.2%} to {exact.high:.2%}); "
+            f"at the first start {of['first'].sum()}"
         )
     return lines
 
@@ -60,11 +73,9 @@ def main(argv: Sequence[str]) -> int:
         writer = csv.writer(file)
         if not done:
             writer.writerow(COLUMNS)
-        for first in range(done, options.comparisons, 4):
-            with workers(ROOT, ROOT) as (ours, theirs):
-                for number in range(first, min(first + 4, options.comparisons)):
-                    writer.writerow(measure(number, ours, theirs))
-                    file.flush()
+        for number in range(done, options.comparisons):
+            writer.writerow(measure(number))
+            file.flush()
     rows = pd.read_csv(options.out)
     print("\n".join(summary(rows)))
     print(f"one comparison: {rows.seconds.median():.1f} s, at most {rows.seconds.max():.1f} s")

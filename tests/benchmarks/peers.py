@@ -4,7 +4,8 @@
 
 Whole training loops of equal networks and batches, warm-up excluded. The contestants of a
 comparison take turns, so a machine that changes speed changes all of them; the ratios of each
-turn are what counts. Peers run in an environment of their own.
+turn are what counts. Peers run in an environment of their own. On a loaded machine nothing is
+measured, unless `--busy` asks for it.
 """
 
 import os
@@ -20,9 +21,12 @@ import numpy as np
 
 from reproduce.gather.collect import throughput
 from suite.command_line import Parser, run_main
+from suite.hardware import num_cores, processor, processor_name
 from suite.settings import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST_LOAD = 0.5
+"""Mean number of running processes, over the last minute, at which a machine counts as quiet."""
 
 STABLE_BASELINES3 = """
 import sys, time
@@ -306,10 +310,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMPARISONS))
     parser.add_argument("--pairs", type=int, default=5, help="turns of every contestant")
     parser.add_argument("--steps", type=int, help="measured environment steps of each run")
+    parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
     options = parser.parse(argv)
     for name in options.names:
         if name not in COMPARISONS:
             raise UsageError(f"no comparison {name!r}{nearest(name, COMPARISONS)}")
+    load = os.getloadavg()[0]
+    if load > MOST_LOAD and not options.busy:
+        raise UsageError(f"the load is {load:.1f}: wait until it is below {MOST_LOAD}, or --busy")
+    print(f"{processor_name(processor())}, {num_cores()} cores, load {load:.1f}", flush=True)
     for name in options.names or COMPARISONS:
         comparison = COMPARISONS[name]
         table = []
@@ -317,7 +326,8 @@ def main(argv: Sequence[str]) -> int:
             steps = options.steps or comparison.steps
             speeds = [measure(steps) for measure in comparison.contestants.values()]
             table.append(speeds)
-            print(f"{name}, turn {turn + 1}: {' '.join(f'{s:,.0f}' for s in speeds)}", flush=True)
+            said, load = " ".join(f"{speed:,.0f}" for speed in speeds), os.getloadavg()[0]
+            print(f"{name}, turn {turn + 1}: {said} (load {load:.1f})", flush=True)
         _summarise(name, list(comparison.contestants), np.array(table))
     return 0
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib
 import json
 import os
@@ -32,22 +31,13 @@ Checksums = dict[str, dict[str, str]]
 
 
 def machine() -> dict[str, Any]:
-    """Return all that decides the bytes of a run, on a CPU, beside the code.
-
-    A model's name is not enough: hypervisors give the same one to several generations.
-    """
+    """Return all that decides the bytes of a run, on a CPU, beside the code."""
     versions = hardware.versions()
-    facts: dict[str, Any] = {"cpu": hardware.machine()["cpu"]}
-    lines: list[str] = []
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
-    for name in ("vendor_id", "cpu family", "model", "stepping", "cache size"):
-        facts[name] = told.get(name)
-    flags = " ".join(sorted(told.get("flags", "").split()))
-    facts["flags"] = hashlib.sha256(flags.encode()).hexdigest()[:16]
-    facts["vectors"] = torch.backends.cpu.get_cpu_capability()
-    facts["libc"] = " ".join(platform.libc_ver())
+    facts = {
+        **hardware.processor(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "libc": " ".join(platform.libc_ver()),
+    }
     return facts | {name: versions[name] for name in ("torch", "numpy", "envpool")}
 
 

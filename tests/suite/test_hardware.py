@@ -63,10 +63,28 @@ def test_a_device_that_is_not_there_is_a_usage_error(
 def test_the_machine_is_described() -> None:
     """Speeds are compared within a machine only, so a record that names none is worth nothing."""
     machine = hardware.machine()
-    assert set(machine) == {"cpu", "cores", "memory_gib", "platform", "gpu", "gpu_driver"}
+    named = {"cpu", "processor", "cores", "memory_gib", "platform", "gpu", "gpu_driver"}
+    assert set(machine) == named
+    assert machine["processor"].startswith(machine["cpu"])
     assert machine["cpu"]
     assert 1 <= machine["cores"] <= (os.cpu_count() or 1)
     assert machine["memory_gib"] is None or machine["memory_gib"] > 0.1
+
+
+def test_two_generations_of_one_name_are_two_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hypervisor calls both "AMD EPYC"; their speeds and roundings differ."""
+    listed = "processor : {0}\nmodel name : AMD EPYC\ncpu family : {1}\nflags : {2}\n\n"
+    names = set()
+    for family, flags in (("23", "avx avx2"), ("25", "avx avx2"), ("25", "avx512f avx avx2")):
+        monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
+        cores = (listed.format(core, family, flags) for core in range(2))
+        (tmp_path / "cpuinfo").write_text("".join(cores))
+        facts = hardware.processor.__wrapped__()
+        assert (facts["cpu"], facts["cpu family"], facts["model"]) == ("AMD EPYC", family, None)
+        names.add(hardware.processor_name(facts))
+    assert len(names) == 3
 
 
 @pytest.mark.parametrize(

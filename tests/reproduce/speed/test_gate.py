@@ -265,21 +265,83 @@ def test_what_the_other_tree_cannot_do_is_told_from_what_this_one_cannot(
         assert gate.compare(whole, lacking, "retrace", 0.2).median > 0
 
 
-def test_a_commit_that_cannot_start_is_skipped(
-    planted: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+def test_a_commit_that_cannot_start_is_an_error(
+    planted: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It may be older than what the workloads import; one line instead of one for each."""
+    """It may be older than what the workloads import; a gate that measured nothing is not `ok`."""
     broken = planted("suite/settings.py", "\n\nraise RuntimeError('not today')\n")
     monkeypatch.setattr(gate, "worktree", lambda revision: nullcontext(broken))
-    (verdict,) = gate.pair("old", ["vtrace", "retrace"])
+    assert run_main(lambda _: main(["throughput", "--pair", "old", "vtrace"])) == 2
+    expected = "error: the other tree does not start: RuntimeError: not today\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Skipped work is shown as such and is no success."""
+    skipped = gate.Verdict("vtrace", False, "skipped: old cannot do it (why)", judged=False)
+    monkeypatch.setattr(gate, "pair", lambda *arguments: iter([skipped]))
+    assert run_main(lambda _: main(["throughput", "--pair", "old"])) == 2
+    told = capsys.readouterr()
+    assert told.out == "not judged vtrace: skipped: old cannot do it (why)\n"
+    assert told.err.startswith("error: nothing could be compared with old")
+
+
+def test_a_pair_without_a_difference_in_gated_code_measures_nothing(
+    planted: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages, tests and the harness may differ; an agent's file or its settings may not."""
+    same = planted("README.md", "\nAnother page.\n")
+    assert gate.differing(same) == []
+    monkeypatch.setattr(gate, "worktree", lambda revision: nullcontext(same))
+    monkeypatch.setattr(gate, "workers", lambda *trees: pytest.fail("something was measured"))
+    (verdict,) = gate.pair("old", ["vtrace"])
+    assert verdict == ("all", False, "no code that the workloads run differs from old", True)
+    for file in ("agents/impala.py", "suite/affine.py", "reproduce/gather/collect.py"):
+        with (same / file).open("a") as code:
+            code.write("# another line\n")
+        assert file in gate.differing(same)
+
+
+def test_a_pair_alarms_only_if_every_start_of_its_processes_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One process may be slower than its twin for life: it is placed otherwise in memory."""
+    starts, found = [], [Ratio(0.5, 0.4, 0.6), Ratio(0.5, 0.4, 0.6), Ratio(1.0, 0.9, 1.1)]
+    monkeypatch.setattr(gate, "worktree", lambda revision: nullcontext(Path("elsewhere")))
+    monkeypatch.setattr(gate, "differing", lambda tree: ["a file"])
+    monkeypatch.setattr(gate, "workers", lambda *trees: starts.append(1) or nullcontext((1, 2)))
+    monkeypatch.setattr(gate, "compare", lambda *arguments: left.pop(0))
+    left = list(found)
+    (verdict,) = gate.pair("old", ["vtrace"])
+    assert (verdict.alarm, len(starts), left) == (False, 3, [])
+    left = [found[0]] * 3
+    (verdict,) = gate.pair("old", ["vtrace"])
+    assert verdict.alarm
+    left = [found[2]]
+    (verdict,) = gate.pair("old", ["vtrace"])
     assert not verdict.alarm
-    assert verdict.text == "skipped: old cannot do this work (RuntimeError: not today)"
+
+
+def test_a_worker_that_does_not_answer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base that hangs would block the gate for ever."""
+    hangs = tmp_path / "workloads.py"
+    hangs.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(gate.workloads, "__file__", str(hangs))
+    monkeypatch.setattr(gate, "ANSWER_SECONDS", 0.5)
+    with gate.Worker(tmp_path) as worker, pytest.raises(UsageError, match="gave no answer for"):
+        worker.wait()
 
 
 def test_too_few_turns_judge_nothing() -> None:
     """Work that takes a second leaves no interval: it says so."""
     verdict = gate.judge_pair("slow", Ratio(0.5, 0.0, math.inf))
-    assert verdict == gate.Verdict("slow", False, "not judged: too slow here for enough turns")
+    assert verdict == ("slow", False, "too slow here for enough turns", False)
 
 
 def test_a_tree_that_does_not_start_is_an_error(planted: Callable[[str, str], Path]) -> None:

@@ -72,7 +72,7 @@ def test_a_pinned_thread_does_not_hide_the_machines_cores() -> None:
 def test_baselines_are_read_on_the_same_machine_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another processor, number of cores or version of torch has a file of its own."""
+    """Another generation, number of cores or version of torch has a file of its own."""
     open_end = share(name="gather")._replace(share=Ratio(0.5, 0.0, math.inf))
     path = shares.write_shares([share(), open_end], tmp_path)
     recorded = shares.read_shares(tmp_path)
@@ -80,7 +80,7 @@ def test_baselines_are_read_on_the_same_machine_only(
     assert recorded["update-sac / matmul"]["median"] == 0.5
     assert recorded["gather / matmul"]["high"] is None
     here = shares.this_machine()
-    for change in ({"cpu": "Another"}, {"cores": 99}, {"torch": "1.0.0"}):
+    for change in ({"cpu": "Another"}, {"flags": "fewer"}, {"cores": 99}, {"torch": "1.0.0"}):
         monkeypatch.setattr(shares, "this_machine", lambda change=change: {**here, **change})
         assert shares.read_shares(tmp_path) is None
         path.rename(shares.baseline_path(tmp_path))  # under the other's name all the same
