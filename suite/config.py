@@ -63,8 +63,11 @@ class RunConfig:
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
     num_threads: Count = 1
-    """CPU threads of torch and of the simulator. With several, set OMP_WAIT_POLICY=PASSIVE in the
-    environment: otherwise torch's threads spin while the simulator's work."""
+    """CPU threads of torch. With several, set OMP_WAIT_POLICY=PASSIVE in the environment: otherwise
+    torch's threads spin while the simulator's work."""
+    env_threads: Count | None = None
+    """CPU threads of the simulator, in training and evaluation; None: as many as torch has. Results
+    do not depend on it."""
     num_envs: Count
     """Environments of each seed, N."""
     gamma: Fraction = 0.99

@@ -18,6 +18,7 @@ def evaluate(
     *,
     episodes: int = 10,
     stream: str = "evaluation",
+    num_threads: int = 1,
     memory: Any = None,
 ) -> np.ndarray:
     """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`.
@@ -32,10 +33,12 @@ def evaluate(
         env_steps: training steps so far; part of the random stream's name.
         episodes: environments per seed, each of which plays one episode.
         stream: name of the random stream that seeds the simulators.
+        num_threads: simulator threads; returns do not depend on it.
         memory: what `act` remembers of its episodes, a `suite.recurrence.Memory`; it begins empty.
             None: nothing. (That class needs torch, this module does not.)
     """
-    env = VectorEnv(task, environment_seeds(seeds, episodes, stream, env_steps))
+    env_seeds = environment_seeds(seeds, episodes, stream, env_steps)
+    env = VectorEnv(task, env_seeds, num_threads=num_threads)
     episode_returns = np.full((len(seeds), episodes), np.nan)
     done = np.zeros(episode_returns.shape, dtype=bool)
     obs = env.reset()

@@ -53,7 +53,8 @@ class Session:
         self.device = find_device(config.device)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
-        task, threads = config.find_task(), config.num_threads
+        self._env_threads = config.env_threads or config.num_threads
+        task, threads = config.find_task(), self._env_threads
         self.env = VectorEnv(task, seeds, reset=reset, num_threads=threads)
 
     def goes_on(self, env_steps: int) -> bool:
@@ -97,6 +98,7 @@ class Session:
             config.seeds,
             env_steps,
             episodes=config.evaluation_episodes,
+            num_threads=self._env_threads,
             memory=memory,
         )
 

@@ -334,7 +334,7 @@ def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool)
             task.simulator_id,
             num_envs=len(env_seeds),
             seed=env_seeds,
-            num_threads=num_threads,
+            num_threads=min(num_threads, len(env_seeds)),
             max_episode_steps=task.time_limit,
             **options,
         )

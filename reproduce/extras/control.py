@@ -162,7 +162,7 @@ class ControlPlan(Plan):
         )
         return ", ".join(filter(None, (super()._differences(record), *others)))
 
-    def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
+    def _command(self, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
         (run,) = runs
         known = {"task": run.task, "seeds": (run.seed,), "env_steps": run.env_steps}
         config = dataclasses.replace(self.config, **known, device="cpu")

@@ -23,7 +23,7 @@ from reproduce.plan.speeds import expected_seconds
 from suite.behaviour import code_name
 from suite.command_line import printable
 from suite.files import CHECKPOINT, write_json
-from suite.hardware import gpu_memory_gib, machine, sources
+from suite.hardware import gpu_memory_gib, machine, num_cores, sources
 from suite.records import ENDED, read_record, seed_of, twins
 from suite.settings import (
     Preset,
@@ -35,7 +35,7 @@ from suite.settings import (
 from suite.tasks import Protocol
 
 PUBLISHED = ROOT / "results" / "published"
-NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads")
+NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads", "env_threads")
 """Fields of a configuration that do not change what is learned per step and seed."""
 PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
@@ -211,11 +211,22 @@ class Plan:
                 bundle or tuple(r for r in waiting if r.task == run.task and not companions[r])
                 for run, bundle in companions.items()
             )
-        return [self.group(bundle) for bundle in bundles]
+        side_by_side = min(self.workers, len(bundles))
+        return [self.group(bundle, side_by_side) for bundle in bundles]
 
-    def group(self, runs: Sequence[Run]) -> Group:
-        """Return one process for runs of one task."""
-        return Group(tuple(runs), self._command(tuple(runs)))
+    def group(self, runs: Sequence[Run], side_by_side: int | None = None) -> Group:
+        """Return one process for runs of one task.
+
+        Args:
+            runs: these.
+            side_by_side: how many such processes run at once; default: `workers`.
+        """
+        threads = 1 if self.cluster else self._env_threads(side_by_side or self.workers)
+        return Group(tuple(runs), self._command(tuple(runs), threads))
+
+    def _env_threads(self, side_by_side: int) -> int:
+        """Return the simulator's threads of each process: one, and its share of idle cores."""
+        return max(1, num_cores() // side_by_side - self.preset.cores_per_run + 1)
 
     @property
     def has_default_workers(self) -> bool:
@@ -462,7 +473,7 @@ class Plan:
             if key not in NOT_SETTINGS and theirs.get(key, "unknown") != ours.get(key, "unknown")
         )
 
-    def _command(self, runs: Sequence[Run]) -> tuple[str, ...]:
+    def _command(self, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
         first, minutes = runs[0], self.checkpoint_minutes
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
@@ -472,6 +483,7 @@ class Plan:
             *("--out", str(first.directory.parent)),
             *(() if minutes is None else ("--checkpoint-minutes", str(minutes))),
             *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
+            *(("--env-threads", str(env_threads)) if env_threads > 1 else ()),
             *flags_of(self.config, self.settings),
         )
 

@@ -243,6 +243,13 @@ def _refuse_scoreless(config: Any) -> None:
         )
 
 
+THREADS = {
+    "num_threads": "is 1 in every process",
+    "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
+}
+"""What decides the settings that no flag of the harness does."""
+
+
 def _split(setting: str) -> tuple[str, str]:
     key, equals, value = setting.partition("=")
     if not (key and equals and value):
@@ -254,7 +261,7 @@ def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
     """Return the preset's configuration with `--set` applied."""
     for key in changes:
         if key in NOT_SETTINGS:
-            own = "is 1 in every process" if key == "num_threads" else "has a flag of its own"
+            own = THREADS.get(key, "has a flag of its own")
             raise UsageError(f"--set: {key} {own} (see --help)")
         known = [field.name for field in dataclasses.fields(config)]
         if key not in known:

@@ -35,13 +35,13 @@ interval is the last start's."""
 def measure(number: int) -> tuple[object, ...]:
     """Make comparison `number` and return its row."""
     slowed, name = number // len(GATED) % 4 == 3, GATED[number % len(GATED)]
-    started, alarms = time.perf_counter(), list[bool]()
+    started, alarms, interval = time.perf_counter(), list[bool](), ()
     while len(alarms) < STARTS and all(alarms):
         with workers(ROOT, ROOT) as (ours, theirs):
             speeds = compare(ours, theirs, name, slowdown=1 / SLOWER if slowed else 1.0)
         alarms.append(judge_pair(name, speeds).alarm)
+        interval = tuple(round(part, 4) for part in speeds)
     seconds = round(time.perf_counter() - started, 1)  # building the work included
-    interval = (round(part, 4) for part in speeds)
     load = round(os.getloadavg()[0], 1)
     return (number, name, int(slowed), *interval, int(alarms[0]), int(alarms[-1]), load, seconds)
 

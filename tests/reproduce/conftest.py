@@ -54,7 +54,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.02)
 
     def choose(scripts: Mapping[int, str]) -> None:
-        def command(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
+        def command(plan: Plan, runs: tuple[Run, ...], env_threads: int) -> tuple[str, ...]:
             seeds = (str(run.seed) for run in runs)
             where = (str(runs[0].directory.parent), str(runs[0].env_steps))
             script = f"template = {_template(plan)!r}\n{PRELUDE}{scripts[runs[0].seed]}"

@@ -420,7 +420,7 @@ def test_ctrl_c_says_how_to_go_on(
     """Status 130, no orphan, and a command that goes on where the runs stopped."""
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
-    monkeypatch.setattr(Plan, "_command", lambda self, runs: command)
+    monkeypatch.setattr(Plan, "_command", lambda *arguments: command)
     monkeypatch.setattr("reproduce.run.pool.POLL_SECONDS", 0.02)
     launch = launching.launch
 

@@ -215,6 +215,32 @@ def test_a_score_depends_on_seed_and_step_alone(tmp_path: Path) -> None:
         np.testing.assert_array_equal(alone.score(30, drawing)[0], scores[i])
 
 
+def test_no_result_depends_on_the_simulators_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training and evaluation get them all; torch keeps its own number."""
+    used: list[int] = []
+    original = VectorEnv.__init__
+
+    def note(self: VectorEnv, *arguments: Any, **options: Any) -> None:
+        used.append(options["num_threads"])
+        original(self, *arguments, **options)
+
+    monkeypatch.setattr(VectorEnv, "__init__", note)
+    config = Config(task="Hopper-v4", evaluation_episodes=5)
+    outcomes = []
+    for threads in (None, 3):
+        ours = session(tmp_path / str(threads), config=replace(config, env_threads=threads))
+        first = ours.env.reset()
+        rows = [ours.env.step(np.full((2, 2, 3), 0.1, dtype=np.float32)).obs for _ in range(9)]
+        modes = ours.score(30, lambda obs, _: np.full((*obs.shape[:2], 3), 0.1, dtype=np.float32))
+        outcomes.append([first, *rows, modes])
+    for one, other in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert used == [1, 1, 3, 3]
+    assert torch.get_num_threads() == 1
+
+
 def test_a_deterministic_score_draws_nothing(tmp_path: Path) -> None:
     """The agent is asked for modes: it is given no generators."""
     seen: list[object] = []

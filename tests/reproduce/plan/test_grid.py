@@ -1,6 +1,7 @@
 """A plan runs what was asked for, once, and never mistakes one run for another."""
 
 import dataclasses
+import importlib
 import json
 import shlex
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.plan import grid as planning
+from reproduce.plan import places
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.request import load_plan, make_plan
 from suite.command_line import read_command_line
@@ -249,12 +251,48 @@ def test_the_command_of_a_process_says_what_the_plan_says(
             seeds=plan.seeds,
             env_steps=plan.env_steps[task],
             device="cuda:0",
+            env_threads=config.env_threads,
         )
         assert (said.suite, said.source) == (suite, plan.source)
         assert said.checkpoint_minutes == options.get("checkpoint_minutes", 5.0)
         assert {run.directory for run in group.runs} == {
             said.out / f"seed-{seed}" for seed in plan.seeds
         }
+
+
+@pytest.mark.parametrize(
+    ("agent", "num_cores", "num_seeds", "workers", "threads"),
+    [
+        *[("a2c", 2, 1, None, 2), ("a2c", 2, 2, None, 1), ("a2c", 2, 3, None, 1)],
+        *[("a2c", 16, 3, None, 5), ("a2c", 16, 3, 2, 8), ("a2c", 16, 40, None, 1)],
+        *[("impala", 2, 1, None, 1), ("impala", 8, 2, None, 3)],
+    ],
+)
+def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
+    agent: str,
+    num_cores: int,
+    num_seeds: int,
+    workers: int | None,
+    threads: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shared out among the processes side by side; IMPALA's acting and learning keep two busy."""
+    for module in (planning, places):
+        monkeypatch.setattr(module, "num_cores", lambda: num_cores)
+    plan = make_plan(
+        *(agent, "classic"),
+        tasks=["CartPole-v1"],
+        seeds=list(range(1, num_seeds + 1)),
+        workers=workers,
+        device="cpu",
+        published=False,
+        runs_dir=tmp_path,
+    )
+    presets = importlib.import_module(f"agents.{agent}").PRESETS
+    for group in plan.groups():
+        config, _ = read_command_line(presets, group.command[3:], prog="")
+        assert (config.env_threads or 1) == threads
 
 
 def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:

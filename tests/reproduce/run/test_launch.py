@@ -521,8 +521,8 @@ def test_seeds_trained_together_go_on_together_after_one_diverged(
     """Their checkpoint is gone on from, not thrown away; the divergence stays what it was."""
     command, log = Plan._command, Recorder.log
 
-    def on_a_cpu(plan: Plan, runs: tuple[Run, ...]) -> tuple[str, ...]:
-        return tuple("cpu" if word == "cuda" else word for word in command(plan, runs))
+    def on_a_cpu(plan: Plan, runs: tuple[Run, ...], env_threads: int) -> tuple[str, ...]:
+        return tuple("cpu" if word == "cuda" else word for word in command(plan, runs, 1))
 
     monkeypatch.setattr(Plan, "_command", on_a_cpu)
 
