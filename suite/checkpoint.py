@@ -1,6 +1,7 @@
 """Policies on disk: weights in safetensors, everything else that acting needs in JSON."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,11 @@ class Policy:
 
     def fits(self, spaces: Spaces) -> bool:
         """Return whether an environment's observations and actions are those of this policy."""
-        ours = self._spaces
-        return (tuple(ours.obs_shape), ours.num_outputs, ours.continuous) == (
-            *(tuple(spaces.obs_shape), spaces.num_outputs, spaces.continuous),
+        ours, theirs = (
+            (tuple(each.obs_shape), each.num_outputs, each.continuous, each.num_choices)
+            for each in (self._spaces, spaces)
         )
+        return ours == theirs
 
     def reset(self) -> None:
         """Forget: the next observations are the first of their episodes."""
@@ -115,7 +117,8 @@ def config_of(
         settings: those that it holds, beside task and protocol.
 
     Raises:
-        UsageError: naming those that it lacks and that are not younger than all policies.
+        UsageError: naming those that it lacks and that are not younger than all policies, or a
+            task's module that nothing has imported: a file that was handed over must not.
     """
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     names = [name for name in ("task", "protocol", *settings) if name in fields]
@@ -124,6 +127,12 @@ def config_of(
     if missing:
         raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")
     kept = {name: description[name] for name in names}
+    module = str(kept["task"]).rpartition(":")[0]
+    if module and module not in sys.modules:
+        raise UsageError(
+            f"{DESCRIPTION} names a task of the module {module}: import it first, if you trust it "
+            f"(--task-from {kept['task']})"
+        )
     return config_class(**{k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from suite.settings import UsageError, require
 from suite.tasks import Task, find_task
@@ -83,11 +83,14 @@ class RunConfig:
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges.
+        """Refuse values outside their ranges, and unknown words.
 
         Raises:
             UsageError: naming the field and the offending value.
         """
+        for name, choices in _words(type(self)):
+            value = getattr(self, name)
+            require(value in choices, f"{name} must be one of {', '.join(choices)}", value)
         if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
             raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0
@@ -222,6 +225,17 @@ class ReplayConfig(UnrollConfig):
             return 1
         rows = min(self.replay_capacity, 2 * self.env_steps // self.num_envs)
         return max(rows // self.unroll_length, 1)
+
+
+@cache
+def _words(config_class: type) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the names of fields that hold one of several words, and these words."""
+    hints = get_type_hints(config_class)
+    return tuple(
+        (field.name, get_args(hints[field.name]))
+        for field in dataclasses.fields(config_class)
+        if get_origin(hints[field.name]) is Literal
+    )
 
 
 @cache

@@ -4,8 +4,10 @@ import json
 import os
 import pickle
 import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -72,6 +74,19 @@ def test_a_description_that_lacks_a_setting_is_refused(name: str) -> None:
     del description[name]
     with pytest.raises(UsageError, match=f"lacks {name}$"):
         config_of(Config, description, ("hidden_sizes", "clip"))
+
+
+def test_a_tasks_module_is_never_imported_because_a_file_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was handed over may hold both; who trusts the module imports it first."""
+    (tmp_path / "handed_over.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    description = {**DESCRIPTION, "task": "handed_over:Any-v0", "clip": None}
+    with pytest.raises(UsageError, match="import it first, if you trust it"):
+        config_of(Config, description, ("hidden_sizes", "clip"))
+    monkeypatch.setitem(sys.modules, "handed_over", ModuleType("handed_over"))
+    assert config_of(Config, description, ("hidden_sizes", "clip")).task == "handed_over:Any-v0"
 
 
 @pytest.mark.parametrize(

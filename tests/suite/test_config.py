@@ -66,6 +66,8 @@ class Settings(RunConfig):
         ("seeds", (), "must be distinct, and at least one"),
         ("seeds", (1, 1), "must be distinct, and at least one"),
         ("seeds", (2**31,), r"must lie in 0\.\.2\*\*31-1"),
+        ("evaluation_rule", "deterministic", "must be one of sampled, training"),
+        ("protocol", "evil", "must be one of noframeskip, sticky"),
     ],
 )
 def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any, rule: str) -> None:

@@ -98,7 +98,7 @@ def test_a_missing_package_is_named_before_a_folder_is_made(
 
 
 def test_a_run_finds_its_task_again(tmp_path: Path) -> None:
-    """It is recorded by its whole name, so the policy, its scores and a longer run need no flag."""
+    """It is recorded by its whole name: a longer run, and what imported its module, make it."""
     name = f"{HERE}:Tape-v0"
     command = ["--task-from", name, f"--out={tmp_path}", "--device=cpu", "--num-envs=2"]
     assert a2c.main([*command, "--env-steps=100"]) == 0
