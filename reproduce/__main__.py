@@ -104,6 +104,7 @@ def run(argv: Sequence[str]) -> int:
         help="run what is finished under results/published all the same",
     )
     _add_older(parser)
+    _add_context(parser)
     parser.add_argument(
         "--checkpoint-minutes",
         type=minutes,
@@ -181,7 +182,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         say(console, line)
     if options.dry_run:
         return 0
-    return _run_plan(plan, console)
+    return _run_plan(plan, console, context=options.context)
 
 
 def report_again(argv: Sequence[str]) -> int:
@@ -189,12 +190,13 @@ def report_again(argv: Sequence[str]) -> int:
     parser = _parser("report ", "gather, check and draw again what was run")
     _add_grid(parser)
     _add_older(parser)
+    _add_context(parser)
     options = parser.parse(argv)
     check_writable(options.runs_dir)
     plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
     plan = replace(plan, accept_older_code=options.accept_older_code)
     say_todays_name(options.like, plan.source)
-    return _report(plan, _console())
+    return _report(plan, _console(), context=options.context)
 
 
 def verify(argv: Sequence[str]) -> int:
@@ -365,7 +367,7 @@ def list_all(argv: Sequence[str]) -> int:
     for peer in controls.peers():
         print(f"control {peer}: {', '.join(controls.agents_of(peer))}")
     for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
-        print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent / 'index.html'}")
+        print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent}")
     return 0
 
 
@@ -468,7 +470,7 @@ def control(argv: Sequence[str]) -> int:
     return status
 
 
-def _run_plan(plan: Plan, console: Console) -> int:
+def _run_plan(plan: Plan, console: Console, *, context: bool = False) -> int:
     from reproduce.pipeline import gather, next_looks
     from reproduce.run.launch import launch
     from reproduce.run.lease import Leases
@@ -490,14 +492,18 @@ def _run_plan(plan: Plan, console: Console) -> int:
         failures = {(row.run.task, row.run.seed): row.error for row in failed}
         num_seeds = next_looks(plan, gather(plan, failures)["verdicts"])
         if num_seeds is None:
-            return _report(plan, console, failures)
+            return _report(plan, console, failures, context=context)
         undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
         say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
         plan = replace(plan, num_seeds=num_seeds)
 
 
 def _report(
-    plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
+    plan: Plan,
+    console: Console,
+    failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
+    *,
+    context: bool = False,
 ) -> int:
     from reproduce.pipeline import (
         departures,
@@ -510,7 +516,7 @@ def _report(
     from reproduce.report.page import verdict_lines
 
     tables = gather(plan, failures)
-    write_report(plan, tables)
+    write_report(plan, tables, context=context)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
     console.print(verdict_lines(verdicts, suite))
     for row in runs[runs.status != "finished"].itertuples():
@@ -604,6 +610,14 @@ def _add_older(parser: Parser) -> None:
         "--accept-older-code",
         action="store_true",
         help="count finished runs of code that was not verified to do what today's does",
+    )
+
+
+def _add_context(parser: Parser) -> None:
+    parser.add_argument(
+        "--context",
+        action="store_true",
+        help="draw published curves that do not judge into curves.svg, .png and .pdf, too",
     )
 
 
