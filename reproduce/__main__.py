@@ -37,7 +37,7 @@ VERBS = (
     "list",
     "published",
     "docs",
-    "tensorboard",
+    "track",
     "control",
 )
 EPILOG = """\
@@ -50,7 +50,7 @@ other commands:
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
   published [--check]          draw all of results/published again, or say what is out of date
   docs [--check]               generate the pages' tables again, or say which are out of date
-  tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
+  track KIND RUNS LOGDIR       mirror recorded runs into tensorboard or wandb
   control PEER AGENT SUITE     run somebody else's program, record it as ours, make it a reference
 """
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         "list": list_all,
         "published": draw_published,
         "docs": write_docs,
-        "tensorboard": tensorboard,
+        "track": track,
         "control": control,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
@@ -120,9 +120,19 @@ def run(argv: Sequence[str]) -> int:
         action="store_true",
         help="start anew, in a folder of its own inside the runs directory",
     )
+    parser.add_argument(
+        "--track",
+        default="",
+        metavar="KIND",
+        help="mirror runs into tensorboard or wandb while they are written",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options = parser.parse(argv)
     _check_size(options)
+    if options.track:
+        from reproduce.extras.track import check_kind
+
+        check_kind(options.track)
     if options.max_seeds is not None and not options.until_decided:
         raise UsageError("--max-seeds needs --until-decided; --num-seeds runs so many at once")
     if options.max_seeds is not None and not SCHEDULE[0] <= options.max_seeds <= SCHEDULE[-1]:
@@ -181,7 +191,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         say(console, line)
     if options.dry_run:
         return 0
-    return _run_plan(plan, console)
+    return _run_plan(plan, console, options.track)
 
 
 def report_again(argv: Sequence[str]) -> int:
@@ -401,16 +411,18 @@ def write_docs(argv: Sequence[str]) -> int:
     return 0
 
 
-def tensorboard(argv: Sequence[str]) -> int:
-    """Mirror recorded runs into TensorBoard."""
-    parser = _parser("tensorboard ", "mirror recorded runs into TensorBoard")
-    parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
-    parser.add_argument("logdir", type=Path, help="where the event files go")
-    options = parser.parse(argv)
-    from reproduce.extras.tensorboard import mirror
+def track(argv: Sequence[str]) -> int:
+    """Mirror recorded runs into TensorBoard or Weights & Biases."""
+    from reproduce.extras.track import LOOK, mirror
 
-    num_runs = mirror(options.runs, options.logdir)
-    print(f"{num_runs} runs mirrored; look at them with: tensorboard --logdir {options.logdir}")
+    parser = _parser("track ", "mirror recorded runs into tensorboard or wandb")
+    parser.add_argument("kind", help=", ".join(LOOK))
+    parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
+    parser.add_argument("logdir", type=Path, help="where the mirrors go")
+    options = parser.parse(argv)
+    num_runs = mirror(options.kind, options.runs, options.logdir)
+    where = LOOK[options.kind].format(options.logdir)
+    print(f"{num_runs} runs mirrored; look at them with: {where}")
     return 0
 
 
@@ -465,7 +477,8 @@ def control(argv: Sequence[str]) -> int:
     return status
 
 
-def _run_plan(plan: Plan, console: Console) -> int:
+def _run_plan(plan: Plan, console: Console, track: str = "") -> int:
+    from reproduce.extras.track import mirrored
     from reproduce.pipeline import gather, next_looks
     from reproduce.run.launch import launch
     from reproduce.run.lease import Leases
@@ -478,10 +491,11 @@ def _run_plan(plan: Plan, console: Console) -> int:
         plan.directory.mkdir(parents=True, exist_ok=True)
         plan.save()
         try:
-            with View(console) as view:
+            with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
                 board = launch(plan, view)
         except KeyboardInterrupt:
-            say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
+            command = f"{plan.command()} --track {track}" if track else plan.command()
+            say(console, "Stopped. Finished runs are kept; go on with:\n  " + command)
             return 130
         failed = [row for row in board.rows if row.state == "failed"]
         failures = {(row.run.task, row.run.seed): row.error for row in failed}
