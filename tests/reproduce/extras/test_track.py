@@ -145,6 +145,7 @@ def test_wandb_writes_below_the_runs_folder_and_asks_no_server(
     plan, lines = grid(tmp_path), []
     with mirrored(plan, "wandb", lines.append):
         record_run(plan, TASK, 1, {500: -3.0, 1000: 2.0})
+    importlib.import_module("wandb").teardown()  # else its service may still be writing
     root = tmp_path / "runs" / "tracking" / "wandb"
     (file,) = (root / "sac-classic" / plan.source / TASK / "seed-1").rglob("*.wandb")
     assert file.parent.name.startswith("offline-run-")
