@@ -5,6 +5,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 """
 
 import sys
+import webbrowser
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ VERBS = (
     "published",
     "docs",
     "track",
+    "watch",
     "control",
 )
 EPILOG = """\
@@ -51,6 +53,7 @@ other commands:
   published [--check]          draw all of results/published again, or say what is out of date
   docs [--check]               generate the pages' tables again, or say which are out of date
   track KIND RUNS LOGDIR       mirror recorded runs into tensorboard or wandb
+  watch [RUNS_DIR]             show a grid that another process or machine runs, live
   control PEER AGENT SUITE     run somebody else's program, record it as ours, make it a reference
 """
 
@@ -73,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
         "published": draw_published,
         "docs": write_docs,
         "track": track,
+        "watch": watch,
         "control": control,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
@@ -126,6 +130,7 @@ def run(argv: Sequence[str]) -> int:
         metavar="KIND",
         help="mirror runs into tensorboard or wandb while they are written",
     )
+    _add_open(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options = parser.parse(argv)
     _check_size(options)
@@ -191,7 +196,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         say(console, line)
     if options.dry_run:
         return 0
-    return _run_plan(plan, console, options.track)
+    return _open(options, plan, _run_plan(plan, console, options.track))
 
 
 def report_again(argv: Sequence[str]) -> int:
@@ -199,12 +204,13 @@ def report_again(argv: Sequence[str]) -> int:
     parser = _parser("report ", "gather, check and draw again what was run")
     _add_grid(parser)
     _add_older(parser)
+    _add_open(parser)
     options = parser.parse(argv)
     check_writable(options.runs_dir)
     plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
     plan = replace(plan, accept_older_code=options.accept_older_code)
     say_todays_name(options.like, plan.source)
-    return _report(plan, _console())
+    return _open(options, plan, _report(plan, _console()))
 
 
 def verify(argv: Sequence[str]) -> int:
@@ -426,6 +432,37 @@ def track(argv: Sequence[str]) -> int:
     return 0
 
 
+def watch(argv: Sequence[str]) -> int:
+    """Show a grid that another process or machine runs until it has ended."""
+    from reproduce.run import watch as watching
+    from reproduce.run.view import View
+
+    parser = _parser("watch ", "show a grid that another process or machine runs, live")
+    parser.add_argument(
+        "grid",
+        nargs="*",
+        metavar="RUNS_DIR | AGENT SUITE",
+        help="a folder with grids below it, of which the last to be started is shown (default: "
+        "the runs directory); or a grid",
+    )
+    parser.add_argument("--like", metavar="SOURCE", help="of AGENT SUITE; default: the suite's")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+    options = parser.parse(argv)
+    if len(options.grid) > 2 or (options.like and len(options.grid) < 2):
+        raise UsageError("name a runs directory or an agent and a suite, for example: sac mujoco")
+    if len(options.grid) == 2:
+        agent, suite = options.grid
+        plan = load_plan(agent, suite, options.like, options.runs_dir)
+    else:
+        folder = Path(options.grid[0]) if options.grid else options.runs_dir
+        plan = watching.load_grid(watching.find_grid(folder))
+    console = _console()
+    say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
+    with View(console) as view:
+        board = watching.watch(plan, view)
+    return 2 if board.count("failed") else 0
+
+
 def control(argv: Sequence[str]) -> int:
     """Run somebody else's program as a control; with `--publish` make it a reference."""
     from reproduce.extras import control as controls
@@ -616,6 +653,17 @@ def _add_older(parser: Parser) -> None:
         action="store_true",
         help="count finished runs of code that was not verified to do what today's does",
     )
+
+
+def _add_open(parser: Parser) -> None:
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+
+
+def _open(options: Namespace, plan: Plan, status: int) -> int:
+    """Open a plan's page if that is asked for and it was written; return the exit status."""
+    if options.open and status != 130:
+        webbrowser.open((plan.directory / "index.html").absolute().as_uri())
+    return status
 
 
 def _older_lines(plan: Plan) -> list[str]:
