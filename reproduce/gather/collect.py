@@ -137,6 +137,22 @@ def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
 
 
+def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:
+    """Return the seconds that a run took to given steps, evaluations included, to a millisecond.
+
+    They are read between two lines of `timing.csv` as if its speed were even there, and from the
+    run's beginning at step 0; NaN beyond its last line by more than the distance of two lines.
+    """
+    table = read_table(directory / "timing.csv")
+    if table.empty:
+        return np.full(len(env_steps), np.nan)
+    steps = np.concatenate([[0.0], table["env_steps"].to_numpy(np.float64)])
+    seconds = np.concatenate([[0.0], table["wall_seconds"].to_numpy(np.float64)])
+    asked = env_steps.to_numpy(np.float64)
+    found = np.interp(asked, steps, seconds).round(3)
+    return np.where(asked <= steps[-1] + np.diff(steps).max(), found, np.nan)
+
+
 IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
 """Recorded where one thread acts while another learns."""
 
@@ -176,13 +192,16 @@ def throughput(directory: Path) -> dict[str, float] | None:
 
 
 def collect_curves(plan: Plan, runs: Runs = None) -> pd.DataFrame:
-    """Return `curves.csv`: task, seed, env_steps, mean_return, rule; unfinished runs so far."""
-    frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return"])]
+    """Return `curves.csv`: task, seed, env_steps, mean_return, wall_seconds, rule.
+
+    The time is that which `wall_clock` gives; unfinished runs go as far as they are.
+    """
+    frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return", "wall_seconds"])]
     for run in _readable(plan, runs):
         frame = curve(run.directory, plan.rule, run.env_steps)
         frame.insert(0, "task", run.task)
         frame.insert(1, "seed", run.seed)
-        frames.append(frame)
+        frames.append(frame.assign(wall_seconds=wall_clock(run.directory, frame["env_steps"])))
     table = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
     return table.assign(rule=plan.rule)
 

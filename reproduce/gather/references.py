@@ -6,6 +6,7 @@ and a task without a comparable source has no reference. Files are read when the
 """
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -232,6 +233,37 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
     named = named.fillna({"protocol": ""}).merge(facts, on="env_id")
     named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)
     return named[["task", "protocol", "env_id", "first_step", "last_step", "num_runs"]]
+
+
+def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return what a reader is told of sources: how people call them, and where to read on.
+
+    Args:
+        agent: name of the agent.
+        names: folders of sources.
+
+    Returns:
+        By folder: `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where
+        there is none. The names and papers are those of `results/references/sources.csv`.
+    """
+    path = REFERENCES / "sources.csv"
+    table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("source").to_dict("index")
+    credits = {}
+    for name in names:
+        path, known = REFERENCES / name / f"{agent}.toml", table.get(name, {})
+        said = read_source(path) if path.exists() else {}
+        title = said.get("title", "")
+        stated = re.search(r"arXiv:(\d{4}\.\d{4,5})", title)
+        address = f"https://arxiv.org/abs/{stated[1]}" if stated else ""
+        code = f"https://github.com/{said['repository']}" if "repository" in said else ""
+        credits[name] = {
+            "name": known.get("name") or name,
+            "title": title,
+            "licence": said.get("licence", ""),
+            "paper": known.get("paper") or address,
+            "code": f"{code}/tree/{said['commit']}" if code and "commit" in said else code,
+        }
+    return credits
 
 
 def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:

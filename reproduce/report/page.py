@@ -38,7 +38,7 @@ FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""
 
 COLUMNS = {
-    "curves": ("task", "seed", "env_steps", "mean_return", "rule"),
+    "curves": ("task", "seed", "env_steps", "mean_return", "wall_seconds", "rule"),
     "reference_curves": (
         *("task", "source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
         *("num_runs", "rule", "role"),

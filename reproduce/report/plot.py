@@ -25,7 +25,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from reproduce.judge.statistics import bootstrap_band
+from reproduce.report.curves import align_seeds, clip_reference, thinned
 from reproduce.report.page import mean_and_spread, number, verdict_words
 from suite.files import write_atomically
 
@@ -50,59 +50,8 @@ CONTEXT_DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (2
 FIGURE_WIDTH = 12.0
 """Inches; the same for every grid of panels, so that text has the same size on a page."""
 
-MOST_POINTS = 300
-"""Largest number of points drawn of one curve."""
-
 WIDEST_NORMALISED = (-1.0, 3.0)
 """Normalised scores outside this range are drawn as arrows at its edge."""
-
-
-class AlignedCurves(NamedTuple):
-    """Returns of several seeds at the steps all of them have."""
-
-    env_steps: NDArray[np.float64]
-    """Environment steps, increasing, `[P]`."""
-    values: NDArray[np.float64]
-    """Mean returns, `[S, P]`."""
-
-
-def align_seeds(curves: pd.DataFrame) -> AlignedCurves:
-    """Align the seeds of one task on the environment steps that all of them have.
-
-    Steps where any seed lacks a finite value are dropped; nothing is interpolated or extrapolated.
-
-    Args:
-        curves: Rows of `curves.csv` of one task.
-
-    Returns:
-        The common steps and the values there.
-    """
-    table = curves.drop_duplicates(["seed", "env_steps"], keep="last").pivot(
-        index="env_steps", columns="seed", values="mean_return"
-    )
-    table = table.astype(np.float64).replace([np.inf, -np.inf], np.nan).sort_index().dropna()
-    return AlignedCurves(table.index.to_numpy(np.float64), table.to_numpy().T)
-
-
-def clip_reference(reference: pd.DataFrame, horizon: float) -> pd.DataFrame:
-    """Cut one published curve at our last step.
-
-    Args:
-        reference: Rows of `reference_curves.csv` of one task and source.
-        horizon: Our last environment step.
-
-    Returns:
-        The points up to the horizon, and a last one interpolated at the horizon if the source
-        continues beyond it. A source that ends earlier is not extended.
-    """
-    columns = ["env_steps", "return_mean", "return_low", "return_high"]
-    reference = pd.DataFrame(reference[columns]).astype(np.float64).sort_values(by="env_steps")
-    steps = reference["env_steps"].to_numpy()
-    inside = pd.DataFrame(reference[steps <= horizon])
-    if inside.empty or steps.max() <= horizon or steps[steps <= horizon].max() == horizon:
-        return inside
-    last = {name: np.interp(horizon, steps, reference[name].to_numpy()) for name in columns}
-    return pd.DataFrame(pd.concat([inside, pd.DataFrame([last])], ignore_index=True))
 
 
 def draw_curves(
@@ -356,11 +305,6 @@ def _dot(label: str, colour: str) -> Line2D:
     return Line2D([], [], ls="", marker="o", markersize=6, color=colour, alpha=0.7, label=label)
 
 
-def _thinned(num_points: int) -> NDArray[np.int64]:
-    """Return at most `MOST_POINTS` evenly spread indices, including the first and the last."""
-    return np.unique(np.linspace(0, num_points - 1, min(num_points, MOST_POINTS)).astype(np.int64))
-
-
 def _context_dashes(reference_curves: pd.DataFrame) -> dict[str, Any]:
     context = reference_curves[reference_curves["role"] != "judge"]
     sources = dict.fromkeys(context["source"])
@@ -417,7 +361,6 @@ def _draw_panel(
 def _draw_reference(panel: Axes, reference: pd.DataFrame, role: str, dash: Any) -> None:
     if reference.empty:
         return
-    reference = reference.iloc[_thinned(len(reference))]
     steps = reference["env_steps"].to_numpy()
     mean, low, high = (reference[f"return_{name}"].to_numpy() for name in ("mean", "low", "high"))
     marker = "o" if len(steps) == 1 else ""
@@ -433,7 +376,7 @@ def _draw_reference(panel: Axes, reference: pd.DataFrame, role: str, dash: Any) 
 def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
     """Draw every seed as far as it goes; mean and band only where all seeds have a value."""
     for _, seed in curves.sort_values("env_steps").groupby("seed"):
-        seed = seed.iloc[_thinned(len(seed))]
+        seed = seed.iloc[thinned(len(seed))]
         x, y = seed["env_steps"].to_numpy(np.float64), seed["mean_return"].to_numpy(np.float64)
         marker = "o" if len(x) == 1 else ""
         panel.plot(x, y, color=OURS, lw=0.8, alpha=0.35, marker=marker, ms=3, zorder=5)
@@ -442,11 +385,8 @@ def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
     if not num_points:
         _whisper(panel, "the seeds share no step: no mean")
         return
-    kept = _thinned(num_points)
-    x, values = aligned.env_steps[kept], aligned.values[:, kept]
-    mean = values.mean(axis=0)
+    x, (mean, low, high) = aligned.env_steps, aligned.band()
     if num_seeds > 1:
-        mean, low, high = bootstrap_band(values, seed=0)
         panel.fill_between(x, low, high, color=OURS, alpha=0.22, lw=0, zorder=3)
     marker = "o" if num_points == 1 else ""
     panel.plot(x, mean, color=OURS, lw=2.4, marker=marker, ms=6, clip_on=False, zorder=7)

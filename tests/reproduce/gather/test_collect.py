@@ -305,6 +305,18 @@ def test_a_record_of_the_launcher_alone_is_described(tmp_path: Path) -> None:
     assert (row["log_tail"], row["device"], row["commit"]) == ("on\nno", "", "")
 
 
+def test_the_time_of_a_step_is_read_between_two_recorded_lines(tmp_path: Path) -> None:
+    """From the beginning on; a step far beyond the last line has none."""
+    asked = pd.Series([50, 100, 150, 220, 301])
+    assert np.isnan(collect.wall_clock(tmp_path, asked)).all()
+    head = "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share"
+    rows = "100,1,2.0,1.0,0.0,0.0\n200,2,6.0,1.0,0.0,0.0"
+    (tmp_path / "timing.csv").write_text(f"{head}\n{rows}\n")
+    times = collect.wall_clock(tmp_path, asked)
+    assert times[:4].tolist() == [1.0, 2.0, 4.0, 6.0]
+    assert np.isnan(times[4])
+
+
 def test_tables_of_several_tasks_are_tidy(tmp_path: Path, record_run: RecordRun) -> None:
     """One observation per row: task, seed and rule beside every number."""
     tasks = [TASK, "MountainCarContinuous-v0"]

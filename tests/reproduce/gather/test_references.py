@@ -9,6 +9,7 @@ import pytest
 
 from reproduce.gather import references
 from reproduce.gather.references import (
+    credits_of,
     human_scores,
     reference_curves,
     reference_score,
@@ -575,3 +576,19 @@ def test_human_scores_are_the_published_ones() -> None:
     ]
     assert len(normalised) == 57
     assert np.median(normalised) == pytest.approx(1.66, abs=0.005)
+
+
+def test_every_source_is_named_as_people_know_it() -> None:
+    """`sources.csv` has a row for every folder and no other; a paper is an address."""
+    named = pd.read_csv(REFERENCES / "sources.csv", keep_default_na=False)
+    folders = sorted(path.name for path in REFERENCES.iterdir() if path.is_dir())
+    assert named["source"].tolist() == folders
+    assert named["name"].is_unique
+    assert named["paper"].str.fullmatch(r"(https://\S+)?").all()
+    rl_zoo = credits_of("a2c", ["rl_zoo", "unheard_of"])
+    assert rl_zoo["rl_zoo"]["name"] == "RL Zoo (SB3)"
+    assert rl_zoo["rl_zoo"]["code"].startswith("https://github.com/DLR-RM/rl-trained-agents/tree/")
+    assert rl_zoo["unheard_of"] == {"name": "unheard_of"} | dict.fromkeys(
+        ("title", "licence", "paper", "code"), ""
+    )
+    assert credits_of("sac", ["paper"])["paper"]["paper"] == "https://arxiv.org/abs/1812.05905"

@@ -12,61 +12,9 @@ from matplotlib.figure import Figure
 
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
+from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
-NAN = float("nan")
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
-
-
-def curve(task: str, seed: int, steps: list[int], slope: float = 1.0) -> pd.DataFrame:
-    """A straight learning curve."""
-    rows = [(task, seed, step, slope * step, "deterministic") for step in steps]
-    return pd.DataFrame(rows, columns=list(COLUMNS["curves"]))
-
-
-def reference(
-    task: str, steps: list[int], role: str = "judge", spread: float = 5.0
-) -> pd.DataFrame:
-    """A straight published curve of slope one."""
-    source = "published" if role == "judge" else "another"
-    rows = [
-        (task, source, task, step, step, step - spread, step + spread, 5, "deterministic", role)
-        for step in steps
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS["reference_curves"]))
-
-
-def verdict(task: str, name: str = "reproduced", **fields: object) -> pd.DataFrame:
-    """A row of verdicts.csv; random policy 0, reference 100 +- 8, margin 10."""
-    row = dict.fromkeys(COLUMNS["verdicts"], NAN) | {
-        "task": task,
-        "verdict": name,
-        "env_steps": 100,
-        "rule": "deterministic",
-        "num_seeds": 2,
-        "num_failed": 0,
-        "num_diverged": 0,
-        "reference_source": "published",
-        "reference_mean": 100.0,
-        "reference_std": 8.0,
-        "reference_num_runs": 5,
-        "random_score": 0.0,
-        "margin": 10.0,
-        "ci_low": -6.0,
-        "ci_high": 4.0,
-    }
-    return pd.DataFrame([row | fields])
-
-
-def score(task: str, *values: float) -> pd.DataFrame:
-    """Scores of seeds 1, 2, ..."""
-    rows = [(task, seed, 100, value, "deterministic", 0.0, 100.0, value / 100)
-            for seed, value in enumerate(values, 1)]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(COLUMNS["scores"]))
-
-
-def no_rows(name: str) -> pd.DataFrame:
-    """A file with a header and nothing else."""
-    return pd.DataFrame(columns=pd.Index(COLUMNS[name]))
 
 
 def svg_texts(path: Path) -> list[str]:
@@ -142,18 +90,6 @@ def test_names_are_drawn_literally(tmp_path: Path) -> None:
     assert "<script" not in paths[0].read_text(encoding="utf-8")
 
 
-def test_seeds_align_only_on_steps_that_all_have() -> None:
-    """A shorter seed ends the common curve, and an undefined value leaves its step out."""
-    curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [20, 30], 2.0)])
-    aligned = plot.align_seeds(curves.sample(frac=1.0, random_state=0))
-    assert aligned.env_steps.tolist() == [20, 30]
-    assert aligned.values.tolist() == [[20, 30], [40, 60]]
-    curves.loc[curves["env_steps"] == 30, "mean_return"] = np.inf
-    assert plot.align_seeds(curves).env_steps.tolist() == [20]
-    undefined = curve("A", 3, [20, 30], NAN)
-    assert plot.align_seeds(pd.concat([curves, undefined])).values.shape == (3, 0)
-
-
 def test_the_mean_ends_where_the_first_seed_ends(tmp_path: Path, figures: list[Figure]) -> None:
     """The longer seed goes on thinly, the mean does not, and the panel says why."""
     curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [10, 20])])
@@ -189,19 +125,6 @@ def test_the_band_is_the_bootstrap_band_of_the_drawn_points(
     vertices = figures[0].axes[0].collections[0].get_paths()[0].vertices
     ends = np.asarray(vertices)[np.asarray(vertices)[:, 0] == 20][:, 1]
     assert (ends.min(), ends.max()) == (20, 60)
-
-
-def test_a_reference_is_cut_at_the_horizon_and_never_extended() -> None:
-    """The last point is interpolated inside the source's range; a shorter source stays short."""
-    published = reference("A", [0, 40, 80])
-    clipped = plot.clip_reference(published, 50.0)
-    assert clipped["env_steps"].tolist() == [0, 40, 50]
-    assert clipped["return_mean"].tolist() == [0, 40, 50]
-    assert clipped["return_low"].tolist() == [-5, 35, 45]
-    assert plot.clip_reference(published, 80.0)["env_steps"].tolist() == [0, 40, 80]
-    assert plot.clip_reference(published, 1000.0)["env_steps"].tolist() == [0, 40, 80]
-    assert plot.clip_reference(reference("A", [40, 80]), 30.0).empty
-    assert plot.clip_reference(published, NAN).empty
 
 
 def test_a_reference_of_one_run_has_no_spread(tmp_path: Path, figures: list[Figure]) -> None:

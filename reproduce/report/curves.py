@@ -1,0 +1,81 @@
+"""What is drawn of curves: where all seeds have a value, and of a reference up to our last step.
+
+The static figures and the interactive charts draw the same points, made here from tidy frames.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from reproduce.judge.statistics import Band, bootstrap_band
+
+MOST_POINTS = 300
+"""Largest number of points drawn of one curve."""
+
+
+class AlignedCurves(NamedTuple):
+    """Returns of several seeds at the steps all of them have."""
+
+    env_steps: NDArray[np.float64]
+    """Environment steps, increasing, `[P]`."""
+    values: NDArray[np.float64]
+    """Mean returns, `[S, P]`."""
+    wall_seconds: NDArray[np.float64]
+    """Median over seeds of the time each took to get there, NaN where one has none, `[P]`."""
+
+    def band(self) -> Band:
+        """Return the mean of the seeds and its bootstrap band, at every point."""
+        return bootstrap_band(self.values, seed=0)
+
+
+def align_seeds(curves: pd.DataFrame) -> AlignedCurves:
+    """Align the seeds of one task on the environment steps that all of them have.
+
+    Steps where any seed lacks a finite value are dropped; nothing is interpolated or extrapolated.
+    Of more than `MOST_POINTS` steps, evenly spread ones are kept.
+
+    Args:
+        curves: Rows of `curves.csv` of one task.
+
+    Returns:
+        The common steps and the values there.
+    """
+    rows = curves.drop_duplicates(["seed", "env_steps"], keep="last")
+    returns, seconds = (
+        rows.pivot(index="env_steps", columns="seed", values=name).astype(np.float64).sort_index()
+        for name in ("mean_return", "wall_seconds")
+    )
+    returns = returns.replace([np.inf, -np.inf], np.nan).dropna()
+    returns = returns.iloc[thinned(len(returns))]
+    times = seconds.loc[returns.index].median(axis=1, skipna=False)
+    steps = returns.index.to_numpy(np.float64)
+    return AlignedCurves(steps, returns.to_numpy().T, times.to_numpy(np.float64))
+
+
+def clip_reference(reference: pd.DataFrame, horizon: float) -> pd.DataFrame:
+    """Cut one published curve at our last step.
+
+    Args:
+        reference: Rows of `reference_curves.csv` of one task and source.
+        horizon: Our last environment step.
+
+    Returns:
+        The points up to the horizon, and a last one interpolated at the horizon if the source
+        continues beyond it. A source that ends earlier is not extended. Of more than
+        `MOST_POINTS`, evenly spread ones are kept.
+    """
+    columns = ["env_steps", "return_mean", "return_low", "return_high"]
+    reference = pd.DataFrame(reference[columns]).astype(np.float64).sort_values(by="env_steps")
+    steps = reference["env_steps"].to_numpy()
+    inside = pd.DataFrame(reference[steps <= horizon])
+    if not inside.empty and steps.max() > horizon > inside["env_steps"].max():
+        last = {name: np.interp(horizon, steps, reference[name].to_numpy()) for name in columns}
+        inside = pd.DataFrame(pd.concat([inside, pd.DataFrame([last])], ignore_index=True))
+    return inside.iloc[thinned(len(inside))]
+
+
+def thinned(num_points: int) -> NDArray[np.int64]:
+    """Return at most `MOST_POINTS` evenly spread indices, including the first and the last."""
+    return np.unique(np.linspace(0, num_points - 1, min(num_points, MOST_POINTS)).astype(np.int64))

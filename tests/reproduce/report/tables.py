@@ -1,0 +1,59 @@
+"""Small tidy tables, for tests of figures and charts."""
+
+import pandas as pd
+
+from reproduce.report.page import COLUMNS
+
+NAN = float("nan")
+
+
+def curve(task: str, seed: int, steps: list[int], slope: float = 1.0) -> pd.DataFrame:
+    """A straight learning curve."""
+    rows = [(task, seed, step, slope * step, 0.1 * step, "deterministic") for step in steps]
+    return pd.DataFrame(rows, columns=list(COLUMNS["curves"]))
+
+
+def reference(
+    task: str, steps: list[int], role: str = "judge", spread: float = 5.0
+) -> pd.DataFrame:
+    """A straight published curve of slope one."""
+    source = "published" if role == "judge" else "another"
+    rows = [
+        (task, source, task, step, step, step - spread, step + spread, 5, "deterministic", role)
+        for step in steps
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS["reference_curves"]))
+
+
+def verdict(task: str, name: str = "reproduced", **fields: object) -> pd.DataFrame:
+    """A row of verdicts.csv; random policy 0, reference 100 +- 8, margin 10."""
+    row = dict.fromkeys(COLUMNS["verdicts"], NAN) | {
+        "task": task,
+        "verdict": name,
+        "env_steps": 100,
+        "rule": "deterministic",
+        "num_seeds": 2,
+        "num_failed": 0,
+        "num_diverged": 0,
+        "reference_source": "published",
+        "reference_mean": 100.0,
+        "reference_std": 8.0,
+        "reference_num_runs": 5,
+        "random_score": 0.0,
+        "margin": 10.0,
+        "ci_low": -6.0,
+        "ci_high": 4.0,
+    }
+    return pd.DataFrame([row | fields])
+
+
+def score(task: str, *values: float) -> pd.DataFrame:
+    """Scores of seeds 1, 2, ..."""
+    rows = [(task, seed, 100, value, "deterministic", 0.0, 100.0, value / 100)
+            for seed, value in enumerate(values, 1)]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(COLUMNS["scores"]))
+
+
+def no_rows(name: str) -> pd.DataFrame:
+    """A file with a header and nothing else."""
+    return pd.DataFrame(columns=pd.Index(COLUMNS[name]))
