@@ -108,6 +108,7 @@ def run(argv: Sequence[str]) -> int:
         help="run what is finished under results/published all the same",
     )
     _add_older(parser)
+    _add_context(parser)
     parser.add_argument(
         "--checkpoint-minutes",
         type=minutes,
@@ -196,7 +197,8 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         say(console, line)
     if options.dry_run:
         return 0
-    return _open(options, plan, _run_plan(plan, console, options.track))
+    status = _run_plan(plan, console, track=options.track, context=options.context)
+    return _open(options, plan, status)
 
 
 def report_again(argv: Sequence[str]) -> int:
@@ -204,13 +206,14 @@ def report_again(argv: Sequence[str]) -> int:
     parser = _parser("report ", "gather, check and draw again what was run")
     _add_grid(parser)
     _add_older(parser)
+    _add_context(parser)
     _add_open(parser)
     options = parser.parse(argv)
     check_writable(options.runs_dir)
     plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
     plan = replace(plan, accept_older_code=options.accept_older_code)
     say_todays_name(options.like, plan.source)
-    return _open(options, plan, _report(plan, _console()))
+    return _open(options, plan, _report(plan, _console(), context=options.context))
 
 
 def verify(argv: Sequence[str]) -> int:
@@ -514,7 +517,7 @@ def control(argv: Sequence[str]) -> int:
     return status
 
 
-def _run_plan(plan: Plan, console: Console, track: str = "") -> int:
+def _run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = False) -> int:
     from reproduce.extras.track import mirrored
     from reproduce.pipeline import gather, next_looks
     from reproduce.run.launch import launch
@@ -538,14 +541,18 @@ def _run_plan(plan: Plan, console: Console, track: str = "") -> int:
         failures = {(row.run.task, row.run.seed): row.error for row in failed}
         num_seeds = next_looks(plan, gather(plan, failures)["verdicts"])
         if num_seeds is None:
-            return _report(plan, console, failures)
+            return _report(plan, console, failures, context=context)
         undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
         say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
         plan = replace(plan, num_seeds=num_seeds)
 
 
 def _report(
-    plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
+    plan: Plan,
+    console: Console,
+    failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
+    *,
+    context: bool = False,
 ) -> int:
     from reproduce.pipeline import (
         departures,
@@ -558,7 +565,7 @@ def _report(
     from reproduce.report.page import verdict_lines
 
     tables = gather(plan, failures)
-    write_report(plan, tables)
+    write_report(plan, tables, context=context)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
     console.print(verdict_lines(verdicts, suite))
     for row in runs[runs.status != "finished"].itertuples():
@@ -664,6 +671,14 @@ def _open(options: Namespace, plan: Plan, status: int) -> int:
     if options.open and status != 130:
         webbrowser.open((plan.directory / "index.html").absolute().as_uri())
     return status
+
+
+def _add_context(parser: Parser) -> None:
+    parser.add_argument(
+        "--context",
+        action="store_true",
+        help="draw published curves that do not judge into curves.svg, .png and .pdf, too",
+    )
 
 
 def _older_lines(plan: Plan) -> list[str]:

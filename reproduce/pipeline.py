@@ -9,6 +9,7 @@ import pandas as pd
 
 from reproduce.gather import collect, references
 from reproduce.judge import fingerprints
+from reproduce.judge.improvement import improvements, reference_scores
 from reproduce.judge.verdicts import (
     STATUSES,
     judge_suite,
@@ -51,9 +52,9 @@ def gather(
         failures: errors of failed runs that the launcher knows and the records may lack.
 
     Returns:
-        Every table by the stem of its file: `curves`, `reference_curves`, `scores`, `throughput`,
-        `verdicts` (one row per planned task), `suite` (one row, none for a plan of one task),
-        `summary`, `runs`.
+        Every table by the stem of its file: `curves`, `reference_curves`, `scores`,
+        `reference_scores`, `throughput`, `verdicts` (one row per planned task), `suite` (one row,
+        none for a plan of one task), `summary` (of several tasks), `improvement`, `runs`.
     """
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     measured = {name: random_scores().get((name, task.protocol)) for name, task in tasks.items()}
@@ -75,6 +76,8 @@ def gather(
             for name, task in tasks.items()
         ]
     )
+    theirs = _normalise(reference_scores(judging), judging, zeros)
+    summary = suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
     statuses = runs[["task", "seed", "status"]]
     judged = judge_tasks(scores, judging, zeros, statuses, plan.looks)
     verdicts = _mark(plan, verdict_table(judged, scores, judging, statuses))
@@ -86,10 +89,12 @@ def gather(
         "curves": curves,
         "reference_curves": drawn,
         "scores": _normalise(scores, judging, zeros),
+        "reference_scores": theirs,
         "throughput": collect.collect_throughput(plan, found),
         "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
         "suite": pd.DataFrame(suite, columns=list(COLUMNS["suite"])),
-        "summary": suite_summary(scores, judging, zeros, references.human_scores(plan.tasks)),
+        "summary": summary[summary["num_tasks"] > 1],
+        "improvement": improvements(scores, theirs),
         "runs": runs,
     }
 
@@ -101,23 +106,25 @@ def _fingerprints(plan: Plan) -> list[float]:
     return [fingerprints.of_task(plan.agent, plan.source, task) for task in plan.tasks]
 
 
-def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
+def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame], *, context: bool = False) -> None:
     """Write tables as CSV, `report.json`, the figures and `index.html` into the plan's folder.
 
     Args:
         plan: the plan whose runs were gathered.
         tables: those that `gather` returned.
+        context: whether the figures show published curves that do not judge; the page can always.
     """
     directory = plan.directory
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         content = table.to_csv(index=False, lineterminator="\n").encode()
         write_atomically(directory / f"{name}.csv", content)
-    curves, verdicts = tables["curves"], tables["verdicts"]
-    write_json(directory / "report.json", _describe(plan, verdicts))
-    plot.draw_curves(curves, tables["reference_curves"], verdicts, directory)
+    curves, verdicts, theirs = (tables[name] for name in ("curves", "verdicts", "reference_curves"))
+    named = dict.fromkeys([*theirs["source"], *verdicts["reference_source"].dropna()])
+    credits = references.credits_of(plan.agent, named)
+    write_json(directory / "report.json", _describe(plan, verdicts) | {"sources": credits})
+    plot.draw_curves(curves, theirs, verdicts, directory, credits, context=context)
     plot.draw_scores(tables["scores"], verdicts, directory)
-    plot.draw_throughput(tables["throughput"], directory)
     write_page(directory)
 
 
@@ -251,6 +258,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "judged_by": plan.preset.judged_by,
         "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
+        "suite_tasks": list(plan.preset.tasks or find_suite(plan.suite)),
         "env_steps": dict(plan.env_steps),
         "seeds": list(plan.seeds[: max(plan.num_seeds.values())]),
         "last_run_ended_at": max(ends, default=""),

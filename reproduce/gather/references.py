@@ -77,6 +77,8 @@ class ReferenceScore:
     this step, or the mean of the points of its drawn mean curve in the window, without a spread."""
     stated_as: str = ""
     """How the source took a score that it states."""
+    scores: tuple[float, ...] = ()
+    """Score of each run, if it was computed from single runs."""
 
     def __str__(self) -> str:
         """Describe how the score was taken, as `verdicts.csv` says it."""
@@ -137,8 +139,9 @@ def reference_score(
     if matches.empty:
         return None
     env_id = str(matches["env_id"].item())
+    scores = _scores_of_runs(entry, env_id, env_steps)
     measured = (
-        _from_single_runs(entry, env_id, env_steps)
+        _from_single_runs(scores)
         or _stated(entry, env_id, env_steps)
         or _from_curve(entry, env_id, env_steps)
     )
@@ -155,6 +158,7 @@ def reference_score(
         rule=entry.rule,
         how=how,
         stated_as=entry.stated_as or "" if how == "stated" else "",
+        scores=tuple(scores.tolist()),
     )
 
 
@@ -285,10 +289,8 @@ def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
     return {task: known[task] for task in tasks if task in known}
 
 
-def _from_single_runs(
-    entry: Source, env_id: str, env_steps: int
-) -> tuple[float, float, int, How] | None:
-    """Return the window means of single runs; None unless every run has one and goes on to t."""
+def _scores_of_runs(entry: Source, env_id: str, env_steps: int) -> Float[np.ndarray, " runs"]:
+    """Return the window means of single runs; none unless every run has one and goes on to t."""
     runs = _select(single_runs(), entry, env_id)
     inside = _window(runs, env_steps).groupby("seed")
     ends = runs.groupby("seed")["env_steps"].max()
@@ -301,10 +303,18 @@ def _from_single_runs(
     reached = interval is None and whole.max() >= env_steps
     is_short = not reached and (ends + gaps < env_steps).any()
     if ends.empty or len(inside) < len(ends) or is_short:
-        return None
+        return np.empty(0)
     if interval is not None and inside.size().nunique() > 1:
-        return None  # one of them was evaluated at t, and another had ended
-    scores = inside["mean_return"].mean().to_numpy()  # [runs]
+        return np.empty(0)  # one of them was evaluated at t, and another had ended
+    return inside["mean_return"].mean().to_numpy(dtype=np.float64)
+
+
+def _from_single_runs(
+    scores: Float[np.ndarray, " runs"],
+) -> tuple[float, float, int, How] | None:
+    """Return mean and spread of the scores of single runs, if there are any."""
+    if not scores.size:
+        return None
     std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
     return float(scores.mean()), std, scores.size, "single runs"
 

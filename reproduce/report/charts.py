@@ -9,6 +9,7 @@ Names come from files and are hostile: JSON is escaped so that it cannot end its
 markup by jinja2, and plotly, which reads a little markup in texts, gets it escaped as well.
 """
 
+import functools
 import html
 import importlib.resources
 import json
@@ -22,7 +23,7 @@ import markupsafe
 import numpy as np
 import pandas as pd
 
-from reproduce.report.curves import align_seeds, clip_reference, thinned
+from reproduce.report.curves import align_seeds, clip_reference, same_rule, thinned
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -31,7 +32,7 @@ OURS = (("#0072B2", "#56B4E9"), ("#7A4FB5", "#B79CF0"), ("#00795C", "#2FC79B"))
 REFERENCE = ("#C24A00", "#FF8F4D")
 OTHERS = (
     *(("#00795C", "#2FC79B"), ("#A8467F", "#E59AC4"), ("#7D6200", "#E3BC45")),
-    *(("#4B55C8", "#A3ABFF"), ("#007C91", "#4CC9DC"), ("#9B3A3A", "#FF9D9D")),
+    *(("#4B55C8", "#A3ABFF"), ("#5B6670", "#B4BEC7"), ("#9B3A3A", "#FF9D9D")),
 )
 DASHES = ("dash", "dot", "dashdot", "longdash")
 
@@ -84,6 +85,7 @@ class Heading(NamedTuple):
     """Planned steps: how far references are drawn where we have no curve; 0: to their ends."""
 
 
+@functools.cache
 def library() -> str:
     """Return plotly's own script, of the installed package: 4.8 MB, which go into a page once."""
     files = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
@@ -124,7 +126,8 @@ def learning_curves(
     """
     tasks = [heading.task for heading in headings]
     ours = [Series(f"ours-{i}", key, _cycled(OURS, i)) for i, key in enumerate(grids)]
-    drawn, apart = _split_by_rule(grids, reference_curves, tasks)
+    rules = {rule for rows in grids.values() for rule in rows["rule"]}
+    drawn, apart = same_rule(rules, reference_curves, tasks)
     theirs = _reference_series(drawn, credits)
     longest = max((_max(rows["wall_seconds"]) for rows in grids.values()), default=0.0)
     unit, seconds = next((u, s) for u, s in TIME_UNITS if longest >= 2.0 * s or s == 1.0)
@@ -219,31 +222,18 @@ def trace(
     return base | {"x": short(x), "y": short(y)} | rest
 
 
-def short(values: Iterable[Any]) -> list[Any]:
-    """Return numbers with six significant digits, None where one is not finite; texts as they are.
+def short(values: Iterable[Any]) -> list[float | int | None]:
+    """Return numbers with six significant digits, None where one is missing or not finite.
 
     Steps are whole and stay as they are up to 2 ** 53.
     """
-    return [value if isinstance(value, str) else _short(float(value)) for value in values]
+    return [None if pd.isna(value) else _short(float(value)) for value in values]
 
 
 def _short(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) and abs(value) < 2**53 else float(f"{value:.6g}")
-
-
-def _split_by_rule(
-    grids: Mapping[str, pd.DataFrame], references: pd.DataFrame, tasks: Sequence[str]
-) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
-    """Return the references of these tasks by one of our rules; sources and rules of the others."""
-    rules = {rule for rows in grids.values() for rule in rows["rule"].dropna()}
-    here = pd.DataFrame(references[references["task"].isin(tasks)])
-    here = here.sort_values("role", ascending=False, kind="stable")  # a judge's comes first
-    here = here.drop_duplicates(["task", "source", "env_id", "env_steps"])
-    alike = here["rule"].isin(rules) if rules else here["rule"].notna()
-    pairs = here.loc[~alike, ["source", "rule"]].fillna("unstated").drop_duplicates()
-    return here[alike], [(str(source), str(rule)) for source, rule in pairs.to_numpy()]
 
 
 def _reference_series(
@@ -281,8 +271,8 @@ def _reference_traces(series: Series, rows: pd.DataFrame, horizon: float) -> lis
         steps, mean, low, high = (points[name].to_numpy() for name in points)
         spread = high - mean
         if np.isfinite(spread).any() and len(steps) > 1:
-            traces.append(_band(series, steps, low, high))
-        hover = [f" ± {_said(value)}" if np.isfinite(value) else "" for value in spread]
+            traces.append(band(series, steps, low, high))
+        hover = [f" ± {said(value)}" if np.isfinite(value) else "" for value in spread]
         traces.append(
             trace(
                 series,
@@ -318,7 +308,7 @@ def _our_traces(series: Series, curves: pd.DataFrame, seconds: float) -> list[di
     time = {"time": short(aligned.wall_seconds / seconds)}
     mean, low, high = aligned.band()
     if num_seeds > 1:
-        traces.insert(0, _band(series, aligned.env_steps, low, high, time["time"]))
+        traces.insert(0, band(series, aligned.env_steps, low, high, time["time"]))
     seeds = sorted(curves["seed"].unique())
     traces.append(
         trace(
@@ -338,18 +328,15 @@ def _our_traces(series: Series, curves: pd.DataFrame, seconds: float) -> list[di
 
 def _hover(seeds: Sequence[Any], values: np.ndarray) -> str:
     """Return what is said of one point of our mean: spread, seeds, and each seed's value."""
-    said = f" ± {_said(values.std(ddof=1))}" if len(values) > 1 else ""
-    said += f" ({len(values)} seed{'s' * (len(values) != 1)})"
-    each = [f"{seed}: {_said(value)}" for seed, value in zip(seeds, values, strict=True)]
-    if len(values) < 2:
-        return said
+    if len(values) == 1:
+        return " (1 seed)"
+    each = [f"{seed}: {said(value)}" for seed, value in zip(seeds, values, strict=True)]
     rows = [" · ".join(each[first : first + 5]) for first in range(0, len(each), 5)]
-    return "<br>".join(
-        [said, *(f"<i>seed {row}</i>" if i == 0 else f"<i>{row}</i>" for i, row in enumerate(rows))]
-    )
+    lines = [f" ± {said(values.std(ddof=1))} ({len(values)} seeds)", f"seed {rows[0]}", *rows[1:]]
+    return "<br>".join(lines)
 
 
-def _band(
+def band(
     series: Series, x: np.ndarray, low: np.ndarray, high: np.ndarray, time: list[Any] | None = None
 ) -> dict[str, Any]:
     """Return an area between two lines, as one closed outline."""
@@ -363,7 +350,7 @@ def _band(
     )
 
 
-def _said(value: float) -> str:
+def said(value: float) -> str:
     """Return a number for a hover text: whole from 100 on, else three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 

@@ -3,7 +3,8 @@
 The static figures and the interactive charts draw the same points, made here from tidy frames.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -74,6 +75,28 @@ def clip_reference(reference: pd.DataFrame, horizon: float) -> pd.DataFrame:
         last = {name: np.interp(horizon, steps, reference[name].to_numpy()) for name in columns}
         inside = pd.DataFrame(pd.concat([inside, pd.DataFrame([last])], ignore_index=True))
     return inside.iloc[thinned(len(inside))]
+
+
+def same_rule(
+    rules: Iterable[Any], references: pd.DataFrame, tasks: Sequence[str]
+) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
+    """Part published curves by their evaluation rule: only those of ours stand on our axes.
+
+    Args:
+        rules: Ours; without any, all rules are.
+        references: Rows of `reference_curves.csv`, of one grid or of several.
+        tasks: Those that are drawn.
+
+    Returns:
+        The rows to draw, each once, those that judge first; source and rule of all others.
+    """
+    known = {rule for rule in rules if pd.notna(rule)}
+    here = pd.DataFrame(references[references["task"].isin(tasks)])
+    here = here.sort_values("role", ascending=False, kind="stable")  # "judge" before "context"
+    here = here.drop_duplicates(["task", "source", "env_id", "env_steps"])
+    alike = here["rule"].isin(known) if known else here["rule"].notna()
+    pairs = here.loc[~alike, ["source", "rule"]].fillna("unstated").drop_duplicates()
+    return here[alike], [(str(source), str(rule)) for source, rule in pairs.to_numpy()]
 
 
 def thinned(num_points: int) -> NDArray[np.int64]:

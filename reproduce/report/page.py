@@ -1,27 +1,31 @@
 """The page and the terminal table of a comparison, made only from the files in its directory.
 
-`write_page(directory)` writes `index.html`: one file, readable without scripts, a network or other
-files. `verdict_lines(directory)` returns the same verdicts as a table for the terminal. Names in
-the files are treated as hostile: they are escaped on the page and stripped of control characters
-in the terminal, and figures are embedded as images, in which scripts cannot run.
+`write_page(directory)` writes `index.html`: one file that needs no network and no other file. Its
+charts need scripts, which it carries; without them it shows the figures instead.
+`verdict_lines(directory)` returns the same verdicts as a table for the terminal. Names in the files
+are treated as hostile: they are escaped on the page and stripped of control characters in the
+terminal; the page runs no script but those whose checksums it states.
 """
 
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import jinja2
+import markupsafe
 import pandas as pd
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from reproduce.report import charts, grid_charts
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
@@ -37,6 +41,22 @@ LARGEST_INPUT = 2**28
 FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""
 
+FIGURES = ("curves", "scores")
+"""Names of the figures, without suffix."""
+
+SECTIONS = {
+    **{"verdicts": "Verdicts", "curves": "Curves", "scores": "Scores", "suite": "Over the tasks"},
+    **{"departures": "Departures", "again": "Run this again", "files": "Files"},
+}
+"""Identifiers of the page's parts, with what they are called in its list of them."""
+
+ASSETS = {
+    "plotly.min.js": charts.library,
+    "charts.js": charts.script,
+    "page.js": lambda: (charts.TEMPLATES / "page.js").read_text(encoding="utf-8"),
+}
+"""The page's scripts: how each is read."""
+
 COLUMNS = {
     "curves": ("task", "seed", "env_steps", "mean_return", "wall_seconds", "rule"),
     "reference_curves": (
@@ -46,6 +66,10 @@ COLUMNS = {
     "scores": (
         *("task", "seed", "env_steps", "score", "rule", "random_score", "reference_score"),
         "normalised_score",
+    ),
+    "reference_scores": (
+        *("task", "source", "run", "env_steps", "score", "rule", "random_score"),
+        *("reference_score", "normalised_score"),
     ),
     "throughput": (
         *("task", "seed", "device", "env_steps", "num_updates", "wall_seconds"),
@@ -65,6 +89,7 @@ COLUMNS = {
         *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),
     ),
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
+    "improvement": ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs"),
     "runs": (
         *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
         *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),
@@ -79,6 +104,9 @@ TEXT_COLUMNS = frozenset(
         *("dirty", "command", "log_tail", "looks", "left_out", "how", "older_runs", "remark"),
     )
 )
+
+JUDGEABLE = ("reproduced", "above", "below", "inconclusive")
+"""Verdicts on tasks whose reference can judge."""
 
 VERDICTS = (
     *("reproduced", "above", "below", "inconclusive", "shown only", "no reference"),
@@ -232,7 +260,7 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
     """
     difference, margin = suite["difference"], number(suite["margin"])
     if difference is None:
-        sentences = [f"No mean over {number(suite['num_tasks'])} tasks yet"]
+        sentences = ["No mean over tasks yet"]
     else:
         interval = with_interval(difference, suite["ci_low"], suite["ci_high"])
         sentences = [
@@ -327,6 +355,47 @@ def verdict_lines(comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = 
     return table
 
 
+class Counts(NamedTuple):
+    """How many tasks came how far; each includes those that came further."""
+
+    in_suite: int
+    """Tasks of the suite, and those planned beside it."""
+    planned: int
+    run: int
+    """At least one run of it has ended."""
+    judgeable: int
+    """Its reference can judge."""
+    judged: int
+    """Its seeds were compared with the reference, whatever came of it."""
+    reproduced: int
+    """Not below, or above."""
+
+
+def count_tasks(
+    report: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]] = (),
+) -> Counts:
+    """Count the tasks of a suite that were planned, run, judgeable, judged and reproduced.
+
+    Args:
+        report: Content of `report.json`.
+        rows: What `verdict_rows` returned.
+        runs: Rows of `runs.csv`.
+    """
+    ended = {run["task"] for run in runs if run["status"] in ("finished", "diverged", "failed")}
+    judgeable = [row for row in rows if row["verdict"] in JUDGEABLE]
+    names = {*report.get("suite_tasks", ()), *(row.get("task") for row in rows)}
+    return Counts(
+        in_suite=max(len(names), len(rows)),
+        planned=len(rows),
+        run=len(ended),
+        judgeable=len(judgeable),
+        judged=sum(pd.notna(row.get("ci_low")) for row in judgeable),
+        reproduced=sum(row["verdict"] in VERDICTS[:2] for row in rows),
+    )
+
+
 def headline(
     report: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
@@ -334,12 +403,17 @@ def headline(
 ) -> str:
     """State the result in one sentence: settings, judge, the suite's verdict and each count."""
     verdicts = [row["verdict"] for row in rows]
-    above, total = verdicts.count("above"), len(verdicts)
-    matched = verdicts.count("reproduced") + above
-    parts = [f"{matched or 'none'} of {total} task{'s' * (total != 1)} reproduced" if total else ""]
+    above, counts = verdicts.count("above"), count_tasks(report, rows)
+    of_all = f"{counts.in_suite} task{'s' * (counts.in_suite != 1)}"
+    if verdicts and set(verdicts) <= {"shown only", "no reference"}:
+        parts = [f"none of {of_all} can be judged"]
+    else:
+        parts = [f"{counts.reproduced or 'none'} of {of_all} reproduced"]
     parts[0] += f" ({above} of them above the reference)" if above else ""
     others = [name for name in dict.fromkeys([*VERDICTS[2:], *verdicts]) if name in verdicts]
     parts += [f"{verdicts.count(name)} {name}" for name in others if name not in VERDICTS[:2]]
+    unplanned = counts.in_suite - counts.planned
+    parts += [f"{unplanned} not planned"] if unplanned else []
     num_exploratory = sum(map(is_exploratory, rows))
     parts += [f"{num_exploratory} exploratory"] if num_exploratory else []
     marks = [str(row.get("older_runs") or "") for row in rows]
@@ -348,7 +422,7 @@ def headline(
         for mark in ("counted", "left out")
         if mark in marks
     ]
-    if suite and total:
+    if suite and rows:
         parts.insert(0, f"the suite {verdict_words(suite)}")
     what = (
         f"{report['agent'].upper()} on {report['suite']} with the settings of '{report['source']}'"
@@ -356,7 +430,7 @@ def headline(
     judge = (
         f"judged by '{report['judged_by']}'" if report["judged_by"] else "judged by no reference"
     )
-    return f"{what}, {judge}: {', '.join(parts) if total else 'no task yet'}."
+    return f"{what}, {judge}: {', '.join(parts) if rows else 'no task yet'}."
 
 
 def write_page(directory: Path) -> Path:
@@ -371,12 +445,73 @@ def write_page(directory: Path) -> Path:
     Raises:
         FileNotFoundError: If the directory holds no `report.json`.
     """
+    path = Path(directory) / "index.html"
+    write_atomically(path, render(directory).encode())
+    return path
+
+
+def render(directory: Path, assets: str = "") -> str:
+    """Return the page of a comparison.
+
+    Args:
+        directory: As for `write_page`.
+        assets: Relative address of a folder that holds `ASSETS`, which pages share and link to;
+            empty: the page carries them.
+    """
     directory = Path(directory)
     report, verdicts = _read_report(directory), verdict_rows(directory)
-    suite = suite_row(directory)
     tables = {name: read_table(directory, name) for name in COLUMNS}
+    rows = {name: _records(table) for name, table in tables.items()}
+    runs, suite = rows["runs"], suite_row(directory)
+    failures = [run for run in runs if run["status"] in ("failed", "diverged")]
+    scripts = {name: read() for name, read in ASSETS.items()}
+    drawn, profile_note = _charts(report, verdicts, tables)
+    compared = set(tables["improvement"]["task"])
+    page = (
+        _environment()
+        .get_template("index.html.j2")
+        .render(
+            report=report,
+            credits=report["sources"],
+            style=markupsafe.Markup((charts.TEMPLATES / "page.css").read_text() + charts.style()),
+            scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
+            allowed=markupsafe.Markup(
+            "'self'" if assets else " ".join(map(_checksum, scripts.values()))
+        ),
+            headline=headline(report, verdicts, suite),
+            counts=_counted(count_tasks(report, verdicts, runs)),
+            sections=SECTIONS | ({"failures": "Failed runs"} if failures else {}),
+            suite=suite,
+            verdicts=verdicts,
+            charts=drawn,
+            profile_note=profile_note,
+            without_improvement=[row["task"] for row in verdicts if row["task"] not in compared],
+            failures=failures,
+            failures_shown_open=FAILURES_SHOWN_OPEN,
+            unfinished=[
+                run for run in runs if run["status"] in ("running", "planned", "unverified")
+            ],
+            runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
+            **{name: rows[name] for name in ("scores", "throughput", "summary")},
+            figures={name: _embedded(directory, name) for name in FIGURES},
+            files=[
+                *(f"{name}.csv" for name in COLUMNS if (directory / f"{name}.csv").exists()),
+                "report.json",
+            ],
+            figure_files=[
+                f"{name}.{kind}"
+                for name in FIGURES
+                for kind in ("svg", "png", "pdf")
+                if (directory / f"{name}.{kind}").exists()
+            ],
+        )
+    )
+    return page
+
+
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader(charts.TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -396,33 +531,59 @@ def write_page(directory: Path) -> Path:
         "explain_suite": explain_suite,
         "verdict_words": verdict_words,
     }
-    runs = _records(tables["runs"])
-    page = environment.get_template("index.html.j2").render(
-        report=report,
-        headline=headline(report, verdicts, suite),
-        suite=suite,
-        verdicts=verdicts,
-        failures=[run for run in runs if run["status"] in ("failed", "diverged")],
-        failures_shown_open=FAILURES_SHOWN_OPEN,
-        unfinished=[run for run in runs if run["status"] in ("running", "planned", "unverified")],
-        runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
-        scores=_records(tables["scores"]),
-        throughput=_records(tables["throughput"]),
-        summary=_records(tables["summary"]),
-        figures={name: _embedded(directory, name) for name in ("curves", "scores", "throughput")},
-        files=[
-            *(f"{name}.csv" for name in COLUMNS if (directory / f"{name}.csv").exists()),
-            "report.json",
-        ],
-        figure_files=[
-            name
-            for name in ("curves.svg", "curves.png", "scores.png", "throughput.png")
-            if (directory / name).exists()
-        ],
+    return environment
+
+
+def _charts(
+    report: Mapping[str, Any],
+    verdicts: Sequence[Mapping[str, Any]],
+    tables: Mapping[str, pd.DataFrame],
+) -> tuple[dict[str, markupsafe.Markup], str]:
+    """Return the page's charts by their section, and what the performance profile leaves out."""
+    credits, judged = (
+        report["sources"],
+        pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"])),
     )
-    path = directory / "index.html"
-    write_atomically(path, page.encode())
-    return path
+    scores = (tables["scores"], tables["reference_scores"], judged)
+    headings = [
+        charts.Heading(
+            str(row["task"]),
+            verdict_words(row)
+            + (f", {number(row['num_seeds'])} seeds" if row["num_seeds"] else ""),
+            str(row["verdict"]).replace(" ", "-"),
+            env_steps=float(row["env_steps"] or 0.0),
+        )
+        for row in verdicts
+    ]
+    profile, note = grid_charts.profile_chart(*scores, credits)
+    drawn = {
+        "curves": charts.learning_curves(
+            "curves", {"ours": tables["curves"]}, tables["reference_curves"], credits, headings
+        )
+        if headings
+        else "",
+        "scores": grid_charts.scores_chart(*scores, credits),
+        "profile": profile,
+        "improvement": grid_charts.improvement_chart(tables["improvement"]),
+        "throughput": grid_charts.throughput_chart(tables["throughput"]),
+    }
+    return {name: markupsafe.Markup(text) for name, text in drawn.items()}, note
+
+
+def _counted(counts: Counts) -> list[tuple[str, int]]:
+    """Return the counts with their words."""
+    return [(name.replace("_", " "), count) for name, count in counts._asdict().items()]
+
+
+def _checksum(script: str) -> str:
+    """Return what a content security policy calls a script that may run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _script_element(name: str, text: str, assets: str) -> markupsafe.Markup:
+    if assets:
+        return markupsafe.Markup('<script src="{}{}"></script>').format(assets, name)
+    return markupsafe.Markup(f"<script>{text}</script>")
 
 
 def _read_report(directory: Path) -> dict[str, Any]:
@@ -432,9 +593,17 @@ def _read_report(directory: Path) -> dict[str, Any]:
         raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
     names = ("agent", "suite", "source", "judged_by", "budget", "last_run_ended_at")
     text = dict.fromkeys(names, "")
-    tables = {name: {} for name in ("env_steps", "config", "versions", "hardware")}
+    tables = {name: {} for name in ("env_steps", "config", "versions", "hardware", "sources")}
     title = f"{report.get('agent', '')} on {report.get('suite', '')}"
-    defaults = {**text, **tables, "seeds": [], "departures": [], "title": title, "command": ""}
+    defaults = {
+        **text,
+        **tables,
+        "suite_tasks": [],
+        "seeds": [],
+        "departures": [],
+        "title": title,
+        "command": "",
+    }
     return defaults | {name: value for name, value in report.items() if value is not None}
 
 

@@ -1,9 +1,9 @@
-"""Figures of a comparison: learning curves, scores and throughput.
+"""Figures of a comparison for papers and README: learning curves and scores, SVG, PNG and PDF.
 
 Every function takes tidy frames, as in the CSV files beside the figure, and writes files; none
 opens a window or keeps state. Curves are drawn only where they were measured: our mean where
 every seed has a value, a reference up to our last step. The bytes depend only on the frames and
-the installed versions.
+the installed versions. The SVG has no background, and inks that follow its reader's theme.
 """
 
 import io
@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -22,30 +23,33 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from reproduce.report.curves import align_seeds, clip_reference, thinned
-from reproduce.report.page import mean_and_spread, number, verdict_words
+from reproduce.report import charts
+from reproduce.report.curves import align_seeds, clip_reference, same_rule, thinned
+from reproduce.report.page import mean_and_spread, verdict_words
 from suite.files import write_atomically
 
-# Okabe and Ito's palette: distinct under any common colour blindness and in grey print.
-OURS, REFERENCE, CONTEXT = "#0072B2", "#D55E00", "#8A8F94"
-INK, FAINT, GRID = "#1D2329", "#5B6670", "#E3E7EA"
+OURS, REFERENCE = charts.OURS[0][0], charts.REFERENCE[0]
+INK, FAINT, GRID, EDGE = "#1D2329", "#5B6670", "#E3E7EA", "#AEB5BB"
 VERDICT_COLOURS = {
     "reproduced": "#00694D",
     "above": "#005A94",
     "below": "#A83A00",
     "inconclusive": "#765A00",
 }
-SHARE_COLOURS = {
-    "environment": "#0072B2",
-    "acting": "#56B4E9",
-    "learning": "#E69F00",
-    "other": "#C5CACE",
+DARK = {
+    **{INK: "#E4E8EB", FAINT: "#9AA5AE", GRID: "#333B43", EDGE: "#4A545C", "#FFFFFF": "#14181C"},
+    **{"#00694D": "#3FBF96", "#005A94": "#6CB8EE", "#A83A00": "#FF9561", "#765A00": "#E0B94A"},
+    **dict((*charts.OURS, *charts.OTHERS, charts.REFERENCE)),
 }
-DEVICE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-CONTEXT_DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (2.5, 1.2)))
+"""What each colour becomes in an SVG that is looked at in the dark."""
+DASHES = ((0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (9, 3)))
+KINDS = ("svg", "png", "pdf")
+"""Of every figure: for a page, for README, for a paper."""
+
+Credits = Mapping[str, Mapping[str, str]]
 
 FIGURE_WIDTH = 12.0
 """Inches; the same for every grid of panels, so that text has the same size on a page."""
@@ -55,7 +59,13 @@ WIDEST_NORMALISED = (-1.0, 3.0)
 
 
 def draw_curves(
-    curves: pd.DataFrame, reference_curves: pd.DataFrame, verdicts: pd.DataFrame, directory: Path
+    curves: pd.DataFrame,
+    reference_curves: pd.DataFrame,
+    verdicts: pd.DataFrame,
+    directory: Path,
+    credits: Credits = MappingProxyType({}),
+    *,
+    context: bool = False,
 ) -> list[Path]:
     """Draw one panel of learning curves per task.
 
@@ -63,26 +73,33 @@ def draw_curves(
         curves: Rows of `curves.csv`.
         reference_curves: Rows of `reference_curves.csv`.
         verdicts: Rows of `verdicts.csv`; each of its tasks gets a panel, with or without a curve.
-        directory: Where `curves.svg` and `curves.png` are written.
+        directory: Where `curves.svg`, `.png` and `.pdf` are written.
+        credits: What sources are called, as `references.credits_of` returns it.
+        context: Whether curves are drawn that do not judge, if they are of the same rule.
 
     Returns:
-        Paths of the two files.
+        Paths of the files.
     """
     tasks = _tasks(verdicts, curves)
     with _style():
         if not tasks:
-            return _save(_message("no task to draw"), directory, "curves.svg", "curves.png")
+            return _save(_message("no task to draw"), directory, "curves")
         columns = _num_columns(len(tasks))
         rows = math.ceil(len(tasks) / columns)
         width = 8.0 if columns == 1 else FIGURE_WIDTH
-        height = rows * (0.62 if columns < 3 else 0.74) * width / columns + 0.9
+        references, _ = same_rule(curves["rule"], reference_curves, tasks)
+        if not context:
+            references = references[references["role"] == "judge"]
+        looks = _looks(references)
+        handles = _curve_legend(curves, references, looks, credits)
+        num_entries = 4 if columns > 1 else 3
+        panels_height = rows * (0.62 if columns < 3 else 0.74) * width / columns
+        height = panels_height + 0.7 + 0.22 * math.ceil(len(handles) / num_entries)
         figure = Figure(figsize=(width, height), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        references = pd.DataFrame(reference_curves[reference_curves["task"].isin(tasks)])
-        dashes = _context_dashes(references)
         for panel, task in zip(panels, tasks, strict=False):
             ours, theirs = _of_task(curves, task), _of_task(references, task)
-            _draw_panel(panel, task, ours, theirs, _row(verdicts, task), dashes)
+            _draw_panel(panel, task, ours, theirs, _row(verdicts, task), looks)
         for panel in panels[len(tasks) :]:
             panel.set_axis_off()
         rules = list(dict.fromkeys(curves["rule"].dropna()))
@@ -90,13 +107,12 @@ def draw_curves(
         label = f"episode return ({rules[0]})" if len(rules) == 1 else "episode return"
         figure.supylabel(label, fontsize=10.5, color=FAINT)
         figure.get_layout_engine().set(w_pad=0.09, h_pad=0.09)  # type: ignore[union-attr]
-        handles = _curve_legend(curves, references, dashes)
         if handles:
-            _legend(figure, handles, columns=min(len(handles), 4 if columns > 1 else 3))
-        return _save(figure, directory, "curves.svg", "curves.png")
+            _legend(figure, handles, columns=min(len(handles), num_entries))
+        return _save(figure, directory, "curves")
 
 
-def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -> Path:
+def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -> list[Path]:
     """Draw the final scores against reference, random policy and margin, one row per task.
 
     Tasks whose reference is above the random score share one axis, on which 0 is the random policy
@@ -105,17 +121,17 @@ def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -
     Args:
         scores: Rows of `scores.csv`.
         verdicts: Rows of `verdicts.csv`; each of its tasks gets a row, with or without a score.
-        directory: Where `scores.png` is written.
+        directory: Where `scores.svg`, `.png` and `.pdf` are written.
 
     Returns:
-        Path of the file.
+        Paths of the files.
     """
     rows = [_score_row(task, scores, verdicts) for task in _tasks(verdicts, scores)]
     shared = [row for row in rows if row.scale > 0]
     single = [row for row in rows if not row.scale > 0]
     with _style():
         if not rows:
-            return _save(_message("no task to draw"), directory, "scores.png")[0]
+            return _save(_message("no task to draw"), directory, "scores")
         heights = ([0.42 * len(shared) + 0.3] if shared else []) + [0.75] * len(single)
         figure = Figure(figsize=(FIGURE_WIDTH, sum(heights) + 0.9), layout="constrained")
         axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).ravel()
@@ -134,54 +150,7 @@ def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -
             Line2D([], [], color=FAINT, lw=1.2, label="random policy"),
         ]
         _legend(figure, handles, columns=6)
-        return _save(figure, directory, "scores.png")[0]
-
-
-def draw_throughput(throughput: pd.DataFrame, directory: Path) -> Path:
-    """Draw the speed of every run, and the mean shares of wall time.
-
-    Args:
-        throughput: Rows of `throughput.csv`.
-        directory: Where `throughput.png` is written.
-
-    Returns:
-        Path of the file.
-    """
-    groups = list(throughput.groupby(["task", "device"], sort=False, dropna=False))
-    devices = list(dict.fromkeys(throughput["device"].fillna("unknown device")))
-    with _style():
-        if not groups:
-            return _save(_message("no throughput was recorded"), directory, "throughput.png")[0]
-        figure = Figure(figsize=(FIGURE_WIDTH, 0.42 * len(groups) + 1.5), layout="constrained")
-        speed, shares = figure.subplots(1, 2, sharey=True)
-        names = []
-        for place, (_, runs) in enumerate(groups):
-            device = runs["device"].fillna("unknown device").iloc[0]
-            names.append(runs["task"].iloc[0] + (f", {device}" if len(devices) > 1 else ""))
-            colour = DEVICE_COLOURS[devices.index(device) % len(DEVICE_COLOURS)]
-            _draw_speed(speed, place, runs["env_steps_per_second"].to_numpy(np.float64), colour)
-            _draw_shares(shares, place, runs)
-        speed.set_yticks(range(len(names)), names)
-        speed.set_ylim(len(groups) - 0.5, -0.5)
-        speed.set_xlim(left=0.0)
-        speed.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-        speed.xaxis.set_major_formatter(FuncFormatter(_compact))
-        speed.set_title("environment steps per second, dots: seeds, line: median", loc="left")
-        speed.grid(axis="x", color=GRID, lw=0.8)
-        most = throughput[[f"{name}_share" for name in SHARE_COLOURS]].sum(axis=1).max()
-        shares.set_xlim(0.0, max(1.0, most) if np.isfinite(most) else 1.0)
-        shares.xaxis.set_major_formatter(PercentFormatter(1.0))
-        threads = ", summed over threads" if shares.get_xlim()[1] > 1.01 else ""
-        shares.set_title(f"share of wall time{threads}, mean over seeds", loc="left")
-        for panel in (speed, shares):
-            _tidy(panel)
-        patches = [Patch(color=SHARE_COLOURS[name], label=name) for name in SHARE_COLOURS]
-        dots = [
-            _dot(device, DEVICE_COLOURS[index % len(DEVICE_COLOURS)])
-            for index, device in enumerate(devices)
-        ]
-        _legend(figure, [*dots, *patches], columns=min(8, len(dots) + len(patches)))
-        return _save(figure, directory, "throughput.png")[0]
+        return _save(figure, directory, "scores")
 
 
 class ScoreRow(NamedTuple):
@@ -206,7 +175,7 @@ class ScoreRow(NamedTuple):
 
 def _style() -> AbstractContextManager[None]:
     settings: Any = sns.axes_style("ticks") | {
-        "axes.edgecolor": "#AEB5BB",
+        "axes.edgecolor": EDGE,
         "axes.labelcolor": INK,
         "axes.linewidth": 0.8,
         "axes.titlesize": 11,
@@ -215,6 +184,7 @@ def _style() -> AbstractContextManager[None]:
         "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
         "font.size": 10.5,
         "path.simplify": True,
+        "pdf.fonttype": 42,
         "savefig.dpi": 150,
         "svg.fonttype": "none",
         "svg.hashsalt": "reproduce",
@@ -230,16 +200,33 @@ def _style() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def _save(figure: Figure, directory: Path, *names: str) -> list[Path]:
+def _save(figure: Figure, directory: Path, name: str) -> list[Path]:
+    """Write a figure in all `KINDS`, without a date; only the PNG has a background."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        metadata = {"Date": None} if name.endswith(".svg") else None
+    figure.draw_without_rendering()  # arranges it, which takes longest, once for all kinds
+    figure.set_layout_engine("none")
+    paths = [directory / f"{name}.{kind}" for kind in KINDS]
+    dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}
+    for path, kind in zip(paths, KINDS, strict=True):
         content = io.BytesIO()
-        kind = name.rpartition(".")[2]
-        figure.savefig(content, format=kind, metadata=metadata, facecolor="white")
-        write_atomically(directory / name, content.getvalue())
-    return [directory / name for name in names]
+        ground = "white" if kind == "png" else "none"
+        figure.savefig(content, format=kind, metadata=dates[kind], facecolor=ground)
+        drawn = content.getvalue()
+        if kind == "svg":
+            drawn = drawn.replace(b"</style>", f"{_inks()}</style>".encode(), 1)
+        write_atomically(path, drawn)
+    return paths
+
+
+def _inks() -> str:
+    """Return the rules of style that give an SVG other colours on a dark page."""
+    rules = (
+        f'[style*="{use}: {light.lower()}"] {{{use}: {dark} !important}}'
+        for light, dark in DARK.items()
+        for use in ("fill", "stroke")
+    )
+    return f"@media (prefers-color-scheme: dark) {{{''.join(rules)}}}"
 
 
 def _message(text: str) -> Figure:
@@ -305,12 +292,15 @@ def _dot(label: str, colour: str) -> Line2D:
     return Line2D([], [], ls="", marker="o", markersize=6, color=colour, alpha=0.7, label=label)
 
 
-def _context_dashes(reference_curves: pd.DataFrame) -> dict[str, Any]:
-    context = reference_curves[reference_curves["role"] != "judge"]
-    sources = dict.fromkeys(context["source"])
-    return {
-        source: CONTEXT_DASHES[index % len(CONTEXT_DASHES)] for index, source in enumerate(sources)
-    }
+def _looks(references: pd.DataFrame) -> dict[str, tuple[str, Any]]:
+    """Return colour and dashes of every source: the judge's line is whole."""
+    judges = set(references.loc[references["role"] == "judge", "source"])
+    others = [source for source in references["source"].unique() if source not in judges]
+    looks: dict[str, tuple[str, Any]] = {str(source): (REFERENCE, "-") for source in judges}
+    for place, source in enumerate(others):
+        colour, _ = charts.OTHERS[place % len(charts.OTHERS)]
+        looks[str(source)] = (colour, DASHES[place % len(DASHES)])
+    return looks
 
 
 def _draw_panel(
@@ -319,14 +309,14 @@ def _draw_panel(
     curves: pd.DataFrame,
     references: pd.DataFrame,
     verdict: Mapping[str, Any],
-    dashes: Mapping[str, Any],
+    looks: Mapping[str, tuple[str, Any]],
 ) -> None:
     """Draw one task: its references, every seed, our mean and the verdict."""
     steps = curves["env_steps"].to_numpy(np.float64)
     horizon = float(steps.max()) if len(steps) else _float(verdict, "env_steps")
     for _, reference in references.groupby(["source", "env_id", "rule"], dropna=False):
         source, role = reference["source"].iloc[0], reference["role"].iloc[0]
-        _draw_reference(panel, clip_reference(reference, horizon), role, dashes.get(source, "-"))
+        _draw_reference(panel, clip_reference(reference, horizon), role, *looks[str(source)])
     if len(steps):
         _draw_ours(panel, curves, horizon)
     else:
@@ -358,19 +348,21 @@ def _draw_panel(
         panel.set_yticks([])
 
 
-def _draw_reference(panel: Axes, reference: pd.DataFrame, role: str, dash: Any) -> None:
+def _draw_reference(
+    panel: Axes, reference: pd.DataFrame, role: str, colour: str, dash: Any
+) -> None:
     if reference.empty:
         return
     steps = reference["env_steps"].to_numpy()
     mean, low, high = (reference[f"return_{name}"].to_numpy() for name in ("mean", "low", "high"))
     marker = "o" if len(steps) == 1 else ""
     if role != "judge":
-        panel.plot(steps, mean, color=CONTEXT, lw=1.0, ls=dash, marker=marker, ms=4, zorder=4)
+        panel.plot(steps, mean, color=colour, lw=1.2, ls=dash, marker=marker, ms=4, zorder=4)
         return
-    panel.fill_between(steps, low, high, color=REFERENCE, alpha=0.18, lw=0, zorder=2)
-    panel.plot(steps, mean, color=REFERENCE, lw=1.8, marker=marker, ms=6, clip_on=False, zorder=6)
+    panel.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0, zorder=2)
+    panel.plot(steps, mean, color=colour, lw=1.8, marker=marker, ms=6, clip_on=False, zorder=6)
     if len(steps) == 1:
-        panel.vlines(steps, low, high, color=REFERENCE, lw=1.2, zorder=6)
+        panel.vlines(steps, low, high, color=colour, lw=1.2, zorder=6)
 
 
 def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
@@ -438,7 +430,10 @@ def _verdict_colour(verdict: Mapping[str, Any]) -> str:
 
 
 def _curve_legend(
-    curves: pd.DataFrame, references: pd.DataFrame, dashes: Mapping[str, Any]
+    curves: pd.DataFrame,
+    references: pd.DataFrame,
+    looks: Mapping[str, tuple[str, Any]],
+    credits: Credits,
 ) -> list[Artist]:
     handles: list[Artist] = []
     if not curves.empty:
@@ -448,17 +443,11 @@ def _curve_legend(
             Patch(color=OURS, alpha=0.22, lw=0, label="95 % of bootstrap resamples"),
             Line2D([], [], color=OURS, lw=0.8, alpha=0.5, label="each seed"),
         ]
-    rules = set(curves["rule"].dropna())
-    for source, rows in references.groupby("source", sort=False):
-        other = [
-            rule for rule in dict.fromkeys(pd.Series(rows["rule"]).dropna()) if rule not in rules
-        ]
-        label = f"{source} ({', '.join(other)})" if other else str(source)
-        if "judge" in set(rows["role"]):
-            handles.append(Line2D([], [], color=REFERENCE, lw=1.8, label=f"reference: {label}"))
-        else:
-            dash = dashes[str(source)]
-            handles.append(Line2D([], [], color=CONTEXT, lw=1.2, ls=dash, label=label))
+    for source, (colour, dash) in looks.items():
+        judges = "judge" in set(references.loc[references["source"] == source, "role"])
+        label = credits.get(source, {}).get("name", source)
+        label, width = (f"reference: {label}", 1.8) if judges else (label, 1.2)
+        handles.append(Line2D([], [], color=colour, lw=width, ls=dash, label=label))
     return handles
 
 
@@ -592,55 +581,3 @@ def _annotate_columns(
             color=colour,
             annotation_clip=False,
         )
-
-
-def _draw_speed(panel: Axes, place: int, speeds: NDArray[np.float64], colour: str) -> None:
-    speeds = speeds[np.isfinite(speeds)]
-    if not len(speeds):
-        return
-    panel.plot(
-        speeds,
-        np.full(len(speeds), place),
-        "o",
-        color=colour,
-        ms=6,
-        alpha=0.5,
-        mew=0,
-        clip_on=False,
-        zorder=4,
-    )
-    median = float(np.median(speeds))
-    panel.vlines(median, place - 0.3, place + 0.3, color=colour, lw=2, zorder=5)
-    panel.annotate(
-        number(median),
-        (median, place - 0.3),
-        xytext=(5, -3),
-        fontsize=9,
-        textcoords="offset points",
-        va="center",
-        color=INK,
-        zorder=6,
-    )
-
-
-def _draw_shares(panel: Axes, place: int, runs: pd.DataFrame) -> None:
-    left = 0.0
-    for name, colour in SHARE_COLOURS.items():
-        measured = runs[f"{name}_share"].to_numpy(np.float64)
-        measured = measured[np.isfinite(measured)]
-        if not measured.any():
-            continue
-        share = float(measured.mean())
-        panel.barh(place, share, left=left, height=0.62, color=colour, edgecolor="white", lw=0.8)
-        if share >= 0.06:
-            ink = "white" if name == "environment" else INK
-            panel.text(
-                left + share / 2,
-                place,
-                f"{100 * share:.0f}",
-                ha="center",
-                va="center",
-                fontsize=9,
-                color=ink,
-            )
-        left += share

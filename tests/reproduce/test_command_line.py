@@ -451,8 +451,8 @@ def test_names_and_logs_are_shown_without_being_obeyed(
     name: str, desk: Path, say: Say, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Markup, bytes that are not UTF-8, a terminal's commands: in a path, an error, a log."""
-    for draw in ("draw_curves", "draw_scores", "draw_throughput"):
-        monkeypatch.setattr(plot, draw, lambda *arguments: None)
+    for draw in ("draw_curves", "draw_scores"):
+        monkeypatch.setattr(plot, draw, lambda *arguments, **options: None)
     plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, device="cpu", runs_dir=Path(name))
     record_run(plan, TASK, 1)
     record = record_run(plan, TASK, 2, status="failed") / "run.json"
@@ -546,7 +546,7 @@ def test_a_real_grid_from_command_to_page_and_again(
         ),
     }
     tables = {f"{name}.csv" for name in COLUMNS}
-    figures = {"curves.svg", "curves.png", "scores.png", "throughput.png"}
+    figures = {f"{name}.{kind}" for name in ("curves", "scores") for kind in ("svg", "png", "pdf")}
     expected = tables | {"plan.json", "report.json", "index.html", ".lock"}
     assert expected <= set(first) - recorded <= expected | figures
     verdicts = pd.read_csv(place / "verdicts.csv")

@@ -442,8 +442,8 @@ def test_one_bad_run_never_sinks_a_report(
 ) -> None:
     """Whatever its files say, and whoever sealed them: it is a line, and the other run counts."""
     plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, runs_dir=tmp_path, device="cpu")
-    for draw in ("draw_curves", "draw_scores", "draw_throughput"):  # they take most of the time
-        monkeypatch.setattr(plot, draw, lambda *arguments: None)
+    for draw in ("draw_curves", "draw_scores"):  # they take most of the time
+        monkeypatch.setattr(plot, draw, lambda *arguments, **options: None)
     steps = plan.env_steps[TASK]
     folder, _ = (record_run(plan, TASK, n, {steps - 9: n, steps: n}) for n in (2, 1))
     (folder / "episodes.csv").write_text("env_steps,episode_return,episode_length\n1,2,3\n4,5,6\n")

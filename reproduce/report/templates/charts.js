@@ -57,7 +57,9 @@
       xaxis.dtick = "D2";
       delete xaxis.range;
     }
-    xaxis.title = { font: { color: faint, size: 12 }, standoff: 8, ...xaxis.title };
+    for (const each of [xaxis, yaxis]) {
+      each.title = { font: { color: faint, size: 12 }, standoff: 8, ...each.title };
+    }
     return {
       margin: { l: 48, r: 10, t: 8, b: 42 },
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -69,7 +71,7 @@
       showlegend: false,
       dragmode: narrow.matches ? false : "zoom",
       ...rest,
-      xaxis: { ...axis, showgrid: false, ...xaxis },
+      xaxis: { ...axis, showgrid: false, zeroline: false, ...xaxis },
       yaxis: { ...axis, ...yaxis },
     };
   }

@@ -27,8 +27,8 @@ Tree = Callable[[Path], dict[str, bytes]]
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which take most of the time."""
-    for name in ("draw_curves", "draw_scores", "draw_throughput"):
-        monkeypatch.setattr(plot, name, lambda *arguments: None)
+    for name in ("draw_curves", "draw_scores"):
+        monkeypatch.setattr(plot, name, lambda *arguments, **options: None)
 
 
 def three_seeds(

@@ -54,7 +54,7 @@ def test_a_chart_holds_mean_band_seeds_and_times() -> None:
     (mean,), (band,) = drawn(fragment, "mean", "ours-0"), drawn(fragment, "band", "ours-0")
     assert (mean["x"], mean["y"]) == ([100, 200], [200, 400])
     assert mean["meta"]["time"] == [10, 20]  # seconds: the longest is below two minutes
-    assert mean["text"][0] == " ± 141 (2 seeds)<br><i>seed 1: 100 · 2: 300</i>"
+    assert mean["text"][0] == " ± 141 (2 seeds)<br>seed 1: 100 · 2: 300"
     assert (band["x"], band["y"]) == ([100, 200, 200, 100], [100, 200, 600, 300])
     assert [seed["y"] for seed in drawn(fragment, "seed", "ours-0")] == [[100, 200], [300, 600]]
     (theirs,) = drawn(fragment, "mean", "source-published")

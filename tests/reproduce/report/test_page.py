@@ -1,5 +1,7 @@
 """The page and the terminal table show everything recorded, safely and readably."""
 
+import base64
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
@@ -12,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reproduce.report import page as report
-from reproduce.report.page import COLUMNS
+from reproduce.report.page import ASSETS, COLUMNS
 from suite.settings import UsageError
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -22,12 +24,17 @@ class Page(HTMLParser):
     """What a browser would see: tags, links and text."""
 
     def __init__(self, path: Path) -> None:
-        """Parse a page."""
+        """Parse a page, without the text of its own scripts and what is shown without them."""
         super().__init__()
         self.tags: list[str] = []
         self.links: list[str] = []
         self.text = ""
-        self.feed(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        for asset in ASSETS.values():
+            assert f"<script>{asset()}</script>" in source
+            source = source.replace(f"<script>{asset()}</script>", "")
+        self.source = re.sub(r'(?<=<script type="application/json">)[^<]*', "", source)
+        self.feed(self.source)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Keep the tag and everything it refers to."""
@@ -71,6 +78,12 @@ def run(task: str, seed: int, status: str = "finished", **fields: object) -> dic
     return dict.fromkeys(COLUMNS["runs"]) | row | fields
 
 
+def point(task: str, seed: int, **fields: object) -> dict[str, object]:
+    """A row of curves.csv."""
+    row = {"task": task, "seed": seed, "env_steps": 1000, "mean_return": 2.0, "wall_seconds": 3.0}
+    return row | {"rule": "deterministic"} | fields
+
+
 def write(directory: Path, facts: dict[str, object] | None = None, **tables: list[dict]) -> Path:
     """Write report.json and the given files of a comparison."""
     standard = {"agent": "sac", "suite": "mujoco", "source": "paper", "judged_by": "published"}
@@ -100,22 +113,32 @@ def test_a_page_needs_only_the_report(tmp_path: Path) -> None:
 
 
 def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
-    """Figures are embedded, links lead to files beside the page, and nothing can run."""
-    for name in ("curves.svg", "curves.png", "scores.png", "throughput.png"):
+    """Figures are embedded, links lead to files beside the page, and only its own scripts run."""
+    for name in ("curves.svg", "curves.png", "scores.png"):
         (tmp_path / name).write_bytes(b"<svg onload='alert(1)'/>")
     throughput = dict.fromkeys(COLUMNS["throughput"]) | {"task": "A", "seed": 1}
-    write(tmp_path, verdicts=[verdict("A", "above")], runs=[run("A", 1)], throughput=[throughput])
+    score = dict.fromkeys(COLUMNS["scores"]) | {"task": "A", "seed": 1, "score": 2.0}
+    tables = {"throughput": [throughput], "scores": [score], "curves": [point("A", 1)]}
+    write(tmp_path, verdicts=[verdict("A", "above")], runs=[run("A", 1)], **tables)
     (tmp_path / "A" / "seed-1").mkdir(parents=True)
-    path = report.write_page(tmp_path)
-    page, source = Page(path), path.read_text(encoding="utf-8")
+    page = Page(report.write_page(tmp_path))
+    source = page.source
     images = [link for link in page.links if link.startswith("data:image/")]
-    files = [link for link in page.links if not link.startswith("data:")]
-    assert len(images) == page.tags.count("img") == 3
+    files = [link for link in page.links if not link.startswith(("data:", "#"))]
+    assert len(images) == page.tags.count("img") == 2
     assert "./A/seed-1/" in files
     assert {"verdicts.csv", "runs.csv", "report.json", "curves.svg"} <= set(files)
     assert all((tmp_path / link).exists() for link in files)
-    assert not re.search(r"https?:|url\(|@import|<link|<script|<iframe|\bon\w+=", source)
-    assert "default-src 'none'" in source
+    assert not re.search(r"https?:|url\(|@import|<link|<iframe|\bon\w+=", source)
+    assert set(re.findall(r"<script[^>]*>", source)) == {'<script type="application/json">'}
+    (policy,) = re.findall(r'content="(default-src [^"]*)"', source)
+    allowed = [
+        base64.b64encode(hashlib.sha256(read().encode()).digest()).decode()
+        for read in ASSETS.values()
+    ]
+    assert re.findall(r"'sha256-([^']*)'", policy) == allowed
+    assert policy.startswith("default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; ")
+    assert "script-src 'sha256-" in policy
 
 
 def test_what_is_too_large_for_a_page_is_left_out_or_refused(
@@ -126,7 +149,9 @@ def test_what_is_too_large_for_a_page_is_left_out_or_refused(
         monkeypatch.setattr(report, name, 2000)
     for name, size in (("curves.svg", 2001), ("curves.png", 2001), ("scores.png", 2000)):
         (tmp_path / name).write_bytes(bytes(size))
-    page = Page(report.write_page(write(tmp_path, runs=[run("A", 1)])))
+    score = dict.fromkeys(COLUMNS["scores"]) | {"task": "A", "seed": 1, "score": 2.0}
+    tables = {"scores": [score], "curves": [point("A", 1)]}
+    page = Page(report.write_page(write(tmp_path, runs=[run("A", 1)], **tables)))
     assert page.tags.count("img") == 1
     assert "curves.png" in page.links
     write(tmp_path, runs=[run("A", 1, log_tail="x" * 2000)])
@@ -142,10 +167,14 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     }
     facts |= {"departures": [HOSTILE], "config": {HOSTILE: HOSTILE}, "env_steps": {HOSTILE: 1}}
     facts |= {"versions": {HOSTILE: [HOSTILE]}, "hardware": {HOSTILE: None}, "seeds": [HOSTILE]}
+    facts |= {"sources": {HOSTILE: {"name": HOSTILE, "paper": HOSTILE, "code": HOSTILE}}}
     row = verdict(HOSTILE, HOSTILE, note=HOSTILE, rule=HOSTILE, reference_source=HOSTILE)
-    write(tmp_path, facts, verdicts=[row], runs=[run(HOSTILE, 1, "failed", **texts)])
+    speed = dict.fromkeys(COLUMNS["throughput"]) | {"task": HOSTILE, "device": HOSTILE}
+    tables = {"curves": [point(HOSTILE, 1, rule=HOSTILE)], "throughput": [speed]}
+    write(tmp_path, facts, verdicts=[row], runs=[run(HOSTILE, 1, "failed", **texts)], **tables)
     page = Page(report.write_page(tmp_path))
-    assert "script" not in page.tags
+    assert set(re.findall(r"<script[^>]*>", page.source)) == {'<script type="application/json">'}
+    assert "<script>alert" not in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert page.text.count("alert(1)") >= 15
 
 
@@ -156,11 +185,11 @@ def test_a_path_in_a_name_is_no_link(tmp_path: Path) -> None:
     directory.mkdir()
     write(directory, runs=[run("..", 1), run("javascript:alert(1)", 1)])
     page = Page(report.write_page(directory))
-    assert page.links == ["runs.csv", "report.json"]
+    assert [link for link in page.links if link[0] != "#"] == ["runs.csv", "report.json"]
     assert "javascript:alert(1)" in page.text
 
 
-def test_failures_come_first_with_their_logs(tmp_path: Path) -> None:
+def test_failures_come_first_and_lead_to_their_logs(tmp_path: Path) -> None:
     """Every failed and diverged run is shown above the verdicts, counted against all runs."""
     lost = [
         run("A", 2, "failed", error="RuntimeError: no", log_tail="line 1\nline 2"),
@@ -168,10 +197,13 @@ def test_failures_come_first_with_their_logs(tmp_path: Path) -> None:
     ]
     row = verdict("A", "inconclusive", num_failed=1, num_diverged=1)
     write(tmp_path, verdicts=[row], runs=[run("A", 1), *lost, run("A", 4, "planned")])
-    text = Page(report.write_page(tmp_path)).text
+    page = Page(report.write_page(tmp_path))
+    text, verdicts = page.text, page.text.index("task verdict ours")
     assert "2 of 4 runs failed or diverged" in text
-    assert text.index("line 1 line 2") < text.index("Verdicts")
-    assert text.index("loss is not finite") < text.index("Verdicts")
+    assert text.index("RuntimeError: no") < verdicts
+    assert text.index("loss is not finite") < verdicts
+    assert text.index("line 1 line 2") > text.rindex("Failed runs")
+    assert {"#failure-1", "#failure-2"} <= set(page.links)
     assert "1 failed, 1 diverged" in text
     assert "1 of 4 runs have not finished" in text
     write(tmp_path, verdicts=[row], runs=[run("A", 1)])
@@ -205,6 +237,21 @@ def test_the_headline_counts_a_verdict_it_does_not_know() -> None:
     assert report.headline(facts, rows).endswith(
         ": none of 4 tasks reproduced, 2 below, 1 shown only, 1 strange."
     )
+
+
+def test_the_counts_say_how_far_tasks_came() -> None:
+    """What was not planned counts, and what no reference can judge is not called unreproduced."""
+    facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": "q"}
+    facts["suite_tasks"] = ["A", "B", "C", "D", "E"]
+    rows = [verdict("A", "reproduced"), verdict("B", "inconclusive", ci_low=None)]
+    rows.append(verdict("C", "shown only"))
+    runs = [run("A", 1), run("B", 1, "failed"), run("C", 1, "planned")]
+    assert report.count_tasks(facts, rows, runs) == (5, 3, 2, 2, 1, 1)
+    assert report.headline(facts, rows).endswith(
+        ": 1 of 5 tasks reproduced, 1 inconclusive, 1 shown only, 2 not planned."
+    )
+    rows = [verdict(task, "shown only") for task in facts["suite_tasks"]]
+    assert report.headline(facts, rows).endswith(": none of 5 tasks can be judged, 5 shown only.")
 
 
 def test_a_result_above_its_reference_counts_as_reproduced() -> None:

@@ -1,5 +1,6 @@
 """Figures show every task, draw only what was measured, and are the same bytes every time."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from reproduce.report import plot
-from reproduce.report.page import COLUMNS
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
@@ -22,15 +23,24 @@ def svg_texts(path: Path) -> list[str]:
     return ["".join(node.itertext()) for node in ElementTree.parse(path).iter(SVG_TEXT)]
 
 
+ALL_KINDS = plot.KINDS
+
+
+@pytest.fixture(autouse=True)
+def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other kinds are the same figure, and each takes as long."""
+    monkeypatch.setattr(plot, "KINDS", ("svg",))
+
+
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Figures as they were when written, in order."""
     kept: list[Figure] = []
     save = plot._save
 
-    def keep(figure: Figure, directory: Path, *names: str) -> list[Path]:
+    def keep(figure: Figure, directory: Path, name: str) -> list[Path]:
         kept.append(figure)
-        return save(figure, directory, *names)
+        return save(figure, directory, name)
 
     monkeypatch.setattr(plot, "_save", keep)
     return kept
@@ -48,12 +58,11 @@ def test_every_task_has_a_panel_with_its_verdict(tmp_path: Path, num_tasks: int)
     verdicts = pd.concat([verdict(task, "above") for task in tasks])
     curves = pd.concat([curve("Extra-v4", 1, [10, 20]), curve(tasks[0], 1, [10, 20])])
     paths = plot.draw_curves(curves, no_rows("reference_curves"), verdicts, tmp_path)
-    assert [path.name for path in paths] == ["curves.svg", "curves.png"]
+    assert [path.name for path in paths] == ["curves.svg"]
     texts = svg_texts(paths[0])
     assert {*tasks, "Extra-v4"} <= set(texts)
     assert texts.count("above, 2 seeds") == num_tasks
     assert texts.count("no curve recorded") == num_tasks - 1
-    assert paths[1].read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_failed_task_says_so_and_still_shows_its_reference(
@@ -69,16 +78,26 @@ def test_a_failed_task_says_so_and_still_shows_its_reference(
     assert widths(figures[0].axes[0])[1.8].tolist() == [50, 100]
 
 
-def test_figures_are_the_same_bytes_every_time(tmp_path: Path) -> None:
-    """No clock, no random identifier and no state of an earlier figure enters a file."""
+def test_figures_are_the_same_bytes_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No clock, no random identifier no state of an earlier figure enters a file of any kind."""
+    monkeypatch.setattr(plot, "KINDS", ALL_KINDS)
     curves = pd.concat([curve("A", seed, [10, 20, 30], seed) for seed in (1, 2, 3)])
     scores, verdicts = score("A", 97.0, 99.0), verdict("A")
     for name in ("first", "second"):
         plot.draw_curves(curves, reference("A", [10, 30]), verdicts, tmp_path / name)
         plot.draw_scores(scores, verdicts, tmp_path / name)
         assert mpl.rcParams["svg.fonttype"] == "path"
-    for path in sorted((tmp_path / "first").iterdir()):
-        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes()
+    starts = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    paths = sorted((tmp_path / "first").iterdir())
+    assert {path.name for path in paths} == {
+        f"{name}{kind}" for name in ("curves", "scores") for kind in starts
+    }
+    for path in paths:
+        content = path.read_bytes()
+        assert content.startswith(starts[path.suffix])
+        assert content == (tmp_path / "second" / path.name).read_bytes()
 
 
 def test_names_are_drawn_literally(tmp_path: Path) -> None:
@@ -133,18 +152,54 @@ def test_a_reference_of_one_run_has_no_spread(tmp_path: Path, figures: list[Figu
     references = pd.concat(
         [reference("A", [0, 40], spread=NAN), reference("A", [0, 40], "context")]
     )
-    paths = plot.draw_curves(curves, references, verdict("A", "shown only"), tmp_path)
+    shown = verdict("A", "shown only")
+    paths = plot.draw_curves(curves, references, shown, tmp_path, context=True)
     drawn = [path for band in figures[0].axes[0].collections for path in band.get_paths()]
     assert all(np.asarray(path.vertices).size == 0 for path in drawn)
-    assert {1.0, 1.8, 2.4} <= set(widths(figures[0].axes[0]))
+    assert {1.2, 1.8, 2.4} <= set(widths(figures[0].axes[0]))
     assert {"reference: published", "another"} <= set(svg_texts(paths[0]))
+    plot.draw_curves(curves, references, shown, tmp_path)
+    assert 1.2 not in widths(figures[1].axes[0])
 
 
-def test_a_reference_under_another_rule_says_so(tmp_path: Path) -> None:
-    """Rules never mix silently."""
+def test_a_reference_under_another_rule_is_not_drawn(tmp_path: Path) -> None:
+    """Rules never share an axis."""
     references = reference("A", [0, 40], "context").assign(rule="training")
-    paths = plot.draw_curves(curve("A", 1, [10, 40]), references, verdict("A"), tmp_path)
-    assert "another (training)" in svg_texts(paths[0])
+    curves = curve("A", 1, [10, 40])
+    paths = plot.draw_curves(curves, references, verdict("A"), tmp_path, context=True)
+    assert not any("another" in text for text in svg_texts(paths[0]))
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 5])
+def test_the_legend_takes_less_than_a_fifth_of_the_figure(
+    tmp_path: Path, figures: list[Figure], num_tasks: int
+) -> None:
+    """With ten sources of context, too; each is called what people call it."""
+    tasks = [f"Task{index}-v4" for index in range(num_tasks)]
+    curves = pd.concat([curve(task, seed, [10, 40]) for task in tasks for seed in (1, 2)])
+    sources = [f"source_{index}" for index in range(10)]
+    others = [reference(tasks[0], [0, 40], "context").assign(source=name) for name in sources]
+    verdicts = pd.concat([verdict(task) for task in tasks])
+    credits = {name: {"name": f"The well-known {name}"} for name in sources}
+    references = pd.concat([reference(tasks[0], [0, 40]), *others])
+    paths = plot.draw_curves(curves, references, verdicts, tmp_path, credits, context=True)
+    (figure,) = figures
+    legend = figure.legends[0].get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    assert legend.height < 0.2 * figure.bbox.height
+    assert legend.x1 <= figure.bbox.x1
+    assert {f"The well-known {name}" for name in sources} <= set(svg_texts(paths[0]))
+
+
+def test_an_svg_is_readable_on_black(tmp_path: Path) -> None:
+    """It has no background, and each of its inks has a lighter one for a dark page."""
+    paths = plot.draw_curves(
+        curve("A", 1, [10, 40]), reference("A", [0, 40]), verdict("A"), tmp_path
+    )
+    text = paths[0].read_text(encoding="utf-8")
+    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text.partition("</style>")[2]))
+    assert plot.OURS.lower() in used
+    assert used <= {light.lower() for light in plot.DARK}
+    assert "@media (prefers-color-scheme: dark)" in text.partition("</style>")[0]
 
 
 def test_scores_are_normalised_by_random_policy_and_reference(
@@ -152,8 +207,8 @@ def test_scores_are_normalised_by_random_policy_and_reference(
 ) -> None:
     """With random 20, reference 120 and margin 10: a score of 70 is drawn at 0.5, margin at 0.9."""
     shifted = verdict("A", random_score=20.0, reference_mean=120.0)
-    path = plot.draw_scores(score("A", 70.0, 145.0), shifted, tmp_path)
-    assert path == tmp_path / "scores.png"
+    paths = plot.draw_scores(score("A", 70.0, 145.0), shifted, tmp_path)
+    assert [path.name for path in paths] == ["scores.svg"]
     panel = figures[0].axes[0]
     dots = next(line for line in panel.get_lines() if line.get_marker() == "o")
     assert np.asarray(dots.get_xdata()).tolist() == [0.5, 1.25]
@@ -189,24 +244,9 @@ def test_a_score_far_outside_is_marked_at_the_edge(tmp_path: Path, figures: list
     assert panel.get_xlim()[1] < 3.5
 
 
-def test_throughput_shows_every_device_and_share(tmp_path: Path, figures: list[Figure]) -> None:
-    """Runs on two devices are two rows; a share that was not measured draws nothing."""
-    row = (1, "cpu", 100, 90, 1.0, 100.0, 90.0, 0.1, 0.2, 0.6, 0.1, 500.0)
-    gpu = (2, "cuda", 100, 90, 1.0, 700.0, 90.0, NAN, NAN, NAN, NAN, NAN)
-    columns = list(COLUMNS["throughput"])
-    throughput = pd.DataFrame([("A", *row), ("A", *gpu)], columns=columns)
-    path = plot.draw_throughput(throughput, tmp_path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    speed, shares = figures[0].axes
-    assert [label.get_text() for label in speed.get_yticklabels()] == ["A, cpu", "A, cuda"]
-    ends = [bar.get_x() + bar.get_width() for bar in shares.patches]  # type: ignore[attr-defined]
-    assert ends == pytest.approx([0.1, 0.3, 0.9, 1.0])
-
-
 def test_nothing_recorded_is_a_figure_that_says_so(tmp_path: Path) -> None:
     """Tables with a header only do not crash a stage."""
     curves, references, verdicts = map(no_rows, ("curves", "reference_curves", "verdicts"))
     paths = plot.draw_curves(curves, references, verdicts, tmp_path)
     assert "no task to draw" in svg_texts(paths[0])
-    assert plot.draw_scores(no_rows("scores"), no_rows("verdicts"), tmp_path).exists()
-    assert plot.draw_throughput(no_rows("throughput"), tmp_path).exists()
+    assert plot.draw_scores(no_rows("scores"), no_rows("verdicts"), tmp_path)[0].exists()
