@@ -38,6 +38,7 @@ VERBS = (
     "list",
     "published",
     "docs",
+    "site",
     "track",
     "watch",
     "control",
@@ -52,6 +53,7 @@ other commands:
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
   published [--check]          draw all of results/published again, or say what is out of date
   docs [--check]               generate the pages' tables again, or say which are out of date
+  site [--out DIR]             build the site over everything that is published
   track KIND RUNS LOGDIR       mirror recorded runs into tensorboard or wandb
   watch [RUNS_DIR]             show a grid that another process or machine runs, live
   control PEER AGENT SUITE     run somebody else's program, record it as ours, make it a reference
@@ -75,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
         "list": list_all,
         "published": draw_published,
         "docs": write_docs,
+        "site": build_site,
         "track": track,
         "watch": watch,
         "control": control,
@@ -417,6 +420,30 @@ def write_docs(argv: Sequence[str]) -> int:
     elif stale := stale_pages(ROOT):
         print(f"out of date: {', '.join(map(str, stale))}: run `make docs`", file=sys.stderr)
         return 1
+    return 0
+
+
+def build_site(argv: Sequence[str]) -> int:
+    """Build the site over everything that is published, and over grids that are named."""
+    parser = _parser("site ", "build the site over everything that is published")
+    parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="its folder")
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="DIR",
+        help="show the grids of these folders beside what is published: before and after",
+    )
+    _add_open(parser)
+    options = parser.parse(argv)
+    from reproduce.extras.site.build import write_site
+
+    page = write_site(options.out, options.runs_dir)
+    print(page)
+    if options.open:
+        webbrowser.open(page.absolute().as_uri())
     return 0
 
 
