@@ -183,22 +183,31 @@ def fragment(
         "series": {entry.key: {"dash": entry.dash} for entry in series},
         "panels": [{"data": panel.traces, "layout": panel.layout} for panel in panels],
     }
-    environment = jinja2.Environment(
+    return (
+        environment()
+        .get_template("chart.html.j2")
+        .render(
+            name=name,
+            panels=panels,
+            series=series,
+            label=label,
+            is_curves=has_time is not None,
+            has_time=has_time,
+            left_out=left_out,
+            data=markupsafe.Markup(as_json(data)),
+        )
+    )
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return what renders templates; it keeps those that it has compiled."""
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    return environment.get_template("chart.html.j2").render(
-        name=name,
-        panels=panels,
-        series=series,
-        label=label,
-        is_curves=has_time is not None,
-        has_time=has_time,
-        left_out=left_out,
-        data=markupsafe.Markup(as_json(data)),
     )
 
 

@@ -9,6 +9,7 @@ terminal; the page runs no script but those whose checksums it states.
 
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -516,22 +517,17 @@ def style() -> str:
     return (charts.TEMPLATES / "page.css").read_text(encoding="utf-8") + charts.style()
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
     """Return what renders the templates of the page and the site."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(charts.TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    own = charts.environment().overlay()
+    own.filters = own.filters | {
         "number": number,
         "duration": duration,
         "percentage": percentage,
         "plain": _plain,
     }
-    environment.globals |= {
+    own.globals = own.globals | {
         "mean_and_spread": mean_and_spread,
         "with_interval": with_interval,
         "losses": _losses,
@@ -539,7 +535,7 @@ def environment() -> jinja2.Environment:
         "explain_suite": explain_suite,
         "verdict_words": verdict_words,
     }
-    return environment
+    return own
 
 
 def _charts(

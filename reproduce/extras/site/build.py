@@ -1,5 +1,6 @@
 """`site`: a start page over all grids, pages of tasks, sources and documents, the grids' own."""
 
+import functools
 import posixpath
 import re
 import shutil
@@ -54,8 +55,7 @@ class Grid:
     @property
     def source(self) -> str:
         """Return what people call the source of its settings."""
-        source = self.cells[0].source
-        return credits_of(self.agent, [source])[source]["name"]
+        return _name_of(self.agent, self.cells[0].source)
 
     @property
     def label(self) -> str:
@@ -119,8 +119,7 @@ class _Site:
         menu = {"index.html": "Results", "sources/index.html": "References"}
         menu |= {"docs/controls.html": "Controls"} if "docs/controls.md" in self._documents else {}
         menu |= {"docs/index.html": "Documentation"} if self._documents else {}
-        self._environment = environment()
-        self._environment.globals |= {"menu": menu, "documents": self._documents}
+        self._menu = menu
 
     def write_assets(self) -> None:
         """Write what pages share: the style sheet and the scripts."""
@@ -258,16 +257,22 @@ class _Site:
         scripts = [*(ASSETS if draws else ["page.js"]), "site.js"]
         places = {grid.directory: f"{grid.place}/index.html" for grid in self._grids}
         remarks = {grid.directory: grid.remark for grid in self._grids}
-        text = self._environment.get_template(f"site/{template}.html.j2").render(
-            page=page,
-            scripts=[f"assets/{name}" for name in scripts],
-            to=lambda other: _relative(other, page),
-            to_grid=lambda cell: _relative(places[cell.directory], page),
-            to_task=lambda task: _relative(self._task_page(task), page),
-            to_agent=lambda name: self._agent_page(name, page),
-            remark_of=lambda cell: remarks[cell.directory],
-            source_name=lambda cell: credits_of(cell.agent, [cell.source])[cell.source]["name"],
-            **content,
+        text = (
+            environment()
+            .get_template(f"site/{template}.html.j2")
+            .render(
+                page=page,
+                menu=self._menu,
+                documents=self._documents,
+                scripts=[f"assets/{name}" for name in scripts],
+                to=lambda other: _relative(other, page),
+                to_grid=lambda cell: _relative(places[cell.directory], page),
+                to_task=lambda task: _relative(self._task_page(task), page),
+                to_agent=lambda name: self._agent_page(name, page),
+                remark_of=lambda cell: remarks[cell.directory],
+                source_name=lambda cell: _name_of(cell.agent, cell.source),
+                **content,
+            )
         )
         self._write(page, text)
 
@@ -280,6 +285,12 @@ class _Site:
         path = self._out / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode(errors="replace"))
+
+
+@functools.cache
+def _name_of(agent: str, source: str) -> str:
+    """Return what people call a source."""
+    return credits_of(agent, [source])[source]["name"]
 
 
 def _chart(name: str, task: str, grids: Sequence[Grid]) -> str:

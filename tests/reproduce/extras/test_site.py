@@ -50,6 +50,11 @@ def project(tmp_path: Path, published: Path, monkeypatch: pytest.MonkeyPatch) ->
         "# `sac`\n\nBack [there](../../README.md).\n\n## The idea\n\n| a | b |\n|---|--:|\n"
         "| 1<br>2 | <i>3</i> |\n"
     )
+    references = tmp_path / "references"
+    for name in ("jaxrl/sac.toml", "paper/sac.toml", "paper/impala.toml"):
+        (references / name).parent.mkdir(parents=True, exist_ok=True)
+        (references / name).touch()
+    monkeypatch.setattr(build, "REFERENCES", references)
     write_grid(published / "sac-mujoco" / "paper", TASK)
     write_grid(published / "sac-mujoco" / "jaxrl", TASK, "Hopper-v4")
     write_grid(published / "a2c-classic" / "rl_zoo", "CartPole-v1", text=HOSTILE)
