@@ -384,7 +384,7 @@ def list_all(argv: Sequence[str]) -> int:
     for peer in controls.peers():
         print(f"control {peer}: {', '.join(controls.agents_of(peer))}")
     for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
-        print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent / 'index.html'}")
+        print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent}")
     return 0
 
 

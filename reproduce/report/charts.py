@@ -14,7 +14,7 @@ import html
 import importlib.resources
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +70,8 @@ class Panel(NamedTuple):
     """Class of the remark."""
     href: str = ""
     """Where the title leads."""
+    note: str = ""
+    """What is missing from the drawing, in words."""
     height: int = 300
     """Pixels."""
 
@@ -146,8 +148,12 @@ def learning_curves(
             "xaxis": axis | ({"range": [0.0, horizon]} if horizon else {}),
             "meta": {"time": f"{unit} of wall time"},
         }
+        notes = [_note(grid, rows, grids) for grid, rows in zip(grids, of_task, strict=True)]
         panels.append(
-            Panel(heading.task, traces, layout, heading.remark, heading.kind, heading.href)
+            Panel(
+                *(heading.task, traces, layout, heading.remark, heading.kind, heading.href),
+                note="; ".join(filter(None, notes)),
+            )
         )
     left_out = [f"{credits.get(source, {}).get('name', source)} ({rule})" for source, rule in apart]
     return fragment(
@@ -333,6 +339,14 @@ def _our_traces(series: Series, curves: pd.DataFrame, seconds: float) -> list[di
         )
     )
     return traces
+
+
+def _note(name: str, curves: pd.DataFrame, grids: Sized) -> str:
+    """Say what is missing of one grid's curves in a panel."""
+    missing = "no curve recorded"
+    if not curves.empty:
+        missing = align_seeds(curves).remark(_max(curves["env_steps"]))
+    return f"{name}: {missing}" if missing and len(grids) > 1 else missing
 
 
 def _hover(seeds: Sequence[Any], values: np.ndarray) -> str:

@@ -30,6 +30,14 @@ class AlignedCurves(NamedTuple):
         """Return the mean of the seeds and its bootstrap band, at every point."""
         return bootstrap_band(self.values, seed=0)
 
+    def remark(self, horizon: float) -> str:
+        """Say why there is no mean up to a step; empty if there is one."""
+        if not self.values.shape[1]:
+            return "the seeds share no step: no mean"
+        if self.env_steps[-1] < horizon:
+            return f"no mean beyond {compact(self.env_steps[-1])}: a seed ends there"
+        return ""
+
 
 def align_seeds(curves: pd.DataFrame) -> AlignedCurves:
     """Align the seeds of one task on the environment steps that all of them have.
@@ -97,6 +105,14 @@ def same_rule(
     alike = here["rule"].isin(known) if known else here["rule"].notna()
     pairs = here.loc[~alike, ["source", "rule"]].fillna("unstated").drop_duplicates()
     return here[alike], [(str(source), str(rule)) for source, rule in pairs.to_numpy()]
+
+
+def compact(value: float, _: int | None = None) -> str:
+    """Return a number for an axis: 250k, 1.5M."""
+    for letter, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.10g}{letter}"
+    return f"{value:.6g}"
 
 
 def thinned(num_points: int) -> NDArray[np.int64]:

@@ -123,15 +123,19 @@ def improvement_chart(improvement: pd.DataFrame) -> str:
             tasks, middle, low, high, improvement["num_seeds"], improvement["num_runs"], strict=True
         )
     ]
-    bars = {"type": "data", "symmetric": False, "thickness": 3, "width": 0}
-    bars |= {"array": charts.short(high - middle), "arrayminus": charts.short(middle - low)}
-    points = _points(OURS, middle, range(len(tasks)), hover, DIAMOND, error_x=bars)
+    spans = [
+        span
+        for place, ends in enumerate(zip(low, high, strict=True))
+        for span in _span(OURS, ends, float(place))
+    ]
+    points = _points(OURS, middle, range(len(tasks)), hover, DIAMOND)
     even = Series("even", "a coin's throw: equal", RANDOM.colours)
     layout = _rows_layout([*tasks]) | {
         "xaxis": {"title": {"text": "P(ours > reference)"}, "range": [-0.02, 1.02]}
     }
     line = trace(even, "line", [0.5, 0.5], [-0.5, len(tasks) - 0.5], mode="lines")
-    panel = Panel("Probability of improvement", [line, points], layout, height=_height(len(tasks)))
+    traces = [line, *spans, points]
+    panel = Panel("Probability of improvement", traces, layout, height=_height(len(tasks)))
     ours = OURS._replace(remark="95 % of resamples")
     return charts.fragment("improvement", [panel], [ours, even], "Probability of improvement")
 
@@ -212,39 +216,36 @@ def _scores_panel(
 def _inside(points: dict[str, Any]) -> dict[str, Any]:
     """Return points with those outside `WIDEST` as arrows at its edge; hover texts stay true."""
     low, high = WIDEST
-    if all(value is None or low <= value <= high for value in points["x"]):
-        return points
-    usual = points["marker"].get("symbol", "circle")
-    symbols = [
-        "triangle-left" if value < low else "triangle-right" if value > high else usual
-        for value in points["x"]
-    ]
-    inside = [min(max(value, low), high) for value in points["x"]]
-    return points | {"x": inside, "marker": points["marker"] | {"symbol": symbols}, "error_x": None}
+    points = points | {"x": [None if x is None else min(max(x, low), high) for x in points["x"]]}
+    if "marker" in points:
+        usual = points["marker"].get("symbol", "circle")
+        arrows = {low: "triangle-left", high: "triangle-right"}
+        symbols = [arrows.get(x, usual) for x in points["x"]]
+        points["marker"] = points["marker"] | {"symbol": symbols}
+    return points
 
 
 def _our_row(
     row: Mapping[str, Any], place: int, scores: pd.DataFrame, origin: float, scale: float
 ) -> list[dict[str, Any]]:
+    """Return a dot for each seed; below them the interval that decides, and the mean."""
     of_task = scores[scores["task"] == row["task"]]
     values = of_task["score"].to_numpy(np.float64)
     hover = [
         f"seed {seed}: <b>{charts.said(value)}</b>"
         for seed, value in zip(of_task["seed"], values, strict=True)
     ]
-    places = np.full(len(values), place - 0.32)
-    dots = _points(OURS, (values - origin) / scale, places, hover, DOT)
     mean = values.mean()
     ends = [row["reference_mean"] + row[name] for name in ("ci_low", "ci_high")]
     text = f"ours, mean of {len(values)}: <b>{charts.said(mean)}</b>"
-    bars = None
     if np.isfinite(ends).all():
         text += f", deciding interval [{charts.said(ends[0])}, {charts.said(ends[1])}]"
-        array, minus = (abs(end - mean) / abs(scale) for end in (ends[1], ends[0]))
-        bars = {"type": "data", "symmetric": False, "thickness": 3, "width": 0}
-        bars |= {"array": [array], "arrayminus": [minus]}
-    middle = [(mean - origin) / scale]
-    return [dots, _points(OURS, middle, [place - 0.14], [text], DIAMOND, error_x=bars)]
+    dots, means = np.full(len(values), place - 0.32), place - 0.14
+    return [
+        _points(OURS, (values - origin) / scale, dots, hover, DOT),
+        *_span(OURS, [(end - origin) / scale for end in ends], means),
+        _points(OURS, [(mean - origin) / scale], [means], [text], DIAMOND),
+    ]
 
 
 def _reference_row(
@@ -255,33 +256,40 @@ def _reference_row(
     origin: float,
     scale: float,
 ) -> list[dict[str, Any]]:
+    """Return the random policy, the margin, mean and spread, and below them a dot for each run."""
     traces = []
-    if np.isfinite(row["random_score"]):
-        text = f"random policy: <b>{charts.said(row['random_score'])}</b>"
-        at = [(row["random_score"] - origin) / scale]
-        traces.append(_points(RANDOM, at, [place], [text], TICK))
     mean, std, margin = (row[name] for name in ("reference_mean", "reference_std", "margin"))
+    marks = ((RANDOM, row["random_score"]), (MARGIN, mean - margin))
+    for series, value in marks:
+        if np.isfinite(value):
+            text = f"{series.name}: <b>{charts.said(value)}</b>"
+            traces.append(_points(series, [(value - origin) / scale], [place], [text], TICK))
     if not np.isfinite(mean):
         return traces
-    if np.isfinite(margin):
-        text = f"reference mean - margin: <b>{charts.said(mean - margin)}</b>"
-        traces.append(_points(MARGIN, [(mean - margin - origin) / scale], [place], [text], TICK))
     of_task = reference_scores[reference_scores["task"] == row["task"]]
     values = of_task["score"].to_numpy(np.float64)
+    name = literal(reference.name)
     hover = [
-        f"{literal(reference.name)}, run {run}: <b>{charts.said(value)}</b>"
+        f"{name}, run {run}: <b>{charts.said(value)}</b>"
         for run, value in zip(of_task["run"], values, strict=True)
     ]
-    places = np.full(len(values), place + 0.32)
-    traces.append(_points(reference, (values - origin) / scale, places, hover, DOT))
-    text = f"mean of {row['reference_num_runs']:.0f} runs: <b>{charts.said(mean)}</b>"
-    text = f"{literal(reference.name)}, {text}"
-    bars = None
-    if np.isfinite(std):
-        text += f" ± {charts.said(std)}"
-        bars = {"type": "data", "thickness": 3, "width": 0, "array": [std / abs(scale)]}
-    at = [(mean - origin) / scale]
-    return [*traces, _points(reference, at, [place + 0.14], [text], DIAMOND, error_x=bars)]
+    text = f"{name}, mean of {row['reference_num_runs']:.0f} runs: <b>{charts.said(mean)}</b>"
+    text += f" ± {charts.said(std)}" if np.isfinite(std) else ""
+    dots, means = np.full(len(values), place + 0.32), place + 0.14
+    ends = [(end - origin) / scale for end in (mean - std, mean + std)]
+    return [
+        *traces,
+        _points(reference, (values - origin) / scale, dots, hover, DOT),
+        *_span(reference, ends, means),
+        _points(reference, [(mean - origin) / scale], [means], [text], DIAMOND),
+    ]
+
+
+def _span(series: Series, ends: Sequence[float], place: float) -> list[dict[str, Any]]:
+    """Return a thick line between two numbers, none if one is unknown."""
+    if not np.isfinite(ends).all():
+        return []
+    return [trace(series, "interval", ends, [place, place], mode="lines")]
 
 
 def _points(
@@ -290,12 +298,10 @@ def _points(
     y: Any,
     hover: Sequence[str],
     marker: Mapping[str, Any],
-    error_x: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return markers with a text each."""
     template = "%{text}<extra></extra>"
     rest = {"mode": "markers", "marker": dict(marker), "text": list(hover), "hoverinfo": "text"}
-    rest |= {"error_x": dict(error_x)} if error_x else {}
     return trace(series, "point", x, y, hovertemplate=template, **rest)
 
 

@@ -47,6 +47,7 @@ FIGURES = ("curves", "scores")
 
 SECTIONS = {
     **{"verdicts": "Verdicts", "curves": "Curves", "scores": "Scores", "suite": "Over the tasks"},
+    **{"improvement": "Improvement", "throughput": "Throughput", "failures": "Failed runs"},
     **{"departures": "Departures", "again": "Run this again", "files": "Files"},
 }
 """Identifiers of the page's parts, with what they are called in its list of them."""
@@ -469,6 +470,9 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     scripts = {name: read() for name, read in ASSETS.items()}
     drawn, profile_note = _charts(report, verdicts, tables)
     compared = set(tables["improvement"]["task"])
+    absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
+    absent |= {"suite"} if len(verdicts) < 2 else set()
+    absent |= set() if failures else {"failures"}
     page = (
         environment()
         .get_template("index.html.j2")
@@ -483,7 +487,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             ),
             headline=headline(report, verdicts, suite),
             counts=_counted(count_tasks(report, verdicts, runs)),
-            sections=SECTIONS | ({"failures": "Failed runs"} if failures else {}),
+            sections={name: words for name, words in SECTIONS.items() if name not in absent},
             suite=suite,
             verdicts=verdicts,
             charts=drawn,
@@ -544,34 +548,32 @@ def _charts(
     tables: Mapping[str, pd.DataFrame],
 ) -> tuple[dict[str, markupsafe.Markup], str]:
     """Return the page's charts by their section, and what the performance profile leaves out."""
-    credits, judged = (
-        report["sources"],
-        pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"])),
-    )
+    credits = report["sources"]
+    judged = pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"]))
     scores = (tables["scores"], tables["reference_scores"], judged)
-    headings = [
-        charts.Heading(
-            str(row["task"]),
-            verdict_words(row)
-            + (f", {number(row['num_seeds'])} seeds" if row["num_seeds"] else ""),
-            str(row["verdict"]).replace(" ", "-"),
-            env_steps=float(row["env_steps"] or 0.0),
-        )
-        for row in verdicts
-    ]
+    ours = {"ours": tables["curves"]}
+    headings = [_heading(row) for row in verdicts]
     profile, note = grid_charts.profile_chart(*scores, credits)
     drawn = {
         "curves": charts.learning_curves(
-            "curves", {"ours": tables["curves"]}, tables["reference_curves"], credits, headings
+            "curves", ours, tables["reference_curves"], credits, headings
         )
-        if headings
-        else "",
+        * bool(headings),
         "scores": grid_charts.scores_chart(*scores, credits),
         "profile": profile,
         "improvement": grid_charts.improvement_chart(tables["improvement"]),
         "throughput": grid_charts.throughput_chart(tables["throughput"]),
     }
     return {name: markupsafe.Markup(text) for name, text in drawn.items()}, note
+
+
+def _heading(row: Mapping[str, Any]) -> charts.Heading:
+    """Return what stands above the curves of a task: its verdict, seeds and losses."""
+    count = row["num_seeds"]
+    seeds = f", {number(count)} seed{'s' * (count != 1)}" if count else ""
+    kind = str(row["verdict"]).replace(" ", "-")
+    words = verdict_words(row) + seeds + _losses(row)
+    return charts.Heading(str(row["task"]), words, kind, env_steps=float(row["env_steps"] or 0.0))
 
 
 def _counted(counts: Counts) -> list[tuple[str, int]]:

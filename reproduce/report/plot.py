@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from reproduce.report import charts
-from reproduce.report.curves import align_seeds, clip_reference, same_rule, thinned
+from reproduce.report.curves import align_seeds, clip_reference, compact, same_rule, thinned
 from reproduce.report.page import mean_and_spread, verdict_words
 from suite.files import write_atomically
 
@@ -260,14 +260,6 @@ def _num_columns(num_tasks: int) -> int:
     return 2 if num_tasks == 4 else 3 if num_tasks <= 9 else 4 if num_tasks <= 24 else 5
 
 
-def _compact(value: float, _: int | None = None) -> str:
-    """Return a short tick label: 250k, 1.5M."""
-    for letter, size in (("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.10g}{letter}"
-    return f"{value:.6g}"
-
-
 def _tidy(panel: Axes) -> None:
     sns.despine(ax=panel, left=True)
     panel.tick_params(axis="y", length=0)
@@ -339,8 +331,8 @@ def _draw_panel(
     _tidy(panel)
     panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    panel.xaxis.set_major_formatter(FuncFormatter(_compact))
-    panel.yaxis.set_major_formatter(FuncFormatter(_compact))
+    panel.xaxis.set_major_formatter(FuncFormatter(compact))
+    panel.yaxis.set_major_formatter(FuncFormatter(compact))
     if math.isfinite(horizon) and horizon > 0:
         panel.set_xlim(0.0, horizon)
     if not panel.has_data():
@@ -374,17 +366,16 @@ def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
         panel.plot(x, y, color=OURS, lw=0.8, alpha=0.35, marker=marker, ms=3, zorder=5)
     aligned = align_seeds(curves)
     num_seeds, num_points = aligned.values.shape
-    if not num_points:
-        _whisper(panel, "the seeds share no step: no mean")
-        return
-    x, (mean, low, high) = aligned.env_steps, aligned.band()
-    if num_seeds > 1:
-        panel.fill_between(x, low, high, color=OURS, alpha=0.22, lw=0, zorder=3)
-    marker = "o" if num_points == 1 else ""
-    panel.plot(x, mean, color=OURS, lw=2.4, marker=marker, ms=6, clip_on=False, zorder=7)
-    if x[-1] < horizon:
-        panel.axvline(x[-1], color=FAINT, lw=0.8, ls=(0, (2, 2)), zorder=1)
-        _whisper(panel, f"no mean beyond {_compact(x[-1])}: a seed ends there")
+    if num_points:
+        x, (mean, low, high) = aligned.env_steps, aligned.band()
+        if num_seeds > 1:
+            panel.fill_between(x, low, high, color=OURS, alpha=0.22, lw=0, zorder=3)
+        marker = "o" if num_points == 1 else ""
+        panel.plot(x, mean, color=OURS, lw=2.4, marker=marker, ms=6, clip_on=False, zorder=7)
+        if x[-1] < horizon:
+            panel.axvline(x[-1], color=FAINT, lw=0.8, ls=(0, (2, 2)), zorder=1)
+    if remark := aligned.remark(horizon):
+        _whisper(panel, remark)
 
 
 def _whisper(panel: Axes, text: str, size: float = 8.5) -> None:
@@ -500,7 +491,7 @@ def _draw_raw(panel: Axes, row: ScoreRow) -> None:
     panel.set_yticks([0], [row.task])
     panel.margins(x=0.08)
     panel.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    panel.xaxis.set_major_formatter(FuncFormatter(_compact))
+    panel.xaxis.set_major_formatter(FuncFormatter(compact))
     if not panel.has_data():
         panel.set_xticks([])
     panel.grid(axis="x", color=GRID, lw=0.8)

@@ -3,7 +3,7 @@
 (() => {
   const ink = (element, name = "color") => getComputedStyle(element)[name];
   const faded = (colour, alpha) => colour.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
-  const narrow = matchMedia("(pointer: coarse)");
+  const touched = matchMedia("(pointer: coarse)");
   const config = {
     displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
@@ -19,9 +19,9 @@
     const marker = { color: colour, ...trace.marker };
     if (part === "band") return { ...trace, fillcolor: faded(colour, 0.2) };
     if (part === "bar") return { ...trace, marker };
-    const width = { seed: 1, mean: dash === "solid" ? 2.6 : 1.8 }[part] ?? 1.6;
-    const line = { color: colour, width, dash, ...trace.line };
-    return { ...trace, marker, line, opacity: part === "seed" ? 0.4 : 1, error_x: trace.error_x && { color: colour, ...trace.error_x } };
+    const width = { seed: 1, mean: dash === "solid" ? 2.6 : 1.8, interval: 3 }[part] ?? 1.6;
+    const line = { color: colour, width, dash };
+    return { ...trace, marker, line, opacity: part === "seed" ? 0.4 : 1 };
   }
 
   function timed(trace) { // drawn over the times, it says the step in its hover text
@@ -43,7 +43,8 @@
   function arranged(panel, state, chart) {
     const line = ink(chart.querySelector(".grid-ink"));
     const faint = ink(chart.querySelector(".faint-ink"));
-    const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true, tickfont: { color: faint } };
+    const lines = { gridcolor: line, linecolor: line, zerolinecolor: line };
+    const axis = { ...lines, automargin: true, tickfont: { color: faint } };
     const layout = structuredClone(panel.layout);
     const { xaxis = {}, yaxis = {}, ...rest } = layout;
     if (state.time) {
@@ -65,11 +66,17 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: ink(chart), family: ink(chart, "fontFamily"), size: 12 },
-      hoverlabel: { bgcolor: ink(chart.querySelector(".panel-ink")), bordercolor: line, font: { color: ink(chart), size: 12 }, namelength: -1 },
+      hoverlabel: {
+        bgcolor: ink(chart.querySelector(".panel-ink")),
+        bordercolor: line,
+        font: { color: ink(chart), size: 12 },
+        namelength: -1,
+      },
       hovermode: "x unified",
       modebar: { bgcolor: "rgba(0,0,0,0)", color: faint, activecolor: ink(chart) },
       showlegend: false,
-      dragmode: narrow.matches ? false : "zoom",
+      dragmode: touched.matches ? false : "zoom", // a finger scrolls the page
+      uirevision: `${state.time}, ${state.log}`, // other switches leave the zoom alone
       ...rest,
       xaxis: { ...axis, showgrid: false, zeroline: false, ...xaxis },
       yaxis: { ...axis, ...yaxis },
@@ -79,17 +86,23 @@
   function paint(chart) {
     const { series, panels } = chart.content;
     const checked = (name) => chart.querySelector(`[name="${chart.id}-${name}"]:checked`)?.value;
-    const state = { time: checked("axis") === "time", log: checked("scale") === "log", series: {}, parts: {} };
-    for (const input of chart.querySelectorAll("[data-part]")) state.parts[input.dataset.part] = input.checked;
+    const [time, log] = [checked("axis") === "time", checked("scale") === "log"];
+    const state = { time, log, series: {}, parts: {} };
+    for (const { dataset, checked: on } of chart.querySelectorAll("[data-part]")) {
+      state.parts[dataset.part] = on;
+    }
     for (const input of chart.querySelectorAll("[data-series]")) {
       const colour = ink(input.parentElement.querySelector(".swatch"));
-      state.series[input.dataset.series] = { ...series[input.dataset.series], on: input.checked, colour };
+      const key = input.dataset.series;
+      state.series[key] = { ...series[key], on: input.checked, colour };
     }
     const note = document.getElementById(`${chart.id}-timeless`);
     if (note) note.hidden = !state.time;
     panels.forEach((panel, place) => {
       const target = document.getElementById(`${chart.id}-${place}`);
-      Plotly.react(target, drawn(panel, state), arranged(panel, state, chart), config);
+      const image = { toImageButtonOptions: { format: "svg", filename: target.id } };
+      const options = { ...config, ...image };
+      Plotly.react(target, drawn(panel, state), arranged(panel, state, chart), options);
     });
   }
 
@@ -110,6 +123,7 @@
   document.addEventListener("theme", paintAll);
   const root = document.documentElement.style;
   let before = "";
-  addEventListener("beforeprint", () => { before = root.colorScheme; root.colorScheme = "light"; paintAll(); });
-  addEventListener("afterprint", () => { root.colorScheme = before; paintAll(); });
+  const dress = (scheme) => { root.colorScheme = scheme; paintAll(); };
+  addEventListener("beforeprint", () => { before = root.colorScheme; dress("light"); });
+  addEventListener("afterprint", () => dress(before));
 })();

@@ -110,6 +110,19 @@ def test_a_task_without_a_curve_keeps_its_panel(have_ours: bool) -> None:
     assert ('value="time" disabled' in fragment) is not have_ours
 
 
+def test_the_mean_ends_where_the_first_seed_ends_and_the_panel_says_why() -> None:
+    """The longer seed goes on; seeds without a common step have no mean."""
+    curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [10, 20])])
+    fragment = learning(curves, no_rows("reference_curves"))
+    assert drawn(fragment, "mean", "ours-0")[0]["x"] == [10, 20]
+    assert [seed["x"][-1] for seed in drawn(fragment, "seed", "ours-0")] == [40, 20]
+    assert "no mean beyond 20: a seed ends there" in fragment
+    curves = pd.concat([curve("A", 1, [10, 30]), curve("A", 2, [20, 40])])
+    fragment = learning(curves, no_rows("reference_curves"))
+    assert not drawn(fragment, "mean", "ours-0")
+    assert "the seeds share no step: no mean" in fragment
+
+
 def test_grids_share_a_panel() -> None:
     """Before and after, or two agents: each has its colour and its entry of the legend."""
     grids = {"before": curve("A", 1, [10, 20]), "after": curve("A", 1, [10, 40], 2.0)}

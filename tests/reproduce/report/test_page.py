@@ -8,11 +8,13 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
 from rich.table import Table
 
+from reproduce.report import charts
 from reproduce.report import page as report
 from reproduce.report.page import ASSETS, COLUMNS
 from suite.settings import UsageError
@@ -157,6 +159,42 @@ def test_what_is_too_large_for_a_page_is_left_out_or_refused(
     write(tmp_path, runs=[run("A", 1, log_tail="x" * 2000)])
     with pytest.raises(UsageError, match=r"unreadable .*runs\.csv: runs\.csv has more than"):
         report.write_page(tmp_path)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb, as the accessibility guidelines define it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(one: str, other: str) -> float:
+    """Ratio of two colours, 1 to 21."""
+    bright, dim = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def test_inks_can_be_read_and_lines_be_seen_in_both_themes() -> None:
+    """Text has a contrast of 4.5 to page and panel, a line of a chart 3 to the page."""
+    style = (charts.TEMPLATES / "page.css").read_text()
+    pairs = re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", style)
+    colours = {name: both for name, *both in pairs}
+    for theme in (0, 1):
+        grounds = [colours[name][theme] for name in ("page", "panel")]
+        for name in ("ink", "faint", "link", "good", "better", "bad", "open"):
+            assert min(contrast(colours[name][theme], ground) for ground in grounds) >= 4.5, name
+        for drawn in (*charts.OURS, *charts.OTHERS, charts.REFERENCE):
+            assert contrast(drawn[theme], grounds[0]) >= 3.0, drawn
+
+
+def test_pages_may_share_their_scripts(tmp_path: Path) -> None:
+    """A page that links to them carries none, and allows those of its own site alone."""
+    write(tmp_path, verdicts=[verdict("A", "above")])
+    page = report.render(tmp_path, "../../assets/")
+    links = [f"../../assets/{name}" for name in ASSETS]
+    assert re.findall(r'<script src="([^"]*)"></script>', page) == links
+    assert "script-src 'self'" in page
+    assert len(page) < 100_000
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
