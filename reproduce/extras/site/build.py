@@ -198,15 +198,8 @@ class _Site:
             text = file.read_text(encoding="utf-8")
             document = render(text, path, lambda target, page=page: self._resolve(target, page))
             entries[page] = document
-            self._page(
-                page,
-                "document",
-                document=markupsafe.Markup(document.body),
-                **{
-                    "title": document.title,
-                    "path": path,
-                },
-            )
+            body = markupsafe.Markup(document.body)
+            self._page(page, "document", title=document.title, body=body)
         if entries:
             self._page("docs/index.html", "documents", entries=entries)
 
