@@ -14,6 +14,7 @@ import html
 import importlib.resources
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -214,6 +215,7 @@ def environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
 
 
@@ -223,9 +225,20 @@ def as_json(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def visible(text: str) -> str:
+    """Return a text without characters that show nothing, and may turn or hide what does."""
+    if text.isprintable():
+        return text
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in hidden and c not in "\n\t" else c
+        for c in text
+    )
+
+
 def literal(text: object) -> str:
     """Return a text that plotly shows as it stands, though it reads markup and `%{...}`."""
-    return html.escape(str(text), quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")
+    return html.escape(visible(str(text)), quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")
 
 
 def trace(

@@ -57,7 +57,7 @@
     };
     form.addEventListener("input", apply);
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.hidden = rows.length < 5;
+    form.hidden = rows.length < 3;
     apply();
   }
 })();
