@@ -16,8 +16,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --b
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv test test-slow check format lint types train published docs up-to-date
-.PHONY: verify bench peers clean
+.PHONY: reproduce venv browser test test-slow check format lint types train published docs up-to-date
+.PHONY: site verify bench peers clean
 
 ## Train the smoke grid and show its verdicts (about 8 minutes on two cores).
 reproduce: venv
@@ -33,6 +33,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip $(PIP) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+## Install Debian's Chromium, unless there is such a browser, for the tests of pages; needs root.
+browser:
+	command -v chromium || command -v google-chrome || \
+		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
+
 ## The test suite (seven minutes on two cores).
 test: venv
 	$(PYTEST) -m "not training and not slow" $(BESIDE)
@@ -42,8 +47,8 @@ test-slow: venv
 	$(PYTEST) -m slow
 
 ## What continuous integration runs: format, lint, types, published tables and pages, short trainings,
-## tests, one published run of every agent made again.
-check: format lint types up-to-date train test verify
+## the site, tests, one published run of every agent made again.
+check: format lint types up-to-date site train test verify
 
 format: venv
 	$(BIN)/ruff format --check .
@@ -74,6 +79,10 @@ up-to-date: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published --check
 	$(BIN)/python -m reproduce docs --check
 
+## Build the site over everything that is published, into site/.
+site: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce site
+
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
 ## there are cores (a minute).
 verify: venv
@@ -103,4 +112,4 @@ $(PEERS)/.installed: constraints-peers.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(PEERS) build site *.egg-info .pytest_cache .ruff_cache .hypothesis .benchmarks

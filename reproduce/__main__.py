@@ -5,6 +5,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 """
 
 import sys
+import webbrowser
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +38,9 @@ VERBS = (
     "list",
     "published",
     "docs",
-    "tensorboard",
+    "site",
+    "track",
+    "watch",
     "control",
 )
 EPILOG = """\
@@ -50,7 +53,9 @@ other commands:
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
   published [--check]          draw all of results/published again, or say what is out of date
   docs [--check]               generate the pages' tables again, or say which are out of date
-  tensorboard RUNS LOGDIR      mirror recorded runs into TensorBoard
+  site [--out DIR]             build the site over everything that is published
+  track KIND RUNS LOGDIR       mirror recorded runs into tensorboard or wandb
+  watch [RUNS_DIR]             show a grid that another process or machine runs, live
   control PEER AGENT SUITE     run somebody else's program, record it as ours, make it a reference
 """
 
@@ -72,7 +77,9 @@ def main(argv: Sequence[str]) -> int:
         "list": list_all,
         "published": draw_published,
         "docs": write_docs,
-        "tensorboard": tensorboard,
+        "site": build_site,
+        "track": track,
+        "watch": watch,
         "control": control,
     }
     return actions[verb](argv if verb == "run" else argv[1:])
@@ -121,9 +128,20 @@ def run(argv: Sequence[str]) -> int:
         action="store_true",
         help="start anew, in a folder of its own inside the runs directory",
     )
+    parser.add_argument(
+        "--track",
+        default="",
+        metavar="KIND",
+        help="mirror runs into tensorboard or wandb while they are written",
+    )
+    _add_open(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options = parser.parse(argv)
     _check_size(options)
+    if options.track:
+        from reproduce.extras.track import check_kind
+
+        check_kind(options.track)
     if options.max_seeds is not None and not options.until_decided:
         raise UsageError("--max-seeds needs --until-decided; --num-seeds runs so many at once")
     if options.max_seeds is not None and not SCHEDULE[0] <= options.max_seeds <= SCHEDULE[-1]:
@@ -182,7 +200,8 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         say(console, line)
     if options.dry_run:
         return 0
-    return _run_plan(plan, console, context=options.context)
+    status = _run_plan(plan, console, track=options.track, context=options.context)
+    return _open(options, plan, status)
 
 
 def report_again(argv: Sequence[str]) -> int:
@@ -191,12 +210,13 @@ def report_again(argv: Sequence[str]) -> int:
     _add_grid(parser)
     _add_older(parser)
     _add_context(parser)
+    _add_open(parser)
     options = parser.parse(argv)
     check_writable(options.runs_dir)
     plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
     plan = replace(plan, accept_older_code=options.accept_older_code)
     say_todays_name(options.like, plan.source)
-    return _report(plan, _console(), context=options.context)
+    return _open(options, plan, _report(plan, _console(), context=options.context))
 
 
 def verify(argv: Sequence[str]) -> int:
@@ -406,17 +426,74 @@ def write_docs(argv: Sequence[str]) -> int:
     return 0
 
 
-def tensorboard(argv: Sequence[str]) -> int:
-    """Mirror recorded runs into TensorBoard."""
-    parser = _parser("tensorboard ", "mirror recorded runs into TensorBoard")
-    parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
-    parser.add_argument("logdir", type=Path, help="where the event files go")
+def build_site(argv: Sequence[str]) -> int:
+    """Build the site over everything that is published, and over grids that are named."""
+    parser = _parser("site ", "build the site over everything that is published")
+    parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="its folder")
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="DIR",
+        help="show the grids of these folders beside what is published: before and after",
+    )
+    _add_open(parser)
     options = parser.parse(argv)
-    from reproduce.extras.tensorboard import mirror
+    from reproduce.extras.site.build import write_site
 
-    num_runs = mirror(options.runs, options.logdir)
-    print(f"{num_runs} runs mirrored; look at them with: tensorboard --logdir {options.logdir}")
+    page = write_site(options.out, options.runs_dir)
+    print(page)
+    if options.open:
+        webbrowser.open(page.absolute().as_uri())
     return 0
+
+
+def track(argv: Sequence[str]) -> int:
+    """Mirror recorded runs into TensorBoard or Weights & Biases."""
+    from reproduce.extras.track import LOOK, mirror
+
+    parser = _parser("track ", "mirror recorded runs into tensorboard or wandb")
+    parser.add_argument("kind", help=", ".join(LOOK))
+    parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
+    parser.add_argument("logdir", type=Path, help="where the mirrors go")
+    options = parser.parse(argv)
+    num_runs = mirror(options.kind, options.runs, options.logdir)
+    where = LOOK[options.kind].format(options.logdir)
+    print(f"{num_runs} runs mirrored; look at them with: {where}")
+    return 0
+
+
+def watch(argv: Sequence[str]) -> int:
+    """Show a grid that another process or machine runs until it has ended."""
+    from reproduce.run import watch as watching
+    from reproduce.run.view import View
+
+    parser = _parser("watch ", "show a grid that another process or machine runs, live")
+    parser.add_argument(
+        "grid",
+        nargs="*",
+        metavar="RUNS_DIR | AGENT SUITE",
+        help="a folder with grids below it, of which the last to be started is shown (default: "
+        "the runs directory); or a grid",
+    )
+    parser.add_argument("--like", metavar="SOURCE", help="of AGENT SUITE; default: the suite's")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+    options = parser.parse(argv)
+    if len(options.grid) > 2 or (options.like and len(options.grid) < 2):
+        raise UsageError("name a runs directory or an agent and a suite, for example: sac mujoco")
+    if len(options.grid) == 2:
+        agent, suite = options.grid
+        plan = load_plan(agent, suite, options.like, options.runs_dir)
+    else:
+        folder = Path(options.grid[0]) if options.grid else options.runs_dir
+        plan = watching.load_grid(watching.find_grid(folder))
+    console = _console()
+    say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
+    with View(console) as view:
+        board = watching.watch(plan, view)
+    return 2 if board.count("failed") else 0
 
 
 def control(argv: Sequence[str]) -> int:
@@ -470,7 +547,8 @@ def control(argv: Sequence[str]) -> int:
     return status
 
 
-def _run_plan(plan: Plan, console: Console, *, context: bool = False) -> int:
+def _run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = False) -> int:
+    from reproduce.extras.track import mirrored
     from reproduce.pipeline import gather, next_looks
     from reproduce.run.launch import launch
     from reproduce.run.lease import Leases
@@ -483,10 +561,11 @@ def _run_plan(plan: Plan, console: Console, *, context: bool = False) -> int:
         plan.directory.mkdir(parents=True, exist_ok=True)
         plan.save()
         try:
-            with View(console) as view:
+            with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
                 board = launch(plan, view)
         except KeyboardInterrupt:
-            say(console, "Stopped. Finished runs are kept; go on with:\n  " + plan.command())
+            command = f"{plan.command()} --track {track}" if track else plan.command()
+            say(console, "Stopped. Finished runs are kept; go on with:\n  " + command)
             return 130
         failed = [row for row in board.rows if row.state == "failed"]
         failures = {(row.run.task, row.run.seed): row.error for row in failed}
@@ -611,6 +690,17 @@ def _add_older(parser: Parser) -> None:
         action="store_true",
         help="count finished runs of code that was not verified to do what today's does",
     )
+
+
+def _add_open(parser: Parser) -> None:
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+
+
+def _open(options: Namespace, plan: Plan, status: int) -> int:
+    """Open a plan's page if that is asked for and it was written; return the exit status."""
+    if options.open and status != 130:
+        webbrowser.open((plan.directory / "index.html").absolute().as_uri())
+    return status
 
 
 def _add_context(parser: Parser) -> None:

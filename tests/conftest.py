@@ -18,8 +18,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
-TOGETHER = ("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/extras/test_verify.py")
-"""Files whose tests one process runs in turns: they share a cluster, or a training."""
+TOGETHER = (
+    *("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/extras/test_verify.py"),
+    "tests/browser/test_pages.py",
+)
+"""Files whose tests one process runs in turns: they share a cluster, a training or a browser."""
 FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 

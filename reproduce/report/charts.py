@@ -14,6 +14,7 @@ import html
 import importlib.resources
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,22 +190,32 @@ def fragment(
         "series": {entry.key: {"dash": entry.dash} for entry in series},
         "panels": [{"data": panel.traces, "layout": panel.layout} for panel in panels],
     }
-    environment = jinja2.Environment(
+    return (
+        environment()
+        .get_template("chart.html.j2")
+        .render(
+            name=name,
+            panels=panels,
+            series=series,
+            label=label,
+            is_curves=has_time is not None,
+            has_time=has_time,
+            left_out=left_out,
+            data=markupsafe.Markup(as_json(data)),
+        )
+    )
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return what renders templates; it keeps those that it has compiled."""
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    return environment.get_template("chart.html.j2").render(
-        name=name,
-        panels=panels,
-        series=series,
-        label=label,
-        is_curves=has_time is not None,
-        has_time=has_time,
-        left_out=left_out,
-        data=markupsafe.Markup(as_json(data)),
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
 
 
@@ -214,9 +225,20 @@ def as_json(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def visible(text: str) -> str:
+    """Return a text without characters that show nothing, and may turn or hide what does."""
+    if text.isprintable():
+        return text
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in hidden and c not in "\n\t" else c
+        for c in text
+    )
+
+
 def literal(text: object) -> str:
     """Return a text that plotly shows as it stands, though it reads markup and `%{...}`."""
-    return html.escape(str(text), quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")
+    return html.escape(visible(str(text)), quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")
 
 
 def trace(

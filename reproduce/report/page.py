@@ -9,6 +9,7 @@ terminal; the page runs no script but those whose checksums it states.
 
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -290,7 +291,7 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of `verdicts.csv`, and a row `not judged` for every other planned task."""
     table = read_table(directory, "verdicts")
     rows = _records(table)
-    planned = [*read_table(directory, "runs")["task"], *_read_report(directory)["env_steps"]]
+    planned = [*read_table(directory, "runs")["task"], *read_report(directory)["env_steps"]]
     for task in dict.fromkeys(planned):
         if task not in set(table["task"]):
             rows.append(
@@ -451,16 +452,17 @@ def write_page(directory: Path) -> Path:
     return path
 
 
-def render(directory: Path, assets: str = "") -> str:
+def render(directory: Path, assets: str = "", home: str = "") -> str:
     """Return the page of a comparison.
 
     Args:
         directory: As for `write_page`.
         assets: Relative address of a folder that holds `ASSETS`, which pages share and link to;
             empty: the page carries them.
+        home: Address of the start page of a site that the page is part of.
     """
     directory = Path(directory)
-    report, verdicts = _read_report(directory), verdict_rows(directory)
+    report, verdicts = read_report(directory), verdict_rows(directory)
     tables = {name: read_table(directory, name) for name in COLUMNS}
     rows = {name: _records(table) for name, table in tables.items()}
     runs, suite = rows["runs"], suite_row(directory)
@@ -472,12 +474,13 @@ def render(directory: Path, assets: str = "") -> str:
     absent |= {"suite"} if len(verdicts) < 2 else set()
     absent |= set() if failures else {"failures"}
     page = (
-        _environment()
+        environment()
         .get_template("index.html.j2")
         .render(
             report=report,
             credits=report["sources"],
-            style=markupsafe.Markup((charts.TEMPLATES / "page.css").read_text() + charts.style()),
+            style=markupsafe.Markup(style()),
+            home=home,
             scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
             allowed=markupsafe.Markup(
                 "'self'" if assets else " ".join(map(_checksum, scripts.values()))
@@ -513,21 +516,22 @@ def render(directory: Path, assets: str = "") -> str:
     return page
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(charts.TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+def style() -> str:
+    """Return the style sheet of the page and its charts."""
+    return (charts.TEMPLATES / "page.css").read_text(encoding="utf-8") + charts.style()
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return what renders the templates of the page and the site."""
+    own = charts.environment().overlay()
+    own.filters = own.filters | {
         "number": number,
         "duration": duration,
         "percentage": percentage,
         "plain": _plain,
     }
-    environment.globals |= {
+    own.globals = own.globals | {
         "mean_and_spread": mean_and_spread,
         "with_interval": with_interval,
         "losses": _losses,
@@ -535,7 +539,7 @@ def _environment() -> jinja2.Environment:
         "explain_suite": explain_suite,
         "verdict_words": verdict_words,
     }
-    return environment
+    return own
 
 
 def _charts(
@@ -588,7 +592,13 @@ def _script_element(name: str, text: str, assets: str) -> markupsafe.Markup:
     return markupsafe.Markup(f"<script>{text}</script>")
 
 
-def _read_report(directory: Path) -> dict[str, Any]:
+def read_report(directory: Path) -> dict[str, Any]:
+    """Return `report.json`; what it lacks is empty.
+
+    Raises:
+        UsageError: If it cannot be read.
+        FileNotFoundError: If there is none.
+    """
     try:
         report = read_json(directory / "report.json")
     except ValueError as error:

@@ -24,7 +24,41 @@ TORN_SECONDS = 3600.0
 """Nothing takes this long to write."""
 
 
-class Leases:
+class Holders:
+    """Says who holds leases, by reading alone."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[tuple[int, int], float]] = {}
+
+    def is_held(self, run: Path) -> bool:
+        """Return whether a run's lease exists and is not stale.
+
+        A lease of this machine is stale if its process has ended. Any other lease is stale after
+        two heartbeats without a sign of life, by our clock: clocks of other machines may be wrong.
+        """
+        lease = _lease(run)
+        try:
+            with open_regular(lease) as file:  # opened: a network file system then asks its server
+                facts = os.fstat(file.fileno())
+        except FileNotFoundError:
+            self._seen.pop(lease, None)
+            return False
+        holder = _read(lease)
+        if holder.get("machine") and holder["machine"] == machine():
+            pid, started = holder.get("pid"), holder.get("process_started")
+            return isinstance(pid, int) and started is not None and start_time(pid) == started
+        beat, now = (facts.st_ino, facts.st_mtime_ns), time.monotonic()
+        if self._seen.get(lease, (None, now))[0] != beat:
+            self._seen[lease] = beat, now
+        return now - self._seen[lease][1] < 2 * HEARTBEAT_SECONDS
+
+    def holder(self, run: Path) -> str:
+        """Return the holder of a run's lease in words: `host, process 123`."""
+        holder = _read(_lease(run))
+        return f"{holder.get('host', 'unknown')}, process {holder.get('pid', 'unknown')}"
+
+
+class Leases(Holders):
     """The leases that this harness holds, and those of others.
 
     Args:
@@ -33,12 +67,12 @@ class Leases:
     """
 
     def __init__(self, directory: Path, settings: str = "") -> None:
+        super().__init__()
         directory.mkdir(parents=True, exist_ok=True)
         remove_torn(directory, TORN_SECONDS)
         self._directory, self._settings = directory, settings
         self._lock = FileLock(directory / LOCK)
         self._ours: dict[Path, int] = {}  # an open file, so that no other's lease is ever touched
-        self._seen: dict[Path, tuple[tuple[int, int], float]] = {}
         self._last_beat = time.monotonic()
 
     def claim(self, run: Path) -> bool:
@@ -49,11 +83,11 @@ class Leases:
             UsageError: if a harness with other settings is at work below the plan's folder.
         """
         lease = _lease(run)
-        if self._is_held(lease):
+        if self.is_held(run):
             return False
         lease.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            if self._is_held(lease):  # another harness was faster
+            if self.is_held(run):  # another harness was faster
                 return False
             self.refuse_rivals()
             holder = {"host": platform.node(), "pid": os.getpid(), "machine": machine()}
@@ -99,44 +133,17 @@ class Leases:
             UsageError: naming it.
         """
         for lease in self._directory.glob("*/seed-*.lease"):
-            theirs = _read(lease).get("settings", "")
-            if self._settings and theirs and theirs != self._settings and self._is_held(lease):
+            run, theirs = lease.with_suffix(""), _read(lease).get("settings", "")
+            if self._settings and theirs and theirs != self._settings and self.is_held(run):
                 raise UsageError(
-                    f"a harness with other settings ({self.holder(lease.with_suffix(''))}) runs "
-                    f"{lease.with_suffix('')}: start beside it with --fresh, or choose another "
-                    "--runs-dir"
+                    f"a harness with other settings ({self.holder(run)}) runs {run}: start beside "
+                    "it with --fresh, or choose another --runs-dir"
                 )
-
-    def holder(self, run: Path) -> str:
-        """Return the holder of a run's lease in words: `host, process 123`."""
-        holder = _read(_lease(run))
-        return f"{holder.get('host', 'unknown')}, process {holder.get('pid', 'unknown')}"
 
     def _is_ours(self, run: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.stat(_lease(run)), os.fstat(self._ours[run]))
         return False
-
-    def _is_held(self, lease: Path) -> bool:
-        """Return whether a lease exists and is not stale.
-
-        A lease of this machine is stale if its process has ended. Any other lease is stale after
-        two heartbeats without a sign of life, by our clock: clocks of other machines may be wrong.
-        """
-        try:
-            with open_regular(lease) as file:  # opened: a network file system then asks its server
-                facts = os.fstat(file.fileno())
-        except FileNotFoundError:
-            self._seen.pop(lease, None)
-            return False
-        holder = _read(lease)
-        if holder.get("machine") and holder["machine"] == machine():
-            pid, started = holder.get("pid"), holder.get("process_started")
-            return isinstance(pid, int) and started is not None and start_time(pid) == started
-        beat, now = (facts.st_ino, facts.st_mtime_ns), time.monotonic()
-        if self._seen.get(lease, (None, now))[0] != beat:
-            self._seen[lease] = beat, now
-        return now - self._seen[lease][1] < 2 * HEARTBEAT_SECONDS
 
 
 def _lease(run: Path) -> Path:

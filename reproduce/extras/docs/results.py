@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import agents
@@ -17,7 +18,7 @@ from reproduce.report.page import (
     with_interval,
 )
 from suite.settings import find_preset
-from suite.tasks import SUITES
+from suite.tasks import SUITES, tasks_in
 
 DECIDED = ("reproduced", "above", "below")
 UNJUDGED = ("shown only", "no reference", "not judged")
@@ -31,14 +32,19 @@ class Cell:
     agent: str
     suite: str
     source: str
-    folder: str
-    """From the project's folder."""
+    directory: Path
+    """Of the grid."""
     row: Mapping[str, Any]
     """Of `verdicts.csv`."""
     commits: tuple[str, ...]
     """Beginnings of those that made its runs."""
     core_hours: float
     """Wall time of its runs times the cores that one keeps busy, in hours."""
+
+    @property
+    def folder(self) -> str:
+        """Return where a published grid lies, from the project's folder."""
+        return f"results/published/{self.agent}-{self.suite}/{self.source}"
 
     @property
     def ours(self) -> str:
@@ -59,27 +65,30 @@ class Cell:
         return number(self.row["env_steps"])
 
 
-def cells() -> list[Cell]:
-    """Return every task of everything published: by agent, suite and source."""
-    found = []
-    for path in planning.PUBLISHED.glob("*/*/verdicts.csv"):
+def cells(root: Path | None = None) -> list[Cell]:
+    """Return every task of every grid: by agent, suite and source.
+
+    Args:
+        root: a runs directory; default: what is published.
+    """
+    root, found = root or planning.PUBLISHED, []
+    for path in root.glob("*/*/verdicts.csv"):
         agent, _, suite = path.parents[1].name.partition("-")
         found.append((agents.AGENTS.index(agent), list(SUITES).index(suite), path.parent.name))
-    return [cell for place in sorted(found) for cell in _cells(*place)]
+    return [cell for place in sorted(found) for cell in _cells(root, *place)]
 
 
-def _cells(agent_place: int, suite_place: int, source: str) -> Iterator[Cell]:
+def _cells(root: Path, agent_place: int, suite_place: int, source: str) -> Iterator[Cell]:
     """Yield the tasks of one grid."""
     agent, suite = agents.AGENTS[agent_place], list(SUITES)[suite_place]
-    directory = planning.PUBLISHED / f"{agent}-{suite}" / source
+    directory = root / f"{agent}-{suite}" / source
     cores = find_preset(planning.presets_of(agent), suite, source).cores_per_run
     runs = read_table(directory, "runs")
     for row in verdict_rows(directory):
         own = runs[runs["task"] == row["task"]]
         commits = dict.fromkeys(str(commit)[:7] for commit in own["commit"].dropna())
         hours = float(own["wall_seconds"].sum()) * cores / 3600
-        folder = f"results/published/{agent}-{suite}/{source}"
-        yield Cell(agent, suite, source, folder, row, tuple(commits), hours)
+        yield Cell(agent, suite, source, directory, row, tuple(commits), hours)
 
 
 def of_agent(link: Any, agent: str) -> str:
@@ -116,19 +125,32 @@ def judged(link: Any) -> str:
 
 def matrix(link: Any) -> str:
     """Return a table of verdicts: a row for each task, a column for each agent."""
-    every = cells()
-    names = [name for name in agents.AGENTS if any(cell.agent == name for cell in every)]
-    order = [task for tasks in SUITES.values() for task in tasks]
-    tasks = sorted({cell.row["task"] for cell in every}, key=order.index)
+    names, places = by_task(cells())
     rows = []
-    for task in tasks:
-        row = [task]
-        for name in names:
-            own = [c for c in every if c.agent == name and c.row["task"] == task]
-            texts = (f"[{_words(c.row)}]({link(c.folder)}), `{c.source}`" for c in own)
-            row.append("<br>".join(texts))
-        rows.append(row)
+    for task, of_agents in places.items():
+        texts = (
+            "<br>".join(f"[{_words(c.row)}]({link(c.folder)}), `{c.source}`" for c in own)
+            for own in of_agents.values()
+        )
+        rows.append([task, *texts])
     return table(("task", *(f"`{name}`" for name in names)), rows)
+
+
+def by_task(every: Sequence[Cell]) -> tuple[list[str], dict[str, dict[str, list[Cell]]]]:
+    """Return the agents of cells, and the cells by task and agent, in the order of the suites."""
+    names = [name for name in agents.AGENTS if any(cell.agent == name for cell in every)]
+    order = [task for suite in SUITES for task in tasks_in(suite)]
+    tasks = sorted(
+        {c.row["task"] for c in every}, key=[*order, *(c.row["task"] for c in every)].index
+    )
+    places = {
+        task: {
+            name: [cell for cell in every if (cell.agent, cell.row["task"]) == (name, task)]
+            for name in names
+        }
+        for task in tasks
+    }
+    return names, places
 
 
 def by_source(link: Any) -> str:
@@ -161,9 +183,9 @@ def _words(row: Mapping[str, Any]) -> str:
 
 def _remarks(own: Sequence[Cell]) -> Iterator[str]:
     """Yield the suites' verdicts, then the notes beside the tasks', each once."""
-    for folder in dict.fromkeys(cell.folder for cell in own):
-        cell = next(c for c in own if c.folder == folder)
-        whole = suite_row(planning.PUBLISHED / folder.removeprefix("results/published/"))
+    for directory in dict.fromkeys(cell.directory for cell in own):
+        cell = next(c for c in own if c.directory == directory)
+        whole = suite_row(directory)
         if whole and whole["difference"] is not None:
             interval = with_interval(whole["difference"], whole["ci_low"], whole["ci_high"])
             text = f"`{cell.suite}` like `{cell.source}`, {number(whole['num_tasks'])} tasks"

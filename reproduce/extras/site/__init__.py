@@ -1,0 +1,1 @@
+"""The site: everything that is published, references and documentation, as pages that link."""

@@ -1,0 +1,126 @@
+"""Watch a grid that another process, or another machine, runs: nothing is written."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from reproduce.plan.grid import Plan, Run
+from reproduce.plan.request import load_plan
+from reproduce.run.lease import Holders
+from reproduce.run.progress import ENDED, Board, Progress, read_progress, start_progress
+from suite.records import read_record
+from suite.settings import UsageError
+
+LOOK_SECONDS = 1.0
+"""Time between two looks at the files."""
+IDLE_LOOKS = 5
+"""Between two runs nobody holds a lease, for less than this."""
+PLAN = "plan.json"
+Stamp = tuple[int, int] | None
+
+
+def find_grid(folder: Path) -> Path:
+    """Return the folder of the grid that was started last, at a folder or below it.
+
+    Args:
+        folder: a grid's, or one that holds grids, such as a runs directory.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    paths = [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}{PLAN}")]
+    if not paths:
+        raise UsageError(f"{folder} holds no grid (<agent>-<suite>/<source>/{PLAN})")
+    return max(paths, key=lambda path: path.stat().st_mtime_ns).parent
+
+
+def load_grid(folder: Path) -> Plan:
+    """Return the plan of a grid's folder.
+
+    Raises:
+        UsageError: if it cannot be read.
+    """
+    folder = folder.absolute()
+    agent, _, suite = folder.parent.name.partition("-")
+    return load_plan(agent, suite, folder.name, folder.parents[1])
+
+
+class Watcher:
+    """The board of a grid that others run, read from its files.
+
+    Args:
+        plan: the grid, as it was last started.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._written = plan, _stamp(plan.directory / PLAN)
+        self._holders = Holders()
+        self._read: dict[Path, tuple[Stamp, Run]] = {}
+        self.board = Board(plan.workers, [start_progress(run) for run in plan.runs()])
+
+    def look(self) -> bool:
+        """Read the files; return whether every run has ended."""
+        if _stamp(self._plan.directory / PLAN) != self._written:
+            self._read_plan()
+        for row in self.board.rows:
+            if row.state not in ("finished", "diverged"):
+                self._look_at(row)
+        return all(row.state in ENDED for row in self.board.rows)
+
+    def _read_plan(self) -> None:
+        """Take over the plan of a grid that was started once more, with other runs."""
+        self._written = _stamp(self._plan.directory / PLAN)
+        self._plan = load_grid(self._plan.directory)
+        known = {_name(row.run): row for row in self.board.rows}
+        runs = self._plan.runs()
+        self.board.rows[:] = [known.get(_name(run)) or start_progress(run) for run in runs]
+        self.board.side_by_side = self._plan.workers
+
+    def _look_at(self, row: Progress) -> None:
+        folder = row.run.directory
+        stamp, run = _stamp(folder / "run.json"), row.run
+        if self._read.get(folder, (None, run))[0] != stamp:
+            self._read[folder] = stamp, self._plan.run(run.task, run.seed)
+        run = self._read.get(folder, (None, run))[1]
+        is_held = self._holders.is_held(folder)
+        if is_held or run.has_ended:
+            read_progress(row)
+        if run.has_ended or (run.status == "failed" and not is_held):
+            row.state = run.status
+            row.error = (read_record(run.directory) or {}).get("error") or ""
+        else:
+            row.state = "running" if is_held else "waiting"
+
+
+def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
+    """Show a grid until every run has ended; return how.
+
+    Args:
+        plan: the grid, as it was last started.
+        show: called about once a second with the state of every run.
+
+    Raises:
+        UsageError: if the plan can no longer be read.
+    """
+    watcher, idle = Watcher(plan), 0
+    while not watcher.look():
+        idle = 0 if watcher.board.count("running") else idle + 1
+        if idle == IDLE_LOOKS:
+            watcher.board.notes.append("Nobody runs this grid now; watching until somebody does")
+        show(watcher.board)
+        time.sleep(LOOK_SECONDS)
+    show(watcher.board)
+    return watcher.board
+
+
+def _name(run: Run) -> tuple[str, int, int]:
+    return run.task, run.seed, run.env_steps
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return numbers that identify a file that is replaced whole; None without one."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns

@@ -1,0 +1,205 @@
+"""Pages in a browser: quiet, without a network, usable, readable in both themes on any width."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from reproduce.extras.site import build
+from reproduce.extras.site.build import write_site
+from reproduce.plan import grid as planning
+from reproduce.report.page import write_page
+from tests.reproduce.report.grids import HOSTILE, write_grid
+
+pytestmark = pytest.mark.browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+WIDTHS = (390, 1440)
+NUMBERS = "75 ± 35 (2)"
+"""Our score on every task of these grids."""
+PAGES = {
+    "grid": "page/sac-mujoco/paper/index.html",
+    "hostile": "page/a2c-classic/rl_zoo/index.html",
+    "start": "site/index.html",
+    "task": "site/tasks/HalfCheetah-v4.html",
+    "on the site": "site/grids/sac-mujoco/paper/index.html",
+    "sources": "site/sources/index.html",
+    "document": "site/docs/agents/sac.html",
+}
+DOCUMENT = f"""# `sac`
+
+A word {"x" * 200} and `{"y" * 200}`.
+
+| {" | ".join(f"column_{i}" for i in range(20))} |
+|{"---|" * 20}
+| {" | ".join(f"`cell_{i}`" for i in range(20))} |
+
+```
+python -m reproduce {"sac " * 60}
+```
+"""
+CHARTS = {"grid": 3, "hostile": 2, "task": 1, "on the site": 3}
+"""Drawings on a page, at least."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of this file."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("needs Chromium: make browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages of two grids, one of whose names are hostile, and a site with both and a third."""
+    root = tmp_path_factory.mktemp("pages")
+    for folder in (root / "page", root / "published"):
+        write_grid(folder / "sac-mujoco" / "paper", "HalfCheetah-v4", "Hopper-v4")
+        write_grid(folder / "a2c-classic" / "rl_zoo", HOSTILE, text=HOSTILE, reference_name=HOSTILE)
+    write_grid(root / "published" / "sac-mujoco" / "jaxrl", "HalfCheetah-v4")
+    for report in (root / "page").rglob("report.json"):
+        write_page(report.parent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "PUBLISHED", root / "published")
+        patch.setattr(build, "ROOT", root)
+        (root / "docs" / "agents").mkdir(parents=True)
+        (root / "docs" / "agents" / "sac.md").write_text(DOCUMENT)
+        write_site(root / "site")
+    return root
+
+
+@contextmanager
+def visit(browser: Browser, place: Path, width: int = 1440) -> Iterator[Page]:
+    """Show a page; at the end no request has left the machine, and nothing was complained of."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+    page, complaints = context.new_page(), list[str]()
+    page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: complaints.append(request.url))
+    page.goto(place.as_uri())
+    yield page
+    context.close()
+    local = ("file:", "data:", "blob:")
+    assert [text for text in complaints if not text.startswith(local)] == []
+
+
+def overflowing(page: Page) -> int:
+    """Pixels by which a page is wider than its window."""
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+def brightness(page: Page, name: str) -> float:
+    """Brightness, 0 to 1, of a colour of the page's body."""
+    colour = page.evaluate(f"getComputedStyle(document.body).{name}")
+    red, green, blue = map(float, re.findall(r"[\d.]+", colour)[:3])
+    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_in_both_themes_on_a_phone_and_a_desk(
+    browser: Browser, root: Path, name: str
+) -> None:
+    """Nothing is cut off at the side, charts are drawn, and the verdict's numbers are in sight."""
+    with visit(browser, root / PAGES[name], WIDTHS[0]) as page:
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            for is_dark in (False, True):
+                page.emulate_media(color_scheme="dark" if is_dark else "light")
+                assert overflowing(page) <= 0, (width, is_dark)
+                contrast = brightness(page, "color") - brightness(page, "backgroundColor")
+                assert (contrast > 0.6) if is_dark else (contrast < -0.6)
+            check_numbers(page, width)
+        assert page.locator(".plot:has(.main-svg .trace)").count() >= CHARTS.get(name, 0)
+        assert page.locator(".plot:not(:has(.main-svg))").count() == 0
+
+
+def check_numbers(page: Page, width: int) -> None:
+    """The first score of a page, if it has any, is within its width."""
+    for numbers in page.get_by_text(NUMBERS).all()[:1]:
+        numbers.scroll_into_view_if_needed()
+        assert numbers.is_visible()
+        box = numbers.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+def test_the_switches_of_a_grids_page_work(browser: Browser, root: Path) -> None:
+    """Sources, seeds and bands come and go; the axis shows steps or times; the theme turns."""
+    traces = "document.getElementById('curves-0').data"
+    axis = "document.getElementById('curves-0')._fullLayout.xaxis"
+    with visit(browser, root / PAGES["grid"]) as page:
+        first = page.evaluate(f"{traces}.length")
+        page.get_by_label("single seeds").uncheck()
+        assert page.evaluate(f"{traces}.length") == first - 2
+        page.get_by_label("bands").uncheck()
+        assert page.evaluate(f"{traces}.every(({{ fill }}) => !fill)")
+        page.locator("[data-series='source-another']").check()
+        assert "source-another" in page.evaluate(f"{traces}.map(({{ meta }}) => meta.series)")
+        page.locator("[data-series='ours-0']").uncheck()
+        assert "ours-0" not in page.evaluate(f"{traces}.map(({{ meta }}) => meta.series)")
+        page.locator("[data-series='ours-0']").check()
+        assert page.evaluate(f"{axis}.title.text") == "environment steps"
+        page.get_by_label("wall time").check()
+        assert "wall time" in page.evaluate(f"{axis}.title.text")
+        page.get_by_label("logarithmic").check()
+        assert page.evaluate(f"{axis}.type") == "log"
+        page.get_by_role("button", name="Dark theme").click()
+        assert brightness(page, "backgroundColor") < 0.2
+        assert page.get_by_role("button", name="Light theme").is_visible()
+
+
+def test_a_hostile_name_is_text_wherever_it_stands(browser: Browser, root: Path) -> None:
+    """In names, errors, logs, commands and settings: no markup, no script, no turned line."""
+    for place in (PAGES["hostile"], "site/grids/a2c-classic/rl_zoo/index.html", PAGES["start"]):
+        with visit(browser, root / place) as page:
+            assert page.locator("img[src='x'], [onmouseover], [onerror]").count() == 0
+            text = page.locator("body").text_content() or ""
+            assert "<script>alert(1)</script></script>" in text
+            assert "{{ 7 * 7 }}" in text
+            shown = page.content()
+            assert not re.search("[\u202e\u2028\x07\x1b]", shown)
+            page.mouse.move(400, 400)
+
+
+def test_the_sites_table_sorts_and_filters(browser: Browser, root: Path) -> None:
+    """By a heading, up and down, with numbers as numbers; by words, agent or verdict."""
+    with visit(browser, root / PAGES["start"]) as page:
+        rows = page.locator("#everything tbody tr:visible")
+        assert rows.count() == 4
+        page.get_by_role("button", name="task").click()
+        names = [text.split()[0] for text in rows.all_inner_texts()]
+        assert names == sorted(names, key=str.lower)
+        heading = page.locator("#everything th", has_text="task")
+        assert heading.get_attribute("aria-sort") == "ascending"
+        page.get_by_role("button", name="task").click()
+        assert heading.get_attribute("aria-sort") == "descending"
+        assert [text.split()[0] for text in rows.all_inner_texts()] == names[::-1]
+        page.get_by_label("Search").fill("hopper SAC")
+        assert rows.count() == 1
+        page.get_by_label("Search").fill("")
+        page.locator("select[name='agent']").select_option("a2c")
+        assert rows.count() == 1
+        assert page.locator(".filter output").inner_text() == "1 of 4"
+
+
+def test_the_site_leads_from_a_verdict_to_its_grid_and_back(browser: Browser, root: Path) -> None:
+    """And from a task to all of its grids in one plot."""
+    with visit(browser, root / PAGES["start"]) as page:
+        page.locator(".matrix").get_by_role("link", name="HalfCheetah-v4").click()
+        names = page.locator(".chart .series").all_inner_texts()
+        assert names[:2] == ["sac, jaxrl", "sac, the paper"]
+        page.locator("#everything .to-grid").first.click()
+        assert page.url.endswith("/grids/sac-mujoco/jaxrl/index.html")
+        page.get_by_role("link", name="All results").click()
+        assert page.url.endswith("/site/index.html")

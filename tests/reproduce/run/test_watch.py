@@ -1,0 +1,110 @@
+"""A grid that others run: what its files say, and that nothing is written."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import make_plan
+from reproduce.run import watch as watching
+from reproduce.run.lease import Leases
+from reproduce.run.progress import Board
+from reproduce.run.watch import Watcher, find_grid, load_grid, watch
+from suite.settings import UsageError
+
+pytestmark = pytest.mark.usefixtures("published")
+
+TASK = "Pendulum-v1"
+RecordRun = Callable[..., Path]
+Tree = Callable[[Path], dict[str, bytes]]
+
+
+def grid(tmp_path: Path, *seeds: int) -> Plan:
+    """Runs of 1,000 steps of Pendulum whose plan is saved, as a harness does before it begins."""
+    steps: dict[str, Any] = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
+    plan = make_plan("sac", "classic", runs_dir=tmp_path / "runs", seeds=seeds, **steps)
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    plan.save()
+    return plan
+
+
+def states(board: Board) -> dict[int, str]:
+    """The state of every run, by seed."""
+    return {row.run.seed: row.state for row in board.rows}
+
+
+def test_the_board_follows_leases_and_records(
+    tmp_path: Path, record_run: RecordRun, tree: Tree
+) -> None:
+    """Held is running, ended is what the record says, all else waits; nothing is written."""
+    plan = grid(tmp_path, 1, 2, 3, 4)
+    record_run(plan, TASK, 1, {1000: 5.0})
+    run = record_run(plan, TASK, 2, {500: -7.0}, status="running")
+    leases = Leases(plan.directory)
+    assert leases.claim(run)
+    before = tree(tmp_path)
+    watcher = Watcher(load_grid(plan.directory))
+    assert not watcher.look()
+    assert states(watcher.board) == {1: "finished", 2: "running", 3: "waiting", 4: "waiting"}
+    row = watcher.board.rows[1]
+    assert (row.env_steps, row.last_return) == (500, -7.0)
+    assert tree(tmp_path) == before
+    leases.release(run)
+    record_run(plan, TASK, 2, {500: -7.0, 1000: -6.0})
+    record_run(plan, TASK, 3, status="failed")
+    record_run(plan, TASK, 4, status="diverged")
+    assert watcher.look()
+    assert states(watcher.board) == {1: "finished", 2: "finished", 3: "failed", 4: "diverged"}
+    assert watcher.board.rows[2].error == "exit 1: no memory"
+
+
+def test_a_grid_that_is_started_with_more_seeds_shows_them(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """As `--until-decided` does; rows that were there are kept."""
+    plan = grid(tmp_path, 1)
+    record_run(plan, TASK, 1)
+    watcher = Watcher(plan)
+    assert watcher.look()
+    first = watcher.board.rows[0]
+    grid(tmp_path, 1, 2)
+    assert not watcher.look()
+    assert states(watcher.board) == {1: "finished", 2: "waiting"}
+    assert watcher.board.rows[0] is first
+
+
+def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view is shown until, and after, the last run has ended."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    plan, shown = grid(tmp_path, 1), list[str]()
+
+    def show(board: Board) -> None:
+        shown.append(board.rows[0].state)
+        if len(shown) == watching.IDLE_LOOKS:
+            record_run(plan, TASK, 1)
+
+    board = watch(plan, show)
+    assert shown == [*["waiting"] * watching.IDLE_LOOKS, "finished"]
+    assert board.notes == ["Nobody runs this grid now; watching until somebody does"]
+
+
+def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -> None:
+    """From the runs directory, from what lies in it, or from the grid's own folder."""
+    first = grid(tmp_path, 1)
+    content = json.loads((first.directory / "plan.json").read_text())
+    second = dataclasses.replace(first, directory=tmp_path / "runs" / "sac-classic" / "jaxrl")
+    second.directory.mkdir()
+    (second.directory / "plan.json").write_text(json.dumps(content))
+    os.utime(first.directory / "plan.json", (0, 0))
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "sac-classic", second.directory):
+        assert find_grid(folder) == second.directory
+    assert find_grid(first.directory) == first.directory
+    with pytest.raises(UsageError, match="holds no grid"):
+        find_grid(tmp_path)
