@@ -19,11 +19,10 @@ from reproduce.judge.outlook import chance_if_equal, outlooks
 from reproduce.judge.verdicts import judge_looks
 from reproduce.plan import grid as planning
 from reproduce.plan import request
-from reproduce.plan.grid import Plan, Run
+from reproduce.plan.grid import Plan
 from reproduce.plan.looks import one_look, several_looks
 from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
-from reproduce.run.progress import Board, Progress
 from suite.settings import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -244,20 +243,6 @@ def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: An
     text = outlook.cost(plan, [row])
     assert text.startswith(f"Time: {outlook.about(whole / 2)}; the first")
     assert text.endswith("1 finished runs go on where they ended.")
-
-
-def test_the_first_updates_correct_the_expected_time() -> None:
-    """A run that is half as fast as expected says so of those that wait, too."""
-    rows = [
-        Progress(Run("Hopper-v4", seed, 1000, Path("nowhere"), "planned"), "waiting")
-        for seed in (1, 2)
-    ]
-    assert Board(1, rows).seconds_left is None
-    for row in rows:
-        row.expected_speed = 20.0
-    assert Board(1, rows).seconds_left == pytest.approx(100.0)
-    rows[0].state, rows[0].env_steps, rows[0].env_steps_per_second = "running", 250, 10.0
-    assert Board(1, rows).seconds_left == pytest.approx(75.0 + 100.0)
 
 
 def test_the_measured_speeds_are_of_settings_that_exist() -> None:
