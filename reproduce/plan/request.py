@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -225,21 +226,35 @@ def _is_plan(saved: Any) -> bool:
 
 
 def _refuse_scoreless(config: Any) -> None:
-    """Refuse a run that ends before any training episode could, if these are what is scored.
+    """Refuse a run in whose last tenth no training episode can end, if these are what is scored.
 
-    A policy that learns is taken to play no shorter episodes than a random one.
+    A policy that learns is taken to play no shorter episodes than a random one. Where even those
+    are nearly as long as the limit, most are nearer to it than to the shortest.
 
     Raises:
         UsageError: naming the number of steps that gives a score.
     """
     task = config.find_task()
     shortest = shortest_episodes().get((task.name, task.protocol), 0)
-    least = shortest * config.num_envs
-    if config.evaluation_rule == "training" and config.env_steps < least:
+    if config.evaluation_rule != "training" or not shortest:
+        return
+    limit = task.time_limit
+    shortest = (shortest + limit) // 2 if 2 * shortest > limit else shortest
+    stride = getattr(config, "unroll_rows", config.num_envs)
+
+    def is_scored(env_steps: int) -> bool:
+        last, first = env_steps // stride * stride, 0.9 * env_steps  # of all environments
+        most = last // (shortest * config.num_envs)  # episodes of one of them
+        return most > 0 and most * limit * config.num_envs > first
+
+    if not is_scored(config.env_steps):
+        strides = itertools.count(config.env_steps // stride + 1)
+        enough = next(count * stride for count in strides if is_scored(count * stride))
         raise UsageError(
             f"{task.name}: {config.env_steps:,} steps give no score: each of {config.num_envs} "
-            f"environments makes {config.env_steps // config.num_envs:,}, and no episode is "
-            f"known to end before {shortest:,}; use --env-steps {least} or more"
+            f"environments makes {config.env_steps // config.num_envs:,}, and no episode of "
+            f"{shortest:,} or more is known to end in the last tenth of them; use --env-steps "
+            f"{enough} or more"
         )
 
 

@@ -271,10 +271,41 @@ def test_a_run_that_is_too_short_for_any_score_is_refused(tmp_path: Path) -> Non
 
     with pytest.raises(UsageError) as error:
         plan(10_000)
-    assert "use --env-steps 15872 or more" in str(error.value)
+    assert "use --env-steps 17920 or more" in str(error.value)  # 124 steps, in whole unrolls
     assert "\n" not in str(error.value)
-    assert plan(15_872).env_steps == {"Breakout-v5": 15_872}
+    with pytest.raises(UsageError):
+        plan(17_919)  # a run is of whole unrolls
+    assert plan(17_920).env_steps == {"Breakout-v5": 17_920}
     assert plan(10_000, "num_envs=64").env_steps == {"Breakout-v5": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("task", "env_steps", "enough"),
+    [
+        ("MountainCar-v0", 2_000, 3_200),  # 16 environments, whose episodes all take 200 steps
+        ("MountainCar-v0", 3_200, None),
+        ("MountainCar-v0", 4_000, 6_400),
+        ("MountainCar-v0", 40_000, None),
+        ("Acrobot-v1", 10_000, 14_000),  # nearly all take 500
+        ("Acrobot-v1", 60_000, None),
+        ("CartPole-v1", 400, None),
+    ],
+)
+def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
+    task: str, env_steps: int, enough: int | None, tmp_path: Path
+) -> None:
+    """All environments start together, so episodes that last alike end together, between gaps."""
+
+    def plan(count: int) -> Plan:
+        options: dict[str, Any] = {"tasks": [task], "device": "cpu", "runs_dir": tmp_path}
+        return make_plan("a2c", "classic", env_steps=count, **options)
+
+    if enough is None:
+        plan(env_steps)
+        return
+    with pytest.raises(UsageError, match=f"give no score: .* use --env-steps {enough} or more"):
+        plan(env_steps)
+    plan(enough)
 
 
 def test_seeds_that_do_not_fit_on_a_gpu_are_refused(
