@@ -509,7 +509,7 @@ def _report(
     tables = gather(plan, failures)
     write_report(plan, tables)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
-    console.print(verdict_lines(verdicts, suite))
+    console.print(verdict_lines(verdicts, suite, plan.title))
     for row in runs[runs.status != "finished"].itertuples():
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))

@@ -6,7 +6,7 @@ and a task without a comparable source has no reference. Files are read when the
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -207,6 +207,21 @@ def first_evaluations(
     runs = runs[runs["env_id"].isin(comparable["env_id"])]
     first = runs.query("env_steps == env_steps.min() and env_steps <= @last_step")
     return first["mean_return"].to_numpy(dtype=float).round(2)
+
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    """Return the names by which people know sources, from `sources.csv`; none without it."""
+    path = REFERENCES / "sources.csv"
+    if not path.exists():
+        return {}
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    return dict(zip(table["source"], table["name"], strict=True))
+
+
+def name_of(source: str) -> str:
+    """Return the name by which people know a source: its own, or its folder's."""
+    return _names().get(source, source)
 
 
 @functools.cache

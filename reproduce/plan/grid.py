@@ -133,7 +133,8 @@ class Plan:
     @property
     def title(self) -> str:
         """Return what is run, in words."""
-        return f"{self.agent} on {self.suite}, settings of {self.source}"
+        changes = "".join(f", {key} = {value}" for key, value in self.settings.items())
+        return f"{self.agent} on {self.suite}, settings of {self.source}{changes}"
 
     @property
     def name_of_settings(self) -> str:
