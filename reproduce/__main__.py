@@ -1,4 +1,6 @@
-"""The command line: `python -m reproduce sac mujoco` runs a grid and reports the result.
+"""The command line: `encore sac mujoco` runs a grid and reports the result.
+
+`python -m reproduce` is the same command where nothing was installed.
 
 Exit status: 0 nothing is below its reference, 1 something is, 2 a run or the harness failed or the
 command could not be understood, 130 stopped by Ctrl-C.
@@ -70,13 +72,23 @@ other commands:
 """
 
 
+def command() -> None:
+    """Run the console command `encore`."""
+    sys.exit(run_main(main))
+
+
+def _program() -> str:
+    """Return how this program was started: its name, or the module's."""
+    return "encore" if Path(sys.argv[0]).stem == "encore" else "python -m reproduce"
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     verb = argv[0] if argv and argv[0] in VERBS else "run"
     if verb == "run" and argv and not argv[0].startswith("-") and argv[0] not in agents.AGENTS:
         raise UsageError(f"unknown agent {argv[0]!r}{nearest(argv[0], (*agents.AGENTS, *VERBS))}")
     if verb == "run" and not argv:
-        raise UsageError("name an agent and a suite, for example: python -m reproduce sac mujoco")
+        raise UsageError(f"name an agent and a suite, for example: {_program()} sac mujoco")
     actions = {
         "run": run,
         "report": report_again,
@@ -584,7 +596,7 @@ def _parser(verb: str, description: str, **kwargs: str) -> Parser:
     from argparse import RawDescriptionHelpFormatter
 
     return Parser(
-        prog=f"python -m reproduce {verb}".strip(),
+        prog=f"{_program()} {verb}".strip(),
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
         **kwargs,
@@ -672,4 +684,4 @@ class _Console(Console):
 
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    command()

@@ -1,11 +1,13 @@
 """The command line as its users meet it: right, wrong, interrupted and hostile."""
 
 import errno
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -636,3 +638,25 @@ def test_a_report_on_a_fresh_clone_is_of_what_is_published(
     assert tree(published) == before
     assert (desk / "runs" / "sac-classic" / "tuned" / "index.html").exists()
     assert say(["report", "sac", "classic"])[1] == out  # and the next one is of it, too
+
+
+def test_the_console_command_names_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Usage lines follow how it was started; the entry in pyproject.toml is this function."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["encore"]
+    module, _, name = entry.partition(":")
+    started = getattr(importlib.import_module(module), name)
+    for program, called in (
+        ("/usr/bin/encore", "encore"),
+        ("x/__main__.py", "python -m reproduce"),
+    ):
+        monkeypatch.setattr(sys, "argv", [program, "--help"])
+        with pytest.raises(SystemExit) as stop:
+            started()
+        assert stop.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: {called} [-h]")
+        monkeypatch.setattr(sys, "argv", [program])
+        with pytest.raises(SystemExit):
+            started()
+        assert f"for example: {called} sac mujoco" in capsys.readouterr().err
