@@ -1,4 +1,6 @@
-"""The command line: `python -m reproduce sac mujoco` runs a grid and reports the result.
+"""The command line: `encore sac mujoco` runs a grid and reports the result.
+
+`python -m reproduce` is the same command where nothing was installed.
 
 Exit status: 0 nothing is below its reference, 1 something is, 2 a run or the harness failed or the
 command could not be understood, 130 stopped by Ctrl-C.
@@ -22,9 +24,24 @@ from reproduce.plan.extension import check_extensions
 from reproduce.plan.grid import PUBLISHED, Plan, presets_of
 from reproduce.plan.looks import SCHEDULE
 from reproduce.plan.places import Cluster, check_writable, fresh_directory
-from reproduce.plan.request import keep_looks, load_plan, make_plan
+from reproduce.plan.request import (
+    keep_looks,
+    left_out,
+    load_plan,
+    load_published_plan,
+    make_plan,
+)
 from reproduce.run.view import say
-from suite.command_line import Parser, minutes, printable, run_main, say_todays_name
+from suite.command_line import (
+    Parser,
+    minutes,
+    printable,
+    run_main,
+    say_todays_name,
+    whole,
+    whole_numbers,
+)
+from suite.hardware import num_cores
 from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
@@ -45,7 +62,7 @@ VERBS = (
 )
 EPILOG = """\
 other commands:
-  report AGENT SUITE           gather, check and draw again what was run
+  report AGENT SUITE           gather, check and draw again what was run, or is published
   verify AGENT [RUN]           make a recorded run's beginning again, compare byte by byte
   evaluate RUN --episodes N    score the policy that a run saved
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
@@ -60,13 +77,23 @@ other commands:
 """
 
 
+def command() -> None:
+    """Run the console command `encore`."""
+    sys.exit(run_main(main))
+
+
+def _program() -> str:
+    """Return how this program was started: its name, or the module's."""
+    return "encore" if Path(sys.argv[0]).stem == "encore" else "python -m reproduce"
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     verb = argv[0] if argv and argv[0] in VERBS else "run"
     if verb == "run" and argv and not argv[0].startswith("-") and argv[0] not in agents.AGENTS:
         raise UsageError(f"unknown agent {argv[0]!r}{nearest(argv[0], (*agents.AGENTS, *VERBS))}")
     if verb == "run" and not argv:
-        raise UsageError("name an agent and a suite, for example: python -m reproduce sac mujoco")
+        raise UsageError(f"name an agent and a suite, for example: {_program()} sac mujoco")
     actions = {
         "run": run,
         "report": report_again,
@@ -137,7 +164,7 @@ def run(argv: Sequence[str]) -> int:
     _add_open(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options = parser.parse(argv)
-    _check_size(options)
+    _check_size(options, options.launcher)
     if options.track:
         from reproduce.extras.track import check_kind
 
@@ -190,6 +217,8 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     console = _console()
     console.print(_plan_table(plan))
     _say_outlook(plan, console)
+    for line in left_out(plan) if options.tasks is None else ():
+        say(console, line)
     if options.until_decided:
         looks = next(iter(plan.looks.values()))
         say(console, f"Declared: {looks}; more are run only where a task is undecided")
@@ -213,10 +242,16 @@ def report_again(argv: Sequence[str]) -> int:
     _add_open(parser)
     options = parser.parse(argv)
     check_writable(options.runs_dir)
-    plan = load_plan(options.agent, options.suite, options.like, options.runs_dir)
-    plan = replace(plan, accept_older_code=options.accept_older_code)
+    where = (options.agent, options.suite, options.like)
+    console = _console()
+    if (plan := load_published_plan(*where, options.runs_dir)) is not None:
+        folder = f"results/published/{'/'.join(plan.published_folder.parts[-2:])}"
+        say(console, f"Nothing was run in {options.runs_dir} yet; this is {folder}:")
+    else:
+        plan = load_plan(*where, options.runs_dir)
+    plan = replace(plan, accept_older_code=plan.accept_older_code or options.accept_older_code)
     say_todays_name(options.like, plan.source)
-    return _open(options, plan, _report(plan, _console(), context=options.context))
+    return _open(options, plan, _report(plan, console, context=options.context))
 
 
 def verify(argv: Sequence[str]) -> int:
@@ -597,7 +632,7 @@ def _report(
     tables = gather(plan, failures)
     write_report(plan, tables, context=context)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
-    console.print(verdict_lines(verdicts, suite))
+    console.print(verdict_lines(verdicts, suite, plan.title))
     for row in runs[runs.status != "finished"].itertuples():
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
@@ -649,7 +684,7 @@ def _parser(verb: str, description: str, **kwargs: str) -> Parser:
     from argparse import RawDescriptionHelpFormatter
 
     return Parser(
-        prog=f"python -m reproduce {verb}".strip(),
+        prog=f"{_program()} {verb}".strip(),
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
         **kwargs,
@@ -668,20 +703,39 @@ def _add_size(parser: Parser) -> Any:
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     parser.add_argument("--tasks", **several, metavar="TASK", help="default: all of the suite")
     parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
-    parser.add_argument("--env-steps", type=int, metavar="N", help="instead of the budget's")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes side by side")
+    parser.add_argument(
+        "--env-steps", type=whole, metavar="N", help="instead of the budget's: 30000, 30k or 3e4"
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes side by side; default: as many as fit"
+    )
     parser.add_argument("--set", **several, default=[], metavar="KEY=VALUE", dest="settings")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
-    seeds.add_argument("--seeds", type=int, **several, metavar="SEED")
+    seeds.add_argument(
+        "--seeds", type=whole_numbers, **several, metavar="SEED", help="1 2 3, 1,2,3 or 1-3"
+    )
     return seeds
 
 
-def _check_size(options: Namespace) -> None:
+def _check_size(options: Namespace, launcher: str = "local") -> None:
+    """Check the numbers of a grid, and put its seeds in one list.
+
+    Raises:
+        UsageError: naming the number.
+    """
     for flag in ("env_steps", "num_seeds", "workers"):
         value = getattr(options, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+    if options.seeds is not None:
+        options.seeds = [seed for seeds in options.seeds for seed in seeds]
+    cores = num_cores()
+    if options.workers and options.workers > cores and launcher == "local":
+        raise UsageError(
+            f"--workers: {options.workers} processes side by side slow each other down on "
+            f"{cores} cores: use --workers {cores} or fewer"
+        )
 
 
 def _add_older(parser: Parser) -> None:
@@ -737,4 +791,4 @@ class _Console(Console):
 
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    command()

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,9 @@ import tyro
 from suite.files import NO_SPACE
 from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, nearest
 from suite.tasks import Task, find_task, tasks_in
+
+MANY = 10_000
+"""Numbers that a range may name."""
 
 
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
@@ -133,7 +137,7 @@ def override(
         with contextlib.redirect_stderr(complaint):
             return tyro.cli(
                 type(config),
-                args=list(flags),
+                args=_plain_numbers(flags),
                 default=config,
                 prog=prog or None,
                 description=description,
@@ -157,6 +161,69 @@ def _first_sentence(boxed: str) -> str:
         if not border:
             message.append(line)
     return " ".join(message).removeprefix("Error parsing Config: ") or "unreadable settings"
+
+
+def whole(text: str) -> int:
+    """Return a whole number from a command line: 30000, 30_000, 3e4, 30k or 1.5M.
+
+    Raises:
+        argparse.ArgumentTypeError: for anything else.
+    """
+    words = re.fullmatch(r"([+-]?[0-9_.]+(?:e[+]?[0-9]{1,2})?)([km]?)", text.strip().lower())
+    try:
+        if not words:
+            raise ValueError
+        number = Decimal(words[1]) * {"": 1, "k": 1_000, "m": 1_000_000}[words[2]]
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    except (ValueError, ArithmeticError):
+        example = "a whole number such as 30000, 30k or 1e6"
+        raise argparse.ArgumentTypeError(f"needs {example}, not {text!r}") from None
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Return whole numbers from a command line: 3, or 1,2,3, or from 1 to 3 as 1-3.
+
+    Raises:
+        argparse.ArgumentTypeError: for anything else, and for more than `MANY`.
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part)
+        if ends and int(ends[2]) - int(ends[1]) >= MANY:
+            raise argparse.ArgumentTypeError(f"{text!r} are more than {MANY:,}")
+        if ends and int(ends[1]) <= int(ends[2]):
+            numbers += range(int(ends[1]), int(ends[2]) + 1)
+            continue
+        try:
+            numbers.append(int(part))
+        except ValueError:
+            example = "whole numbers such as 1 2 3, 1,2,3 or 1-3"
+            raise argparse.ArgumentTypeError(f"needs {example}, not {text!r}") from None
+    return numbers
+
+
+def _plain_numbers(flags: Sequence[str]) -> list[str]:
+    """Return an agent's flags with its steps and seeds as plain numbers.
+
+    Raises:
+        UsageError: for what is no number.
+    """
+    plain: list[str] = []
+    flag = ""
+    for word in flags:
+        flag, equals, value = word.partition("=") if word.startswith("--") else (flag, "", word)
+        read = {"--env-steps": lambda text: [whole(text)], "--seeds": whole_numbers}.get(flag)
+        if read is None or (word.startswith("--") and not equals):
+            plain.append(word)
+            continue
+        try:
+            numbers = [str(number) for number in read(value)]
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"argument {flag}: {error}") from None
+        plain += [flag, *numbers] if equals else numbers
+    return plain
 
 
 def _suite_of(task: str, suites: Sequence[str]) -> str:

@@ -94,14 +94,27 @@ def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[s
     return {**json.loads(json.dumps(defaults)), **younger_settings(config_class), **todays}
 
 
+NEAR = 0.55
+"""Similarity from which on a word may have been meant; two words alike have 1."""
+LISTED = 100
+"""Choices that are listed whole."""
+
+
+def near(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that a mistyped word is most like; None if it is like none."""
+    by_lower = {choice.lower().lstrip("-"): choice for choice in sorted(choices)}
+    match = difflib.get_close_matches(word.lower().lstrip("-"), by_lower, n=1, cutoff=NEAR)
+    return by_lower[match[0]] if match else None
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return "; did you mean X?" or, if no choice is near, "; choose from X, Y, ..."."""
+    """Return "; did you mean X?" or, if no choice is near, "; choose from X, Y, Z"."""
     options = sorted(choices)
-    by_lower = {option.lower(): option for option in options}
-    match = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
-    if match:
-        return f"; did you mean {by_lower[match[0]]}?"
-    return "; choose from " + ", ".join(options[:20]) + (", ..." if len(options) > 20 else "")
+    meant = near(word, options)
+    if meant is not None:
+        return f"; did you mean {meant}?"
+    more = f", ... ({len(options):,} in all)" if len(options) > LISTED else ""
+    return f"; choose from {', '.join(options[:LISTED])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)

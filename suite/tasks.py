@@ -7,14 +7,14 @@ called `module:id`: importing the module registers the id with gymnasium.
 """
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from suite.settings import UsageError, nearest
+from suite.settings import UsageError, near, nearest
 
 RANDOM_SCORES = Path(__file__).with_name("random_scores.csv")
 """Mean return of a uniformly random policy; written by `python -m suite.random_policy`."""
@@ -389,9 +389,15 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
 
         return describe(name)
     if name not in TASKS:
-        raise UsageError(f"unknown task {name!r}{nearest(name, TASKS)}")
+        raise UsageError(f"unknown task {name!r}{nearest_task(name, TASKS)}")
     task = TASKS[name]
     return _atari_task(name, protocol) if task.family == "atari" else task
+
+
+def nearest_task(name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
+    """Return what `nearest` says of a task; of several versions it names the one of a suite."""
+    own = [task for tasks in SUITES.values() for task in tasks if task in choices]
+    return nearest(name, own if near(name, own) or not near(name, choices) else choices)
 
 
 def find_suite(name: str) -> tuple[str, ...]:

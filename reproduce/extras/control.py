@@ -131,7 +131,7 @@ class ControlPlan(Plan):
         """Return False: the peer draws them."""
         return False
 
-    def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
+    def pace(self, task: str, env_steps: int | None = None) -> None:
         """Return None: peers' speeds are not tabulated."""
 
     def command(self) -> str:

@@ -5,7 +5,6 @@ with `--check` only the last.
 """
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 
 from reproduce.pipeline import gather, make_report
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import load_plan
+from reproduce.plan.request import count_older, load_plan
 from suite.checkpoint import WEIGHTS
 from suite.files import compress
 from suite.manifest import TABLES, leave_out_policy
@@ -55,15 +54,9 @@ def _load(folder: Path) -> Plan:
     root = folder.parents[1]
     runs_dir = root.relative_to(Path.cwd()) if root.is_relative_to(Path.cwd()) else root
     try:
-        plan = load_plan(agent, suite, folder.name, runs_dir)
+        return count_older(load_plan(agent, suite, folder.name, runs_dir))
     except UsageError as error:
         raise UsageError(f"{folder}: {error}") from None
-    accepting = replace(plan, accept_older_code=True)  # the page marks them
-    try:
-        accepting.runs()
-    except UsageError:  # a task's seeds are of different code: the page says so
-        return plan
-    return accepting
 
 
 def _keep_small(plan: Plan) -> None:

@@ -7,9 +7,9 @@ and a task without a comparable source has no reference. Files are read when the
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -215,6 +215,19 @@ def first_evaluations(
 
 
 @functools.cache
+def _known() -> Mapping[str, Mapping[str, str]]:
+    """Return name and paper of sources, from `sources.csv`, by their folders' names."""
+    table = pd.read_csv(REFERENCES / "sources.csv", dtype=str, keep_default_na=False)
+    rows: Any = table.set_index("source").to_dict("index")
+    return rows
+
+
+def name_of(source: str) -> str:
+    """Return the name by which people know a source: its own, or its folder's."""
+    return _known().get(source, {}).get("name") or source
+
+
+@functools.cache
 def coverage(agent: str, source: str) -> pd.DataFrame:
     """Return what a source may be compared with; read-only.
 
@@ -250,21 +263,19 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
         By folder: `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where
         there is none. The names and papers are those of `results/references/sources.csv`.
     """
-    path = REFERENCES / "sources.csv"
-    table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("source").to_dict("index")
     credits = {}
     for name in names:
-        path, known = REFERENCES / name / f"{agent}.toml", table.get(name, {})
+        path = REFERENCES / name / f"{agent}.toml"
         said = read_source(path) if path.exists() else {}
         title = said.get("title", "")
         stated = re.search(r"arXiv:(\d{4}\.\d{4,5})", title)
         address = f"https://arxiv.org/abs/{stated[1]}" if stated else ""
         code = f"https://github.com/{said['repository']}" if "repository" in said else ""
         credits[name] = {
-            "name": known.get("name") or name,
+            "name": name_of(name),
             "title": title,
             "licence": said.get("licence", ""),
-            "paper": known.get("paper") or address,
+            "paper": _known().get(name, {}).get("paper") or address,
             "code": f"{code}/tree/{said['commit']}" if code and "commit" in said else code,
         }
     return credits

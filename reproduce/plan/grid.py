@@ -19,7 +19,7 @@ from reproduce import ROOT
 from reproduce.plan.looks import Declared, Looks, read_declared, to_json, worth_declaring
 from reproduce.plan.origin import code_that_made, why_older
 from reproduce.plan.places import Cluster, choose_device, default_workers, refuse_unplaceable
-from reproduce.plan.speeds import expected_seconds
+from reproduce.plan.speeds import Pace, pace
 from suite.behaviour import code_name
 from suite.command_line import printable
 from suite.files import CHECKPOINT, write_json
@@ -133,7 +133,8 @@ class Plan:
     @property
     def title(self) -> str:
         """Return what is run, in words."""
-        return f"{self.agent} on {self.suite}, settings of {self.source}"
+        changes = "".join(f", {key} = {value}" for key, value in self.settings.items())
+        return f"{self.agent} on {self.suite}, settings of {self.source}{changes}"
 
     @property
     def name_of_settings(self) -> str:
@@ -185,10 +186,19 @@ class Plan:
             env_steps: its length; default: the plan's.
         """
         steps = self.env_steps[task] if env_steps is None else env_steps
+        expected = self.pace(task, steps)
+        return expected and expected(steps)
+
+    def pace(self, task: str, env_steps: int | None = None) -> Pace | None:
+        """Return how one run goes on here; None if its like was never measured.
+
+        Args:
+            task: the run's.
+            env_steps: its length; default: the plan's.
+        """
+        steps = self.env_steps[task] if env_steps is None else env_steps
         config = dataclasses.replace(self.config, task=task, env_steps=steps)
-        return (
-            None if self.cluster else expected_seconds(self.agent, self.source, config, self.device)
-        )
+        return None if self.cluster else pace(self.agent, self.source, config, self.device)
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.

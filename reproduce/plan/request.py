@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reproduce.plan import grid as planning
 from reproduce.plan.grid import (
     NOT_SETTINGS,
     PLAN_KEYS,
@@ -28,7 +30,7 @@ from suite.settings import (
     find_source,
     nearest,
 )
-from suite.tasks import find_suite, find_task, shortest_episodes, tasks_in
+from suite.tasks import SUITES, find_suite, find_task, nearest_task, shortest_episodes, tasks_in
 
 
 def make_plan(
@@ -82,7 +84,7 @@ def make_plan(
     allowed = tasks_in(suite)
     for name in tasks or ():
         if name not in allowed:
-            raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest(name, allowed)}")
+            raise UsageError(f"--tasks: no task {name!r} in {suite}{nearest_task(name, allowed)}")
     if budget not in BUDGETS:
         raise UsageError(f"--budget: unknown budget {budget!r}{nearest(budget, BUDGETS)}")
     if seeds is None:
@@ -98,7 +100,7 @@ def make_plan(
     if len(changes) < len(settings):
         raise UsageError("--set: a setting is named twice")
     check_writable(runs_dir)
-    source = find_source(presets_of(agent), suite, source)
+    source = _find_source(agent, suite, source)
     preset = find_preset(presets_of(agent), suite, source)
     device = choose_device(device, cluster)
     spent = preset.budgets[budget]
@@ -139,17 +141,97 @@ def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
     return preset.budgets[budget].tasks or preset.tasks or find_suite(suite)
 
 
+def left_out(plan: Plan) -> list[str]:
+    """Return a line for the tasks of a suite that an agent, or a budget, leaves out, and why."""
+    can = plan.preset.tasks or find_suite(plan.suite)
+    cannot = [task for task in find_suite(plan.suite) if task not in can]
+    lines = []
+    if cannot:
+        why = f"{plan.source} says nothing of them"
+        kinds = _kinds(cannot)
+        if not kinds & _kinds(can):
+            why = f"they have {' and '.join(sorted(kinds))} actions"
+        lines.append(f"Skipped, for {plan.agent} cannot do them ({why}): {' '.join(cannot)}")
+    beyond = [task for task in can if task not in plan.tasks]
+    if beyond:
+        lines.append(f"Not in --budget {plan.budget}, but with --tasks: {' '.join(beyond)}")
+    return lines
+
+
+def _kinds(tasks: Iterable[str]) -> set[str]:
+    """Return the kinds of action that tasks have."""
+    return {find_task(task).actions for task in tasks}
+
+
+def _find_source(agent: str, suite: str, asked: str | None) -> str:
+    """Return the name of a source on a suite, as `find_source`.
+
+    Raises:
+        UsageError: for an agent without this suite, with the reason.
+    """
+    presets = presets_of(agent)
+    suites = dict.fromkeys(known for known, _ in presets)
+    if suite not in suites:
+        learns = _kinds(
+            task for (known, _), preset in presets.items() for task in preset.tasks or SUITES[known]
+        )
+        has = _kinds(find_suite(suite))
+        why = f"no source has settings for it, see results/references/*/{agent}.toml"
+        if not learns & has:
+            why = f"it learns {' and '.join(sorted(learns))} actions, those are "
+            why += " and ".join(sorted(has))
+        raise UsageError(f"{agent} has no suite {suite!r}: {why}; choose from {', '.join(suites)}")
+    return find_source(presets, suite, asked)
+
+
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place.
 
     Raises:
         UsageError: if nothing was run there, or a name is unknown.
     """
+    return _load(agent, suite, source, runs_dir, runs_dir)
+
+
+def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
+    """Return the plan of what is published, with its reports below `runs_dir`.
+
+    None where something was run there, and where nothing is published. Its runs count as they do
+    on the published page, which marks those of older code.
+
+    Raises:
+        UsageError: if a name is unknown.
+    """
     check_agent(agent)
     find_suite(suite)
-    source = find_source(presets_of(agent), suite, source)
+    source = _find_source(agent, suite, source)
     preset = find_preset(presets_of(agent), suite, source)
-    path = folder_of(runs_dir, agent, suite, source, preset) / "plan.json"
+    folders = [
+        folder_of(root, agent, suite, source, preset) for root in (runs_dir, planning.PUBLISHED)
+    ]
+    if (folders[0] / "plan.json").exists() or not (folders[1] / "plan.json").exists():
+        return None
+    plan = _load(agent, suite, source, planning.PUBLISHED, runs_dir)
+    return count_older(dataclasses.replace(plan, published=True))
+
+
+def count_older(plan: Plan) -> Plan:
+    """Return a plan of published runs that counts those of older code, which its page marks."""
+    accepting = dataclasses.replace(plan, accept_older_code=True)
+    try:
+        accepting.runs()
+    except UsageError:  # a task's seeds are of different code: the page says so
+        return plan
+    return accepting
+
+
+def _load(agent: str, suite: str, source: str | None, root: Path, runs_dir: Path) -> Plan:
+    """Return the plan that was last run below `root`, with its runs and reports in `runs_dir`."""
+    check_agent(agent)
+    find_suite(suite)
+    source = _find_source(agent, suite, source)
+    preset = find_preset(presets_of(agent), suite, source)
+    path = folder_of(root, agent, suite, source, preset) / "plan.json"
     try:
         saved = read_json(path)
     except FileNotFoundError:
@@ -225,21 +307,35 @@ def _is_plan(saved: Any) -> bool:
 
 
 def _refuse_scoreless(config: Any) -> None:
-    """Refuse a run that ends before any training episode could, if these are what is scored.
+    """Refuse a run in whose last tenth no training episode can end, if these are what is scored.
 
-    A policy that learns is taken to play no shorter episodes than a random one.
+    A policy that learns is taken to play no shorter episodes than a random one. Where even those
+    are nearly as long as the limit, most are nearer to it than to the shortest.
 
     Raises:
         UsageError: naming the number of steps that gives a score.
     """
     task = config.find_task()
     shortest = shortest_episodes().get((task.name, task.protocol), 0)
-    least = shortest * config.num_envs
-    if config.evaluation_rule == "training" and config.env_steps < least:
+    if config.evaluation_rule != "training" or not shortest:
+        return
+    limit = task.time_limit
+    shortest = (shortest + limit) // 2 if 2 * shortest > limit else shortest
+    stride = getattr(config, "unroll_rows", config.num_envs)
+
+    def is_scored(env_steps: int) -> bool:
+        last, first = env_steps // stride * stride, 0.9 * env_steps  # of all environments
+        most = last // (shortest * config.num_envs)  # episodes of one of them
+        return most > 0 and most * limit * config.num_envs > first
+
+    if not is_scored(config.env_steps):
+        strides = itertools.count(config.env_steps // stride + 1)
+        enough = next(count * stride for count in strides if is_scored(count * stride))
         raise UsageError(
             f"{task.name}: {config.env_steps:,} steps give no score: each of {config.num_envs} "
-            f"environments makes {config.env_steps // config.num_envs:,}, and no episode is "
-            f"known to end before {shortest:,}; use --env-steps {least} or more"
+            f"environments makes {config.env_steps // config.num_envs:,}, and no episode of "
+            f"{shortest:,} or more is known to end in the last tenth of them; use --env-steps "
+            f"{enough} or more"
         )
 
 

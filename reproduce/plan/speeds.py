@@ -7,7 +7,7 @@ the launcher replaces them by those of the run's own first updates.
 
 import csv
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from suite.tasks import find_task
 SPEEDS = Path(__file__).with_name("speeds.csv")
 MATRIX_SIZE = 256
 """Of the product that stands for a machine's speed: that of the layers of most agents."""
+Pace = Callable[[int], float]
+"""Maps environment steps of a run to the seconds from its command until it has made them."""
 
 
 class Speed(NamedTuple):
@@ -90,28 +92,37 @@ def find_speed(
     return min(alike, key=distance, default=None)
 
 
-def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float:
+def run_seconds(
+    speed: Speed, config: Any, relative_speed: float = 1.0, env_steps: int | None = None
+) -> float:
     """Return about how long one seed trains, from the command to the end.
 
     Args:
         speed: of these settings.
         config: the run's, with task and steps.
         relative_speed: of this machine, over the one of the row.
+        env_steps: the time until so many steps are made; default: all.
     """
+    total: int = config.env_steps
+    made = total if env_steps is None else env_steps
     warm_up = warm_up_steps(config)
-    learning = config.env_steps - (warm_up if getattr(config, "count_warm_up", True) else 0)
+    learning = made - (warm_up if getattr(config, "count_warm_up", True) else 0)
     warm_up, learning = warm_up + min(learning, 0), max(learning, 0)
-    scored = config.evaluation_rule != "training"
-    num_evaluations = -(-config.env_steps // config.evaluation_interval) if scored else 0
+    num_evaluations = made // config.evaluation_interval
+    num_evaluations += made == total and total % config.evaluation_interval > 0
+    num_evaluations *= config.evaluation_rule != "training"
     seconds = speed.start_seconds + num_evaluations * speed.evaluation_seconds
     seconds += warm_up / speed.warm_up_steps_per_second
     return (seconds + learning / speed.env_steps_per_second) / relative_speed
 
 
-def expected_seconds(agent: str, source: str, config: Any, device: str) -> float | None:
-    """Return about how long one run takes on this machine; None if its like was never measured."""
+def pace(agent: str, source: str, config: Any, device: str) -> Pace | None:
+    """Return how a run goes on, on this machine; None if its like was never measured."""
     speed = find_speed(agent, source, config.task, device)
-    return speed and run_seconds(speed, config, relative_speed(speed))
+    if speed is None:
+        return None
+    relative = relative_speed(speed)
+    return lambda env_steps: run_seconds(speed, config, relative, env_steps)
 
 
 def memory_mib(agent: str, source: str, task: str, device: str) -> float | None:

@@ -23,9 +23,11 @@ import jinja2
 import markupsafe
 import pandas as pd
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from reproduce.gather.references import name_of
 from reproduce.report import charts, grid_charts
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
@@ -116,6 +118,8 @@ VERDICTS = (
 )
 """Every verdict, and `not judged` for a task that has none yet, in the order of the headline; the
 first two both say that the result was reproduced."""
+
+RATIO = "With a random policy at 0 and the reference at 1, ours is at"
 
 TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
 
@@ -218,37 +222,45 @@ def explain(row: Mapping[str, Any]) -> str:
     Returns:
         One to four sentences.
     """
-    verdict, margin = row["verdict"], number(row["margin"])
-    note = str(row["note"] or "").strip(" .")
+    return " ".join(f"{sentence}." for sentence in _reasons(row))
+
+
+def _reasons(row: Mapping[str, Any]) -> list[str]:
+    """Return the sentences that explain a verdict, without their full stops."""
+    verdict, note = row["verdict"], str(row["note"] or "").strip(" .")
     if verdict == "inconclusive":
-        return f"These seeds cannot tell: {note or _what_would_decide(row)}."
+        return [f"These seeds cannot tell: {note or _what_would_decide(row)}"]
     if verdict == "shown only":
-        reason = note or "the reference cannot judge"
-        return (
-            f"Shown, not judged: {reason}. With a random policy at 0 and the reference at 1, ours "
-            f"is at {number(row['ratio'])}."
-        )
+        said = [f"Shown, not judged: {note or 'the reference cannot judge'}"]
+        said += [] if row["ratio"] is None else [f"{RATIO} {number(row['ratio'])}"]
+        return said
     if verdict == "no reference":
-        reason = note or "nothing comparable is published"
-        steps = number(row["env_steps"])
-        return (
-            f"Not judged: {reason}. A published score at {steps} steps under the rule "
-            f"'{row['rule'] or MISSING}' would settle it."
-        )
-    shortfall = None if row["difference"] is None else -row["difference"]
-    sentences = {
-        "reproduced": "Not worse than the reference by more than the margin.",
-        "above": f"Settled: ahead by {number(row['difference'])}, more than the margin {margin}.",
-        "below": f"Settled: short by {number(shortfall)}, where {margin} is allowed. "
-        "The departures from the source are the first suspects.",
-    }
-    sentence = sentences.get(verdict, "Needs finished runs and a verdict.")
+        steps = "" if row["env_steps"] is None else f" at {number(row['env_steps'])} steps"
+        rule = f" under the rule '{row['rule']}'" if row["rule"] else ""
+        said = f"Not judged: {note or 'nothing comparable is published'}"
+        return [said, f"A published score{steps}{rule} would settle it"]
+    said = {
+        "reproduced": ["Not worse than the reference by more than the margin"],
+        "above": [_settled("ahead by {}, more than the margin {}", row, 1)],
+        "below": [
+            _settled("short by {}, where {} is allowed", row, -1),
+            "The departures from the source are the first suspects",
+        ],
+    }.get(verdict, ["Needs finished runs and a verdict"])
     if verdict == "below" and (row["p_below_holm"] or 0.0) > (row["level"] or 1.0):
-        sentence += (
-            " Among all tasks of its look that may be chance (adjusted p-value "
-            f"{number(row['p_below_holm'])}), so the exit status does not count it."
+        chance = f"(adjusted p-value {number(row['p_below_holm'])})"
+        said.append(
+            f"Among all tasks of its look that may be chance {chance}, so the exit status does "
+            "not count it"
         )
-    return f"{sentence} {note[0].upper()}{note[1:]}." if note else sentence
+    return [*said, f"{note[0].upper()}{note[1:]}"] if note else said
+
+
+def _settled(words: str, row: Mapping[str, Any], sign: int) -> str:
+    """Return by how much a settled verdict lies on its side, as far as the row tells."""
+    if row["difference"] is None or row["margin"] is None:
+        return "Settled"
+    return "Settled: " + words.format(number(sign * row["difference"]), number(row["margin"]))
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:
@@ -269,9 +281,21 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
             f"Mean over {number(suite['num_tasks'])} tasks of the score, a random policy at 0 and "
             f"the reference at 1, minus 1: {interval}, margin {margin}"
         ]
-    sentences += [f"Left out: {suite['left_out']}"] if suite["left_out"] else []
+    sentences += [f"Left out: {_by_reason(suite['left_out'])}"] if suite["left_out"] else []
     sentences += [f"{suite['note'][0].upper()}{suite['note'][1:]}"] if suite["note"] else []
     return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def _by_reason(left_out: str) -> str:
+    """Return `task: reason; ...` with the tasks of one reason together."""
+    tasks: dict[str, list[str]] = {}
+    for entry in left_out.split("; "):
+        task, _, reason = entry.partition(": ")
+        tasks.setdefault(reason, []).append(task)
+    return "; ".join(
+        f"{', '.join(names)}: {reason}" if reason else ", ".join(names)
+        for reason, names in tasks.items()
+    )
 
 
 def is_exploratory(row: Mapping[str, Any]) -> bool:
@@ -306,55 +330,113 @@ def suite_row(directory: Path) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
-def verdict_lines(comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = None) -> Table:
-    """Return the verdicts as a table for the terminal, the suite's first.
+def verdict_lines(
+    comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = None, title: str = ""
+) -> Group:
+    """Return the verdicts as they are shown in a terminal, the suite's first.
 
     Args:
         comparison: Directory of a comparison, or the rows of its `verdicts.csv`.
         suite: The rows of its `suite.csv`; read where `comparison` is a directory.
+        title: What was run; empty: no title.
 
     Returns:
-        A row for the suite and for each task; below them, explanations of the suite and of every
-        task that is marked or not `reproduced`.
+        A table with a row for the suite, if it has a mean, and for each task; below it what is to
+        be said of the suite and of every task that is marked or not `reproduced`. What holds of
+        several tasks is said once.
     """
     if isinstance(comparison, pd.DataFrame):
         rows = _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
         whole = next(iter(_records(suite)), None) if suite is not None else None
     else:
         rows, whole = verdict_rows(Path(comparison)), suite_row(Path(comparison))
-    table = Table(box=box.SIMPLE_HEAD, caption_justify="left", pad_edge=False)
-    table.add_column("task", overflow="fold")
-    table.add_column("ours, mean ± std (seeds)", justify="right")
-    table.add_column("reference, mean ± std (runs, source)", justify="right")
-    table.add_column(Text("difference [interval], margin"), justify="right")
-    table.add_column("verdict")
-    caption = Text()
+    compared = any(row["reference_mean"] is not None for row in rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    headings = ["task", "ours,\nmean ± std", "reference,\nmean ± std", "difference\n[interval]"]
+    for name in headings if compared else headings[:2]:
+        table.add_column(Text(name), justify="left" if name == "task" else "right", overflow="fold")
+    table.add_column(Text("verdict\nmargin" if compared else "verdict"), overflow="fold")
+    lines = []
     if whole:
         style = TERMINAL_STYLES.get(whole["verdict"], "yellow")
-        interval = with_interval(whole["difference"], whole["ci_low"], whole["ci_high"])
-        cells = (f"suite of {number(whole['num_tasks'])}", "", "")
-        cells += (f"{interval}, {number(whole['margin'])}",)
-        table.add_row(*map(Text, map(_printable, cells)), Text(verdict_words(whole), style))
-        caption.append("suite", style).append(_printable(f" {verdict_words(whole)}. "))
-        caption.append(_printable(explain_suite(whole)))
+        if whole["difference"] is not None and compared:
+            cells = (f"suite of {number(whole['num_tasks'])}", "", "", _two_lines(whole))
+            verdict = Text(verdict_words(whole), style).append(_margin(whole), "none")
+            table.add_row(*map(Text, cells), verdict)
+        line = Text("suite", style).append(_printable(f" {verdict_words(whole)}. "), "none")
+        lines.append(line.append(_printable(explain_suite(whole)), "none"))
     for row in rows:
-        reference = (row["reference_mean"], row["reference_std"], row["reference_num_runs"])
+        ours = mean_and_spread(row["score_mean"], row["score_std"]) + _losses(row)
+        theirs = mean_and_spread(row["reference_mean"], row["reference_std"])
         cells = (
-            row["task"],
-            mean_and_spread(row["score_mean"], row["score_std"], row["num_seeds"]) + _losses(row),
-            mean_and_spread(*reference, row["reference_source"]),
-            with_interval(row["difference"], row["ci_low"], row["ci_high"])
-            + ("" if row["margin"] is None else f", {number(row['margin'])}"),
+            _printable(row["task"]),
+            ours + _counted(row["num_seeds"], "seed"),
+            theirs + _counted(row["reference_num_runs"], "run"),
+            _two_lines(row),
         )
-        style = TERMINAL_STYLES.get(row["verdict"], "yellow")
-        table.add_row(
-            *(Text(_printable(cell)) for cell in cells), Text(_printable(verdict_words(row)), style)
-        )
-        if verdict_words(row) != "reproduced":
-            caption.append("\n" if caption else "").append(_printable(row["task"]), style)
-            caption.append(_printable(f" {verdict_words(row)}. {explain(row)}"))
-    table.caption = caption if caption else None
-    return table
+        verdict = Text(_printable(verdict_words(row)), _style(row)).append(_margin(row), "none")
+        cells = cells if compared else cells[:2]
+        table.add_row(*map(Text, cells), verdict)
+    heading = [Text(_printable(title))] if title else []
+    return Group(*heading, table, *lines, *_explanations(rows))
+
+
+def _style(row: Mapping[str, Any]) -> str:
+    return TERMINAL_STYLES.get(row["verdict"], "yellow")
+
+
+def _explanations(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """Return a line for every task, or several, with what is to be said of it, or of all of them.
+
+    First come those of one task, then those of several.
+    """
+    said: dict[str, list[Mapping[str, Any]]] = {}
+    shown = (row for row in rows if row["verdict"] == "shown only" and row["ratio"] is not None)
+    ratios = [f"{number(row['ratio'])} on {row['task']}" for row in shown]
+    for row in rows:
+        sentences = _reasons(row) if verdict_words(row) != "reproduced" else []
+        if len(ratios) > 1:
+            sentences = [sentence for sentence in sentences if not sentence.startswith(RATIO)]
+        if row["reference_source"]:
+            sentences = [*sentences, f"Reference: {name_of(row['reference_source'])}"]
+        for sentence in sentences:
+            said.setdefault(sentence, []).append(row)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for sentence, of in said.items():
+        groups.setdefault(tuple(row["task"] for row in of), []).append(sentence)
+    lines = []
+    for tasks, sentences in sorted(groups.items(), key=lambda group: len(group[0])):
+        of = said[sentences[0]]
+        words = {verdict_words(row) for row in of}
+        is_verdict = len(words) == 1 and sentences[0] in _reasons(of[0])
+        line = Text()
+        if len(tasks) < len(rows) or len(rows) == 1 or is_verdict:
+            everyone = len(tasks) == len(rows) > 2
+            line.append("all tasks" if everyone else _printable(", ".join(tasks)), _style(of[0]))
+            line.append(_printable(f" {words.pop()}. " if is_verdict else ": "), "none")
+        lines.append(line.append(_printable(" ".join(f"{each}." for each in sentences)), "none"))
+    if len(ratios) > 1:
+        lines.append(Text(_printable(f"{RATIO} {', '.join(ratios)}.")))
+    return lines
+
+
+def _two_lines(row: Mapping[str, Any]) -> str:
+    """Return a difference with its interval below it."""
+    value, _, interval = with_interval(row["difference"], row["ci_low"], row["ci_high"]).partition(
+        " "
+    )
+    return f"{value}\n{interval}" if interval else value
+
+
+def _margin(row: Mapping[str, Any]) -> str:
+    return "" if row["margin"] is None else f"\n{number(row['margin'])}"
+
+
+def _counted(count: Any, noun: str) -> str:
+    """Return a number of things on a line of its own; nothing where it is missing."""
+    if count is None or pd.isna(count):
+        return ""
+    return f"\n{number(count)} {noun}{'s' * (count != 1)}"
 
 
 class Counts(NamedTuple):

@@ -20,7 +20,7 @@ from reproduce.plan.grid import Group, Plan, Run, changed_sources
 from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End
-from reproduce.run.progress import Board, Progress, read_progress, start_progress
+from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
 from suite.records import read_record
 from suite.settings import UsageError
@@ -88,8 +88,7 @@ class Pool:
         self._plan, self._waiting = plan, plan.groups(runs)
         self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
         self._most_workers = plan.workers
-        rows = [start_progress(run, plan.expected_seconds(run.task)) for run in runs]
-        self.board = Board(plan.workers * self._seeds_per_group, rows)
+        self.board = board_of(plan, runs, plan.workers * self._seeds_per_group)
         self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, plan.name_of_settings)
@@ -216,7 +215,7 @@ class Pool:
 
     def _mark(self, group: Group, state: str) -> None:
         for run in group.runs:
-            self._row_of[run.task, run.seed].state = state
+            self._row_of[run.task, run.seed].turn(state)
 
     def _keep_aside(self, run: Run) -> None:
         """Move a damaged run's folder aside."""

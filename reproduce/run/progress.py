@@ -1,17 +1,51 @@
-"""The progress of runs, read from their own files, for the launcher and its view."""
+"""The progress of runs, read from their own files, for the launcher and its view.
+
+A run writes rows now and then. Between two of them its steps are estimated, never beyond the next
+row. How fast it is, and how long the rest takes, follows from its last minutes: they tell by how
+much it is slower or faster than expected, of start-up, warm-up, learning and evaluations alike.
+"""
 
 import contextlib
+import heapq
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from reproduce.plan.grid import Run
+from reproduce.plan.grid import Plan, Run
+from reproduce.plan.speeds import Pace
 from reproduce.run.log import LAST_BYTES
-from suite.files import open_regular
+from suite.files import CHECKPOINT, open_regular
 
 ENDED = ("finished", "diverged", "failed")
 """Final states of a run: in the end, planned = finished + diverged + failed."""
+AT_WORK = ("running", "elsewhere")
+WINDOW_SECONDS = 120.0
+"""How much of a run's last rows says how fast it is."""
+
+
+class Mark(NamedTuple):
+    """How far a run was at some time."""
+
+    seconds: float
+    """Since it began."""
+    env_steps: int
+
+
+BEGINNING = Mark(0.0, 0)
+"""Until a run's first row something may be made ready that is not again: it counts alone only."""
+
+
+class Estimate(NamedTuple):
+    """Where a run is by now."""
+
+    env_steps: int
+    is_known: bool
+    """Whether a row, or its end, says so; otherwise it lies between the last row and the next."""
+    seconds_left: float | None
+    """None: nothing tells, or it has ended."""
 
 
 @dataclass
@@ -22,19 +56,123 @@ class Progress:
     state: str
     """`waiting`, `running`, `elsewhere`, `finished`, `diverged` or `failed`."""
     env_steps: int = 0
-    env_steps_per_second: float | None = None
-    """Speed of the latest log interval, once updates have begun; None before."""
+    """Steps that its last row states."""
     last_return: float | None = None
     error: str = ""
-    expected_speed: float | None = None
-    """Environment steps per second that were expected before it began; None: unknown."""
+    pace: Pace | None = None
+    """How it was expected to go on before it began; None: unknown."""
+    log_interval: int | None = None
+    """Environment steps between two rows; None: unknown."""
+    marks: list[Mark] = field(default_factory=list)
+    """Its last rows, oldest first, of `WINDOW_SECONDS`; one alone where it does not learn yet."""
+    heard: float = field(default_factory=lambda: time.monotonic())
+    """When its last row appeared, or its state changed."""
+
+    def turn(self, state: str) -> None:
+        """Change its state."""
+        if state != self.state:
+            self.state, self.heard = state, time.monotonic()
+
+    def hear(self, mark: Mark, *, learns: bool) -> None:
+        """Take over a row of its file."""
+        if self.marks and self.marks[-1] == mark:
+            return
+        self.env_steps, self.heard = mark.env_steps, time.monotonic()
+        if not learns or (self.marks and mark < self.marks[-1]):
+            self.marks = [mark]
+            return
+        self.marks = [*(self.marks or [BEGINNING]), mark]
+        while len(self.marks) > 2 and (
+            self.marks[0] == BEGINNING or self.marks[1].seconds < mark.seconds - WINDOW_SECONDS
+        ):
+            self.marks.pop(0)
+
+    @property
+    def env_steps_per_second(self) -> float | None:
+        """Return its speed in the last minutes, evaluations included; None before it learns."""
+        if len(self.marks) < 2:
+            return None
+        first, last = self.marks[0], self.marks[-1]
+        silence = self._silence
+        steps, seconds = last.env_steps - first.env_steps, last.seconds - first.seconds
+        late = steps + self._next_row - last.env_steps
+        return min(steps / max(seconds, 1e-9), late / max(seconds + silence, 1e-9))
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since it began."""
+        return (self.marks[-1].seconds if self.marks else 0.0) + self._silence
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the estimated seconds left; None unless the run is running at a known speed."""
-        if self.state != "running" or not self.env_steps_per_second:
+        """Return the estimated seconds left by its own speed; None unless it runs and has one."""
+        slowdown = self.slowdown() if self.state == "running" else None
+        return None if slowdown is None else self.estimate(slowdown).seconds_left
+
+    def slowdown(self) -> float | None:
+        """Return its measured seconds over the expected ones; None before it learns.
+
+        A row that is overdue counts as if it appeared now. Without a pace, a step was expected to
+        take a second.
+        """
+        if len(self.marks) < 2:
             return None
-        return (self.run.env_steps - self.env_steps) / self.env_steps_per_second
+        first, last = self.marks[0], self.marks[-1]
+        seconds = last.seconds - first.seconds
+        expected = max(self.expected(last.env_steps) - self.expected(first.env_steps), 1e-9)
+        return max(seconds / expected, (seconds + self._silence) / (expected + self._due))
+
+    def estimate(self, slowdown: float | None) -> Estimate:
+        """Return where it is by now, and how long it still takes.
+
+        Args:
+            slowdown: seconds over expected ones; None: unknown.
+        """
+        if self.state in ENDED:
+            steps = self.run.env_steps if self.state == "finished" else self.env_steps
+            return Estimate(steps, True, None)
+        if slowdown is None:
+            return Estimate(self.env_steps, True, None)
+        left = self.expected(self.run.env_steps) - self._reached
+        if self.state not in AT_WORK:
+            again = self.expected(0) if self.env_steps else 0.0  # it starts once more
+            return Estimate(self.env_steps, True, slowdown * (left + again))
+        silence, due = self._silence, slowdown * self._due
+        seconds = max(slowdown * left - min(silence, due), 0.0)
+        if not (self.marks or self.pace):  # nobody knows how long it starts
+            return Estimate(0, True, seconds)
+        start = 0.0 if self.marks else slowdown * self.expected(0)
+        passed = max(silence - start, 0.0) / max(due - start, 1e-9)
+        share = passed if passed <= 0.8 else 1 - 0.04 / (passed - 0.6)  # as steep there, below 1
+        steps = self.env_steps + int(share * (self._next_row - self.env_steps))
+        return Estimate(steps, steps == self.env_steps, seconds)
+
+    def expected(self, env_steps: int) -> float:
+        """Return the expected seconds from its command until so many steps are made."""
+        return self.pace(env_steps) if self.pace else float(env_steps)
+
+    @property
+    def _reached(self) -> float:
+        """Return the expected seconds until its last row; without one it is to start yet."""
+        return self.expected(self.env_steps) if self.marks else 0.0
+
+    @property
+    def _next_row(self) -> int:
+        """Return the steps that its next row states, at most."""
+        if self.log_interval is None:
+            return self.run.env_steps
+        row = (self.env_steps // self.log_interval + 1) * self.log_interval
+        return max(min(row, self.run.env_steps), self.env_steps)
+
+    @property
+    def _due(self) -> float:
+        """Return the expected seconds between its last row and the next."""
+        return self.expected(self._next_row) - self._reached
+
+    @property
+    def _silence(self) -> float:
+        """Return the seconds since its last row, or since it began."""
+        return time.monotonic() - self.heard if self.state in AT_WORK else 0.0
 
 
 @dataclass
@@ -44,54 +182,96 @@ class Board:
     side_by_side: int
     """Runs that train at the same time: processes, times the seeds of each."""
     rows: list[Progress]
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     notes: list[str] = field(default_factory=list)
     """Events other than the ends of runs, one line each; the list only grows."""
+
+    def estimates(self) -> list[Estimate]:
+        """Return where every run is by now, in the order of the rows.
+
+        A run without a speed of its own is as much slower or faster than expected as the others;
+        where nothing was expected, as fast as the others.
+        """
+        usual = {has_pace: self._usual(has_pace) for has_pace in (True, False)}
+        found = []
+        for row in self.rows:
+            own = row.slowdown() if row.state in AT_WORK else None
+            found.append(row.estimate(usual[row.pace is not None] if own is None else own))
+        return found
 
     @property
     def seconds_left(self) -> float | None:
         """Return the estimated seconds left for the whole plan; None until a speed is known.
 
-        Runs without a speed of their own are as much faster or slower than expected as the others;
-        where nothing was expected, as fast as the others.
+        Those that wait begin in their order, each where a run ends first.
         """
-        open_rows = [row for row in self.rows if row.state not in ENDED]
-        if not open_rows:
-            return 0.0
-        measured = [row for row in self.rows if row.env_steps_per_second]
-        speeds = [row.env_steps_per_second or 0.0 for row in measured]
-        ratios = [
-            (row.env_steps_per_second or 0.0) / row.expected_speed
-            for row in measured
-            if row.expected_speed
-        ]
-        typical = sum(speeds) / len(speeds) if speeds else None
-        ratio = sum(ratios) / len(ratios) if ratios else 1.0
-        per_run = []
-        for row in open_rows:
-            expected = row.expected_speed * ratio if row.expected_speed else typical
-            speed = row.env_steps_per_second or expected
-            if speed is None:
-                return None
-            per_run.append((row.run.env_steps - row.env_steps) / speed)
-        return max([sum(per_run) / self.side_by_side, *per_run])
+        estimates = self.estimates()
+        pairs = list(zip(self.rows, estimates, strict=True))
+        if any(row.state not in ENDED and left.seconds_left is None for row, left in pairs):
+            return None
+        lefts = {
+            state: [left.seconds_left or 0.0 for row, left in pairs if row.state == state]
+            for state in ("running", "elsewhere", "waiting")
+        }
+        places = sorted(lefts["running"])
+        latest = max([*places, *lefts["elsewhere"]], default=0.0)
+        free = max(self.side_by_side - len(places), 0)
+        places = [0.0] * free + places[max(len(places) - self.side_by_side, 0) :]
+        heapq.heapify(places)
+        for seconds in lefts["waiting"]:
+            end = heapq.heappop(places) + seconds
+            heapq.heappush(places, end)
+            latest = max(latest, end)
+        return latest
 
     def count(self, state: str) -> int:
         """Return how many runs are in `state`."""
         return sum(row.state == state for row in self.rows)
 
+    def _usual(self, has_pace: bool) -> float | None:
+        """Return the slowdown of the runs at work with, or without, a pace; else of ended ones.
 
-def start_progress(run: Run, expected_seconds: float | None = None) -> Progress:
-    """Return the progress of a run before the launch: none, unless it has ended.
+        Where none tells: with a pace 1, without one the seconds per step of all others.
+        """
+        alike = [row for row in self.rows if (row.pace is not None) == has_pace]
+        for states in (AT_WORK, ENDED):
+            slowdowns = [row.slowdown() for row in alike if row.state in states]
+            known = [slowdown for slowdown in slowdowns if slowdown is not None]
+            if known:
+                return sum(known) / len(known)
+        if has_pace:
+            return 1.0
+        speeds = [speed for row in self.rows if (speed := row.env_steps_per_second)]
+        return len(speeds) / sum(speeds) if speeds else None
+
+
+def board_of(plan: Plan, runs: Sequence[Run], side_by_side: int) -> Board:
+    """Return the board of a plan before its launch.
+
+    Args:
+        plan: what is run.
+        runs: what `plan.runs()` returned.
+        side_by_side: runs that train at the same time.
+    """
+    paces = {task: plan.pace(task) for task in plan.tasks}
+    rows = [start_progress(run, paces[run.task], plan.config.log_interval) for run in runs]
+    return Board(side_by_side, rows)
+
+
+def start_progress(run: Run, pace: Pace | None = None, log_interval: int | None = None) -> Progress:
+    """Return the progress of a run before the launch: what it goes on from, or how it has ended.
 
     Args:
         run: the run.
-        expected_seconds: how long it should take from beginning to end; None: unknown.
+        pace: how it should go on; None: unknown.
+        log_interval: environment steps between two of its rows; None: unknown.
     """
     state = run.status if run.has_ended else "waiting"
-    speed = expected_seconds and run.env_steps / expected_seconds
     steps = run.env_steps if state == "finished" else 0
-    return Progress(run, state, steps, expected_speed=speed)
+    row = Progress(run, state, steps, pace=pace, log_interval=log_interval)
+    if not run.has_ended and (run.directory / CHECKPOINT).exists():
+        read_progress(row)
+    return row
 
 
 def read_progress(row: Progress) -> None:
@@ -101,9 +281,8 @@ def read_progress(row: Progress) -> None:
     episode = last_row(row.run.directory / "episodes.csv")
     with contextlib.suppress(KeyError, ValueError, OverflowError):  # damaged files tell nothing
         if timing:
-            row.env_steps = int(float(timing["env_steps"]))
-            if float(timing["num_updates"]) > 0:
-                row.env_steps_per_second = float(timing["env_steps_per_second"])
+            mark = Mark(float(timing["wall_seconds"]), int(float(timing["env_steps"])))
+            row.hear(mark, learns=float(timing["num_updates"]) > 0)
         if evaluation:
             row.last_return = float(evaluation["mean_return"])
         elif episode:

@@ -1,19 +1,29 @@
 """The view of running runs: a live table, or plain lines without a terminal."""
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from reproduce.run.progress import Board, Progress
+from reproduce.run.progress import Board, Estimate, Progress
 from suite.command_line import printable
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
-MAX_ROWS = 30
-"""Rows of the live table; in a larger plan, waiting and finished runs are only counted."""
+COLUMNS = ("task", "seed", "state", "env steps", "return", "steps/s", "time left")
+LEAST = ("steps/s", "return", "state")
+"""Columns that a narrow terminal does without, in the order in which they go."""
+USUAL_WIDTHS = {"state": 8, "return": 8, "steps/s": 7, "time left": 10}
+"""Characters that what changes may take before a column moves, or goes."""
+GAP = 2
+"""Blanks between two columns."""
+SHOWN_FIRST = ("running", "elsewhere", "failed", "diverged", "waiting", "finished")
+"""States in the order in which a low terminal shows them; all are counted below the table."""
 
 
 def duration(seconds: float | None) -> str:
@@ -65,7 +75,7 @@ class View:
                 self._reported.add(name)
                 say(self._console, _event(row), STYLES[row.state])
         if self._live:
-            self._live.update(_table(board), refresh=True)
+            self._live.update(_screen(board, self._console), refresh=True)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
             say(self._console, _line(board))
@@ -85,9 +95,8 @@ def _event(row: Progress) -> str:
 
 def _line(board: Board) -> str:
     running = [
-        f"{row.run.task}/{row.run.seed} {row.env_steps:,} of {row.run.env_steps:,} steps, "
-        f"return {_number(row.last_return)}"
-        for row in board.rows
+        f"{row.run.task}/{row.run.seed} {_steps(row, now)} steps, return {_number(row.last_return)}"
+        for row, now in zip(board.rows, board.estimates(), strict=True)
         if row.state == "running"
     ]
     return "; ".join([_totals(board), *running])
@@ -100,30 +109,86 @@ def _totals(board: Board) -> str:
         if board.count(state)
     )
     spent = time.monotonic() - board.started
-    return f"{counts}; {duration(spent)} so far, time left: {duration(board.seconds_left)}"
+    return f"{counts}; {duration(spent)} so far, time left: {_left(board.seconds_left)}"
 
 
-def _table(board: Board) -> Table:
-    table = Table(caption=_totals(board), caption_justify="left", expand=False)
-    for name in ("task", "seed", "state", "env steps", "last return", "steps/s", "time left"):
-        table.add_column(name, justify="left" if name in ("task", "state") else "right")
-    rows = board.rows
-    if len(rows) > MAX_ROWS:
-        rows = [row for row in rows if row.state not in ("finished", "waiting")][:MAX_ROWS]
-    for row in rows:
-        speed = row.env_steps_per_second
-        table.add_row(
-            row.run.task,
-            str(row.run.seed),
-            row.state,
-            f"{row.env_steps:,} / {row.run.env_steps:,}",
-            _number(row.last_return),
-            f"{speed:,.0f}" if speed and row.state == "running" else "",
-            duration(row.seconds_left) if row.state == "running" else "",
-            style=STYLES.get(row.state, ""),
-        )
+def _screen(board: Board, console: Console) -> Group:
+    """Return the table of runs with the totals below it, as large as the terminal at most."""
+    width, height = console.size
+    totals, rows = _totals(board), list(zip(board.rows, board.estimates(), strict=True))
+    text = Text(totals)
+    num_lines = len(text.wrap(console, width))
+    room = max(height - num_lines - 3, 1)  # header, its line, the cursor's
+    if len(rows) > room:
+        text = Text(f"{totals} ({room} of {len(rows)} shown)")
+        room = max(height - len(text.wrap(console, width)) - 3, 1)
+        first = sorted(rows, key=lambda pair: SHOWN_FIRST.index(pair[0].state))[:room]
+        rows = [pair for pair in rows if any(pair is other for other in first)]
+    return Group(_table(rows, width), text)
+
+
+def _table(rows: Sequence[tuple[Progress, Estimate]], width: int) -> Table:
+    """Return a line for each run: names are whole, columns go where the width is too small."""
+    lines = [dict(zip(COLUMNS, _cells(row, now), strict=True)) for row, now in rows]
+    names = list(COLUMNS)
+    widths = {
+        name: max([len(name), USUAL_WIDTHS.get(name, 0), *(len(line[name]) for line in lines)])
+        for name in names
+    }
+    longest = (len(f"~{row.run.env_steps:,} of {_short(row.run.env_steps)}") for row, _ in rows)
+    widths["env steps"] = max(longest, default=0)
+    for name in LEAST:
+        if sum(widths[other] for other in names) + GAP * (len(names) - 1) > width:
+            names.remove(name)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    for name in names:
+        justify = "left" if name in ("task", "state") else "right"
+        folds = name == "task"
+        least = None if folds else widths[name]
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=not folds, min_width=least)
+    for (row, _), line in zip(rows, lines, strict=True):
+        table.add_row(*(line[name] for name in names), style=STYLES.get(row.state, ""))
     return table
 
 
+def _cells(row: Progress, now: Estimate) -> tuple[str, ...]:
+    """Return what the table says of a run, column by column."""
+    at_work, left, state = row.state == "running", "", row.state
+    if at_work:
+        state = "running" if row.marks or now.env_steps else "starting"
+        left = f"{row.seconds:.0f} s spent"
+        left = left if now.seconds_left is None else _left(now.seconds_left)
+    return (
+        *(printable(row.run.task), str(row.run.seed), state, _steps(row, now)),
+        *(_number(row.last_return), _speed(row), left),
+    )
+
+
+def _speed(row: Progress) -> str:
+    speed = row.env_steps_per_second if row.state == "running" else None
+    return "" if speed is None else f"{speed:,.{int(speed < 10)}f}"
+
+
+def _steps(row: Progress, now: Estimate) -> str:
+    """Return a run's steps, marked with a tilde if they are estimated, and its length."""
+    return f"{'' if now.is_known else '~'}{now.env_steps:,} of {_short(row.run.env_steps)}"
+
+
+def _short(number: int) -> str:
+    """Return a number of steps without its zeros: 30k, 1M, 2,500."""
+    for unit, letter in ((1_000_000, "M"), (1_000, "k")):
+        if number >= 10_000 and number % unit == 0:
+            return f"{number // unit:,}{letter}"
+    return f"{number:,}"
+
+
+def _left(seconds: float | None) -> str:
+    """Return a time left in words: seconds only in the last ten minutes."""
+    words = duration(seconds)
+    return words if seconds is None or seconds < 600 else words.partition(" min")[0] + " min"
+
+
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 1_000 <= abs(value) < 1_000_000 else f"{value:.4g}"

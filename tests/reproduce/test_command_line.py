@@ -1,13 +1,16 @@
 """The command line as its users meet it: right, wrong, interrupted and hostile."""
 
 import errno
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -67,7 +70,7 @@ NO_TORCH = [
     ("sac classic --sed 3", "unknown option --sed; did you mean --seeds?"),
     ("sac classic --$(x)", "unknown option --$(x); choose from --accept-older-code, --budget"),
     ("sac classic --env-steps", "argument --env-steps: expected one argument"),
-    ("sac classic --env-steps 1e6", "argument --env-steps: invalid int value: '1e6'"),
+    ("sac classic --env-steps 1.5", "argument --env-steps: needs a whole number such as"),
     ("sac classic --env-steps 0", "--env-steps must be at least 1, not 0"),
     ("sac classic --env-steps -5", "--env-steps must be at least 1, not -5"),
     ("sac classic --num-seeds 0", "--num-seeds must be at least 1, not 0"),
@@ -75,7 +78,7 @@ NO_TORCH = [
     ("sac classic --workers 0", "--workers must be at least 1, not 0"),
     ("sac classic --workers -1", "--workers must be at least 1, not -1"),
     ("sac classic --seeds", "argument --seeds: expected at least one argument"),
-    ("sac classic --seeds one", "argument --seeds: invalid int value: 'one'"),
+    ("sac classic --seeds one", "argument --seeds: needs whole numbers such as 1 2 3"),
     ("sac classic --seeds -1", "--seeds: -1 is outside 0..2147483647"),
     ("sac classic --seeds 2147483648", "--seeds: 2147483648 is outside 0..2147483647"),
     ("sac classic --seeds 1 2 1", "--seeds: a seed is named twice"),
@@ -113,7 +116,19 @@ NO_TORCH = [
 """Lines whose mistake is seen without torch, and what the answer begins with or contains."""
 
 WITH_TORCH = [
-    ("sac atari", "this agent has no suite 'atari'; choose from classic"),
+    (
+        "sac atari",
+        "sac has no suite 'atari': it learns continuous actions, those are discrete; choose from",
+    ),
+    ("sac_hybrid classic", "it learns hybrid actions, those are continuous and discrete"),
+    ("acer box2d", "no source has settings for it, see results/references/*/acer.toml"),
+    ("sac mujoco --tasks Hopper", "no task 'Hopper' in mujoco; did you mean Hopper-v4?"),
+    ("sac mujoco-9 --tasks Reacher", "no task 'Reacher' in mujoco-9; did you mean Reacher-v4?"),
+    ("a2c atari --tasks xyz", "VideoPinball-v5, WizardOfWor-v5, YarsRevenge-v5, Zaxxon-v5"),
+    ("sac mujoco --video", "unknown option --video; choose from --accept-older-code, --budget"),
+    ("sac classic --seeds 3-1", "argument --seeds: needs whole numbers such as 1 2 3"),
+    ("sac classic --seeds 0-99999999", "argument --seeds: '0-99999999' are more than 10,000"),
+    ("sac classic --workers 500", "--workers: 500 processes side by side slow each other down on"),
     ("sac classic --like papr", "unknown source 'papr' for classic; choose from tuned"),
     ("sac classic --like ../../x", "unknown source '../../x' for classic; choose from tuned"),
     ("sac classic --like $(x)", "unknown source '$(x)' for classic; choose from tuned"),
@@ -593,3 +608,57 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     status, out, err = say([*longer, "--env-steps", "600"])
     assert (status, out) == (2, "")
     assert "ended at 500 steps and cannot go on to 600: its checkpoint is gone" in err
+
+
+def test_a_plan_names_the_tasks_that_it_leaves_out_and_why(desk: Path, say: Say) -> None:
+    """Those that the agent cannot do, and those that the budget leaves to --tasks."""
+    sac = ["sac", "classic", "--dry-run", "--device", "cpu"]
+    _, out, _ = say([*sac, "--env-steps", "3e3", "--seeds", "1-2,5"])
+    assert "3,000 │ 1 2 5" in " ".join(out.split())
+    cannot = "Skipped, for sac cannot do them (they have discrete actions): CartPole-v1 Acrobot-v1"
+    assert f"{cannot} MountainCar-v0" in out
+    _, out, _ = say([*sac, "--tasks", TASK])
+    assert "Skipped" not in out
+    _, out, _ = say(["impala", "atari", "--budget", "smoke", "--dry-run", "--device", "cpu"])
+    assert "Not in --budget smoke, but with --tasks: Alien-v5 Amidar-v5 " in out
+
+
+def test_a_report_on_a_fresh_clone_is_of_what_is_published(
+    published: Path, record_run: Any, tree: Any, desk: Path, say: Say
+) -> None:
+    """Its files go to the runs folder; what is published stays as it is."""
+    options: dict[str, Any] = {"tasks": [TASK], "seeds": [1, 2], "device": "cpu"}
+    plan = make_plan("sac", "classic", env_steps=1000, runs_dir=published, **options)
+    for seed in (1, 2):
+        record_run(plan, TASK, seed, {1000: float(seed)}, device="cpu")
+    plan.save()
+    before = tree(published)
+    status, out, err = say(["report", "sac", "classic"])
+    assert (status, err) == (0, "")
+    assert "Nothing was run in runs yet; this is results/published/sac-classic/tuned:" in out
+    assert "2 planned = 2 finished" in out
+    assert tree(published) == before
+    assert (desk / "runs" / "sac-classic" / "tuned" / "index.html").exists()
+    assert say(["report", "sac", "classic"])[1] == out  # and the next one is of it, too
+
+
+def test_the_console_command_names_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Usage lines follow how it was started; the entry in pyproject.toml is this function."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["encore"]
+    module, _, name = entry.partition(":")
+    started = getattr(importlib.import_module(module), name)
+    for program, called in (
+        ("/usr/bin/encore", "encore"),
+        ("x/__main__.py", "python -m reproduce"),
+    ):
+        monkeypatch.setattr(sys, "argv", [program, "--help"])
+        with pytest.raises(SystemExit) as stop:
+            started()
+        assert stop.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: {called} [-h]")
+        monkeypatch.setattr(sys, "argv", [program])
+        with pytest.raises(SystemExit):
+            started()
+        assert f"for example: {called} sac mujoco" in capsys.readouterr().err

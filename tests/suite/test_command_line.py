@@ -1,5 +1,7 @@
 """Command lines: honest types, one-line errors that name the fix, the suite found by the task."""
 
+import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +10,15 @@ from typing import Literal
 
 import pytest
 
-from suite.command_line import Parser, RunOptions, override, read_command_line, run_main
+from suite.command_line import (
+    Parser,
+    RunOptions,
+    override,
+    read_command_line,
+    run_main,
+    whole,
+    whole_numbers,
+)
 from suite.settings import Preset, UsageError
 
 
@@ -354,3 +364,49 @@ def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
     error = capsys.readouterr().err
     assert error.startswith("Traceback")
     assert error.endswith("ValueError: a bug\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("30000", 30_000), ("30_000", 30_000), ("1e6", 1_000_000), ("2.5e5", 250_000)),
+        *(("30k", 30_000), ("1.5M", 1_500_000), ("-3", -3), ("0", 0)),
+        *(("1.5", None), ("k", None), ("1e-3", None), ("nan", None), ("", None), ("1e6x", None)),
+    ],
+)
+def test_steps_are_read_as_people_write_them(text: str, number: int | None) -> None:
+    """Whole numbers in full, in powers of ten, in thousands; nothing else."""
+    if number is not None:
+        assert whole(text) == number
+        return
+    with pytest.raises(argparse.ArgumentTypeError, match="needs a whole number such as 30000"):
+        whole(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        *(("3", [3]), ("1,2,3", [1, 2, 3]), ("1-3", [1, 2, 3]), ("1-2,7", [1, 2, 7])),
+        *(("-1", [-1]), ("3-1", None), ("1,,2", None), ("one", None), ("1-", None)),
+    ],
+)
+def test_seeds_are_read_as_people_write_them(text: str, numbers: list[int] | None) -> None:
+    """One by one, in a list, or as a range."""
+    if numbers is not None:
+        assert whole_numbers(text) == numbers
+        return
+    with pytest.raises(argparse.ArgumentTypeError, match="needs whole numbers such as"):
+        whole_numbers(text)
+
+
+def test_an_agents_own_command_reads_steps_and_seeds_alike() -> None:
+    """With and without an equals sign; other settings stay as they are."""
+    presets = importlib.import_module("agents.sac").PRESETS
+    words = ["--env-steps", "2e4", "--seeds", "1-2", "5", "--gamma", "0.5", "--batch-size=8"]
+    config, _ = read_command_line(presets, words, prog="x")
+    assert (config.env_steps, config.seeds) == (20_000, (1, 2, 5))
+    assert (config.gamma, config.batch_size) == (0.5, 8)
+    config, _ = read_command_line(presets, ["--env-steps=20k", "--seeds=1,4"], prog="x")
+    assert (config.env_steps, config.seeds) == (20_000, (1, 4))
+    with pytest.raises(UsageError, match="argument --env-steps: needs a whole number such as"):
+        read_command_line(presets, ["--env-steps", "many"], prog="x")

@@ -19,11 +19,10 @@ from reproduce.judge.outlook import chance_if_equal, outlooks
 from reproduce.judge.verdicts import judge_looks
 from reproduce.plan import grid as planning
 from reproduce.plan import request
-from reproduce.plan.grid import Plan, Run
+from reproduce.plan.grid import Plan
 from reproduce.plan.looks import one_look, several_looks
 from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
-from reproduce.run.progress import Board, Progress
 from suite.settings import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -246,20 +245,6 @@ def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: An
     assert text.endswith("1 finished runs go on where they ended.")
 
 
-def test_the_first_updates_correct_the_expected_time() -> None:
-    """A run that is half as fast as expected says so of those that wait, too."""
-    rows = [
-        Progress(Run("Hopper-v4", seed, 1000, Path("nowhere"), "planned"), "waiting")
-        for seed in (1, 2)
-    ]
-    assert Board(1, rows).seconds_left is None
-    for row in rows:
-        row.expected_speed = 20.0
-    assert Board(1, rows).seconds_left == pytest.approx(100.0)
-    rows[0].state, rows[0].env_steps, rows[0].env_steps_per_second = "running", 250, 10.0
-    assert Board(1, rows).seconds_left == pytest.approx(75.0 + 100.0)
-
-
 def test_the_measured_speeds_are_of_settings_that_exist() -> None:
     """Every row names an agent, one of its sources and a task; it has a processor and a note."""
     for row in read_speeds():
@@ -286,10 +271,41 @@ def test_a_run_that_is_too_short_for_any_score_is_refused(tmp_path: Path) -> Non
 
     with pytest.raises(UsageError) as error:
         plan(10_000)
-    assert "use --env-steps 15872 or more" in str(error.value)
+    assert "use --env-steps 17920 or more" in str(error.value)  # 124 steps, in whole unrolls
     assert "\n" not in str(error.value)
-    assert plan(15_872).env_steps == {"Breakout-v5": 15_872}
+    with pytest.raises(UsageError):
+        plan(17_919)  # a run is of whole unrolls
+    assert plan(17_920).env_steps == {"Breakout-v5": 17_920}
     assert plan(10_000, "num_envs=64").env_steps == {"Breakout-v5": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("task", "env_steps", "enough"),
+    [
+        ("MountainCar-v0", 2_000, 3_200),  # 16 environments, whose episodes all take 200 steps
+        ("MountainCar-v0", 3_200, None),
+        ("MountainCar-v0", 4_000, 6_400),
+        ("MountainCar-v0", 40_000, None),
+        ("Acrobot-v1", 10_000, 14_000),  # nearly all take 500
+        ("Acrobot-v1", 60_000, None),
+        ("CartPole-v1", 400, None),
+    ],
+)
+def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
+    task: str, env_steps: int, enough: int | None, tmp_path: Path
+) -> None:
+    """All environments start together, so episodes that last alike end together, between gaps."""
+
+    def plan(count: int) -> Plan:
+        options: dict[str, Any] = {"tasks": [task], "device": "cpu", "runs_dir": tmp_path}
+        return make_plan("a2c", "classic", env_steps=count, **options)
+
+    if enough is None:
+        plan(env_steps)
+        return
+    with pytest.raises(UsageError, match=f"give no score: .* use --env-steps {enough} or more"):
+        plan(env_steps)
+    plan(enough)
 
 
 def test_seeds_that_do_not_fit_on_a_gpu_are_refused(

@@ -312,7 +312,7 @@ def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:
         ("mujoco-9", {"source": "jaxrl", "budget": "smoke", "tasks": ["Hopper-v5", "Ant-v4"]}),
         ("classic", {"env_steps": 50_000, "num_seeds": 2, "tasks": [PENDULUM]}),
         ("classic", {"env_steps": 77, "seeds": [5, 0], "published": False}),
-        ("classic", {"workers": 7, "settings": ["gamma=0.9", "hidden_sizes=16,8"]}),
+        ("classic", {"workers": 1, "settings": ["gamma=0.9", "hidden_sizes=16,8"]}),
         ("classic", {"settings": ["learn_alpha=false", "max_log_alpha=-1"]}),
         ("classic", {"runs_dir": "my runs; $(x) `y` 'z' \"w\" *"}),
         ("classic", {"runs_dir": ".", "workers": 1}),

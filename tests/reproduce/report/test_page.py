@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 
+from reproduce.gather import references
 from reproduce.report import charts
 from reproduce.report import page as report
 from reproduce.report.page import ASSETS, COLUMNS
@@ -96,9 +96,9 @@ def write(directory: Path, facts: dict[str, object] | None = None, **tables: lis
     return directory
 
 
-def printed(table: Table) -> str:
+def printed(table: Group, width: int = 200) -> str:
     """A table as a wide terminal without colours shows it."""
-    console = Console(width=200, file=StringIO(), color_system=None)
+    console = Console(width=width, file=StringIO(), color_system=None)
     console.print(table)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
@@ -343,14 +343,52 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
     ]
     lines = printed(report.verdict_lines(write(tmp_path, verdicts=rows))).splitlines()
     row = next(line for line in lines if line.strip().startswith("Fine"))
-    for cell in ("9,876 ± 512 (5)", "10,000 ± 400 (10, published)", "-124 [-600, 350], 1,000"):
+    for cell in ("9,876 ± 512", "10,000 ± 400", "-124", "reproduced"):
         assert cell in row
+    assert lines[lines.index(row) + 1].split() == [
+        *("5", "seeds", "10", "runs", "[-600,", "350]", "1,000"),
+    ]
+    assert lines[-1] == "Reference: published."
     closing = [line for line in lines if re.match(r"\w+ [a-z ]+\. ", line)]
     assert [line.split()[0] for line in closing] == ["Short", "Open", "Noted", "New"]
     assert "short by 2,500, where 1,000 is allowed" in closing[0]
     assert "14 seeds would settle it" in closing[1]
     assert "no number of seeds would settle it" in closing[2]
     assert "Not judged: nothing comparable is published. A published score at" in closing[3]
+
+
+def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
+    """Names are whole, no sentence is said twice, and none has a dash for a missing number."""
+    names = ("MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
+    note = "the reference has a single run"
+    rows = [
+        verdict(names[0], "shown only", note=note, ratio=0.97, ci_low=None, ci_high=None),
+        verdict(names[1], "shown only", note=note, ratio=0.72, ci_low=None, ci_high=None),
+        verdict(names[2], "shown only", note=note, ratio=None),
+        verdict(names[3], "no reference", rule=None, env_steps=None),
+    ]
+    left_out = "; ".join(f"{name}: {note}" for name in names)
+    whole = suite("not judged", difference=None, num_tasks=0, left_out=left_out)
+    frame = pd.DataFrame(rows).drop(columns="note").assign(note=[row["note"] for row in rows])
+    text = printed(report.verdict_lines(frame, pd.DataFrame([whole]), "a2c, gamma = 0.9"), 80)
+    lines = text.splitlines()
+    assert lines[0] == "a2c, gamma = 0.9"
+    assert all(any(line.startswith(f" {name} ") for line in lines) for name in names)
+    end = next(i for i, line in enumerate(lines) if line.startswith("suite not judged"))
+    said = " ".join(line.strip() for line in lines[end:])
+    assert said.count(note) == 2  # of the suite, and of its tasks
+    assert said.count("Shown, not judged") == said.count("With a random policy at 0") == 1
+    assert f"ours is at 0.97 on {names[0]}, 0.72 on {names[1]}." in said
+    assert report.MISSING not in said
+
+
+def test_a_source_is_called_what_people_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one function; a source without a name is called what its folder is."""
+    monkeypatch.setattr(references, "_known", lambda: {"published": {"name": "The Zoo"}})
+    assert "Reference: The Zoo." in printed(
+        report.verdict_lines(pd.DataFrame([verdict("A", "reproduced")]))
+    )
+    assert references.name_of("another") == "another"
 
 
 def suite(name: str, **fields: object) -> dict[str, object]:
@@ -369,7 +407,8 @@ def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
         next(i for i, line in enumerate(lines) if word in line) for word in ("suite of 2", "A ")
     ]
     assert places == sorted(places)
-    assert "-0.020 [-0.060, 0.020], 0.1" in lines[places[0]]
+    assert "-0.020  reproduced" in lines[places[0]]
+    assert lines[places[0] + 1].split() == ["[-0.060,", "0.020]", "0.1"]
     assert any(line.startswith("suite reproduced. Mean over 2 tasks") for line in lines)
     page = Page(report.write_page(tmp_path)).text
     assert "the suite reproduced, 1 of 2 tasks reproduced, 1 inconclusive" in page

@@ -1,22 +1,27 @@
 """What is shown while runs run: every failure, once, on any console."""
 
 import io
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from reproduce.plan.grid import Run
-from reproduce.run import view as viewing
-from reproduce.run.progress import Board, Progress
+from reproduce.run.progress import Board, Mark, Progress
 from reproduce.run.view import View, duration
 
 
-def progress(seed: int, state: str, **fields: object) -> Progress:
-    """A run of 1,000 steps of a task."""
+def progress(seed: int, state: str, **fields: Any) -> Progress:
+    """A run of 1,000 steps of a task; `speed`: its steps per second so far."""
     status = "finished" if fields.pop("already", False) else "planned"
-    row = Progress(Run("Hopper-v4", seed, 1000, Path("nowhere"), status), state)
+    run = Run(str(fields.pop("task", "Hopper-v4")), seed, 1000, Path("nowhere"), status)
+    steps, speed = fields.get("env_steps"), fields.pop("speed", None)
+    row = Progress(run, state, log_interval=10)
+    if isinstance(steps, int) and isinstance(speed, float):
+        row.marks = [Mark(0.0, 0), Mark(steps / speed, steps)]
     for name, value in fields.items():
         setattr(row, name, value)
     return row
@@ -48,7 +53,7 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
     """A log file gets one line per half minute with totals and every running run, and no codes."""
     console, _ = consoles()
     rows = [
-        progress(1, "running", env_steps=250, env_steps_per_second=10.0, last_return=12345.6),
+        progress(1, "running", env_steps=250, speed=10.0, last_return=12345.6),
         progress(2, "waiting"),
         progress(3, "finished", already=True),
     ]
@@ -58,10 +63,9 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
             clock[0] = board.started + second
             view(board)
     first, *others = text(console).splitlines()
-    assert first == (
-        "1 finished, 1 running, 1 waiting; 0 s so far, time left: 2 min 55 s; "
-        "Hopper-v4/1 250 of 1,000 steps, return 1.235e+04"
-    )
+    totals = "1 finished, 1 running, 1 waiting; 0 s so far, time left: 2 min 55 s"
+    assert first == f"{totals}; Hopper-v4/1 250 of 1,000 steps, return 12,346"
+    assert "Hopper-v4/1 ~259 of 1,000 steps, return 12,346" in others[0]
     assert [line.split("; ")[1].split(",")[0] for line in others] == [
         "30 s so far",
         "1 min 00 s so far",
@@ -132,40 +136,79 @@ def test_a_long_or_hostile_error_stays_one_literal_line(clock: list[float]) -> N
     assert f"Hopper-v4 seed 1 failed: {error}" in text(console).splitlines()
 
 
-def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
-    """State, steps, return, speed and time left of each run, and the totals under them."""
-    _, console = consoles(width=140)
-    rows = [
-        progress(1, "running", env_steps=250, env_steps_per_second=10.0, last_return=99.5),
-        progress(2, "running"),
-        progress(3, "waiting"),
-        progress(4, "failed", env_steps=77, error="exit 1"),
-    ]
+def screen(board: Board, width: int, height: int) -> list[str]:
+    """The last lines of a terminal of a size after the board was shown once."""
+    console = Console(
+        file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None
+    )
     with View(console) as view:
-        view(Board(2, rows, clock[0]))
-    lines = [" ".join(line.split()) for line in text(console).splitlines()]
-
-    def cells(seed: int) -> list[str]:
-        (line,) = {line for line in lines if f"Hopper-v4 │ {seed} │" in line}
-        return [cell.strip() for cell in line.strip().strip("│").split("│")]
-
-    assert cells(1)[2:] == ["running", "250 / 1,000", "99.5", "10", "1 min 15 s"]
-    assert cells(2)[2:] == ["running", "0 / 1,000", "-", "", "measuring"]
-    assert cells(3)[2:6] == ["waiting", "0 / 1,000", "-", ""]
-    assert cells(4)[2:6] == ["failed", "77 / 1,000", "-", ""]
-    assert any("2 running, 1 waiting, 1 failed; 0 s so far, time left:" in line for line in lines)
+        view(board)
+        lines = re.sub(r"\x1b\[\?25[lh]", "", text(console)).splitlines()
+    start = max(i for i, line in enumerate(lines) if "task" in line)
+    return [line.rstrip() for line in lines[start:]]
 
 
-def test_a_large_table_keeps_what_needs_attention(clock: list[float]) -> None:
-    """Beyond what fits a screen, waiting and finished runs are only counted."""
-    states = ["finished"] * 30 + ["running", "failed", "diverged"] + ["waiting"] * 10
-    table = viewing._table(Board(1, [progress(i, state) for i, state in enumerate(states)]))
-    shown = Console(file=io.StringIO(), width=140, color_system=None)
-    shown.print(table)
-    assert table.row_count == 3
-    for state in ("running", "failed", "diverged"):
-        assert f" {state} " in text(shown)
-    assert "30 finished, 1 running, 10 waiting, 1 diverged, 1 failed" in text(shown)
+def cells(line: str) -> list[str]:
+    """The cells of a line of the table."""
+    return re.split(r"\s{2,}", line.strip())
+
+
+def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
+    """State, steps, return, speed and time left of each run, and the totals under them.
+
+    A run that has written nothing yet says since when it starts; a finished one its whole length.
+    """
+    rows = [
+        progress(1, "running", env_steps=250, speed=10.0, last_return=99.5),
+        progress(2, "waiting"),
+        progress(3, "failed", env_steps=77, error="exit 1"),
+        progress(4, "finished", env_steps=992),
+    ]
+    clock[0] += 0.5
+    lines = screen(Board(2, rows, clock[0]), width=80, height=18)
+    assert [cells(line) for line in lines[2:6]] == [
+        ["Hopper-v4", "1", "running", "~255 of 1,000", "99.5", "10", "1 min 14 s"],
+        ["Hopper-v4", "2", "waiting", "0 of 1,000", "-"],
+        ["Hopper-v4", "3", "failed", "77 of 1,000", "-"],
+        ["Hopper-v4", "4", "finished", "1,000 of 1,000", "-"],
+    ]
+    assert lines[6].startswith("1 finished, 1 running, 1 waiting, 1 failed; 0 s so far, time left:")
+    (row,) = rows = [progress(1, "waiting")]
+    row.turn("running")
+    clock[0] += 12.0
+    line = screen(Board(2, rows), width=80, height=18)[2]
+    assert cells(line) == ["Hopper-v4", "1", "starting", "0 of 1,000", "-", "12 s spent"]
+
+
+def test_names_are_whole_on_a_terminal_of_80_columns(clock: list[float]) -> None:
+    """Two tasks whose names begin alike are told apart; what else is shown gives way."""
+    names = ("MountainCar-v0", "MountainCarContinuous-v0", "InvertedDoublePendulum-v4")
+    rows = [
+        progress(i, "running", task=name, env_steps=999, speed=0.5, last_return=-12345.6)
+        for i, name in enumerate(names)
+    ]
+    for width in (80, 60):
+        lines = screen(Board(2, rows), width, height=18)
+        assert [cells(line)[0] for line in lines[2:5]] == list(names)
+        assert all(len(line) <= width for line in lines)
+        assert cells(lines[2])[-1] == "2 s"
+    lines = screen(Board(2, rows), width=44, height=18)
+    assert "".join(line.split()[0] for line in lines[4:7]) == names[1]
+
+
+def test_totals_stay_in_sight_of_sixty_runs_in_eighteen_rows(clock: list[float]) -> None:
+    """Runs at work and failures are shown first, in the plan's order; all are counted."""
+    states = ["finished"] * 20 + ["running"] * 4 + ["failed", "diverged"] + ["waiting"] * 34
+    rows = [progress(i, state) for i, state in enumerate(states)]
+    lines = screen(Board(4, rows), width=80, height=18)
+    assert len(lines) <= 17
+    shown = [cells(line)[2] for line in lines[2:-2]]
+    assert shown[:6] == ["starting"] * 4 + ["failed", "diverged"]
+    assert set(shown[6:]) == {"waiting"}
+    assert " ".join(lines[-2:]) == (
+        "20 finished, 4 running, 34 waiting, 1 diverged, 1 failed; 0 s so far, time left: "
+        f"measuring ({len(shown)} of 60 shown)"
+    )
 
 
 @pytest.mark.parametrize(
