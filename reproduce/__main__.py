@@ -6,7 +6,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +32,7 @@ VERBS = (
     "report",
     "verify",
     "evaluate",
+    "video",
     "compare",
     "throughput",
     "list",
@@ -45,6 +46,7 @@ other commands:
   report AGENT SUITE           gather, check and draw again what was run
   verify AGENT [RUN]           make a recorded run's beginning again, compare byte by byte
   evaluate RUN --episodes N    score the policy that a run saved
+  video AGENT SUITE            film an episode that a run was scored by (--task T --seed K)
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   throughput                   speeds as shares of the machine's, and the gate on them
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
@@ -67,6 +69,7 @@ def main(argv: Sequence[str]) -> int:
         "report": report_again,
         "verify": verify,
         "evaluate": evaluate,
+        "video": video,
         "compare": compare,
         "throughput": throughput,
         "list": list_all,
@@ -238,13 +241,19 @@ def evaluate(argv: Sequence[str]) -> int:
         help="take its mode (default: as the run was scored)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the environments")
+    parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
-    from reproduce.extras.evaluate import evaluate_run, film_run
+    from reproduce.extras.evaluate import evaluate_run, film_first
 
     sampled = options.sampled if options.sampled or options.deterministic else None
     result = evaluate_run(
-        options.run, episodes=options.episodes, sampled=sampled, seed=options.seed
+        options.run,
+        episodes=options.episodes,
+        sampled=sampled,
+        seed=options.seed,
+        best=options.best,
+        video=options.video,
     )
     interval = ""
     if result["ci_low"] is not None:
@@ -254,9 +263,48 @@ def evaluate(argv: Sequence[str]) -> int:
         f"{result['num_episodes']} episodes, {result['rule']} actions"
     )
     if options.video:
-        film_run(options.run, options.video, seed=options.seed)
-        print(f"filmed: {options.video}")
+        print(film_first(options.run, result, options.video, _follow).sentence())
     return 0
+
+
+def video(argv: Sequence[str]) -> int:
+    """Film an episode that a run of a grid was scored by."""
+    parser = _parser("video ", "film an episode that a run of a grid was scored by")
+    _add_grid(parser)
+    parser.add_argument("--task", required=True, metavar="TASK")
+    parser.add_argument("--seed", type=int, required=True, metavar="SEED")
+    parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
+    parser.add_argument(
+        "--video",
+        type=Path,
+        metavar="FILE",
+        help="default: films/<task>-seed-<k>.mp4 in the grid's folder, whose page then shows it",
+    )
+    options = parser.parse(argv)
+    from reproduce.extras.video import film_of_grid
+
+    film = film_of_grid(
+        options.agent,
+        options.suite,
+        options.task,
+        options.seed,
+        follow=_follow,
+        source=options.like,
+        runs_dir=options.runs_dir,
+        best=options.best,
+        video=options.video,
+    )
+    print(film.sentence())
+    return 0
+
+
+def _follow(frames: Iterable[Any], number: int) -> Iterable[Any]:
+    """Show how many of a film's frames are drawn."""
+    from rich.progress import track
+
+    console = _console()
+    silent = not console.is_terminal
+    return track(frames, "filming", number, console=console, transient=True, disable=silent)
 
 
 def compare(argv: Sequence[str]) -> int:

@@ -17,9 +17,12 @@ from suite.files import DAMAGED, open_regular, read_plain, write_atomically
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
 POLICY = ("policy.safetensors", "policy.json")
-FILES = (*TABLES, *POLICY, MANIFEST)
+BEST = "best"
+"""Folder, in a run's, of the policy of its best evaluation; `--keep-best` keeps it."""
+BEST_POLICY = tuple(f"{BEST}/{name}" for name in POLICY)
+FILES = (*TABLES, *POLICY, *BEST_POLICY, MANIFEST)
 """Files that a run writes beside `run.json`."""
-COVERED = (*TABLES, *POLICY, "run.json")
+COVERED = (*TABLES, *POLICY, *BEST_POLICY, "run.json")
 LARGEST_MANIFEST = 2**16
 """Bytes of a manifest that are read; more than a run has files for."""
 LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  policy\.(safetensors|json)\n")

@@ -22,6 +22,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from reproduce.report.films import contact_sheets
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
@@ -408,6 +409,7 @@ def write_page(directory: Path) -> Path:
         runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
         scores=_records(tables["scores"]),
         throughput=_records(tables["throughput"]),
+        films=contact_sheets(directory),
         summary=_records(tables["summary"]),
         figures={name: _embedded(directory, name) for name in ("curves", "scores", "throughput")},
         files=[
