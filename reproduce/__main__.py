@@ -119,6 +119,11 @@ def run(argv: Sequence[str]) -> int:
         help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
     )
     parser.add_argument(
+        "--keep-best",
+        action="store_true",
+        help="keep the policy of each run's best evaluation, too: `evaluate RUN --best`",
+    )
+    parser.add_argument(
         "--fresh",
         action="store_true",
         help="start anew, in a folder of its own inside the runs directory",
@@ -165,6 +170,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         accept_older_code=options.accept_older_code,
         checkpoint_minutes=options.checkpoint_minutes,
         drop_checkpoints=options.drop_checkpoints,
+        keep_best=options.keep_best,
         cluster=cluster,
     )
     plan = keep_looks(plan, until_decided=options.until_decided)

@@ -153,7 +153,7 @@ def film_run(run: Path, video: Path, follow: Follow, *, best: bool = False) -> F
     scores = _score(policy, record["seed"], episodes, sampled=sampled, env_steps=env_steps)
     words = f"the first of the {episodes} episodes scored after {env_steps:,} steps"
     if scores.first.episode_return != recorded:
-        words += f" (there {recorded:.6g}, on another processor or with other versions)"
+        words += f" (recorded as {recorded:.8g}: processor or versions differ)"
     return _film(scores.first, video, run, words, rule, follow)
 
 
