@@ -33,6 +33,7 @@ VERBS = (
     "verify",
     "evaluate",
     "video",
+    "export",
     "compare",
     "throughput",
     "list",
@@ -47,6 +48,7 @@ other commands:
   verify AGENT [RUN]           make a recorded run's beginning again, compare byte by byte
   evaluate RUN --episodes N    score the policy that a run saved
   video AGENT SUITE            film an episode that a run was scored by (--task T --seed K)
+  export RUN --onnx [FILE]     write the policy that a run saved for ONNX runtimes
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   throughput                   speeds as shares of the machine's, and the gate on them
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
@@ -70,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
         "verify": verify,
         "evaluate": evaluate,
         "video": video,
+        "export": export,
         "compare": compare,
         "throughput": throughput,
         "list": list_all,
@@ -301,6 +304,32 @@ def video(argv: Sequence[str]) -> int:
         video=options.video,
     )
     print(film.sentence())
+    return 0
+
+
+def export(argv: Sequence[str]) -> int:
+    """Write the policy that a run saved in another form."""
+    parser = _parser("export ", "write the policy that a run saved in another form")
+    parser.add_argument("run", type=Path, help="a run's folder: .../<task>/seed-<k>")
+    parser.add_argument(
+        "--onnx",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="the file to write (default: <task>.onnx)",
+    )
+    parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
+    options = parser.parse(argv)
+    if options.onnx is None:
+        raise UsageError("say in which form: --onnx [FILE]")
+    from reproduce.extras.export import export_onnx
+
+    file = None if options.onnx == Path() else options.onnx
+    file, lines = export_onnx(options.run, file, best=options.best)
+    print(f"written: {file}")
+    for line in lines:
+        print(f"  {line}")
     return 0
 
 
