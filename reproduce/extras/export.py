@@ -118,6 +118,8 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
         raise UsageError(f"{run} kept no best policy: train with --keep-best")
     if file is not None and file.suffix != ".onnx":
         raise UsageError(f"--onnx: {file} must end in .onnx")
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"--onnx: cannot write {file}: {file.parent} is no folder")
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401

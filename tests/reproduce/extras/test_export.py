@@ -140,6 +140,7 @@ def test_what_has_no_onnx_form_says_so_in_a_line(
     shutil.copytree(run, tmp_path / "copy")
     for words, hint in (
         (["--onnx", str(tmp_path / "a.pb")], r"a\.pb must end in \.onnx"),
+        (["--onnx", str(tmp_path / "x" / "a.onnx")], "x is no folder"),
         (["--onnx", "--best"], "kept no best policy"),
         ([], r"say in which form: --onnx \[FILE\]"),
     ):
