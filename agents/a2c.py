@@ -47,7 +47,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
 from suite.journal import Journal
-from suite.moments import DeviceMoments, RewardScale, RunningMoments
+from suite.moments import DeviceMoments, RewardScale, RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel, normal
 from suite.optimisers import FlatWeights, RMSprop
@@ -413,6 +413,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     weights = dict(weights)
     moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
+    FlatWeights(network)  # they lie as in training, for the same last bits
     network.load_state_dict(weights)
     return Policy(config.find_task(), spaces, policy_of(config, network, moments))
 
@@ -430,6 +431,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, env.spaces, device)
     network, obs_moments = learner.network, learner.obs_moments
     policy = of_one_seed(policy_of(config, network, obs_moments))
+    weights_of = partial(weights_with, network, obs_moments)
     unroll = Unroll(env.spaces, num_envs, length, device)
     action_stream = stream(seed, "action noise")
     scale: RewardScale | None = None
@@ -452,7 +454,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     clock.start()
     while True:
         gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy)
+        session.evaluate_if_due(env_steps, gained, policy, weights_of)
         if session.log_is_due(env_steps, gained):
             columns = describe(means.read(), config.learning_rate_at(first_step))
             norm = learner.optimiser.weights.norm()
@@ -489,8 +491,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, first_step, num_updates, reward_sum)
-    statistics = obs_moments.weights() if obs_moments is not None else {}
-    session.save_policies(lambda _: network.state_dict() | statistics, ACTING)
+    session.save_policies(weights_of, ACTING)
     return learner
 
 

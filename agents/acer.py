@@ -55,7 +55,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
 from suite.journal import Journal
-from suite.moments import RunningMoments
+from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel
 from suite.optimisers import FlatWeights, RMSprop
@@ -485,6 +485,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     weights = dict(weights)
     moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
+    FlatWeights(network)  # they lie as in training, for the same last bits
     network.load_state_dict(weights)
     memory = Memory(network)
     return Policy(config.find_task(), spaces, policy_of(config, network, moments, memory), memory)
@@ -505,6 +506,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     memory = network.actor.begin(config.num_envs)  # [N, M]
     policy_memory = Memory(network)
     policy = of_one_seed(policy_of(config, network, obs_moments, policy_memory))
+    weights_of = partial(weights_with, network, obs_moments)
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream = stream(seed, "replay counts")
     noise_shape = (config.unroll_length, config.num_envs, network.num_actions)
@@ -521,7 +523,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     clock.start()
     while True:
         gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy, policy_memory)
+        session.evaluate_if_due(env_steps, gained, policy, weights_of, policy_memory)
         if session.log_is_due(env_steps, gained):
             rows = means.read().get("update")
             columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
@@ -560,8 +562,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, first_step, num_updates, reward_sum)
-    statistics = obs_moments.weights() if obs_moments is not None else {}
-    session.save_policies(lambda _: network.state_dict() | statistics, ACTING)
+    session.save_policies(weights_of, ACTING)
     return learner
 
 

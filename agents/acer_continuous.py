@@ -53,7 +53,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
 from suite.journal import Journal
-from suite.moments import RunningMoments
+from suite.moments import RunningMoments, weights_with
 from suite.networks import Trunk, prepare
 from suite.noise import normal
 from suite.optimisers import FlatWeights, RMSprop
@@ -568,6 +568,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     weights = dict(weights)
     moments = RunningMoments.from_weights(weights)
     policy = GaussianPolicy(config, spaces, np.random.default_rng(0))  # every weight is replaced
+    FlatWeights(policy)  # they lie as in training, for the same last bits
     policy.load_state_dict(weights)
     return Policy(config.find_task(), spaces, policy_of(config, policy, moments))
 
@@ -585,6 +586,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     network, obs_moments = learner.network.policy, learner.obs_moments
     replay = UnrollReplay(env.spaces, config, 2 * env.spaces.num_outputs, device, obs_moments)
     policy = of_one_seed(policy_of(config, network, obs_moments))
+    weights_of = partial(weights_with, network, obs_moments)
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream, sample_stream = stream(seed, "replay counts"), stream(seed, "policy samples")
     noise_shape = (config.unroll_length, config.num_envs, env.spaces.num_outputs)
@@ -605,7 +607,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     clock.start()
     while True:
         gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy)
+        session.evaluate_if_due(env_steps, gained, policy, weights_of)
         if session.log_is_due(env_steps, gained):
             rows = means.read().get("update")
             columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
@@ -645,8 +647,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, first_step, num_updates, reward_sum)
-    statistics = obs_moments.weights() if obs_moments is not None else {}
-    session.save_policies(lambda _: network.state_dict() | statistics, ACTING)
+    session.save_policies(weights_of, ACTING)
     return learner
 
 

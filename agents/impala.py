@@ -59,7 +59,7 @@ from suite.checkpoint import Decide, Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
 from suite.journal import Journal
-from suite.moments import RunningMoments
+from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel, normal
 from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
@@ -675,6 +675,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     weights = dict(weights)
     moments = RunningMoments.from_weights(weights)
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
+    FlatWeights(network)  # they lie as in training, for the same last bits
     network.load_state_dict(weights)
     memory = Memory(network)
     return Policy(config.find_task(), spaces, policy_of(config, network, moments, memory), memory)
@@ -718,7 +719,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         while True:
             gained = env_steps - first_step
             policy = policy_of(config, learner.network, learner.obs_moments, memory)
-            session.evaluate_if_due(env_steps, gained, of_one_seed(policy), memory)
+            weights_of = partial(weights_with, learner.network, learner.obs_moments)
+            session.evaluate_if_due(env_steps, gained, of_one_seed(policy), weights_of, memory)
             if session.log_is_due(env_steps, gained):
                 columns = describe(updates, config.learning_rate_at(first_step), lag)
                 norm = learner.optimiser.weights.norm()
@@ -761,8 +763,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 renew(k)
             if collection is None and journal.is_due(at_end=last):
                 journal.save(k, env_steps, first_step, num_updates, reward_sum, lag)
-    statistics = learner.obs_moments.weights() if learner.obs_moments is not None else {}
-    session.save_policies(lambda _: learner.network.state_dict() | statistics, ACTING)
+    session.save_policies(weights_of, ACTING)
     return learner
 
 

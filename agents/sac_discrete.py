@@ -268,6 +268,11 @@ class Learner:
             return self.actor, torch.ones_like(self.log_alpha)
         return self.critics, self.log_alpha.detach().exp()
 
+    def weights_of(self, seed: int) -> dict[str, Tensor]:
+        """Return what a seed acts with, by name, for a file."""
+        networks, temperature = self.policy
+        return {**all_weights_of(networks, seed), "temperature": temperature[[seed]]}
+
 
 def draw_networks(
     config: Config, spaces: Spaces, generator: np.random.Generator, number: int
@@ -464,7 +469,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     env_steps, num_updates = journal.resume(0, 0)
     clock.start()
     while True:
-        session.evaluate_if_due(env_steps, num_envs, judge)
+        session.evaluate_if_due(env_steps, num_envs, judge, learner.weights_of)
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:
@@ -498,11 +503,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, num_updates)
-    networks, temperature = learner.policy
-    temperatures = temperature.split(1)
-    session.save_policies(
-        lambda s: {**all_weights_of(networks, s), "temperature": temperatures[s]}, ACTING
-    )
+    session.save_policies(learner.weights_of, ACTING)
     return learner
 
 

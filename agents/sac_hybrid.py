@@ -433,7 +433,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     env_steps, num_updates = journal.resume(0, 0)
     clock.start()
     while True:
-        session.evaluate_if_due(env_steps, num_envs, rule)
+        session.evaluate_if_due(env_steps, num_envs, rule, learner.weights_of)
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:

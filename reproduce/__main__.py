@@ -9,7 +9,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 import sys
 import webbrowser
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +50,8 @@ VERBS = (
     "report",
     "verify",
     "evaluate",
+    "video",
+    "export",
     "compare",
     "throughput",
     "list",
@@ -65,6 +67,8 @@ other commands:
   report AGENT SUITE           gather, check and draw again what was run, or is published
   verify AGENT [RUN]           make a recorded run's beginning again, compare byte by byte
   evaluate RUN --episodes N    score the policy that a run saved
+  video AGENT SUITE            film an episode that a run was scored by (--task T --seed K)
+  export RUN --onnx [FILE]     write the policy that a run saved for ONNX runtimes
   compare RUNS_A RUNS_B        before-and-after table of two folders of runs
   throughput                   speeds as shares of the machine's, and the gate on them
   list [--like SOURCE]         agents, suites, tasks, sources, published results; or one source
@@ -99,6 +103,8 @@ def main(argv: Sequence[str]) -> int:
         "report": report_again,
         "verify": verify,
         "evaluate": evaluate,
+        "video": video,
+        "export": export,
         "compare": compare,
         "throughput": throughput,
         "list": list_all,
@@ -149,6 +155,11 @@ def run(argv: Sequence[str]) -> int:
         "--drop-checkpoints",
         action="store_true",
         help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
+    )
+    parser.add_argument(
+        "--keep-best",
+        action="store_true",
+        help="keep the policy of each run's best evaluation, too: `evaluate RUN --best`",
     )
     parser.add_argument(
         "--fresh",
@@ -208,6 +219,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         accept_older_code=options.accept_older_code,
         checkpoint_minutes=options.checkpoint_minutes,
         drop_checkpoints=options.drop_checkpoints,
+        keep_best=options.keep_best,
         cluster=cluster,
     )
     plan = keep_looks(plan, until_decided=options.until_decided)
@@ -295,13 +307,19 @@ def evaluate(argv: Sequence[str]) -> int:
         help="take its mode (default: as the run was scored)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the environments")
+    parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
-    from reproduce.extras.evaluate import evaluate_run, film_run
+    from reproduce.extras.evaluate import evaluate_run, film_first
 
     sampled = options.sampled if options.sampled or options.deterministic else None
     result = evaluate_run(
-        options.run, episodes=options.episodes, sampled=sampled, seed=options.seed
+        options.run,
+        episodes=options.episodes,
+        sampled=sampled,
+        seed=options.seed,
+        best=options.best,
+        video=options.video,
     )
     interval = ""
     if result["ci_low"] is not None:
@@ -311,9 +329,74 @@ def evaluate(argv: Sequence[str]) -> int:
         f"{result['num_episodes']} episodes, {result['rule']} actions"
     )
     if options.video:
-        film_run(options.run, options.video, seed=options.seed)
-        print(f"filmed: {options.video}")
+        print(film_first(options.run, result, options.video, _follow).sentence())
     return 0
+
+
+def video(argv: Sequence[str]) -> int:
+    """Film an episode that a run of a grid was scored by."""
+    parser = _parser("video ", "film an episode that a run of a grid was scored by")
+    _add_grid(parser)
+    parser.add_argument("--task", required=True, metavar="TASK")
+    parser.add_argument("--seed", type=int, required=True, metavar="SEED")
+    parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
+    parser.add_argument(
+        "--video",
+        type=Path,
+        metavar="FILE",
+        help="default: films/<task>-seed-<k>.mp4 in the grid's folder, whose page then shows it",
+    )
+    options = parser.parse(argv)
+    from reproduce.extras.video import film_of_grid
+
+    film = film_of_grid(
+        options.agent,
+        options.suite,
+        options.task,
+        options.seed,
+        follow=_follow,
+        source=options.like,
+        runs_dir=options.runs_dir,
+        best=options.best,
+        video=options.video,
+    )
+    print(film.sentence())
+    return 0
+
+
+def export(argv: Sequence[str]) -> int:
+    """Write the policy that a run saved in another form."""
+    parser = _parser("export ", "write the policy that a run saved in another form")
+    parser.add_argument("run", type=Path, help="a run's folder: .../<task>/seed-<k>")
+    parser.add_argument(
+        "--onnx",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="the file to write (default: <task>.onnx)",
+    )
+    parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
+    options = parser.parse(argv)
+    if options.onnx is None:
+        raise UsageError("say in which form: --onnx [FILE]")
+    from reproduce.extras.export import export_onnx
+
+    file = None if options.onnx == Path() else options.onnx
+    file, lines = export_onnx(options.run, file, best=options.best)
+    print(f"written: {file}")
+    for line in lines:
+        print(f"  {line}")
+    return 0
+
+
+def _follow(frames: Iterable[Any], number: int) -> Iterable[Any]:
+    """Show how many of a film's frames are drawn."""
+    from rich.progress import track
+
+    console = _console()
+    silent = not console.is_terminal
+    return track(frames, "filming", number, console=console, transient=True, disable=silent)
 
 
 def compare(argv: Sequence[str]) -> int:

@@ -262,19 +262,21 @@ RUN_FLAGS = {
     "resumes from the last one (default: 5; 0: at every update)",
     "--drop-checkpoints": "remove the last checkpoint at the end; where it is kept, a larger "
     "--env-steps extends a finished run",
+    "--keep-best": "keep the policy of the best evaluation, too, in the folder `best` of the run",
 }
 """Flags of an agent's command beside its settings, with their help."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of an agent's command that are not settings: its preset, folder and checkpoints."""
+    """Options of an agent's command that are not settings: preset, folder, what is kept."""
 
     suite: str
     source: str
     out: Path
     checkpoint_minutes: float = 5.0
     drop_checkpoints: bool = False
+    keep_best: bool = False
 
 
 def read_command_line(
@@ -304,6 +306,7 @@ def read_command_line(
     parser.add_argument("--task-from", type=_from_elsewhere)
     parser.add_argument("--checkpoint-minutes", type=minutes, default=5.0)
     parser.add_argument("--drop-checkpoints", action="store_true")
+    parser.add_argument("--keep-best", action="store_true")
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     default_config = next(iter(presets.values())).config
@@ -323,7 +326,7 @@ def read_command_line(
         presets[suite, source].config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS
     )
     out = options.out or Path("runs") / "alone" / task.replace("/", "-")
-    kept = (options.checkpoint_minutes, options.drop_checkpoints)
+    kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best)
     return config, RunOptions(suite, source, out, *kept)
 
 

@@ -57,7 +57,8 @@ class Journal:
     """
 
     def __init__(self, recorder: Recorder, env: Any, state: Mapping[str, Any]) -> None:
-        self._recorder, self._env, self._state = recorder, env, dict(state)
+        best = {} if recorder.best is None else {"best": recorder.best}
+        self._recorder, self._env, self._state = recorder, env, {**state, **best}
         self._folder = recorder.checkpoint_directory
         self._path = self._folder / ACTIONS
         self._shape = (env.num_seeds, env.num_envs, *env.action_shape)

@@ -17,12 +17,15 @@ from suite.files import DAMAGED, open_regular, read_plain, write_atomically
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
 POLICY = ("policy.safetensors", "policy.json")
-FILES = (*TABLES, *POLICY, MANIFEST)
+BEST = "best"
+"""Folder, in a run's, of the policy of its best evaluation; `--keep-best` keeps it."""
+POLICIES = (*POLICY, *(f"{BEST}/{name}" for name in POLICY))
+FILES = (*TABLES, *POLICIES, MANIFEST)
 """Files that a run writes beside `run.json`."""
-COVERED = (*TABLES, *POLICY, "run.json")
+COVERED = (*TABLES, *POLICIES, "run.json")
 LARGEST_MANIFEST = 2**16
 """Bytes of a manifest that are read; more than a run has files for."""
-LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  policy\.(safetensors|json)\n")
+LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  (best/)?policy\.(safetensors|json)\n")
 """Line of a manifest for a file that its folder lacks on purpose."""
 
 
@@ -48,15 +51,15 @@ def damage(folder: Path) -> str:
 
 
 def leave_out_policy(folder: Path) -> None:
-    """Delete a run's policy; its sums stay in the manifest, where there is one, as comments."""
+    """Delete a run's policies; their sums stay in the manifest, where there is one, as comments."""
     path = folder / MANIFEST
     if path.exists():
         lines = _read(path).splitlines(keepends=True)
-        endings = tuple(f"  {name}\n".encode() for name in POLICY)
+        endings = tuple(f"  {name}\n".encode() for name in POLICIES)
         is_policy = [line.endswith(endings) and line[:1] != b"#" for line in lines]
         marked = [b"# left out: " * out + line for out, line in zip(is_policy, lines, strict=True)]
         write_atomically(path, b"".join(marked))
-    for name in POLICY:
+    for name in POLICIES:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -67,7 +70,7 @@ def digest(folder: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _digest(folder: Path, stamps: tuple[object, ...]) -> str:
-    sums = {name: sum_ for name, sum_ in _sums(folder).items() if name not in POLICY}
+    sums = {name: sum_ for name, sum_ in _sums(folder).items() if name not in POLICIES}
     return hashlib.sha256(_render(sums)).hexdigest()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class RunningMoments:
@@ -52,6 +52,18 @@ class RunningMoments:
         """Return (rows - mean) / deviation, clipped to +-`clip`, float32."""
         scaled = (rows - self.mean) / np.sqrt(self.variance + 1e-8)
         return np.clip(scaled, -clip, clip).astype(np.float32)
+
+
+def weights_with(
+    network: nn.Module, moments: RunningMoments | None, _seed: int = 0
+) -> dict[str, Tensor]:
+    """Return the weights of the only seed's network by name, and the statistics', for a file.
+
+    Args:
+        network: the policy.
+        moments: of its observations; None: they are not normalised.
+    """
+    return network.state_dict() | (moments.weights() if moments is not None else {})
 
 
 class DeviceMoments:

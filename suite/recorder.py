@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from suite import behaviour, hardware
+from suite.best import BestPolicies
 from suite.command_line import RunOptions, printable
 from suite.files import (
     CHECKPOINT,
@@ -125,6 +126,7 @@ class Recorder:
         seeds: the seeds, in the order of the `S` axis.
         checkpoint_seconds: time between two checkpoints.
         keeps_checkpoint: whether the last one stays beside a finished run, to extend it.
+        keeps_best: whether the policies of the best evaluations are kept beside the last ones.
 
     Raises:
         UsageError: if the directory cannot be written, or holds links to other files, or a finished
@@ -139,9 +141,12 @@ class Recorder:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         *,
         keeps_checkpoint: bool = True,
+        keeps_best: bool = False,
     ) -> None:
         self.checkpoint_seconds = checkpoint_seconds
         self.keeps_checkpoint = keeps_checkpoint
+        self.best = BestPolicies(len(seeds)) if keeps_best else None
+        """The policies of the best evaluations so far; None: they are not kept."""
         self.is_stopping = False
         """Whether training is to end after its next checkpoint; see `suite/journal.py`."""
         self.clock = Stopwatch()
@@ -185,7 +190,7 @@ class Recorder:
         """The agent's name."""
         for i in self.active:
             remove_torn(self.seed_directories[i])
-        self._identity = _identity(run, self._runs)
+        self._identity = _identity(run, self._runs) | ({"keep_best": True} if keeps_best else {})
         self._misfit_found = "its checkpoint is gone"
         self.snapshot = self._find_snapshot()
         """The checkpoint that these runs resume from; None: they start from the beginning."""
@@ -209,9 +214,12 @@ class Recorder:
             options: preset, folder and checkpoints of the run.
 
         Raises:
-            UsageError: for a missing device, before anything is written; otherwise as `Recorder`.
+            UsageError: for a missing device, or no evaluation to keep the best of, before anything
+                is written; otherwise as `Recorder`.
         """
         hardware.find_device(config.device)
+        if options.keep_best:
+            refuse_no_evaluations(config)
         run = {
             "agent": agent,
             "suite": options.suite,
@@ -226,6 +234,7 @@ class Recorder:
             config.seeds,
             60 * options.checkpoint_minutes,
             keeps_checkpoint=not options.drop_checkpoints,
+            keeps_best=options.keep_best,
         )
 
     @property
@@ -503,6 +512,15 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     same = isinstance(settings, dict) and recorded_settings(type(config), settings) == ours
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None
+
+
+def refuse_no_evaluations(config: Any) -> None:
+    """Raise a `UsageError` if a run has no evaluation whose best policy could be kept."""
+    if config.evaluation_rule == "training":
+        raise UsageError(
+            "--keep-best needs evaluations, and these settings score the training's own episodes "
+            "(evaluation_rule training)"
+        )
 
 
 def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:

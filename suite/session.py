@@ -16,6 +16,7 @@ from suite.command_line import read_command_line
 from suite.config import RunConfig
 from suite.evaluation import evaluate
 from suite.hardware import find_device, use_threads
+from suite.manifest import BEST
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, has_passed, refuse_finished, status_of
 from suite.recurrence import Memory
@@ -26,6 +27,8 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 """Signals that ask a training to stop."""
 Act = Callable[[np.ndarray, Sequence[np.random.Generator] | None], np.ndarray]
 """Maps observations `[S, N, *obs]` to actions: drawn with each seed's generator; None: modes."""
+WeightsOf = Callable[[int], Mapping[str, Tensor]]
+"""Maps a seed's index to its policy's tensors by name."""
 
 
 class Session:
@@ -71,15 +74,32 @@ class Session:
         return self.is_due(self._config.log_interval, env_steps, gained)
 
     def evaluate_if_due(
-        self, env_steps: int, gained: int, act: Act, memory: Memory | None = None
+        self,
+        env_steps: int,
+        gained: int,
+        act: Act,
+        weights_of: WeightsOf,
+        memory: Memory | None = None,
     ) -> None:
-        """Score the policies by the run's rule, if an evaluation is due; see `score`."""
-        config = self._config
+        """Score the policies by the run's rule, if an evaluation is due; see `score`.
+
+        Args:
+            env_steps: training steps so far.
+            gained: those of the last pass of the training loop.
+            act: the policies.
+            weights_of: maps a seed's index to its tensors by name, to keep the best.
+            memory: what the policies remember of their episodes; None: nothing.
+        """
+        config, recorder = self._config, self._recorder
         if config.evaluation_rule == "training":
             return
         if self.is_due(config.evaluation_interval, env_steps, gained):
-            self._recorder.evaluation(env_steps, self.score(env_steps, act, memory))
-            self._recorder.clock.lap("evaluation")
+            episode_returns = self.score(env_steps, act, memory)
+            recorder.evaluation(env_steps, episode_returns)
+            if recorder.best is not None:
+                for i in recorder.active:
+                    recorder.best.offer(i, env_steps, episode_returns[i].mean().item(), weights_of)
+            recorder.clock.lap("evaluation")
 
     def score(self, env_steps: int, act: Act, memory: Memory | None = None) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
@@ -102,22 +122,28 @@ class Session:
             memory=memory,
         )
 
-    def save_policies(
-        self, weights_of: Callable[[int], Mapping[str, Tensor]], settings: Sequence[str]
-    ) -> None:
+    def save_policies(self, weights_of: WeightsOf, settings: Sequence[str]) -> None:
         """Write the policy of every seed that has not diverged into its run's folder.
+
+        If the best are kept, each seed's best is written into the folder `best` in it.
 
         Args:
             weights_of: maps a seed's index to its tensors by name.
             settings: names of the settings that rebuild the network.
         """
-        kept = ("task", "protocol", *settings)
+        names = ("task", "protocol", *settings)
         description = {
-            name: getattr(self._config, name) for name in kept if hasattr(self._config, name)
+            name: getattr(self._config, name) for name in names if hasattr(self._config, name)
         }
         description |= {"agent": self._recorder.agent, **self.env.spaces._asdict()}
+        best = self._recorder.best
         for i in self._recorder.active:
-            save_policy(self._recorder.seed_directories[i], weights_of(i), description)
+            folder = self._recorder.seed_directories[i]
+            save_policy(folder, weights_of(i), description)
+            if best is not None and (kept := best.kept[i]):
+                (folder / BEST).mkdir(exist_ok=True)
+                facts = {name: kept[name] for name in ("env_steps", "mean_return")}
+                save_policy(folder / BEST, kept["weights"], description | facts)
 
 
 def of_one_seed(decide: Decide) -> Act:

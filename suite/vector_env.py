@@ -8,16 +8,20 @@ environment is given one; actions are neither checked nor clipped; a lost life i
 termination although the game continues; dm_control observations are dictionaries.
 """
 
+import ctypes
 import hashlib
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from suite.settings import UsageError
 from suite.tasks import Task
 
 
@@ -290,8 +294,17 @@ class VectorEnv:
 
         Raises:
             RuntimeError: if the environment was made without `render=True`.
+            UsageError: if this machine cannot draw them.
         """
-        frames = self._pool.render(env_ids=np.arange(self.num_seeds * self.num_envs))
+        try:
+            frames = self._pool.render(env_ids=np.arange(self.num_seeds * self.num_envs))
+        except RuntimeError as error:
+            if "EGL" not in str(error):
+                raise
+            raise UsageError(
+                f"{self.task.name} is drawn by EGL, which this machine lacks ({error}): "
+                "apt-get install libegl1 libgl1-mesa-dri"
+            ) from None
         if frames is None:
             raise RuntimeError("make the VectorEnv with render=True to draw frames")
         return frames.reshape(*self._shape, *frames.shape[1:])
@@ -328,6 +341,8 @@ def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool)
     if render:
         options["render_mode"] = "rgb_array"
     envpool = _import_envpool()
+    if render and task.family in ("mujoco", "dmc"):
+        _show_egl(Path(str(envpool.__file__)).parent)
     with warnings.catch_warnings():  # as above
         warnings.simplefilter("ignore")
         return envpool.make_gymnasium(
@@ -338,6 +353,20 @@ def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool)
             max_episode_steps=task.time_limit,
             **options,
         )
+
+
+def _show_egl(package: Path) -> None:
+    """Let MuJoCo find the EGL library that draws its frames.
+
+    envpool's wheel brings its own. MuJoCo asks the process for EGL's functions, finds none, since
+    Python keeps a library's names to itself, and ends the process. This shows them.
+    """
+    os.environ.setdefault("EGL_LOG_LEVEL", "fatal")  # what is missing is said in one line
+    brought = (package.parent / "envpool.libs").glob("libEGL-*")
+    try:
+        ctypes.CDLL(str(next(brought, "libEGL.so.1")), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise UsageError(f"no EGL to draw with ({error}): apt-get install libegl1") from None
 
 
 def _import_envpool() -> ModuleType:

@@ -200,15 +200,16 @@ class Killed(BaseException):
 
 
 def tables(directory: Path) -> dict[str, bytes]:
-    paths = sorted(directory.glob("seed-*/*.csv"))
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in paths if path.name in EXACT
-    }
+    """Return the tables of all seeds, and their policies of the best evaluation."""
+    paths = [path for name in EXACT for path in directory.glob(f"seed-*/{name}")]
+    paths += directory.glob("seed-*/best/*")
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
     run = {"agent": agent.__name__.split(".")[1], "task": config.task, "config": asdict(config)}
-    recorder = Recorder(directory, run, config.seeds, checkpoint_seconds)
+    keeps_best = config.evaluation_rule != "training"
+    recorder = Recorder(directory, run, config.seeds, checkpoint_seconds, keeps_best=keeps_best)
     agent.train(config, recorder)
     recorder.finish()
     return recorder
@@ -480,8 +481,8 @@ class Killable:
 
 
 def flags(config: Any) -> list[str]:
-    """Return the command line that says all of a configuration."""
-    words: list[str] = []
+    """Return the command line that says all of a configuration, and keeps what `train` does."""
+    words = [] if config.evaluation_rule == "training" else ["--keep-best"]
     for name, value in vars(config).items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):

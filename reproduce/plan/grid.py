@@ -111,6 +111,8 @@ class Plan:
     """Time between two checkpoints of a run; None: the agents' own."""
     drop_checkpoints: bool = False
     """Whether finished runs lose their checkpoint, so that they cannot be extended."""
+    keep_best: bool = False
+    """Whether runs keep the policy of their best evaluation beside the last."""
     cluster: Cluster | None = None
     """Where it runs; None: on this machine."""
     accept_older_code: bool = False
@@ -364,6 +366,7 @@ class Plan:
         if self.checkpoint_minutes is not None:
             words += ["--checkpoint-minutes", str(self.checkpoint_minutes)]
         words += ["--drop-checkpoints"] if self.drop_checkpoints else []
+        words += ["--keep-best"] if self.keep_best else []
         if self.device != choose_device("auto", self.cluster):
             words += ["--device", self.device]
         if not self.has_default_workers:
@@ -494,6 +497,7 @@ class Plan:
             *(() if minutes is None else ("--checkpoint-minutes", str(minutes))),
             *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
             *(("--env-threads", str(env_threads)) if env_threads > 1 else ()),
+            *(("--keep-best",) if self.keep_best else ()),
             *flags_of(self.config, self.settings),
         )
 

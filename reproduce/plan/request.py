@@ -21,6 +21,7 @@ from reproduce.plan.looks import declare, read_declared, refuse_many
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from suite.command_line import override
 from suite.files import check_inside, read_json
+from suite.recorder import refuse_no_evaluations
 from suite.settings import (
     BUDGETS,
     Preset,
@@ -52,6 +53,7 @@ def make_plan(
     accept_older_code: bool = False,
     checkpoint_minutes: float | None = None,
     drop_checkpoints: bool = False,
+    keep_best: bool = False,
     cluster: Cluster | None = None,
 ) -> Plan:
     """Return the plan that the command line asks for. Nothing is written.
@@ -75,6 +77,7 @@ def make_plan(
         accept_older_code: count finished runs of code that was not verified.
         checkpoint_minutes: time between two checkpoints; default: the agents' own.
         drop_checkpoints: let finished runs lose their checkpoint.
+        keep_best: let runs keep the policy of their best evaluation beside the last.
         cluster: where it runs; default: on this machine.
 
     Raises:
@@ -109,6 +112,8 @@ def make_plan(
     config = _configure(preset.config, names[0], changes)
     for name, count in steps.items():  # refuses what the agent cannot do
         _refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
+    if keep_best:
+        refuse_no_evaluations(config)
     directory = folder_of(runs_dir, agent, suite, source, preset)
     check_inside(runs_dir, directory)
     chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
@@ -132,6 +137,7 @@ def make_plan(
         preset=preset,
         checkpoint_minutes=checkpoint_minutes,
         drop_checkpoints=drop_checkpoints,
+        keep_best=keep_best,
         cluster=cluster,
     )
 

@@ -29,6 +29,7 @@ from rich.text import Text
 
 from reproduce.gather.references import name_of
 from reproduce.report import charts, grid_charts
+from reproduce.report.films import contact_sheets
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
@@ -582,6 +583,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             ],
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
             **{name: rows[name] for name in ("scores", "throughput", "summary")},
+            films=contact_sheets(directory),
             figures={name: _embedded(directory, name) for name in FIGURES},
             files=[
                 *(f"{name}.csv" for name in COLUMNS if (directory / f"{name}.csv").exists()),

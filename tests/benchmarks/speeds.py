@@ -126,7 +126,7 @@ def measure(agent: str, suite: str, source: str, task: str, options: argparse.Na
     def log(recorder: Recorder, env_steps: int, num_updates: int, *columns: object) -> None:
         meter.log(env_steps)
 
-    def evaluate(session: Session, env_steps: int, gained: int, act: Any) -> None:
+    def evaluate(session: Session, env_steps: int, gained: int, act: Any, *_: Any) -> None:
         if config.evaluation_rule != "training":
             meter.evaluate_once(lambda: session.score(env_steps, act))
 

@@ -92,7 +92,7 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
         gained = int(rng.integers(0, stride + 1)) if ignored else stride
         env_steps += gained
         steps.append(env_steps)
-        ours.evaluate_if_due(env_steps, gained, lambda obs, generators: obs)
+        ours.evaluate_if_due(env_steps, gained, lambda obs, generators: obs, weights_of)
         if ours.log_is_due(env_steps, gained):
             logged.append(len(steps) - 1)
     assert steps[-1] <= 100 < steps[-1] + stride
@@ -127,7 +127,7 @@ def test_training_scores_have_no_evaluations(tmp_path: Path) -> None:
         raise AssertionError("an evaluation was made")
 
     for env_steps in range(10, 101, 10):
-        ours.evaluate_if_due(env_steps, 10, act)
+        ours.evaluate_if_due(env_steps, 10, act, weights_of)
     ours._recorder.finish()
     assert not (tmp_path / "seed-4" / "evaluations.csv").exists()
 
@@ -137,9 +137,9 @@ def test_the_time_of_an_evaluation_is_charged_to_it(tmp_path: Path) -> None:
     ours = session(tmp_path, 10)
     clock = ours._recorder.clock
     clock.start()
-    ours.evaluate_if_due(10, 10, drawing)
+    ours.evaluate_if_due(10, 10, drawing, weights_of)
     assert clock.seconds["evaluation"] == 0.0
-    ours.evaluate_if_due(30, 10, drawing)
+    ours.evaluate_if_due(30, 10, drawing, weights_of)
     assert clock.seconds["evaluation"] > 0.0
 
 

@@ -55,7 +55,7 @@ class Grid:
     @property
     def source(self) -> str:
         """Return what people call the source of its settings."""
-        return _name_of(self.agent, self.cells[0].source)
+        return name_of(self.cells[0].source)
 
     @property
     def label(self) -> str:
@@ -263,7 +263,7 @@ class _Site:
                 to_task=lambda task: _relative(self._task_page(task), page),
                 to_agent=lambda name: self._agent_page(name, page),
                 remark_of=lambda cell: remarks[cell.directory],
-                source_name=lambda cell: _name_of(cell.agent, cell.source),
+                source_name=lambda cell: name_of(cell.source),
                 **content,
             )
         )
@@ -278,12 +278,6 @@ class _Site:
         path = self._out / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode(errors="replace"))
-
-
-@functools.cache
-def _name_of(agent: str, source: str) -> str:
-    """Return what people call a source."""
-    return credits_of(agent, [source])[source]["name"]
 
 
 def _chart(name: str, task: str, grids: Sequence[Grid]) -> str:

@@ -236,9 +236,10 @@ def test_no_link_of_a_page_leads_nowhere() -> None:
 def commands() -> Iterator[tuple[str, str]]:
     """Yield every command of README and pages on use, with its page."""
     names = ("README.md", "agents/README.md", "docs/quickstart.md", "docs/tasks.md")
-    names += ("docs/controls.md",)
+    names += ("docs/controls.md", "docs/policies.md")
     for path in (*(ROOT / name for name in names), *sorted((ROOT / "docs/agents").glob("*.md"))):
         page, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        page = re.sub(r"^```python\n.*?^```\n", "", page, flags=re.DOTALL | re.MULTILINE)
         for block in re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
             lines = block.splitlines()
             if lines[0].startswith("$ "):  # with what it prints

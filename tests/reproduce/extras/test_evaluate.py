@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageSequence
 from scipy import stats
 
 from agents import load_policy, sac
 from reproduce import __main__ as command_line
 from reproduce.extras import evaluate as scoring
-from reproduce.extras.evaluate import evaluate_run, film_run
+from reproduce.extras.evaluate import evaluate_run
 from suite.settings import UsageError
 
 Reseal = Callable[[Path], None]
@@ -164,19 +163,3 @@ def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[s
     )
     assert command_line.main(["evaluate", str(run), "--episodes=1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out
-
-
-def test_a_film_shows_one_whole_episode(run: Path, tmp_path: Path) -> None:
-    """Pendulum's 200 decisions are 200 pictures; a format that nothing writes is bad usage."""
-    pytest.importorskip("imageio")
-    video = tmp_path / "episode.gif"
-    film_run(run, video, frames_per_second=25)
-    with Image.open(video) as film:
-        durations = [picture.info["duration"] for picture in ImageSequence.Iterator(film)]
-    assert sum(durations) == 200 * 40  # equal pictures in a row are one
-    with pytest.raises(UsageError, match="--video: cannot write"):
-        film_run(run, tmp_path / "nowhere" / "episode.gif")
-    for name in ("episode", "episode.jpg", "episode.txt"):
-        with pytest.raises(UsageError, match=r"--video: .* must end in \.mp4 or \.gif"):
-            film_run(run, tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["episode.gif"]

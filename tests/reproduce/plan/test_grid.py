@@ -316,7 +316,7 @@ def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:
         ("classic", {"settings": ["learn_alpha=false", "max_log_alpha=-1"]}),
         ("classic", {"runs_dir": "my runs; $(x) `y` 'z' \"w\" *"}),
         ("classic", {"runs_dir": ".", "workers": 1}),
-        ("classic", {"checkpoint_minutes": 0.5, "drop_checkpoints": True}),
+        ("classic", {"checkpoint_minutes": 0.5, "drop_checkpoints": True, "keep_best": True}),
     ],
 )
 def test_the_printed_command_makes_an_equal_plan(

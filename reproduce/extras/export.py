@@ -1,0 +1,305 @@
+"""`export RUN --onnx`: a run's policy as an ONNX file, for runtimes without torch (extra `onnx`).
+
+The graph is traced from the agent's own network and rule. `docs/policies.md` has the names and
+shapes of its inputs and outputs.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import agents
+from suite import networks
+from suite.checkpoint import config_of, read_policy
+from suite.files import write_atomically
+from suite.manifest import BEST
+from suite.moments import RunningMoments
+from suite.networks import StackedPerceptrons
+from suite.settings import UsageError
+from suite.stacks import put_weights, stack
+from suite.vector_env import Spaces
+
+OUTPUTS = {
+    "categorical": ("actions", "log_probs"),
+    "gaussian": ("actions", "means", "log_stds"),
+    "tanh_gaussian": ("actions", "means", "log_stds"),
+    "hybrid": ("actions", "means", "log_stds", "log_probs"),
+}
+"""Names of the outputs by kind of policy: the mode of the policy, then what it is the mode of."""
+EXAMPLES = 2
+"""Observations with which the graph is traced; it takes any number."""
+
+Rule = Callable[[Tensor], tuple[Tensor, ...]]
+"""Maps observations as networks read them, float32 `[B, *obs]`, to actions in [-1, 1] (or numbers)
+and the parameters of their distribution."""
+
+
+class Graph(nn.Module):
+    """From observations, as the task shows them, to actions, as the task takes them.
+
+    Args:
+        kind: a key of `OUTPUTS`.
+        rule: the agent's.
+        spaces: of the task.
+        moments: statistics that normalise observations; None: they are not normalised.
+        clip: bound of a normalised observation.
+        frame_factor: factor on the bytes of frames.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        rule: Rule,
+        spaces: Spaces,
+        moments: RunningMoments | None = None,
+        clip: float = 0.0,
+        frame_factor: float = 1 / 255,
+    ) -> None:
+        super().__init__()
+        self.kind, self._rule, self._spaces = kind, rule, spaces
+        self._clip, self._frame_factor = clip, frame_factor
+        self._mean = self._deviation = None
+        if moments is not None:
+            self._mean = torch.from_numpy(moments.mean)
+            self._deviation = torch.from_numpy(np.sqrt(moments.variance + 1e-8))
+
+    @property
+    def example(self) -> Tensor:
+        """Return observations of the shape and type that the graph takes."""
+        shape = (EXAMPLES, *self._spaces.obs_shape)
+        return torch.zeros(shape, dtype=torch.uint8 if len(shape) == 4 else torch.float32)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs that `OUTPUTS` names."""
+        inputs = observations
+        if observations.dtype == torch.uint8:
+            inputs = observations.float() * self._frame_factor
+        if (
+            self._mean is not None and self._deviation is not None
+        ):  # in float64, as `RunningMoments.standardise`
+            scaled = (observations.double() - self._mean) / self._deviation
+            inputs = scaled.clamp(-self._clip, self._clip).float()
+        actions, *parameters = self._rule(inputs)
+        if self._spaces.continuous:
+            low, high = torch.tensor([self._spaces.low, self._spaces.high], dtype=torch.float32)
+            first = int(self.kind == "hybrid")
+            scaled = low + (actions[:, first:] + 1) * ((high - low) / 2)
+            actions = torch.cat([actions[:, :first], scaled], -1)
+        return actions, *parameters
+
+
+def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Path, list[str]]:
+    """Write a run's policy as an ONNX file.
+
+    Args:
+        run: the run's folder.
+        file: the file to write, `.onnx`; None: `<task>.onnx` in the current folder.
+        best: take the policy of the run's best evaluation, which `--keep-best` kept.
+
+    Returns:
+        the file, and a line for each input and output: name, type and shape.
+
+    Raises:
+        UsageError: without a readable policy or the packages, for a recurrent policy or one of an
+            agent whose graph is not known here, or a file that cannot be written.
+    """
+    folder = run / BEST if best else run
+    if best and not folder.is_dir():
+        raise UsageError(f"{run} kept no best policy: train with --keep-best")
+    if file is not None and file.suffix != ".onnx":
+        raise UsageError(f"--onnx: {file} must end in .onnx")
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"--onnx: cannot write {file}: {file.parent} is no folder")
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'") from None
+    policy = agents.load_policy(folder)  # refuses what cannot be read
+    file = file or Path(f"{policy.task.name.replace(':', '-').replace('/', '-')}.onnx")
+    weights, description = read_policy(folder)
+    graph = graph_of(weights, description)
+    model = _trace(graph)
+    facts = {key: description[key] for key in ("agent", "task", "protocol") if key in description}
+    facts |= {"policy": graph.kind, "low": policy._spaces.low, "high": policy._spaces.high}
+    for key, value in facts.items():
+        model.metadata_props.add(key=key, value=value if type(value) is str else json.dumps(value))
+    try:
+        write_atomically(file, model.SerializeToString())
+    except OSError as error:
+        raise UsageError(f"--onnx: cannot write {file}: {error}") from None
+    return file, [_in_words(value) for value in (*model.graph.input, *model.graph.output)]
+
+
+def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Graph:
+    """Return the graph of a policy that `suite.checkpoint.read_policy` returned.
+
+    Raises:
+        UsageError: for a recurrent policy, or one of an agent whose graph is not known here.
+    """
+    agent = description["agent"]
+    if agent not in GRAPHS:
+        raise UsageError(f"{agent} has no ONNX form; these have: {', '.join(GRAPHS)}")
+    if description.get("lstm_size"):
+        raise UsageError("a recurrent policy has no ONNX form here: its memory stays in torch")
+    module: Any = importlib.import_module(f"agents.{agent}")
+    names = [name for name in module.ACTING if name in description]
+    config = config_of(module.Config, description, module.ACTING if names else ())
+    with torch.no_grad():
+        return GRAPHS[agent](module, config, dict(weights), description)
+
+
+def _of_trunk(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
+    """Return the graph of A2C, ACER or IMPALA."""
+    spaces, moments = Spaces.from_json(said), RunningMoments.from_weights(weights)
+    network = module.ActorCritic(config, spaces, np.random.default_rng(0))
+    network.load_state_dict(weights)
+    network.requires_grad_(False)
+
+    def discrete(inputs: Tensor) -> tuple[Tensor, ...]:
+        logits = network(inputs)[0]
+        return logits.argmax(-1), logits.log_softmax(-1)
+
+    def continuous(inputs: Tensor) -> tuple[Tensor, ...]:
+        means = network(inputs)[0]
+        return means.clamp(-1, 1), means, network.log_stds.expand_as(means)
+
+    kind, rule = ("gaussian", continuous) if spaces.continuous else ("categorical", discrete)
+    frame_factor = 1 / getattr(config, "frame_divisor", 255)
+    return Graph(kind, rule, spaces, moments, config.observation_clip, frame_factor)
+
+
+def _of_gaussian(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
+    """Return the graph of ACER for continuous actions."""
+    spaces, moments = Spaces.from_json(said), RunningMoments.from_weights(weights)
+    network = module.GaussianPolicy(config, spaces, np.random.default_rng(0))
+    network.load_state_dict(weights)
+    network.requires_grad_(False)
+
+    def rule(inputs: Tensor) -> tuple[Tensor, ...]:
+        means, log_stds = network(inputs)
+        return means.clamp(-1, 1), means, log_stds
+
+    return Graph("gaussian", rule, spaces, moments, config.observation_clip)
+
+
+def _of_squashed(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
+    """Return the graph of SAC, with or without a state-value network."""
+    shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": len(said["low"])}
+    actor = _batched(StackedPerceptrons.from_weights(weights))
+
+    def rule(inputs: Tensor) -> tuple[Tensor, ...]:
+        means, log_stds = module.split_outputs(actor(inputs[None]), config)
+        return torch.tanh(means)[0], means[0], log_stds[0]
+
+    return Graph("tanh_gaussian", rule, Spaces.from_json({**said, **shapes}))
+
+
+def _of_discrete(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
+    """Return the graph of discrete SAC."""
+    spaces = Spaces.from_json(said)
+    number = 1 if config.policy == "network" else config.num_critics
+    critics = stack([module.draw_networks(config, spaces, np.random.default_rng(0), number)])
+    put_weights(critics.requires_grad_(False), weights)
+    critics, temperature = _batched(critics), weights["temperature"]
+
+    def rule(inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs = module.combine(critics(inputs[None]), config.q_of_critics)
+        log_probs = module.log_policy(outputs, temperature)[0]
+        return log_probs.argmax(-1), log_probs
+
+    return Graph("categorical", rule, spaces)
+
+
+def _of_hybrid(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
+    """Return the graph of hybrid SAC."""
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        named = {name.removeprefix(prefix): weight for name, weight in weights.items()}
+        return {name: weight for name, weight in named.items() if f"{prefix}{name}" in weights}
+
+    actor = _batched(StackedPerceptrons.from_weights(part("actor.")))
+    members = [part(f"critic_{member}.") for member in range(config.num_critics)]
+    critics, log_alpha = _batched(StackedPerceptrons.from_weights(*members)), weights["log_alphas"]
+
+    def rule(inputs: Tensor) -> tuple[Tensor, ...]:
+        means, log_stds = module.split_outputs(actor(inputs[None]), config)
+        actions = torch.tanh(means)
+        q_values = critics(torch.cat([inputs[None], actions], -1))
+        log_probs = module.choice_log_probs(q_values, log_alpha[0].exp())[0]
+        both = torch.cat([log_probs.argmax(-1, keepdim=True), actions[0]], -1)
+        return both, means[0], log_stds[0], log_probs
+
+    return Graph("hybrid", rule, Spaces.from_json(said))
+
+
+GRAPHS: Mapping[str, Callable[[Any, Any, dict[str, Tensor], Mapping[str, Any]], Graph]] = {
+    **dict.fromkeys(("a2c", "acer", "impala"), _of_trunk),
+    "acer_continuous": _of_gaussian,
+    **dict.fromkeys(("sac", "sac_value"), _of_squashed),
+    "sac_discrete": _of_discrete,
+    "sac_hybrid": _of_hybrid,
+}
+"""By agent."""
+
+
+def _batched(members: Any) -> Any:
+    """Return stacked networks that compute by torch's own products, which ONNX knows."""
+    if isinstance(members, StackedPerceptrons):
+        members._is_batched = True
+    return members.requires_grad_(False)
+
+
+def _trace(graph: Graph) -> Any:
+    """Return the ONNX model of a graph; what the exporter says on its way is dropped."""
+    with _silence(), torch.no_grad():
+        program = torch.onnx.export(
+            graph,
+            (graph.example,),
+            input_names=["observations"],
+            output_names=list(OUTPUTS[graph.kind]),
+            dynamic_shapes={"observations": {0: torch.export.Dim("batch")}},
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    for part in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        part.ClearField("metadata_props")  # lines of our sources, and where they lie here
+        part.ClearField("doc_string")
+    return model
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Drop what the exporter says; let trunks compute by torch's products, which ONNX knows."""
+    ours, networks.affine = networks.affine, torch.addmm
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        networks.affine = ours
+
+
+def _in_words(value: Any) -> str:
+    """Return name, type and shape of an input or output."""
+    import onnx
+
+    tensor = value.type.tensor_type
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    shape = ", ".join(str(axis.dim_param or axis.dim_value) for axis in tensor.shape.dim)
+    return f"{value.name}: {kind} [{shape}]"

@@ -1,0 +1,37 @@
+"""The policies of the best evaluations so far, which `--keep-best` keeps beside the last ones."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class BestPolicies:
+    """Weights of each seed's best evaluation: part of a run's state, written when it ends.
+
+    Args:
+        num_seeds: number of seeds, S.
+    """
+
+    def __init__(self, num_seeds: int) -> None:
+        self.kept: list[dict[str, Any] | None] = [None] * num_seeds
+        """By seed: `env_steps`, `mean_return` and `weights`; None: nothing was scored yet."""
+
+    def offer(
+        self,
+        i: int,
+        env_steps: int,
+        mean_return: float,
+        weights_of: Callable[[int], Mapping[str, Any]],
+    ) -> None:
+        """Keep a policy if no earlier one of its seed scored as much.
+
+        Args:
+            i: the seed's index.
+            env_steps: training steps so far.
+            mean_return: its score.
+            weights_of: maps a seed's index to its tensors by name, which are copied.
+        """
+        kept = self.kept[i]
+        if kept is None or mean_return > kept["mean_return"]:
+            weights = {name: w.detach().cpu().clone() for name, w in weights_of(i).items()}
+            facts = {"env_steps": env_steps, "mean_return": mean_return}
+            self.kept[i] = {**facts, "weights": weights}
