@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy  # loads `scipy.stats` when it is first used
 
 import agents
 from suite.evaluation import evaluate
@@ -60,7 +60,7 @@ def evaluate_run(
     )[0]
     mean, low, high = float(episode_returns.mean()), None, None
     if episodes > 1:
-        half = stats.t.ppf(0.975, episodes - 1) * stats.sem(episode_returns)
+        half = scipy.stats.t.ppf(0.975, episodes - 1) * scipy.stats.sem(episode_returns)
         low, high = mean - half, mean + half
     return {
         "task": task.name,
