@@ -87,6 +87,7 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version()}

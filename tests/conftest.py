@@ -26,7 +26,7 @@ TOGETHER = (
 FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 
-CHECKED_CALLS = 20
+CHECKED_CALLS = 8
 """Types and shapes are checked in so many calls of a function in each test; a training makes
 thousands, of the same shapes."""
 
@@ -57,14 +57,17 @@ class Checks:
         num_calls, code = self.num_calls, id(function.__code__)
         if num_calls[code] >= CHECKED_CALLS:  # a function in a function, defined once more
             return function
-        checked = self._jaxtyped(function, **options)
+        checked: Callable[..., Any] | None = None
 
         @functools.wraps(function)
         def first_calls_checked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
+            nonlocal checked
             if num_calls[code] >= CHECKED_CALLS:
                 return function(*args, **kwargs)
             num_calls[code] += 1
+            if checked is None:  # most of what a process imports it never calls
+                checked = self._jaxtyped(function, **options)
             return checked(*args, **kwargs)
 
         return first_calls_checked

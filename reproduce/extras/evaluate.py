@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # loads `scipy.stats` when it is first used
 
 import agents
 from reproduce.extras.films import Episode, Follow, check_film, film_episode
@@ -89,7 +89,7 @@ def evaluate_run(
     episode_returns = scores.episode_returns
     mean, low, high = float(episode_returns.mean()), None, None
     if episodes > 1:
-        half = stats.t.ppf(0.975, episodes - 1) * stats.sem(episode_returns)
+        half = scipy.stats.t.ppf(0.975, episodes - 1) * scipy.stats.sem(episode_returns)
         low, high = mean - half, mean + half
     return {
         "task": policy.task.name,

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy  # loads `scipy.stats` when it is first used
 from jaxtyping import Float
-from scipy import stats
 
 from agents import AGENTS
 from reproduce.gather.references import first_evaluations
@@ -98,7 +98,7 @@ def untrained_returns(pair: Pair, seeds: Sequence[int] = SEEDS) -> Float[np.ndar
 
 def p_value(ours: Float[np.ndarray, " seeds"], theirs: Float[np.ndarray, " runs"]) -> float:
     """Return the two-sided p-value of Mann and Whitney's test."""
-    return float(stats.mannwhitneyu(ours, theirs).pvalue)
+    return float(scipy.stats.mannwhitneyu(ours, theirs).pvalue)
 
 
 def row(pair: Pair, ours: Float[np.ndarray, " seeds"]) -> dict[str, Any]:

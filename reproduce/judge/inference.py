@@ -7,8 +7,9 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # loads `scipy.optimize` when it is first used
 from jaxtyping import Bool, Float
-from scipy import optimize, special
+from scipy import special
 
 from reproduce.plan.looks import LEVELS
 
@@ -221,7 +222,7 @@ def detectable_shortfall(
         return float(weights @ below @ weights) / 4.0 - DETECTION_POWER
 
     most = float(half_width.max()) + 10.0 * deviation
-    return margin + float(optimize.brentq(lacking_power, 0.0, most))
+    return margin + float(scipy.optimize.brentq(lacking_power, 0.0, most))
 
 
 def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:

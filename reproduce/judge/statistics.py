@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # loads `scipy.stats` when it is first used
 from jaxtyping import Float
-from scipy import stats
 
 Scores = Sequence[Float[np.ndarray, "*resamples _"]]
 """One array per task, seeds last; the seeds' axis may differ between tasks."""
@@ -64,7 +64,7 @@ def iqm(scores: Scores) -> PerResample:
     Runs are pooled, so a task with more seeds weighs more. The number of runs cut at either end
     is rounded down.
     """
-    return stats.trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
+    return scipy.stats.trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
 
 
 def optimality_gap(scores: Scores, target: float = 1.0) -> PerResample:

@@ -10,9 +10,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import scipy  # loads `scipy.stats` when it is first used
 import seaborn as sns
 from jaxtyping import Float
-from scipy import stats
 
 from reproduce.speed.shares import Share, machine_name
 from suite import hardware
@@ -80,7 +80,7 @@ def change_points(levels: Float[np.ndarray, " n"]) -> list[int]:
     """
     if len(levels) < 2 * FEWEST:
         return []
-    ranks = stats.rankdata(levels)
+    ranks = scipy.stats.rankdata(levels)
     observed = _split_statistics(ranks[None])[0]
     shuffled = np.random.default_rng(0).permuted(np.tile(ranks, (NUM_PERMUTATIONS, 1)), axis=1)
     at_chance = _split_statistics(shuffled).max(1)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads `scipy.stats` when it is first used
 import torch
 from jaxtyping import Float
 from rich.table import Table
-from scipy import stats
 
 from reproduce import ROOT
 from reproduce.speed.workloads import MEASURED, built, check_names, pinned, time_repetitions
@@ -100,7 +100,7 @@ def ratio(first: Float[np.ndarray, " rounds"], second: Float[np.ndarray, " round
     """
     logs = np.log(first / second)
     turns = np.sort(logs[: len(logs) // 2 * 2].reshape(-1, 2).mean(1))
-    rank = int(stats.binom.ppf(0.025, len(turns), 0.5))
+    rank = int(scipy.stats.binom.ppf(0.025, len(turns), 0.5))
     low, high = (turns[rank - 1], turns[len(turns) - rank]) if rank else (-np.inf, np.inf)
     return Ratio(*np.exp([np.median(turns), low, high]).tolist())
 

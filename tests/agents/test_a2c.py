@@ -352,7 +352,7 @@ def test_ignored_rows_change_nothing(spaces: Spaces, reward_normalisation: Any) 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("kind", "terminal", "value"),
-    [("truncation", False, 10.0), ("truncation", True, 5.695), ("termination", False, 5.695)],
+    [("truncation", False, 5.0), ("truncation", True, 4.161), ("termination", False, 4.161)],
 )
 def test_a_time_limit_bootstraps_unless_it_is_terminal(
     kind: str,
@@ -361,16 +361,16 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     scripted: type[ScriptedEnv],
     tmp_path: Path,
 ) -> None:
-    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where a limit is an end."""
+    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where a limit is an end."""
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=8_000,
-        gamma=0.9,
+        env_steps=4_000,
+        gamma=0.8,
         entropy_coef=0.0,
         hidden_sizes=(32, 32),
         learning_rate=3e-3,
-        learning_rate_decay_steps=8_000,
+        learning_rate_decay_steps=4_000,
         **TORCH_FORM,
         time_limit_is_terminal=terminal,
         evaluation_rule="training",
@@ -378,7 +378,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     learner, recorder = train(config, tmp_path)
     assert learner.network.value(torch.tensor([[0.0]])).item() == pytest.approx(value, rel=0.05)
     episodes = table(recorder, "episodes.csv")
-    assert episodes.env_steps.tolist()[::4] == list(range(32, 8_000 - 31, 32))
+    assert episodes.env_steps.tolist()[::4] == list(range(32, 4_000 - 31, 32))
 
 
 def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
@@ -514,7 +514,7 @@ SETTINGS: dict[str, Any] = {
     "normalise_observations": True,
     "reward_normalisation": "discounted_returns",
 }
-UNSCORED = replace(SWING, evaluation_rule="training")
+UNSCORED = replace(SWING, env_steps=300, evaluation_rule="training")
 
 
 @pytest.fixture(scope="module")
@@ -525,7 +525,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> a2c.Learner:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_does_something(name: str, plain: a2c.Learner, tmp_path: Path) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    changed, recorder = train(replace(UNSCORED, **{name: SETTINGS[name]}), tmp_path)
+    config = UNSCORED
+    if name == "time_limit_is_terminal":  # each environment reaches the limit of 200 steps
+        config = replace(UNSCORED, env_steps=900)
+        plain, _ = train(config, tmp_path / "plain")
+    changed, recorder = train(replace(config, **{name: SETTINGS[name]}), tmp_path / "changed")
     assert recorder.statuses == ["finished"]
     old, new = plain.optimiser.weights.vector, changed.optimiser.weights.vector
     assert old.shape != new.shape or not torch.equal(old, new)

@@ -532,22 +532,22 @@ def scripted(scripted: type[ScriptedEnv]) -> type[ScriptedEnv]:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("kind", "terminal", "value"),
-    [("truncation", False, 10.0), ("truncation", True, 5.695), ("termination", False, 5.695)],
+    [("truncation", False, 5.0), ("truncation", True, 4.161), ("termination", False, 4.161)],
 )
 def test_a_time_limit_bootstraps_unless_it_is_terminal(
     kind: str, terminal: bool, value: float, scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
-    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where a limit is an end."""
+    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where a limit is an end."""
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=4_000,
-        gamma=0.9,
+        env_steps=2_400,
+        gamma=0.8,
         hidden_sizes=(32, 32),
         replay_ratio=4.0,
         batch_unrolls=8,
         rmsprop_epsilon=1e-5,
-        learning_rate=3e-3,
+        learning_rate=5e-3,
         time_limit_is_terminal=terminal,
         evaluation_rule="training",
     )
@@ -759,7 +759,7 @@ SETTINGS: dict[str, Any] = {
     "time_limit_is_terminal": True,
     "normalise_observations": True,
 }
-MOVING = dict(env_steps=300, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3) | {
+MOVING = dict(env_steps=240, policy_head_gain=1.0, trust_region_delta=0.01, learning_rate=1e-3) | {
     "std": "learned",
     "evaluation_rule": "training",
     "batch_unrolls": 2,

@@ -834,24 +834,24 @@ def test_seeds_of_one_command_are_those_trained_alone(lstm_size: int, tmp_path: 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("kind", "terminal", "value"),
-    [("truncation", False, 10.0), ("truncation", True, 5.695), ("termination", False, 5.695)],
+    [("truncation", False, 5.0), ("truncation", True, 4.161), ("termination", False, 4.161)],
 )
 def test_a_time_limit_bootstraps_unless_it_is_terminal(
     kind: str, terminal: bool, value: float, scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
-    """Reward 1, gamma 0.9: 1 / (1 - 0.9) = 10, or (1 - 0.9^8) / 0.1 where a limit is an end.
+    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where a limit is an end.
 
     The ignored row's reward of 1,000 shows nowhere, and its steps are not counted.
     """
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=8_000,
-        gamma=0.9,
+        env_steps=4_000,
+        gamma=0.8,
         entropy_coef=0.0,
         hidden_sizes=(32, 32),
         loss_reduction="mean",
-        learning_rate_decay_steps=8_000,
+        learning_rate_decay_steps=4_000,
         rmsprop_epsilon_in_root=False,
         rmsprop_initial_average=0.0,
         rmsprop_epsilon=1e-5,
@@ -862,7 +862,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     learner, recorder = train(config, tmp_path)
     assert learner.network(torch.tensor([[0.0]]))[1].item() == pytest.approx(value, rel=0.05)
     episodes = table(recorder, "episodes.csv")
-    assert episodes.env_steps.tolist()[::4] == list(range(32, 8_000 - 19, 32))
+    assert episodes.env_steps.tolist()[::4] == list(range(32, 4_000 - 19, 32))
 
 
 def test_the_last_row_can_be_the_bootstrap_alone() -> None:
@@ -1021,7 +1021,7 @@ SETTINGS: dict[str, Any] = {
     "time_limit_is_terminal": True,
     "normalise_observations": True,
 }
-UNSCORED = replace(SWING, evaluation_rule="training")
+UNSCORED = replace(SWING, env_steps=400, evaluation_rule="training")
 
 
 @pytest.fixture(scope="module")
@@ -1035,6 +1035,9 @@ def test_every_setting_does_something(name: str, plain: impala.Learner, tmp_path
     config = UNSCORED
     if name == "lstm_inputs":
         config = replace(UNSCORED, lstm_size=5)
+        plain, _ = train(config, tmp_path / "plain")
+    if name == "time_limit_is_terminal":  # each environment reaches the limit of 200 steps
+        config = replace(UNSCORED, env_steps=900)
         plain, _ = train(config, tmp_path / "plain")
     changed, recorder = train(replace(config, **{name: SETTINGS[name]}), tmp_path / "changed")
     assert recorder.statuses == ["finished"]

@@ -52,12 +52,12 @@ CLASSIC: dict[str, Any] = {
 }
 MUJOCO: dict[str, Any] = {**CLASSIC, "log_interval": 200}
 FRAMES: dict[str, Any] = {
-    **{"task": "Breakout-v5", "num_envs": 4, "env_steps": 300, "log_interval": 80},
+    **{"task": "Breakout-v5", "num_envs": 2, "env_steps": 160, "log_interval": 40},
     **{"evaluation_interval": 10_000, "evaluation_episodes": 1},
 }
 ONE_STEP: dict[str, Any] = {
-    **{"num_envs": 1, "env_steps": 120, "learning_starts": 60, "batch_size": 8},
-    **{"log_interval": 20, "target_period": 5},
+    **{"num_envs": 1, "env_steps": 56, "learning_starts": 24, "batch_size": 8},
+    **{"log_interval": 8, "target_period": 5},
 }
 REPLAY: dict[str, Any] = {"replay_start": 60, "replay_capacity": 150}
 
@@ -66,11 +66,11 @@ RUNS: dict[str, dict[str, Run]] = {
         "paper, in full": _run(
             "mujoco",
             "paper",
-            learning_starts=150,
-            env_steps=200,
+            learning_starts=280,
+            env_steps=300,
             evaluation_episodes=1,
-            log_interval=50,
-            evaluation_interval=200,
+            log_interval=5,
+            evaluation_interval=300,
         ),
         "jaxrl, two seeds, cut": _run(
             "mujoco", "jaxrl", SAC, task="Hopper-v4", seeds=(3, 4), cut=True
@@ -106,7 +106,7 @@ RUNS: dict[str, dict[str, Run]] = {
             task="ReacherEasy-v1",
             seeds=(1, 2, 7),
             hidden_sizes=(32, 32),
-            env_steps=240,
+            env_steps=160,
             evaluation_episodes=1,
         ),
         "dmc, actor seldom, once": _run(
@@ -217,31 +217,31 @@ RUNS: dict[str, dict[str, Run]] = {
             normalise_observations=False,
         ),
         "frames": _run(
-            "atari", "openai_baselines", FRAMES, env_steps=200, log_interval=40, cut=True
+            "atari", "openai_baselines", FRAMES, env_steps=100, log_interval=20, cut=True
         ),
         "frames, nnabla_rl, evaluated": _run(
-            "atari-7", "nnabla_rl", FRAMES, learning_rate_decay_steps=600
+            "atari-7", "nnabla_rl", FRAMES, learning_rate_decay_steps=320
         ),
         "frames, sticky, two trunks": _run(
             "atari",
             "openai_baselines",
             FRAMES,
             task="Pong-v5",
-            env_steps=200,
+            env_steps=100,
             protocol="sticky",
             shared_trunk=False,
         ),
     },
     "impala": {
-        "frames": _run("atari-7", "paper", FRAMES, env_steps=480, cut=True),
-        "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=8, env_steps=320),
+        "frames": _run("atari-7", "paper", FRAMES, env_steps=240, cut=True),
+        "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=4, env_steps=240),
         "frames, rllib_2018": _run(
             "atari-7",
             "rllib_2018",
             FRAMES,
             task="SpaceInvaders-v5",
             num_minibatches=2,
-            env_steps=400,
+            env_steps=200,
         ),
         "frames, in turns, evaluated": _run(
             "atari",
@@ -325,7 +325,7 @@ RUNS: dict[str, dict[str, Run]] = {
             lstm_inputs="features",
             evaluation_rule="deterministic",
         ),
-        "frames, recurrent": _run("atari", "paper", FRAMES, env_steps=160, lstm_size=32),
+        "frames, recurrent": _run("atari", "paper", FRAMES, env_steps=80, lstm_size=32),
         "classic, normalised, cut": _run(
             "classic",
             "tuned",
@@ -435,7 +435,7 @@ RUNS: dict[str, dict[str, Run]] = {
             "classic", "tuned", CLASSIC, REPLAY, normalise_observations=True, cut=True
         ),
         "frames": _run(
-            "atari-7", "openai_baselines", FRAMES, REPLAY, env_steps=480, replay_start=40, cut=True
+            "atari-7", "openai_baselines", FRAMES, REPLAY, env_steps=240, replay_start=40, cut=True
         ),
         "frames, replay twice over, two trunks, evaluated": _run(
             "atari",
@@ -565,11 +565,11 @@ RUNS: dict[str, dict[str, Run]] = {
         "paper, in full": _run(
             "mujoco",
             "paper",
-            learning_starts=150,
-            env_steps=200,
+            learning_starts=280,
+            env_steps=300,
             evaluation_episodes=1,
-            log_interval=50,
-            evaluation_interval=200,
+            log_interval=5,
+            evaluation_interval=300,
         ),
         "two seeds, cut": _run("mujoco", "paper", SAC, task="Hopper-v4", seeds=(3, 4), cut=True),
         "warm-up and scale of the task": _run(
@@ -599,7 +599,7 @@ RUNS: dict[str, dict[str, Run]] = {
             SAC,
             task="ReacherEasy-v1",
             seeds=(1, 2, 7),
-            env_steps=300,
+            env_steps=160,
             evaluation_episodes=1,
             update_ratio=4.0,
             tau=1.0,
@@ -712,15 +712,14 @@ RUNS: dict[str, dict[str, Run]] = {
             initial_alpha=0.1,
             evaluation_rule="sampled",
         ),
-        "frames": _run("atari-7", "cleanrl", FRAMES, ONE_STEP, cut=True),
+        "frames": _run("atari-7", "cleanrl", FRAMES, ONE_STEP, task="Pong-v5", cut=True),
         "frames, paper, evaluated, critics": _run(
             "atari-7",
             "paper",
             FRAMES,
             ONE_STEP,
-            env_steps=80,
+            env_steps=40,
             policy="critics",
-            task="Pong-v5",
             evaluation_epsilon=0.5,
         ),
         "frames, slm_lab_v5_fig, two seeds, replay twice over": _run(
@@ -730,7 +729,7 @@ RUNS: dict[str, dict[str, Run]] = {
             ONE_STEP,
             num_envs=4,
             seeds=(1, 2),
-            replay_capacity=64,
+            replay_capacity=32,
         ),
     },
 }
