@@ -36,6 +36,7 @@ class Session:
         recorder: the run's recorder.
         stride: most environment steps in one pass of the training loop.
         reset: how environments restart after an end; see `VectorEnv`.
+        reward_parts: whether the environments report the parts of rewards, too.
 
     Raises:
         UsageError: for a missing GPU.
@@ -48,13 +49,16 @@ class Session:
         stride: int,
         *,
         reset: Literal["next_step", "same_step"] = "next_step",
+        reward_parts: bool = False,
     ) -> None:
         self._config, self._recorder, self._stride = config, recorder, stride
         self.device = find_device(config.device)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
         task, threads = config.find_task(), config.num_threads
-        self.env = VectorEnv(task, seeds, reset=reset, num_threads=threads)
+        self.env = VectorEnv(
+            task, seeds, reset=reset, num_threads=threads, reward_parts=reward_parts
+        )
 
     def goes_on(self, env_steps: int) -> bool:
         """Return whether another stride fits into the run and a seed still learns."""
