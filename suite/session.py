@@ -39,6 +39,7 @@ class Session:
         recorder: the run's recorder.
         stride: most environment steps in one pass of the training loop.
         reset: how environments restart after an end; see `VectorEnv`.
+        reward_parts: whether the environments report the parts of rewards, too.
 
     Raises:
         UsageError: for a missing GPU.
@@ -51,14 +52,20 @@ class Session:
         stride: int,
         *,
         reset: Literal["next_step", "same_step"] = "next_step",
+        reward_parts: bool = False,
     ) -> None:
         self._config, self._recorder, self._stride = config, recorder, stride
         self.device = find_device(config.device)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
         self._env_threads = config.env_threads or config.num_threads
-        task, threads = config.find_task(), self._env_threads
-        self.env = VectorEnv(task, seeds, reset=reset, num_threads=threads)
+        self.env = VectorEnv(
+            config.find_task(),
+            seeds,
+            reset=reset,
+            num_threads=self._env_threads,
+            reward_parts=reward_parts,
+        )
 
     def goes_on(self, env_steps: int) -> bool:
         """Return whether another stride fits into the run and a seed still learns."""

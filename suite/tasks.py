@@ -47,6 +47,8 @@ class Task:
     """Numbers of an observation where actions are continuous or hybrid; else 0."""
     action_size: int = 0
     """Dimensions of the continuous action; else 0."""
+    reward_parts: tuple[str, ...] = ()
+    """Names of the simulator's numbers whose sum is the reward; empty: it tells the sum alone."""
 
     @property
     def simulator_id(self) -> str:
@@ -276,6 +278,14 @@ OTHER_OBS_SIZES = {
     "InvertedDoublePendulum-v5": 9,
 }
 """Numbers of an observation of the versions in which they differ."""
+MUJOCO_REWARD_PARTS = {
+    "HalfCheetah": ("reward_run", "reward_ctrl"),
+    "Ant": ("reward_forward", "reward_ctrl", "reward_contact", "reward_survive"),
+    "Humanoid": ("reward_linvel", "reward_quadctrl", "reward_alive", "reward_impact"),
+    "Reacher": ("reward_dist", "reward_ctrl"),
+    "Swimmer": ("reward_fwd", "reward_ctrl"),
+}
+"""The parts of the reward that envpool tells, by environment, in all versions."""
 DMC_SIZES = {
     "AcrobotSwingup": (6, 1),
     "BallInCup": (8, 2),
@@ -309,6 +319,7 @@ def _mujoco_tasks() -> list[Task]:
                 frame_skip=frame_skip,
                 obs_size=OTHER_OBS_SIZES.get(f"{name}-{version}", obs_size),
                 action_size=action_size,
+                reward_parts=MUJOCO_REWARD_PARTS.get(name, ()),
             )
             for version in (legacy, "v4", "v5")
         ]

@@ -24,6 +24,9 @@ import numpy as np
 from suite.settings import UsageError
 from suite.tasks import Task
 
+NO_PARTS = np.empty(0, dtype=np.float32)
+"""Of a step whose rewards are told as a sum."""
+
 
 class Step(NamedTuple):
     """The outcome of one vector step. Shapes `[S, N]`: seeds and environments per seed."""
@@ -48,6 +51,9 @@ class Step(NamedTuple):
     """Sum of `raw_rewards` since the episode began, float64; a score where `episode_ends`."""
     episode_lengths: np.ndarray
     """Decisions since the episode began, int64."""
+    reward_parts: np.ndarray = NO_PARTS
+    """Parts of `raw_rewards` whose sum it is, `[S, N, D]` float32; without numbers unless they were
+    asked for. Where the task tells none, the reward is the only part."""
 
 
 class Spaces(NamedTuple):
@@ -98,6 +104,7 @@ class VectorEnv:
             episode, and every row is valid.
         num_threads: simulator threads; results do not depend on it.
         render: keep a renderer for `render()`.
+        reward_parts: report the parts of rewards, too.
 
     Raises:
         ValueError: for seeds other than `[S, N]` integers, `num_threads` below 1, or an action
@@ -112,6 +119,7 @@ class VectorEnv:
         reset: Literal["next_step", "same_step"] = "next_step",
         num_threads: int = 1,
         render: bool = False,
+        reward_parts: bool = False,
     ) -> None:
         env_seeds = np.asarray(env_seeds)
         if env_seeds.ndim != 2 or env_seeds.size == 0 or env_seeds.dtype.kind not in "iu":
@@ -128,6 +136,7 @@ class VectorEnv:
         self._same_step = reset == "same_step"
         self._atari = task.family == "atari"
         self._observed = list(task.observed)
+        self._no_parts = None if reward_parts else np.empty((*self._shape, 0), dtype=np.float32)
         self._pool = _make_pool(task, env_seeds.ravel().tolist(), num_threads, render)
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds of float64 spaces
             warnings.simplefilter("ignore")
@@ -277,6 +286,7 @@ class VectorEnv:
             episode_ends,
             returns,
             lengths,
+            self._parts(info, raw_rewards) if self._no_parts is None else self._no_parts,
         )
 
     def fingerprint(self) -> str:
@@ -308,6 +318,11 @@ class VectorEnv:
         if frames is None:
             raise RuntimeError("make the VectorEnv with render=True to draw frames")
         return frames.reshape(*self._shape, *frames.shape[1:])
+
+    def _parts(self, info: Mapping[str, Any], raw_rewards: np.ndarray) -> np.ndarray:
+        """Return the parts of rewards side by side, `[S, N, D]`."""
+        parts = [info[name].reshape(self._shape) for name in self.task.reward_parts]
+        return np.stack(parts or [raw_rewards], axis=-1).astype(np.float32)
 
     def _reset_ended(self, next_obs: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return `next_obs` with the first observations of new episodes where one ended.

@@ -25,7 +25,13 @@ class ScriptedEnv:
     whole rows, `[S, N, 1 + A]`."""
 
     def __init__(
-        self, task: Any, env_seeds: np.ndarray, *, reset: str = "next_step", num_threads: int = 1
+        self,
+        task: Any,
+        env_seeds: np.ndarray,
+        *,
+        reset: str = "next_step",
+        num_threads: int = 1,
+        reward_parts: bool = False,
     ) -> None:
         self.shape = self.num_seeds, self.num_envs = env_seeds.shape
         self._same_step, self._time = reset == "same_step", 0

@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, acer, acer_continuous, impala, sac, sac_discrete, sac_hybrid, sac_value
+from agents import (
+    a2c,
+    acer,
+    acer_continuous,
+    impala,
+    sac,
+    sac_alf,
+    sac_discrete,
+    sac_hybrid,
+    sac_value,
+)
 from suite.command_line import run_main
 from suite.manifest import POLICY
 from suite.recorder import Recorder
@@ -125,6 +135,23 @@ SAC_HYBRID = sac_hybrid.Config(
     evaluation_interval=120,
     evaluation_episodes=1,
 )
+SAC_ALF = sac_alf.Config(
+    task="Reacher-v4",
+    seeds=(3, 4),
+    device="cpu",
+    env_steps=240,
+    num_envs=2,
+    hidden_sizes=(16, 16),
+    batch_size=8,
+    learning_starts=60,
+    reward_weights=(0.5, 0.5),
+    normalise_entropy=True,
+    prior="same_action",
+    prioritised_replay=True,
+    log_interval=60,
+    evaluation_interval=120,
+    evaluation_episodes=1,
+)
 FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 128, "log_interval": 32}
 FRAMES |= {"evaluation_rule": "training"}
 CASES: dict[str, tuple[Any, Any]] = {
@@ -170,6 +197,11 @@ CASES: dict[str, tuple[Any, Any]] = {
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
     "sac_value, two seeds": (sac_value, SAC_VALUE),
     "sac, hybrid, two seeds, sampled evaluation": (sac_hybrid, SAC_HYBRID),
+    "sac, alf, all options, two seeds": (sac_alf, SAC_ALF),
+    "sac, alf, one replay twice over by priority": (
+        sac_alf,
+        replace(SAC_ALF, seeds=(5,), replay_capacity=100, normalise_entropy=False, prior="none"),
+    ),
     "sac, discrete, read off the critics, one replay twice over": (
         sac_discrete,
         replace(
@@ -255,6 +287,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
         *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
         "sac_value, two seeds",
         "sac, hybrid, two seeds, sampled evaluation",
+        "sac, alf, all options, two seeds",
         "sac, discrete, read off the critics, one replay twice over",
     ),
 )

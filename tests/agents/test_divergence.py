@@ -31,6 +31,7 @@ TASKS = {
     "acer_continuous": "Pendulum-v1",
     "sac_value": "Pendulum-v1",
     "sac_hybrid": "Claw-v0",
+    "sac_alf": "Pendulum-v1",
 }
 TINY = {
     "sac": ("--learning-starts=40", "--batch-size=8"),
@@ -41,6 +42,7 @@ TINY = {
     "acer_continuous": ("--num-envs=4", "--unroll-length=5", "--replay-start=0"),
     "sac_value": ("--learning-starts=40", "--batch-size=8"),
     "sac_hybrid": ("--learning-starts=40", "--batch-size=8"),
+    "sac_alf": ("--learning-starts=40", "--batch-size=8", "--prioritised-replay"),
 }
 """So that 600 steps are many updates; every agent logs and learns more often than each 100."""
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]

@@ -366,6 +366,7 @@ DEFAULT_TASKS = {
     "sac": "HalfCheetah-v4",
     "sac_value": "HalfCheetah-v4",
     "sac_hybrid": "Claw-v0",
+    "sac_alf": "HalfCheetah-v4",
     "sac_discrete": "CartPole-v1",
 }
 

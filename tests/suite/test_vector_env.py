@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from suite.randomness import environment_seeds
-from suite.tasks import Task, find_task
+from suite.tasks import TASKS, Task, find_task
 from suite.vector_env import Step, VectorEnv
 
 Reset = Literal["next_step", "same_step"]
@@ -310,6 +310,7 @@ def test_types_and_shapes_are_as_stated(task: Task, obs_size: int, action_size: 
         "episode_ends": ("bool", (2, 3)),
         "episode_returns": ("float64", (2, 3)),
         "episode_lengths": ("int64", (2, 3)),
+        "reward_parts": ("float32", (2, 3, 0)),
     }
 
 
@@ -735,3 +736,30 @@ def test_frames_are_four_bytes_deep_and_the_newest_is_last(qbert: Game) -> None:
         np.testing.assert_array_equal(step.next_obs[step.valid][:, :-1], obs[step.valid][:, 1:])
     moved = [(step.obs[:, :, -1] != step.obs[:, :, -2]).any() for *_, step in qbert.tape]
     assert np.mean(moved) > 0.5
+
+
+PARTED = [task for task in TASKS.values() if task.reward_parts]
+
+
+@pytest.mark.parametrize("task", PARTED, ids=[task.name for task in PARTED])
+def test_the_parts_of_a_reward_add_up_to_it(task: Task) -> None:
+    """With weights 1, in every step of 120 and through ends."""
+    env = VectorEnv(task, np.array([[1, 2], [3, 4]]), reset="same_step", reward_parts=True)
+    parts, rewards = [], []
+    for *_, step in play(env, random_actions(env), 120):
+        assert step.reward_parts.dtype == np.float32
+        parts.append(step.reward_parts)
+        rewards.append(step.raw_rewards)
+    assert np.shape(parts) == (120, 2, 2, len(task.reward_parts))
+    np.testing.assert_allclose(np.sum(parts, -1), rewards, atol=2e-6, rtol=1e-6)
+
+
+def test_parts_of_rewards_come_if_asked_for_and_change_nothing_else() -> None:
+    """Where a task tells none, the reward is the only part."""
+    env_seeds, actions = np.array([[1, 2]]), np.full((1, 2, 1), 0.3, dtype=np.float32)
+    plain, parted = (VectorEnv(PENDULUM, env_seeds, reward_parts=each) for each in (False, True))
+    tapes = (play(env, lambda obs: actions, 250) for env in (plain, parted))
+    for (*_, one), (*_, other) in zip(*tapes, strict=True):
+        assert one.reward_parts.shape == (1, 2, 0)
+        assert_same_steps(one, other._replace(reward_parts=one.reward_parts))
+        np.testing.assert_array_equal(other.reward_parts[..., 0], one.raw_rewards)

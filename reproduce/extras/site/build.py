@@ -1,6 +1,5 @@
 """`site`: a start page over all grids, pages of tasks, sources and documents, the grids' own."""
 
-import functools
 import posixpath
 import re
 import shutil
@@ -18,7 +17,7 @@ from reproduce import ROOT
 from reproduce.extras.docs.results import Cell, by_task, cells
 from reproduce.extras.site.documents import Document, render
 from reproduce.extras.sources import describe_source
-from reproduce.gather.references import credits_of, sources
+from reproduce.gather.references import credits_of, name_of, sources
 from reproduce.plan import grid as planning
 from reproduce.report import charts
 from reproduce.report.page import ASSETS, VERDICTS, environment, read_report, read_table, style
