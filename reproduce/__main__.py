@@ -9,7 +9,7 @@ command could not be understood, 130 stopped by Ctrl-C.
 import sys
 import webbrowser
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +46,8 @@ from suite.settings import UsageError, nearest
 from suite.tasks import SUITES
 
 LAUNCHERS = ("local", "ray")
+FILM_SECONDS = 10.0
+"""Between two lines about a film, where there is no terminal."""
 VERBS = (
     "report",
     "verify",
@@ -390,13 +392,21 @@ def export(argv: Sequence[str]) -> int:
     return 0
 
 
-def _follow(frames: Iterable[Any], number: int) -> Iterable[Any]:
-    """Show how many of a film's frames are drawn."""
+def _follow(frames: Iterable[Any], number: int) -> Iterator[Any]:
+    """Show how many of a film's frames are drawn; without a terminal, a line now and then."""
+    import time
+
     from rich.progress import track
 
-    console = _console()
-    silent = not console.is_terminal
-    return track(frames, "filming", number, console=console, transient=True, disable=silent)
+    console, said = _console(), time.monotonic()
+    if console.is_terminal:
+        yield from track(frames, "filming", number, console=console, transient=True)
+        return
+    for count, frame in enumerate(frames):
+        if time.monotonic() - said >= FILM_SECONDS:
+            said = time.monotonic()
+            say(console, f"filming: {count:,} of {number:,} frames")
+        yield frame
 
 
 def compare(argv: Sequence[str]) -> int:

@@ -69,6 +69,16 @@ def test_a_score_is_filmed_with_its_own_draws(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "a.png"]
 
 
+def test_progress_is_a_line_now_and_then_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A film may take minutes; every frame is passed on."""
+    monkeypatch.setattr(command_line, "FILM_SECONDS", 0.0)
+    assert list(command_line._follow(iter("ab"), 2)) == ["a", "b"]
+    said = "filming: 0 of 2 frames\nfilming: 1 of 2 frames\n"
+    assert capsys.readouterr().out == said
+
+
 def test_an_episode_that_does_not_repeat_itself_is_not_filmed(run: Path, tmp_path: Path) -> None:
     """Other actions give another return: nothing is written, and an old film stays."""
     episode = evaluate.evaluate_run(run, episodes=1)["first"]
