@@ -465,7 +465,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     env_steps, num_updates = journal.resume(0, 0)
     clock.start()
     while True:
-        session.evaluate_if_due(env_steps, num_envs, partial(act, learner.actor, config))
+        policy = partial(act, learner.actor, config)
+        session.evaluate_if_due(env_steps, num_envs, policy, learner.actor.weights_of)
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:

@@ -68,6 +68,7 @@ class Checks:
             num_calls[code] += 1
             if checked is None:  # most of what a process imports it never calls
                 checked = self._jaxtyped(function, **options)
+                assert checked is not None
             return checked(*args, **kwargs)
 
         return first_calls_checked

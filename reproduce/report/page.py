@@ -569,7 +569,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
                 "'self'" if assets else " ".join(map(_checksum, scripts.values()))
             ),
             headline=headline(report, verdicts, suite),
-            counts=_counted(count_tasks(report, verdicts, runs)),
+            counts=_in_words(count_tasks(report, verdicts, runs)),
             sections={name: words for name, words in SECTIONS.items() if name not in absent},
             suite=suite,
             verdicts=verdicts,
@@ -660,7 +660,7 @@ def _heading(row: Mapping[str, Any]) -> charts.Heading:
     return charts.Heading(str(row["task"]), words, kind, env_steps=float(row["env_steps"] or 0.0))
 
 
-def _counted(counts: Counts) -> list[tuple[str, int]]:
+def _in_words(counts: Counts) -> list[tuple[str, int]]:
     """Return the counts with their words."""
     return [(name.replace("_", " "), count) for name, count in counts._asdict().items()]
 

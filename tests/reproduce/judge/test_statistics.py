@@ -1,6 +1,7 @@
 """Aggregates, bootstrap intervals, profiles and probabilities against hand-computed values."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_resamples_drawn_in_blocks_are_those_drawn_at_once(monkeypatch: pytest.M
     curves = np.random.default_rng(1).normal(size=(20, 3))
     taus = np.array([-1.0, 0.0, 1.0])
 
-    def results() -> list[tuple[object, ...]]:
+    def results() -> list[tuple[Any, ...]]:
         return [
             tuple(stratified_bootstrap(scores, iqm, seed=1, num_resamples=101)),
             tuple(bootstrap_band(curves, seed=1, num_resamples=101)),

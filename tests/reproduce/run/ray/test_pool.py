@@ -150,7 +150,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents make a checkpoint every 0.3 seconds; the harness looks at what arrives as often."""
     command = Plan._command
-    monkeypatch.setattr(Plan, "_command", lambda plan, runs: (*command(plan, runs), *OFTEN))
+    monkeypatch.setattr(Plan, "_command", lambda *given: (*command(*given), *OFTEN))
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.1)
 
 
