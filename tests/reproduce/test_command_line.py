@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -181,7 +182,7 @@ def check_refusal(line: str, answer: str, desk: Path, say: Say) -> None:
     (desk.parent / "FILE").write_text("not a folder")
     words = [word.replace("FILE", "../FILE") for word in line.split()]
     with pytest.MonkeyPatch.context() as patch:  # a line that is accepted starts no training
-        patch.setattr(command_line, "_run_plan", lambda plan, console: 0)
+        patch.setattr(command_line, "_run_plan", lambda *_, **__: 0)
         status, out, err = say(words)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
@@ -297,7 +298,7 @@ def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
     words += ["MountainCarContinuous-v0", "--set", "gamma=0.9", "--set", "tau=0.1", "--device=cpu"]
     plans: list[Plan] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_line, "_run_plan", lambda plan, console: plans.append(plan) or 0)
+        patch.setattr(command_line, "_run_plan", lambda plan, _, **__: plans.append(plan) or 0)
         assert say(words)[0] == 0
     (plan,) = plans
     assert plan.seeds == (3, 5)
@@ -490,7 +491,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert "runs/fresh-1/sac-classic/tuned" in "".join(out.split())
     (desk / "runs" / "fresh-1").mkdir()
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
-    monkeypatch.setattr(command_line, "_report", lambda *arguments: 0)
+    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 0)
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
     assert say([*words, "--seeds", "1", "--accept-older-code"])[0] == 0
 
@@ -575,7 +576,7 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
-    monkeypatch.setattr(command_line, "_report", lambda *arguments: 0)
+    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 0)
     short = [word for word in TINY if word != "2"]
     longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
     assert say([*longer, "--runs-dir", "whole"])[0] == 0
@@ -591,3 +592,20 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     status, out, err = say([*longer, "--env-steps", "600"])
     assert (status, out) == (2, "")
     assert "ended at 500 steps and cannot go on to 600: its checkpoint is gone" in err
+
+
+def test_open_shows_the_page_whatever_the_verdict(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit status is the verdict's, and the browser gets the page of this very grid."""
+    plan = make_plan("sac", "classic", runs_dir=tmp_path, tasks=["Pendulum-v1"], seeds=[1])
+    plan.directory.mkdir(parents=True)
+    plan.save()
+    opened = list[str]()
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 1)
+    command = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
+    assert say(command)[0] == 1
+    assert opened == []
+    assert say([*command, "--open"])[0] == 1
+    assert opened == [(plan.directory / "index.html").as_uri()]
