@@ -380,7 +380,7 @@ def band(
 ) -> dict[str, Any]:
     """Return an area between two lines, as one closed outline."""
     known = np.isfinite(low) & np.isfinite(high)
-    outline = {"fill": "toself", "mode": "none"}
+    outline: dict[str, Any] = {"fill": "toself", "mode": "none"}
     if time is not None:
         outline["meta"] = {"time": time + time[::-1]}
     x, low, high = x[known], low[known], high[known]

@@ -47,7 +47,7 @@ def scores_chart(
     scored = verdicts[verdicts["task"].isin(scores["task"])]
     rows: list[dict[Any, Any]] = scored.where(scored.notna(), np.nan).to_dict("records")
     shared = [row for row in rows if row["reference_mean"] > row["random_score"]]
-    single = [row for row in rows if row not in shared]
+    single = [row for row in rows if not row["reference_mean"] > row["random_score"]]
     reference = _reference(verdicts, credits)
     groups = [(shared, True)] * bool(shared) + [([row], False) for row in single]
     panels = [

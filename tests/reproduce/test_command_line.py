@@ -101,7 +101,7 @@ NO_TORCH = [
     ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     (
         "report sac classic --tasks Pendulum-v1",
-        "unknown option --tasks; choose from --accept-older-code, --help, --like",
+        "unknown option --tasks; choose from --accept-older-code, --context, --help, --like, --open",
     ),
     ("report sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
     ("evaluate", "the following arguments are required: run"),
@@ -182,7 +182,7 @@ def check_refusal(line: str, answer: str, desk: Path, say: Say) -> None:
     (desk.parent / "FILE").write_text("not a folder")
     words = [word.replace("FILE", "../FILE") for word in line.split()]
     with pytest.MonkeyPatch.context() as patch:  # a line that is accepted starts no training
-        patch.setattr(command_line, "_run_plan", lambda *_, **__: 0)
+        patch.setattr(command_line, "_run_plan", lambda plan, *_, **options: 0)
         status, out, err = say(words)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
@@ -298,7 +298,9 @@ def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
     words += ["MountainCarContinuous-v0", "--set", "gamma=0.9", "--set", "tau=0.1", "--device=cpu"]
     plans: list[Plan] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_line, "_run_plan", lambda plan, _, **__: plans.append(plan) or 0)
+        patch.setattr(
+            command_line, "_run_plan", lambda plan, *_, **options: plans.append(plan) or 0
+        )
         assert say(words)[0] == 0
     (plan,) = plans
     assert plan.seeds == (3, 5)
@@ -491,7 +493,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert "runs/fresh-1/sac-classic/tuned" in "".join(out.split())
     (desk / "runs" / "fresh-1").mkdir()
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
-    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 0)
+    monkeypatch.setattr(command_line, "_report", lambda *arguments, **options: 0)
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
     assert say([*words, "--seeds", "1", "--accept-older-code"])[0] == 0
 
@@ -576,7 +578,7 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
-    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 0)
+    monkeypatch.setattr(command_line, "_report", lambda *arguments, **options: 0)
     short = [word for word in TINY if word != "2"]
     longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
     assert say([*longer, "--runs-dir", "whole"])[0] == 0

@@ -87,7 +87,7 @@ def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(command_line, "_run_plan", lambda *_, **__: 0)
+    monkeypatch.setattr(command_line, "_run_plan", lambda plan, *_, **options: 0)
     seen: list[str] = []
     yield seen
     assert list(folder.iterdir()) == []

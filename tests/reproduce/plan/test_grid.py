@@ -287,7 +287,9 @@ def test_the_printed_command_makes_an_equal_plan(
     """Typed into a shell, it plans the same again, whatever characters its folder has."""
     monkeypatch.chdir(tmp_path)
     again: list[Plan] = []
-    monkeypatch.setattr(command_line, "_run_plan", lambda plan, _, **__: again.append(plan) or 0)
+    monkeypatch.setattr(
+        command_line, "_run_plan", lambda plan, *_, **options: again.append(plan) or 0
+    )
     runs_dir = Path(options.pop("runs_dir", "runs"))
     plan = make_plan("sac", suite, runs_dir=runs_dir, **options)
     words = shlex.split(plan.command())

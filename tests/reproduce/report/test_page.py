@@ -279,8 +279,8 @@ def test_the_headline_counts_a_verdict_it_does_not_know() -> None:
 
 def test_the_counts_say_how_far_tasks_came() -> None:
     """What was not planned counts, and what no reference can judge is not called unreproduced."""
-    facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": "q"}
-    facts["suite_tasks"] = ["A", "B", "C", "D", "E"]
+    tasks = ["A", "B", "C", "D", "E"]
+    facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": "q", "suite_tasks": tasks}
     rows = [verdict("A", "reproduced"), verdict("B", "inconclusive", ci_low=None)]
     rows.append(verdict("C", "shown only"))
     runs = [run("A", 1), run("B", 1, "failed"), run("C", 1, "planned")]
@@ -288,7 +288,7 @@ def test_the_counts_say_how_far_tasks_came() -> None:
     assert report.headline(facts, rows).endswith(
         ": 1 of 5 tasks reproduced, 1 inconclusive, 1 shown only, 2 not planned."
     )
-    rows = [verdict(task, "shown only") for task in facts["suite_tasks"]]
+    rows = [verdict(task, "shown only") for task in tasks]
     assert report.headline(facts, rows).endswith(": none of 5 tasks can be judged, 5 shown only.")
 
 
