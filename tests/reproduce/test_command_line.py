@@ -101,7 +101,7 @@ NO_TORCH = [
     ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     (
         "report sac classic --tasks Pendulum-v1",
-        "unknown option --tasks; choose from --accept-older-code, --context, --help, --like, --open",
+        "unknown option --tasks; choose from --accept-older-code, --context, --help, --like",
     ),
     ("report sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
     ("evaluate", "the following arguments are required: run"),
