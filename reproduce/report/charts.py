@@ -29,7 +29,10 @@ from reproduce.report.curves import align_seeds, clip_reference, same_rule, thin
 TEMPLATES = Path(__file__).parent / "templates"
 
 # Distinct under common colour blindness (Okabe and Ito's hues); each for white, and for black.
-OURS = (("#0072B2", "#56B4E9"), ("#7A4FB5", "#B79CF0"), ("#00795C", "#2FC79B"))
+OURS = (
+    *(("#0072B2", "#56B4E9"), ("#7A4FB5", "#B79CF0"), ("#00795C", "#2FC79B")),
+    *(("#A8467F", "#E59AC4"), ("#7D6200", "#E3BC45"), ("#007C91", "#4CC9DC")),
+)
 REFERENCE = ("#C24A00", "#FF8F4D")
 OTHERS = (
     *(("#00795C", "#2FC79B"), ("#A8467F", "#E59AC4"), ("#7D6200", "#E3BC45")),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -662,3 +663,20 @@ def test_the_console_command_names_itself(
         with pytest.raises(SystemExit):
             started()
         assert f"for example: {called} sac mujoco" in capsys.readouterr().err
+
+
+def test_open_shows_the_page_whatever_the_verdict(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit status is the verdict's, and the browser gets the page of this very grid."""
+    plan = make_plan("sac", "classic", runs_dir=tmp_path, tasks=["Pendulum-v1"], seeds=[1])
+    plan.directory.mkdir(parents=True)
+    plan.save()
+    opened = list[str]()
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 1)
+    command = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
+    assert say(command)[0] == 1
+    assert opened == []
+    assert say([*command, "--open"])[0] == 1
+    assert opened == [(plan.directory / "index.html").as_uri()]

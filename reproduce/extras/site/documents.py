@@ -81,7 +81,7 @@ class _Renderer(RendererHTML):
         self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType
     ) -> str:
         """Return the beginning of a table."""
-        return '<div class="scroll"><table>\n'
+        return '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
 
     def table_close(
         self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType
