@@ -30,7 +30,9 @@ from reproduce.plan.request import (
     load_plan,
     load_published_plan,
     make_plan,
+    variants_of,
 )
+from reproduce.plan.sweep import folder_name
 from reproduce.run.view import say
 from suite.command_line import (
     Parser,
@@ -202,7 +204,7 @@ def run(argv: Sequence[str]) -> int:
     return _run_grid(options, None)
 
 
-def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
+def _make_plan(options: Namespace, cluster: Cluster | None) -> Plan:
     plan = make_plan(
         options.agent,
         options.suite,
@@ -225,9 +227,17 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         cluster=cluster,
     )
     plan = keep_looks(plan, until_decided=options.until_decided)
-    say_todays_name(options.like, plan.source)
     check_extensions(plan, plan.runs())
     plan.check_memory()
+    return plan
+
+
+def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
+    chosen = variants_of(options.agent, options.suite, options.like, options.settings)
+    if len(chosen) > 1:
+        return _run_sweep(options, cluster, chosen)
+    plan = _make_plan(options, cluster)
+    say_todays_name(options.like, plan.source)
     console = _console()
     console.print(_plan_table(plan))
     _say_outlook(plan, console)
@@ -245,6 +255,24 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         return 0
     status = _run_plan(plan, console, track=options.track, context=options.context)
     return _open(options, plan, status)
+
+
+def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
+    """Run a grid for every variant of the settings, and compare each with the first."""
+    if options.until_decided:
+        raise UsageError("--until-decided is of one grid: leave it out, or all values but one")
+    root = fresh_directory(options.runs_dir) if options.fresh else options.runs_dir
+    plans = []
+    for settings in chosen:
+        own = {"settings": list(settings), "runs_dir": root / folder_name(settings)}
+        plans.append(_make_plan(Namespace(**(vars(options) | own | {"fresh": False})), cluster))
+    say_todays_name(options.like, plans[0].source)
+    from reproduce.extras import sweep
+
+    sweep.refuse_alike(plans)
+    console = _console()
+    console.print(sweep.plan_table(plans))
+    return 0 if options.dry_run else sweep.run(plans, root, console)
 
 
 def report_again(argv: Sequence[str]) -> int:
@@ -802,7 +830,14 @@ def _add_size(parser: Parser) -> Any:
     parser.add_argument(
         "--workers", type=int, metavar="N", help="processes side by side; default: as many as fit"
     )
-    parser.add_argument("--set", **several, default=[], metavar="KEY=VALUE", dest="settings")
+    parser.add_argument(
+        "--set",
+        **several,
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="a setting; KEY=A,B sweeps over values, or lists: KEY=64,64/256,256",
+    )
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
     seeds.add_argument(

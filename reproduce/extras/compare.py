@@ -1,9 +1,11 @@
 """`compare RUNS_A RUNS_B`: a before-and-after table of two grids of runs, with intervals."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
@@ -57,15 +59,33 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...
     env_steps = min(config["env_steps"] for config in configs)
     ours = np.array([score(run, rule, env_steps) for run in runs_a])
     theirs = np.array([score(run, rule, env_steps) for run in runs_b])
-    low = high = float("nan")
-    if len(ours) > 1 and len(theirs) > 1:
-        test = welch(sample(theirs), sample(ours), level=0.025)
-        low, high = float(test.ci_low), float(test.ci_high)
+    low, high, _ = interval(ours, theirs)
     speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
     return (
         *(task, env_steps, rule, len(ours), len(theirs), ours.mean(), theirs.mean()),
         *(theirs.mean() - ours.mean(), low, high, speeds[1] / speeds[0]),
     )
+
+
+def interval(
+    ours: Float[np.ndarray, " a"], theirs: Float[np.ndarray, " b"]
+) -> tuple[float, float, float]:
+    """Return Welch's 95 % interval of the difference of means, B - A, and its p-value.
+
+    The p-value is two-sided. All are NaN with fewer than two scores on a side.
+
+    Args:
+        ours: scores of A.
+        theirs: scores of B.
+    """
+    if min(len(ours), len(theirs)) < 2:
+        return math.nan, math.nan, math.nan
+    test = welch(sample(theirs), sample(ours), level=0.025)
+    p_value = 1.0
+    if test.difference != 0.0:
+        p_below = float(test.p_below(0.0))
+        p_value = 2.0 * min(p_below, 1.0 - p_below)
+    return float(test.ci_low), float(test.ci_high), p_value
 
 
 def _median_speed(runs: list[Path]) -> float:

@@ -6,7 +6,7 @@ time and memory on this machine, from `reproduce.plan.speeds`. The same for the 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,10 +135,9 @@ def table_of(rows: Sequence[Outlook]) -> Table:
 
 def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     """Return time and memory of the runs that are left, in words."""
-    seconds = {row.task: row.run_seconds for row in rows}
     waiting = [run for run in plan.runs() if not run.has_ended]
     shorter = [run for run in waiting if shorter_record(run)]
-    left = _side_by_side([_left(run, seconds[run.task]) for run in waiting], plan)
+    left = seconds_left(plan, {row.task: row.run_seconds for row in rows}, waiting)
     memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
     text = f"Time: {about(left)}; the first updates tell it better."
     if memory:
@@ -146,6 +145,19 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     if shorter:
         text += f" {len(shorter)} finished runs go on where they ended."
     return text
+
+
+def seconds_left(
+    plan: Plan, seconds: Mapping[str, float | None], waiting: Sequence[Run]
+) -> float | None:
+    """Return about how long a plan takes; None if the like of a run was never measured.
+
+    Args:
+        plan: says how many run side by side.
+        seconds: of a whole run of each task.
+        waiting: the runs that are left.
+    """
+    return _side_by_side([_left(run, seconds[run.task]) for run in waiting], plan)
 
 
 def _left(run: Run, seconds: float | None) -> float | None:

@@ -19,6 +19,7 @@ from reproduce.plan.grid import (
 )
 from reproduce.plan.looks import declare, read_declared, refuse_many
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
+from reproduce.plan.sweep import variants
 from suite.command_line import override
 from suite.files import check_inside, read_json
 from suite.recorder import refuse_no_evaluations
@@ -140,6 +141,23 @@ def make_plan(
         keep_best=keep_best,
         cluster=cluster,
     )
+
+
+def variants_of(
+    agent: str, suite: str, source: str | None, settings: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Return the `--set` of every variant that is asked for; one where nothing varies.
+
+    Raises:
+        UsageError: for an unknown name, or values that make no sweep.
+    """
+    check_agent(agent)
+    tasks_in(suite)
+    for setting in settings:
+        _split(setting)
+    presets = presets_of(agent)
+    source = _find_source(agent, suite, source)
+    return variants(find_preset(presets, suite, source).config, settings)
 
 
 def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ much it is slower or faster than expected, of start-up, warm-up, learning and ev
 
 import contextlib
 import heapq
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Mark(NamedTuple):
 
 
 BEGINNING = Mark(0.0, 0)
-"""Until a run's first row something may be made ready that is not again: it counts alone only."""
+"""Until a run's first row something may be made ready that is not again."""
 
 
 class Estimate(NamedTuple):
@@ -67,6 +68,8 @@ class Progress:
     """Its last rows, oldest first, of `WINDOW_SECONDS`; one alone where it does not learn yet."""
     heard: float = field(default_factory=lambda: time.monotonic())
     """When its last row appeared, or its state changed."""
+    start_seconds: float | None = None
+    """From its command until it began to count seconds; None until a row tells."""
 
     def turn(self, state: str) -> None:
         """Change its state."""
@@ -77,6 +80,8 @@ class Progress:
         """Take over a row of its file."""
         if self.marks and self.marks[-1] == mark:
             return
+        if not self.marks and self.state == "running":
+            self.start_seconds = max(self._silence - mark.seconds, 0.0)
         self.env_steps, self.heard = mark.env_steps, time.monotonic()
         if not learns or (self.marks and mark < self.marks[-1]):
             self.marks = [mark]
@@ -109,40 +114,44 @@ class Progress:
         slowdown = self.slowdown() if self.state == "running" else None
         return None if slowdown is None else self.estimate(slowdown).seconds_left
 
-    def slowdown(self) -> float | None:
+    def slowdown(self, *, at_first: bool = False) -> float | None:
         """Return its measured seconds over the expected ones; None before it learns.
 
         A row that is overdue counts as if it appeared now. Without a pace, a step was expected to
         take a second.
+
+        Args:
+            at_first: whether a first row counts, before which something may be made ready.
         """
-        if len(self.marks) < 2:
+        if len(self.marks) < 2 or (self.marks[0] == BEGINNING and not at_first):
             return None
         first, last = self.marks[0], self.marks[-1]
         seconds = last.seconds - first.seconds
         expected = max(self.expected(last.env_steps) - self.expected(first.env_steps), 1e-9)
         return max(seconds / expected, (seconds + self._silence) / (expected + self._due))
 
-    def estimate(self, slowdown: float | None) -> Estimate:
+    def estimate(self, slowdown: float | None, start_seconds: float | None = None) -> Estimate:
         """Return where it is by now, and how long it still takes.
 
         Args:
             slowdown: seconds over expected ones; None: unknown.
+            start_seconds: how long the others took to start; None: unknown.
         """
         if self.state in ENDED:
             steps = self.run.env_steps if self.state == "finished" else self.env_steps
             return Estimate(steps, True, None)
         if slowdown is None:
             return Estimate(self.env_steps, True, None)
-        left = self.expected(self.run.env_steps) - self._reached
+        start = slowdown * self.expected(0) if start_seconds is None else start_seconds
+        left = slowdown * (self.expected(self.run.env_steps) - self.expected(self.env_steps))
         if self.state not in AT_WORK:
-            again = self.expected(0) if self.env_steps else 0.0  # it starts once more
-            return Estimate(self.env_steps, True, slowdown * (left + again))
+            return Estimate(self.env_steps, True, start + left)
         silence, due = self._silence, slowdown * self._due
-        seconds = max(slowdown * left - min(silence, due), 0.0)
+        start = 0.0 if self.marks else start
+        seconds = max(start + left - min(silence, start + due), 0.0)
         if not (self.marks or self.pace):  # nobody knows how long it starts
             return Estimate(0, True, seconds)
-        start = 0.0 if self.marks else slowdown * self.expected(0)
-        passed = max(silence - start, 0.0) / max(due - start, 1e-9)
+        passed = max(silence - start, 0.0) / max(due, 1e-9)
         share = passed if passed <= 0.8 else 1 - 0.04 / (passed - 0.6)  # as steep there, below 1
         steps = self.env_steps + int(share * (self._next_row - self.env_steps))
         return Estimate(steps, steps == self.env_steps, seconds)
@@ -150,11 +159,6 @@ class Progress:
     def expected(self, env_steps: int) -> float:
         """Return the expected seconds from its command until so many steps are made."""
         return self.pace(env_steps) if self.pace else float(env_steps)
-
-    @property
-    def _reached(self) -> float:
-        """Return the expected seconds until its last row; without one it is to start yet."""
-        return self.expected(self.env_steps) if self.marks else 0.0
 
     @property
     def _next_row(self) -> int:
@@ -167,7 +171,7 @@ class Progress:
     @property
     def _due(self) -> float:
         """Return the expected seconds between its last row and the next."""
-        return self.expected(self._next_row) - self._reached
+        return self.expected(self._next_row) - self.expected(self.env_steps)
 
     @property
     def _silence(self) -> float:
@@ -190,13 +194,16 @@ class Board:
         """Return where every run is by now, in the order of the rows.
 
         A run without a speed of its own is as much slower or faster than expected as the others;
-        where nothing was expected, as fast as the others.
+        where nothing was expected, as fast as the others. It starts as long as they did.
         """
         usual = {has_pace: self._usual(has_pace) for has_pace in (True, False)}
+        starts = [row.start_seconds for row in self.rows if row.start_seconds is not None]
+        start = sum(starts) / len(starts) if starts else None
         found = []
         for row in self.rows:
             own = row.slowdown() if row.state in AT_WORK else None
-            found.append(row.estimate(usual[row.pace is not None] if own is None else own))
+            slowdown = usual[row.pace is not None] if own is None else own
+            found.append(row.estimate(slowdown, start))
         return found
 
     @property
@@ -234,8 +241,8 @@ class Board:
         Where none tells: with a pace 1, without one the seconds per step of all others.
         """
         alike = [row for row in self.rows if (row.pace is not None) == has_pace]
-        for states in (AT_WORK, ENDED):
-            slowdowns = [row.slowdown() for row in alike if row.state in states]
+        for at_first, states in itertools.product((False, True), (AT_WORK, ENDED)):
+            slowdowns = [row.slowdown(at_first=at_first) for row in alike if row.state in states]
             known = [slowdown for slowdown in slowdowns if slowdown is not None]
             if known:
                 return sum(known) / len(known)

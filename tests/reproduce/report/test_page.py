@@ -370,8 +370,7 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
     ]
     left_out = "; ".join(f"{name}: {note}" for name in names)
     whole = suite("not judged", difference=None, num_tasks=0, left_out=left_out)
-    notes: Any = [row["note"] for row in rows]
-    frame = pd.DataFrame(rows).drop(columns="note").assign(note=notes)
+    frame = pd.DataFrame(rows)
     text = printed(report.verdict_lines(frame, pd.DataFrame([whole]), "a2c, gamma = 0.9"), 80)
     lines = text.splitlines()
     assert lines[0] == "a2c, gamma = 0.9"

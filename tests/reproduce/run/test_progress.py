@@ -43,7 +43,7 @@ def rows(*states: tuple[str, int, float | None]) -> list[Progress]:
     run = Run("Hopper-v4", 1, 1000, Path("nowhere"), "planned")
     made = []
     for state, done, speed in states:
-        marks = [Mark(0.0, 0), Mark(done / speed, done)] if speed else []
+        marks = [Mark(1.0, 0), Mark(1.0 + done / speed, done)] if speed else []
         made.append(Progress(run, state, done, marks=marks))
     return made
 
@@ -116,6 +116,41 @@ def test_start_up_warm_up_and_evaluations_are_in_the_time_left(clock: list[float
         clock[0] += 20.0
         row.hear(Mark(1.0 + 20.0 * number, 100 + 100 * number), learns=True)
     assert board.seconds_left == pytest.approx(2 * (60.0 + 20.0))
+
+
+def test_what_is_made_ready_before_the_first_row_is_not_expected_again(
+    clock: list[float],
+) -> None:
+    """A first row after 50 s, not 10, says little of the next ones; without others, it must."""
+    first, second = rows(("running", 0, None), ("waiting", 0, None))
+    for row in (first, second):
+        row.pace, row.log_interval = lambda env_steps: 0.1 * env_steps, 100
+    board = Board(2, [first, second])
+    for number, seconds in enumerate((50.0, 60.0, 70.0), start=1):
+        first.hear(Mark(seconds, 100 * number), learns=True)
+    assert board.seconds_left == pytest.approx(100.0)
+    second.turn("running")
+    second.hear(Mark(50.0, 100), learns=True)
+    assert board.seconds_left == pytest.approx(90.0)
+    first.marks = []
+    assert board.seconds_left == pytest.approx(5 * 90.0)
+
+
+def test_those_that_wait_start_as_long_as_the_others_did(clock: list[float]) -> None:
+    """30 s instead of the expected 10, on a machine that reads its libraries slowly."""
+    first, second = rows(("waiting", 0, None), ("waiting", 0, None))
+    for row in (first, second):
+        row.pace, row.log_interval = lambda env_steps: 10.0 + 0.1 * env_steps, 100
+    board = Board(1, [first, second])
+    assert board.seconds_left == pytest.approx(110.0 + 110.0)
+    first.turn("running")
+    clock[0] += 40.0
+    first.hear(Mark(10.0, 100), learns=True)
+    assert first.start_seconds == pytest.approx(30.0)
+    assert board.seconds_left == pytest.approx(90.0 + 30.0 + 100.0)
+    clock[0] += 10.0
+    first.hear(Mark(20.0, 200), learns=True)  # later rows say nothing of its start
+    assert first.start_seconds == pytest.approx(30.0)
 
 
 def test_steps_between_two_rows_are_estimated_and_never_pass_the_next(clock: list[float]) -> None:

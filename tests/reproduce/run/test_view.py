@@ -21,7 +21,7 @@ def progress(seed: int, state: str, **fields: Any) -> Progress:
     steps, speed = fields.get("env_steps"), fields.pop("speed", None)
     row = Progress(run, state, log_interval=10)
     if isinstance(steps, int) and isinstance(speed, float):
-        row.marks = [Mark(0.0, 0), Mark(steps / speed, steps)]
+        row.marks = [Mark(1.0, 0), Mark(1.0 + steps / speed, steps)]
     for name, value in fields.items():
         setattr(row, name, value)
     return row

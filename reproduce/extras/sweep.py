@@ -1,0 +1,187 @@
+"""A sweep: the grids of several settings, one after another, and how each compares with the first.
+
+Every variant is a plan of its own in a runs folder that its settings name; it resumes, and is
+reported, like any other.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from reproduce.extras.compare import interval
+from reproduce.gather.collect import score
+from reproduce.judge import outlook
+from reproduce.judge.inference import holm
+from reproduce.pipeline import make_report
+from reproduce.plan.grid import Plan, Run
+from reproduce.report.page import mean_and_spread, number, with_interval
+from reproduce.run.launch import launch
+from reproduce.run.lease import Leases
+from reproduce.run.view import View, say
+from suite.command_line import printable
+from suite.files import write_atomically
+from suite.settings import UsageError
+
+COLUMNS = (
+    *("task", "variant", "env_steps", "rule", "num_seeds", "score_mean", "score_std"),
+    *("difference", "ci_low", "ci_high", "p", "p_holm"),
+)
+NOTE = (
+    "difference: from the first variant, with Welch's 95 % interval of this comparison alone; "
+    "p: that nothing differs, adjusted for the number of comparisons, {} (Holm)"
+)
+
+
+def names(plans: Sequence[Plan]) -> list[str]:
+    """Return what tells variants apart: the settings that differ."""
+    keys = [key for key in plans[0].settings if len({plan.settings[key] for plan in plans}) > 1]
+    return [" ".join(f"{key}={plan.settings[key]}" for key in keys) for plan in plans]
+
+
+def refuse_alike(plans: Sequence[Plan]) -> None:
+    """Refuse variants that are one and the same, or whose scores do not compare.
+
+    Raises:
+        UsageError: naming them.
+    """
+    known: dict[str, str] = {}
+    for plan, name in zip(plans, names(plans), strict=True):
+        other = known.setdefault(plan.name_of_settings, name)
+        if other != name:
+            raise UsageError(f"--set: {other} and {name} are the same settings")
+    rules = sorted({plan.rule for plan in plans})
+    if len(rules) > 1:
+        raise UsageError(f"--set: scores of different rules do not compare: {', '.join(rules)}")
+
+
+def plan_table(plans: Sequence[Plan]) -> Group:
+    """Return the product: each variant, what is left to run, how long it takes; and the sum."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("variant", "runs", "to run", "takes"):
+        table.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
+    total: float | None = 0.0
+    for plan, name in zip(plans, names(plans), strict=True):
+        runs = plan.runs()
+        waiting = [run for run in runs if not run.has_ended]
+        takes = {task: plan.expected_seconds(task) for task in plan.tasks}
+        seconds = outlook.seconds_left(plan, takes, waiting)
+        total = None if seconds is None or total is None else total + seconds
+        cells = (name, str(len(runs)), str(len(waiting)), outlook.about(seconds))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    first = plans[0]
+    what = (
+        f"{first.agent} on {first.suite}, settings of {first.source}: {len(plans)} variants of "
+        f"{len(first.tasks)} task{'s' * (len(first.tasks) > 1)}, {first.workers} runs side by side "
+        f"on {first.device}; {outlook.about(total)}. Each has a folder of its own, the first "
+        f"{first.directory}."
+    )
+    return Group(table, Text(printable(what)))
+
+
+def run(plans: Sequence[Plan], root: Path, console: Console) -> int:
+    """Run, report and compare every variant.
+
+    Args:
+        plans: one for each variant.
+        root: where their folders are; the table goes there, too.
+        console: where it is shown.
+
+    Returns:
+        the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.
+    """
+    for i, (plan, name) in enumerate(zip(plans, names(plans), strict=True)):
+        say(console, f"Variant {i + 1} of {len(plans)}: {name}", "bold")
+        try:
+            failures = _launch(plan, console)
+        except KeyboardInterrupt:
+            say(console, "Stopped. Finished runs are kept; the same command goes on.")
+            return 130
+        make_report(plan, failures)
+    table = compare(plans)
+    path = root / f"sweep-{plans[0].agent}-{plans[0].suite}.csv"
+    write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
+    console.print(comparison(table))
+    for plan, name in zip(plans, names(plans), strict=True):
+        say(console, f"{name}: {plan.directory / 'index.html'}")
+    say(console, f"Table: {path}")
+    left = [f"{run.task} seed {run.seed}" for plan in plans for run in _unfinished(plan)]
+    if left:
+        say(console, f"{len(left)} runs have not finished: {', '.join(left)}", "bold red")
+    return 2 if left else 0
+
+
+def compare(plans: Sequence[Plan]) -> pd.DataFrame:
+    """Return a row for every task and variant: its scores, and how it compares with the first.
+
+    The p-values are adjusted for all comparisons of the sweep.
+    """
+    rows = []
+    for task in plans[0].tasks:
+        first = _scores(plans[0], task)
+        for i, (plan, name) in enumerate(zip(plans, names(plans), strict=True)):
+            scores = _scores(plan, task)
+            low, high, p_value = interval(first, scores) if i else (np.nan,) * 3
+            mean = scores.mean() if scores.size else np.nan
+            std = scores.std(ddof=1) if scores.size > 1 else np.nan
+            apart = mean - first.mean() if i and first.size else np.nan
+            said = (task, name, plan.env_steps[task], plan.rule, scores.size, mean, std)
+            rows.append((*said, apart, low, high, p_value))
+    table = pd.DataFrame(rows, columns=pd.Index(COLUMNS[:-1]))
+    return table.assign(p_holm=holm(table["p"].to_numpy(np.float64)))
+
+
+def comparison(table: pd.DataFrame) -> Group:
+    """Return what `compare` found, as a terminal of 80 columns shows it."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("variant", "score, mean ± std", "seeds", "difference [95 %]", "p"):
+        shown.add_column(
+            Text(name), justify="left" if name == "variant" else "right", overflow="fold"
+        )
+    for task, rows in table.groupby("task", sort=False):
+        steps = f"{task}, {rows['env_steps'].iloc[0]:,} steps"
+        shown.add_row(Text(printable(steps), "bold"))
+        for row in rows.to_dict("records"):
+            has_p = np.isfinite(row["p_holm"])
+            cells = (
+                f"  {row['variant']}",
+                mean_and_spread(row["score_mean"], row["score_std"]),
+                str(row["num_seeds"]),
+                with_interval(row["difference"], row["ci_low"], row["ci_high"])
+                if np.isfinite(row["difference"])
+                else "",
+                number(row["p_holm"]) if has_p else "",
+            )
+            style = "bold" if has_p and row["p_holm"] <= 0.05 else ""
+            shown.add_row(*(Text(printable(cell)) for cell in cells), style=style)
+    count = int(table["p"].notna().sum())
+    return Group(shown, Text(NOTE.format(count)))
+
+
+def _launch(plan: Plan, console: Console) -> Mapping[tuple[str, int], str]:
+    """Run what is left of a variant; return the errors of failed runs."""
+    if plan.groups():
+        plan.refuse_mixture()
+        Leases(plan.directory, plan.name_of_settings).refuse_rivals()
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    plan.save()
+    with View(console) as view:
+        board = launch(plan, view)
+    failed = [row for row in board.rows if row.state == "failed"]
+    return {(row.run.task, row.run.seed): row.error for row in failed}
+
+
+def _scores(plan: Plan, task: str) -> np.ndarray:
+    """Return the scores of a task's finished runs."""
+    runs = [run for run in plan.runs() if run.task == task and run.status == "finished"]
+    scores = np.array([score(run.directory, plan.rule, run.env_steps) for run in runs])
+    return scores[np.isfinite(scores)]
+
+
+def _unfinished(plan: Plan) -> list[Run]:
+    return [run for run in plan.runs() if run.status != "finished"]
