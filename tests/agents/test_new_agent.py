@@ -28,8 +28,8 @@ sys.exit(main(["list"]))
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A checkout of its own, in which `agents/my_a2c.py` is a copy of A2C's file."""
-    for name in ("agents", "reproduce", "suite"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("agents", "reproduce", "suite"):  # with what is compiled already
+        shutil.copytree(ROOT / name, tmp_path / name)
     references = tmp_path / "results" / "references"
     references.mkdir(parents=True)
     for path in (ROOT / "results" / "references").iterdir():
@@ -54,19 +54,22 @@ def agents_in(sources: dict[str, str]) -> list[str]:
     return [path for path in sources if path.startswith("agents/")]
 
 
+def check_named(run: Path) -> None:
+    """Check that a run has its agent's new name wherever it has one."""
+    record, description = read(run / "run.json"), read(run / "policy.json")
+    assert (record["agent"], record["status"]) == ("my_a2c", "finished")
+    assert agents_in(record["sources"]) == ["agents/__init__.py", "agents/my_a2c.py"]
+    assert record["command"].split("--")[0].endswith("-m agents.my_a2c ")
+    assert description["agent"] == "my_a2c"
+
+
 def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
     """Recorded, hashed, saved, loaded and listed under its file's name, its origin's nowhere."""
-    python(tree, "-m", "agents.my_a2c", "--task", "CartPole-v1", *STEPS, "--out", "alone")
     grid = ("classic", "--tasks", "CartPole-v1", *STEPS, "--seeds", "1", "--runs-dir", "runs")
-    python(tree, "-m", "reproduce", "my_a2c", *grid)
-    in_grid = tree / "runs" / "my_a2c-classic" / "rl_zoo" / "CartPole-v1" / "seed-1"
-    for run in (tree / "alone" / "seed-1", in_grid):
-        record, description = read(run / "run.json"), read(run / "policy.json")
-        assert (record["agent"], record["status"]) == ("my_a2c", "finished")
-        assert agents_in(record["sources"]) == ["agents/__init__.py", "agents/my_a2c.py"]
-        assert record["command"].split("--")[0].endswith("-m agents.my_a2c ")
-        assert description["agent"] == "my_a2c"
-    shape, modules, *listed = python(tree, "-c", KNOWN, str(in_grid)).splitlines()
+    python(tree, "-m", "reproduce", "my_a2c", *grid, "--set", "evaluation_episodes=1")
+    run = tree / "runs" / "my_a2c-classic" / "rl_zoo" / "CartPole-v1" / "seed-1"
+    check_named(run)
+    shape, modules, *listed = python(tree, "-c", KNOWN, str(run)).splitlines()
     assert (shape, modules) == ("(2,)", "['agents.my_a2c']")
     place = listed.index("agent my_a2c")
     assert listed[place + 1] == "  classic: rl_zoo"
@@ -84,7 +87,9 @@ def test_a_copy_may_have_sources_of_its_own(tree: Path) -> None:
     assert f"PRESETS = {after}" in page
     assert file.read_text().count(before) == 1
     file.write_text(file.read_text().replace(before, after))
-    python(tree, "-m", "agents.my_a2c", "--like", "my_lab", *STEPS, "--out", "alone")
+    words = (*STEPS, "--evaluation-episodes", "1", "--out", "alone")
+    python(tree, "-m", "agents.my_a2c", "--like", "my_lab", *words)
+    check_named(tree / "alone" / "seed-1")
     record = read(tree / "alone" / "seed-1" / "run.json")
     assert (record["suite"], record["source"]) == ("classic", "my_lab")
     assert record["config"]["learning_rate"] == 1e-3

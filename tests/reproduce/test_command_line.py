@@ -18,11 +18,12 @@ import pytest
 import torch
 
 import agents
+from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.request import load_plan, make_plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
@@ -596,11 +597,13 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     monkeypatch.setattr(command_line, "_report", lambda *arguments, **options: 0)
     short = [word for word in TINY if word != "2"]
     longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
-    assert say([*longer, "--runs-dir", "whole"])[0] == 0
     assert say(short)[0] == 0
     assert say(longer)[0] == 0
-    here, there = desk / "runs" / "sac-classic" / "tuned" / TASK, desk / "whole"
-    ours, theirs = tree(here / "seed-1"), tree(there / "sac-classic" / "tuned" / TASK / "seed-1")
+    here, whole = desk / "runs" / "sac-classic" / "tuned" / TASK, desk / "whole"
+    plan = load_plan("sac", "classic", None, Path("runs"))
+    words = [*plan.group(plan.runs()).command[3:], "--drop-checkpoints"]
+    assert sac.main([{str(here.relative_to(desk)): "whole"}.get(word, word) for word in words]) == 0
+    ours, theirs = tree(here / "seed-1"), tree(whole / "seed-1")
     assert set(ours) == set(theirs)  # both without a checkpoint
     for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
         assert ours[name] == theirs[name]
