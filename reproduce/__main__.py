@@ -40,12 +40,13 @@ from suite.command_line import (
     printable,
     run_main,
     say_todays_name,
+    task_from,
     whole,
     whole_numbers,
 )
 from suite.hardware import num_cores
 from suite.settings import UsageError, nearest
-from suite.tasks import SUITES
+from suite.tasks import SUITES, find_task
 
 LAUNCHERS = ("local", "ray")
 FILM_SECONDS = 10.0
@@ -339,7 +340,9 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the environments")
     parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
+    _add_task_from(parser)
     options = parser.parse(argv)
+    _import_task(options)
     from reproduce.extras.evaluate import evaluate_run, film_first
 
     sampled = options.sampled if options.sampled or options.deterministic else None
@@ -407,7 +410,9 @@ def export(argv: Sequence[str]) -> int:
         help="the file to write (default: <task>.onnx)",
     )
     parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
+    _add_task_from(parser)
     options = parser.parse(argv)
+    _import_task(options)
     if options.onnx is None:
         raise UsageError("say in which form: --onnx [FILE]")
     from reproduce.extras.export import export_onnx
@@ -418,6 +423,21 @@ def export(argv: Sequence[str]) -> int:
     for line in lines:
         print(f"  {line}")
     return 0
+
+
+def _add_task_from(parser: Parser) -> None:
+    """Add `--task-from`: a policy's file alone has no module imported."""
+    parser.add_argument(
+        "--task-from",
+        type=task_from,
+        metavar="MODULE:ID",
+        help="import the module of the policy's task, which you trust",
+    )
+
+
+def _import_task(options: Namespace) -> None:
+    if options.task_from:
+        find_task(options.task_from)
 
 
 def _follow(frames: Iterable[Any], number: int) -> Iterator[Any]:

@@ -195,8 +195,8 @@ def rebuild_policy(
     """
     try:
         for name, tensor in weights.items():
-            if not tensor.isfinite().all():
-                raise ValueError(f"{name} holds what is no number")
+            if tensor.is_complex() or not tensor.isfinite().all():
+                raise ValueError(f"{name} holds what is no real number")
         with at_most(sum(tensor.numel() for tensor in weights.values())):
             policy = load(weights, description)
         spaces = policy._spaces

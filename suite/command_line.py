@@ -303,7 +303,7 @@ def read_command_line(
     parser.add_argument("--like")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--task")
-    parser.add_argument("--task-from", type=_from_elsewhere)
+    parser.add_argument("--task-from", type=task_from)
     parser.add_argument("--checkpoint-minutes", type=minutes, default=5.0)
     parser.add_argument("--drop-checkpoints", action="store_true")
     parser.add_argument("--keep-best", action="store_true")
@@ -330,7 +330,12 @@ def read_command_line(
     return config, RunOptions(suite, source, out, *kept)
 
 
-def _from_elsewhere(text: str) -> str:
+def task_from(text: str) -> str:
+    """Return a task `module:id` from a command line.
+
+    Raises:
+        argparse.ArgumentTypeError: for anything else.
+    """
     module, _, name = text.partition(":")
     if not (module and name):
         raise argparse.ArgumentTypeError(f"needs module:id, not {text!r}; --task is for our tasks")

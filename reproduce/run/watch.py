@@ -7,7 +7,7 @@ from pathlib import Path
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.request import load_plan
 from reproduce.run.lease import Holders
-from reproduce.run.progress import ENDED, Board, Progress, read_progress, start_progress
+from reproduce.run.progress import ENDED, Board, Progress, board_of, read_progress
 from suite.records import read_record
 from suite.settings import UsageError
 
@@ -56,7 +56,7 @@ class Watcher:
         self._plan, self._written = plan, _stamp(plan.directory / PLAN)
         self._holders = Holders()
         self._read: dict[Path, tuple[Stamp, Run]] = {}
-        self.board = Board(plan.workers, [start_progress(run) for run in plan.runs()])
+        self.board = board_of(plan, plan.runs(), plan.workers)
 
     def look(self) -> bool:
         """Read the files; return whether every run has ended."""
@@ -72,8 +72,8 @@ class Watcher:
         self._written = _stamp(self._plan.directory / PLAN)
         self._plan = load_grid(self._plan.directory)
         known = {_name(row.run): row for row in self.board.rows}
-        runs = self._plan.runs()
-        self.board.rows[:] = [known.get(_name(run)) or start_progress(run) for run in runs]
+        rows = board_of(self._plan, self._plan.runs(), self._plan.workers).rows
+        self.board.rows[:] = [known.get(_name(row.run), row) for row in rows]
         self.board.side_by_side = self._plan.workers
 
     def _look_at(self, row: Progress) -> None:
@@ -86,10 +86,10 @@ class Watcher:
         if is_held or run.has_ended:
             read_progress(row)
         if run.has_ended or (run.status == "failed" and not is_held):
-            row.state = run.status
+            row.turn(run.status)
             row.error = (read_record(run.directory) or {}).get("error") or ""
         else:
-            row.state = "running" if is_held else "waiting"
+            row.turn("running" if is_held else "waiting")
 
 
 def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
