@@ -57,7 +57,7 @@ class Checks:
         num_calls, code = self.num_calls, id(function.__code__)
         if num_calls[code] >= CHECKED_CALLS:  # a function in a function, defined once more
             return function
-        checked: Callable[..., Any] | None = None
+        checked: Any = None
 
         @functools.wraps(function)
         def first_calls_checked(*args: Any, **kwargs: Any) -> Any:
