@@ -169,7 +169,9 @@ def whole(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: for anything else.
     """
-    words = re.fullmatch(r"([+-]?[0-9_.]+(?:e[+]?[0-9]{1,2})?)([km]?)", text.strip().lower())
+    words = re.fullmatch(
+        r"([+-]?[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?)([km]?)", text.strip().lower()
+    )
     try:
         if not words:
             raise ValueError

@@ -174,7 +174,7 @@ def malformed(draw: st.DrawFn) -> list[str]:
     plain = f"x{text}" if text.startswith("-") else text
     good = [["--tasks", TASK], ["--budget", "smoke"], ["--seeds", "1", "2"], ["--device", "cpu"]]
     rest = draw(st.permutations(good))[: draw(st.integers(0, len(good)))]
-    number = draw(st.sampled_from(["0", "-1", "1.5", "nan", "1e3", "", " ", "0x10", "1_000_"]))
+    number = draw(st.sampled_from(["0", "-1", "1.5", "nan", "1e-3", "", " ", "0x10", "1_000_"]))
     counted = draw(st.sampled_from(["--env-steps", "--workers", "--num-seeds"]))
     kind = draw(st.sampled_from(MISTAKES))
     used = {"--tasks": "task", "--budget": "budget", "--seeds": "seed", "--device": "device"}

@@ -372,6 +372,7 @@ def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
         *(("30000", 30_000), ("30_000", 30_000), ("1e6", 1_000_000), ("2.5e5", 250_000)),
         *(("30k", 30_000), ("1.5M", 1_500_000), ("-3", -3), ("0", 0)),
         *(("1.5", None), ("k", None), ("1e-3", None), ("nan", None), ("", None), ("1e6x", None)),
+        *(("1_000_", None), ("_1", None)),
     ],
 )
 def test_steps_are_read_as_people_write_them(text: str, number: int | None) -> None:
