@@ -246,7 +246,7 @@ def _of_hybrid(module: Any, config: Any, weights: dict[str, Tensor], said: Any) 
 GRAPHS: Mapping[str, Callable[[Any, Any, dict[str, Tensor], Mapping[str, Any]], Graph]] = {
     **dict.fromkeys(("a2c", "acer", "impala"), _of_trunk),
     "acer_continuous": _of_gaussian,
-    **dict.fromkeys(("sac", "sac_value"), _of_squashed),
+    **dict.fromkeys(("sac", "sac_alf", "sac_value"), _of_squashed),
     "sac_discrete": _of_discrete,
     "sac_hybrid": _of_hybrid,
 }

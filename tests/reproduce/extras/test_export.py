@@ -27,16 +27,17 @@ RUNS = {
     "sac": "sac-mujoco-small/paper/Reacher-v4",
     "sac_discrete": "sac_discrete-classic/tuned/CartPole-v1",
     "sac_hybrid": "sac_hybrid-hybrid/tuned/Claw-v0",
-    "sac_value": "sac-mujoco-small/paper/Reacher-v4",  # which acts as SAC does
+    "sac_alf": "sac-mujoco-small/paper/Reacher-v4",  # which acts as SAC does
+    "sac_value": "sac-mujoco-small/paper/Reacher-v4",  # which does, too
 }
 """Published policies of every agent."""
 
 
 def folder_of(case: str, tmp_path: Path) -> Path:
     run = PUBLISHED / RUNS[case] / "seed-1"
-    if case == "sac_value":
+    if case in ("sac_alf", "sac_value"):
         weights, description = read_policy(run)
-        save_policy(tmp_path, weights, {**description, "agent": "sac_value"})
+        save_policy(tmp_path, weights, {**description, "agent": case})
         return tmp_path
     return run
 
