@@ -155,6 +155,8 @@ def variants_of(
     tasks_in(suite)
     for setting in settings:
         _split(setting)
+    if not any(set(setting) & {",", "/"} for setting in settings):
+        return [tuple(settings)]  # without torch, which presets need
     presets = presets_of(agent)
     source = _find_source(agent, suite, source)
     return variants(find_preset(presets, suite, source).config, settings)

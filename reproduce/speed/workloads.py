@@ -223,6 +223,21 @@ def update_sac_value(_: Path) -> Work:
     return Work(lambda: sac_value.update(learner, config, batch, noise, 0), PRODUCTS)
 
 
+def update_sac_alf(_: Path) -> Work:
+    """Make a gradient step of the default networks, with a prior, two parts and priorities."""
+    from agents import sac_alf  # as above
+
+    config = sac_alf.Config(prior="same_action", reward_weights=(0.5, 0.5), normalise_entropy=True)
+    learner = sac_alf.make_learner(config, 17, 6, CPU)
+    generator, size = np.random.default_rng(0), config.batch_size
+    batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
+    extras = torch.from_numpy(_normal(generator, 1, size, 2 + 6 + 1)).clamp(-1, 1)
+    batch = batch._replace(extras=extras)
+    noise = torch.from_numpy(_normal(generator, 2, 1, size, 6))
+    weights = torch.ones(1, size)
+    return Work(lambda: sac_alf.update(learner, config, batch, weights, noise, 0), PRODUCTS)
+
+
 def update_sac_hybrid(_: Path) -> Work:
     """Make a gradient step of the default networks, with five choices beside HalfCheetah's size."""
     from agents import sac_hybrid  # as above
@@ -459,6 +474,7 @@ MEASURED: Mapping[str, Builder] = {
     "update-acer": update_acer,
     "update-acer_continuous": update_acer_continuous,
     "update-sac_value": update_sac_value,
+    "update-sac_alf": update_sac_alf,
     "update-sac_hybrid": update_sac_hybrid,
     "update-sac_discrete": partial(update_sac_discrete, "classic", CARTPOLE),
     "update-sac_discrete-Pong": partial(update_sac_discrete, "atari-7", PONG),

@@ -722,7 +722,11 @@ def test_training_episodes_are_scored_from_plan_to_report(tmp_path: Path) -> Non
 def test_an_atari_report_has_human_normalised_scores(tmp_path: Path) -> None:
     """Median and IQM beside the reference-normalised rows; NaN as long as nothing has finished."""
     plan = make_plan(
-        "a2c", "atari-7", tasks=["Pong-v5"], num_seeds=1, device="cpu", runs_dir=tmp_path
+        *("a2c", "atari-7"),
+        tasks=["Pong-v5", "Breakout-v5"],
+        num_seeds=1,
+        device="cpu",
+        runs_dir=tmp_path,
     )
     make_report(replace(plan, published=False))
     summary = pd.read_csv(plan.directory / "summary.csv")

@@ -206,7 +206,7 @@ def test_an_update_equals_plain_autograd() -> None:
     def least(networks: list[torch.nn.Sequential], obs: Tensor, action: Tensor) -> Tensor:
         return torch.minimum(*(net(torch.cat([obs, action])) for net in networks))
 
-    rows = [[field[0, b].double() for field in batch] for b in range(8)]
+    rows = [[field[0, b].double() for field in batch[:-1]] for b in range(8)]  # without extras
     draws, losses = noise.double(), []
     for b, (obs, obs_action, reward, end, next_obs) in enumerate(rows):
         with torch.no_grad():

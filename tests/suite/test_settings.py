@@ -43,7 +43,7 @@ def test_the_nearest_choice_is_named_or_else_all(word: str, answer: str) -> None
 def test_a_long_list_of_choices_is_cut() -> None:
     """An error stays one line of a readable length."""
     answer = nearest("?", [f"task-{number:03}" for number in range(150)])
-    assert answer.endswith("task-018, task-019, ...")
+    assert answer.endswith("task-098, task-099, ... (150 in all)")
     assert nearest("?", ["only"]) == "; choose from only"
 
 

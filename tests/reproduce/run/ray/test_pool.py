@@ -398,7 +398,7 @@ from reproduce.run.launch import launch
 from reproduce.plan.grid import Plan
 from reproduce.run.ray.pool import connect
 command = Plan._command
-Plan._command = lambda plan, runs: (*command(plan, runs), *OFTEN)
+Plan._command = lambda *given: (*command(*given), *OFTEN)
 with connect("auto") as cluster:
     launch(pendulum(Path({runs_dir!r}), [1], cluster=cluster), lambda board: None)
 """
