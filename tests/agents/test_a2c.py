@@ -719,20 +719,6 @@ def test_training_episodes_are_scored_from_plan_to_report(tmp_path: Path) -> Non
     assert "env_frames_per_second" in pd.read_csv(plan.directory / "throughput.csv")
 
 
-def test_an_atari_report_has_human_normalised_scores(tmp_path: Path) -> None:
-    """Median and IQM beside the reference-normalised rows; NaN as long as nothing has finished."""
-    plan = make_plan(
-        *("a2c", "atari-7"),
-        tasks=["Pong-v5", "Breakout-v5"],
-        num_seeds=1,
-        device="cpu",
-        runs_dir=tmp_path,
-    )
-    make_report(replace(plan, published=False))
-    summary = pd.read_csv(plan.directory / "summary.csv")
-    assert {"human_normalised_median", "human_normalised_iqm"} <= set(summary.statistic)
-
-
 def test_finished_seeds_are_refused_before_any_is_trained(tmp_path: Path) -> None:
     """Seed 2 has finished with other settings: the command stops before it trains seed 1."""
     flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=500", "--num-envs=4"]

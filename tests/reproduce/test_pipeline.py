@@ -81,6 +81,21 @@ def statuses(plan: Plan) -> pd.Series:
     return collect.collect_runs(plan).status
 
 
+def test_an_atari_report_has_human_normalised_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Median and IQM of two games, which need no reference, beside the normalised rows."""
+    tasks = ["Pong-v5", "Breakout-v5"]
+    options: dict[str, Any] = {"num_seeds": 1, "device": "cpu", "runs_dir": tmp_path}
+    plan = make_plan("a2c", "atari-7", tasks=tasks, **options)
+    steps = [plan.env_steps[task] for task in tasks]
+    scores = pd.DataFrame({"task": tasks, "seed": 1, "env_steps": steps, "score": [14.6, 30.5]})
+    monkeypatch.setattr(collect, "collect_scores", lambda *_: scores.assign(rule=plan.rule))
+    summary = gather(plan)["summary"].set_index("statistic")
+    assert summary.loc["human_normalised_median", "estimate"] == pytest.approx(1.0, abs=0.05)
+    assert summary.loc["human_normalised_iqm", "num_tasks"] == 2
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_hardware_and_versions_are_those_of_the_first_run_that_has_a_record(
     tmp_path: Path, record_run: RecordRun
