@@ -19,7 +19,7 @@ BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxpr
 .PHONY: reproduce venv browser test test-slow check format lint types train published docs up-to-date
 .PHONY: site verify bench peers clean
 
-## Train the smoke grid and show its verdicts (about 8 minutes on two cores).
+## Train the smoke grid and show its verdicts (8 to 13 minutes on two cores).
 reproduce: venv
 	$(BIN)/python -m reproduce sac mujoco-small \
 		--tasks Reacher-v4 InvertedPendulum-v4 --budget smoke --no-published
