@@ -6,9 +6,10 @@ gather   ours and theirs as tables: recorded runs, stored references
 judge    verdicts, their statistics, and how often they err
 report   figures and the page
 speed    throughput: workloads, shares of the machine, the gate, its history
-extras   commands beside the grid: verify, evaluate, compare, list, publish, docs, mirror
+extras   what is beside the grid: verify, evaluate, films, compare, controls, docs, site, mirrors
+commands the words of the command line, their flags and what they print
 
-`pipeline.py` joins gather, judge and report; `__main__.py` is the command line.
+`pipeline.py` joins gather, judge and report; `__main__.py` lists the commands.
 """
 
 from pathlib import Path

@@ -21,6 +21,7 @@ import agents
 from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
+from reproduce.commands import catalogue, grid
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import load_plan, make_plan
@@ -198,7 +199,7 @@ def check_refusal(line: str, answer: str, desk: Path, say: Say) -> None:
     (desk.parent / "FILE").write_text("not a folder")
     words = [word.replace("FILE", "../FILE") for word in line.split()]
     with pytest.MonkeyPatch.context() as patch:  # a line that is accepted starts no training
-        patch.setattr(command_line, "_run_plan", lambda plan, *_, **options: 0)
+        patch.setattr(grid, "run_plan", lambda plan, *_, **options: 0)
         status, out, err = say(words)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
@@ -314,9 +315,7 @@ def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
     words += ["MountainCarContinuous-v0", "--set", "gamma=0.9", "--set", "tau=0.1", "--device=cpu"]
     plans: list[Plan] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            command_line, "_run_plan", lambda plan, *_, **options: plans.append(plan) or 0
-        )
+        patch.setattr(grid, "run_plan", lambda plan, *_, **options: plans.append(plan) or 0)
         assert say(words)[0] == 0
     (plan,) = plans
     assert plan.seeds == (3, 5)
@@ -342,7 +341,7 @@ def test_the_list_shows_what_can_be_named(
     results = desk / "published" / "sac-mujoco" / "paper"
     results.mkdir(parents=True)
     (results / "verdicts.csv").write_text("task,verdict\n")
-    monkeypatch.setattr(command_line, "PUBLISHED", desk / "published")
+    monkeypatch.setattr(catalogue, "PUBLISHED", desk / "published")
     status, out, err = say(["list"])
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -509,7 +508,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert "runs/fresh-1/sac-classic/tuned" in "".join(out.split())
     (desk / "runs" / "fresh-1").mkdir()
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
-    monkeypatch.setattr(command_line, "_report", lambda *arguments, **options: 0)
+    monkeypatch.setattr(grid, "_report", lambda *arguments, **options: 0)
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
     assert say([*words, "--seeds", "1", "--accept-older-code"])[0] == 0
 
@@ -532,7 +531,7 @@ def test_a_bug_is_status_two(say: Say, desk: Path, monkeypatch: pytest.MonkeyPat
     def fail(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(command_line, "make_plan", fail)
+    monkeypatch.setattr(grid, "make_plan", fail)
     status, out, err = say(TINY)
     assert (status, out) == (2, "")
     assert err.startswith("Traceback")
@@ -594,7 +593,7 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
-    monkeypatch.setattr(command_line, "_report", lambda *arguments, **options: 0)
+    monkeypatch.setattr(grid, "_report", lambda *arguments, **options: 0)
     short = [word for word in TINY if word != "2"]
     longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
     assert say(short)[0] == 0
@@ -677,7 +676,7 @@ def test_open_shows_the_page_whatever_the_verdict(
     plan.save()
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    monkeypatch.setattr(command_line, "_report", lambda *_, **__: 1)
+    monkeypatch.setattr(grid, "_report", lambda *_, **__: 1)
     command = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
     assert say(command)[0] == 1
     assert opened == []

@@ -26,6 +26,7 @@ import agents
 from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
+from reproduce.commands import grid
 from reproduce.extras import evaluate as evaluating
 from reproduce.extras.evaluate import evaluate_run
 from reproduce.gather.collect import collect_runs
@@ -87,7 +88,7 @@ def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(command_line, "_run_plan", lambda plan, *_, **options: 0)
+    monkeypatch.setattr(grid, "run_plan", lambda plan, *_, **options: 0)
     seen: list[str] = []
     yield seen
     assert list(folder.iterdir()) == []

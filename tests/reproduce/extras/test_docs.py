@@ -19,6 +19,7 @@ import pytest
 import agents
 from reproduce import ROOT
 from reproduce import __main__ as command_line
+from reproduce.commands import catalogue, grid
 from reproduce.extras.docs import agent as agent_blocks
 from reproduce.extras.docs import results
 from suite.command_line import Parser, read_command_line
@@ -81,7 +82,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose README has one block, for the command line."""
     text = "By hand.\n\n<!-- generated: equations sac -->\n<!-- end -->\n\nBy hand, too.\n"
     (tmp_path / "README.md").write_text(text)
-    monkeypatch.setattr(command_line, "ROOT", tmp_path)
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
     return tmp_path
 
 
@@ -291,7 +292,7 @@ def run(argv: list[str]) -> None:
         return
     with pytest.MonkeyPatch.context() as patch:
         if argv[0] in agents.AGENTS:  # the plan alone, without what it can decide
-            patch.setattr(command_line, "_say_outlook", lambda *arguments: None)
+            patch.setattr(grid, "_say_outlook", lambda *arguments: None)
             assert command_line.main([*argv, "--dry-run"]) == 0
             return
         patch.setattr(Parser, "parse", parse_and_stop)

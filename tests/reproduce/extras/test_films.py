@@ -16,6 +16,7 @@ from PIL import Image, ImageSequence
 
 from agents import sac
 from reproduce import __main__ as command_line
+from reproduce.commands import policies
 from reproduce.extras import evaluate, films
 from reproduce.extras.video import film_of_grid
 from reproduce.report.films import contact_sheets
@@ -73,8 +74,8 @@ def test_progress_is_a_line_now_and_then_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A film may take minutes; every frame is passed on."""
-    monkeypatch.setattr(command_line, "FILM_SECONDS", 0.0)
-    assert list(command_line._follow(iter("ab"), 2)) == ["a", "b"]
+    monkeypatch.setattr(policies, "FILM_SECONDS", 0.0)
+    assert list(policies._follow(iter("ab"), 2)) == ["a", "b"]
     said = "filming: 0 of 2 frames\nfilming: 1 of 2 frames\n"
     assert capsys.readouterr().out == said
 

@@ -12,6 +12,7 @@ import pytest
 
 from reproduce import ROOT
 from reproduce import __main__ as command_line
+from reproduce.commands import catalogue
 from reproduce.extras.published import find_plans, refresh
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
@@ -59,7 +60,7 @@ def test_a_table_that_its_records_do_not_give_fails_the_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """One line names table and command; rounding is no difference; a missing table is one."""
-    monkeypatch.setattr(command_line, "PUBLISHED", published)
+    monkeypatch.setattr(catalogue, "PUBLISHED", published)
     plan = three_seeds(published, record_run, reseal)
     path = plan.directory / "scores.csv"
     for change, status in ((1.0, 0), (1.0 + 1e-9, 0), (1.0 + 1e-3, 1), (None, 1)):

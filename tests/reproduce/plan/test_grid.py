@@ -12,6 +12,7 @@ import pytest
 
 from agents import sac
 from reproduce import __main__ as command_line
+from reproduce.commands import grid as commands
 from reproduce.plan import grid as planning
 from reproduce.plan import places
 from reproduce.plan.grid import Plan, Run
@@ -325,9 +326,7 @@ def test_the_printed_command_makes_an_equal_plan(
     """Typed into a shell, it plans the same again, whatever characters its folder has."""
     monkeypatch.chdir(tmp_path)
     again: list[Plan] = []
-    monkeypatch.setattr(
-        command_line, "_run_plan", lambda plan, *_, **options: again.append(plan) or 0
-    )
+    monkeypatch.setattr(commands, "run_plan", lambda plan, *_, **options: again.append(plan) or 0)
     runs_dir = Path(options.pop("runs_dir", "runs"))
     plan = make_plan("sac", suite, runs_dir=runs_dir, **options)
     words = shlex.split(plan.command())
@@ -500,4 +499,4 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
     command += ["--env-steps", "1000000"]
     with pytest.raises(UsageError, match="2 runs side by side"):
-        command_line.run([*command, "--runs-dir", str(tmp_path)])
+        commands.run([*command, "--runs-dir", str(tmp_path)])

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from reproduce import __main__ as command_line
 from reproduce import pipeline
+from reproduce.commands import grid
 from reproduce.gather.references import reference_score
 from reproduce.pipeline import next_looks, saved_by_looks
 from reproduce.plan.grid import Plan
@@ -255,7 +256,7 @@ def test_a_grid_runs_until_decided_and_says_what_that_saved(
 
     monkeypatch.setattr(launching, "launch", launch)
     console = Console(width=120, record=True, quiet=True)
-    assert command_line._run_plan(plan, console) == 0
+    assert grid.run_plan(plan, console) == 0
     both = [(task, seed) for task in (HOPPER, WALKER) for seed in range(1, 6)]
     assert launched == [both, [(HOPPER, seed) for seed in range(6, 11)]]
     verdicts = pd.read_csv(plan.directory / "verdicts.csv").set_index("task")

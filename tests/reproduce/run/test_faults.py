@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from reproduce import __main__ as command_line
+from reproduce.commands import grid
 from reproduce.gather.collect import collect_runs, read_table
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
@@ -232,7 +232,7 @@ def test_a_harness_with_other_settings_is_refused_before_it_trains(
     with pytest.raises(
         UsageError, match=rf"other settings .*{harness.process.pid}\) runs .*seed-1"
     ):
-        command_line._run_plan(other, Console(file=io.StringIO()))
+        grid.run_plan(other, Console(file=io.StringIO()))
     assert not (plan.directory / "plan.json").exists()
     stand_in({2: FINISH, 3: FINISH})
     other = dataclasses.replace(other, seeds=(2,), num_seeds={TASK: 1})

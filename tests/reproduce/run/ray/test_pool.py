@@ -536,8 +536,9 @@ def test_an_explicit_address_uses_the_token_that_there_is(
 @pytest.mark.slow
 def test_something_else_at_the_address_is_one_line(tmp_path: Path) -> None:
     """Ray would wait for minutes."""
-    program = "import sys; from reproduce import __main__, ray_pool; from suite import command_line"
-    program += "; ray_pool.CONNECT_SECONDS = 2.0; sys.exit(command_line.run_main(__main__.main))"
+    program = "import sys; from reproduce import __main__; from reproduce.run.ray import pool"
+    program += "; from suite.command_line import run_main"
+    program += "; pool.CONNECT_SECONDS = 2.0; sys.exit(run_main(__main__.main))"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

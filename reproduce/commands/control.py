@@ -1,0 +1,60 @@
+"""`control` runs somebody else's program as a grid of ours."""
+
+from collections.abc import Sequence
+
+from reproduce.commands import flags
+from reproduce.commands.grid import plan_table, run_plan
+from reproduce.plan.extension import check_extensions
+from reproduce.run.view import say
+from suite.command_line import say_todays_name
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run somebody else's program as a control; with `--publish` make it a reference."""
+    from reproduce.extras import control as controls
+    from reproduce.extras.publish_control import check_publishable, publish
+
+    parser = flags.make_parser("control", "run somebody else's program, record it as ours")
+    parser.add_argument("peer", help=", ".join(controls.peers()))
+    flags.add_grid(parser)
+    flags.add_size(parser)
+    flags.add_older(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="write what was measured to results/references/<peer>_control",
+    )
+    options = parser.parse(argv)
+    flags.check_size(options)
+    plan = controls.make_control(
+        options.peer,
+        options.agent,
+        options.suite,
+        source=options.like,
+        tasks=options.tasks,
+        budget=options.budget,
+        env_steps=options.env_steps,
+        num_seeds=options.num_seeds,
+        seeds=options.seeds,
+        workers=options.workers,
+        runs_dir=options.runs_dir,
+        settings=options.settings,
+        accept_older_code=options.accept_older_code,
+    )
+    say_todays_name(options.like, plan.source)
+    check_extensions(plan, plan.runs())
+    plan.check_memory()
+    if options.publish:
+        check_publishable(plan)
+    console = flags.make_console()
+    console.print(plan_table(plan))
+    for departure in plan.departures:
+        say(console, departure)
+    if options.dry_run:
+        return 0
+    controls.refuse_missing(plan.peer)
+    status = run_plan(plan, console)
+    if options.publish and status < 2:
+        say(console, f"Published: {publish(plan)}; docs/controls.md says what a reference needs")
+    return status

@@ -1,0 +1,336 @@
+"""`AGENT SUITE` runs a grid and reports it; `report` does all but run."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from rich.console import Console
+from rich.table import Table
+
+from reproduce.commands import flags
+from reproduce.plan.extension import check_extensions
+from reproduce.plan.grid import Plan
+from reproduce.plan.looks import SCHEDULE
+from reproduce.plan.places import Cluster, check_writable, fresh_directory
+from reproduce.plan.request import (
+    keep_looks,
+    left_out,
+    load_plan,
+    load_published_plan,
+    make_plan,
+    variants_of,
+)
+from reproduce.plan.sweep import folder_name
+from reproduce.run.view import say
+from suite.command_line import Parser, minutes, printable, say_todays_name
+from suite.settings import UsageError, nearest
+
+LAUNCHERS = ("local", "ray")
+
+
+def run(argv: Sequence[str], epilog: str = "") -> int:
+    """Plan, run, gather, check, draw.
+
+    Args:
+        argv: the command's words.
+        epilog: what its help ends with.
+    """
+    options = _grid_parser(epilog).parse(argv)
+    _check_grid(options)
+    check_writable(options.runs_dir)
+    if options.launcher == "ray":
+        from reproduce.run.ray.pool import connect
+
+        with connect(options.ray_address) as cluster:
+            return _run_grid(options, cluster)
+    return _run_grid(options, None)
+
+
+def report(argv: Sequence[str]) -> int:
+    """Do everything but run, for a plan that was run before."""
+    parser = flags.make_parser("report", "gather, check and draw again what was run")
+    flags.add_grid(parser)
+    flags.add_older(parser)
+    flags.add_context(parser)
+    flags.add_open(parser)
+    options = parser.parse(argv)
+    check_writable(options.runs_dir)
+    where = (options.agent, options.suite, options.like)
+    console = flags.make_console()
+    if (plan := load_published_plan(*where, options.runs_dir)) is not None:
+        folder = f"results/published/{'/'.join(plan.published_folder.parts[-2:])}"
+        say(console, f"Nothing was run in {options.runs_dir} yet; this is {folder}:")
+    else:
+        plan = load_plan(*where, options.runs_dir)
+    plan = replace(plan, accept_older_code=plan.accept_older_code or options.accept_older_code)
+    say_todays_name(options.like, plan.source)
+    return flags.open_page(options, plan, _report(plan, console, context=options.context))
+
+
+def _grid_parser(epilog: str) -> Parser:
+    parser = flags.make_parser("", "regenerate a paper's curves and judge them", epilog=epilog)
+    flags.add_grid(parser)
+    seeds = flags.add_size(parser)
+    seeds.add_argument(
+        "--until-decided",
+        action="store_true",
+        help="look at 5, 10 and 20 seeds; more are run only where a task is undecided",
+    )
+    parser.add_argument("--max-seeds", type=int, metavar="N", help="with --until-decided: 5 to 20")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
+    parser.add_argument(
+        "--launcher", default="local", help="local (default) or ray: on a cluster, see docs/ray.md"
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="auto: the cluster that this machine is part of (default: a Ray of its own)",
+    )
+    parser.add_argument(
+        "--no-published",
+        action="store_true",
+        help="run what is finished under results/published all the same",
+    )
+    flags.add_older(parser)
+    flags.add_context(parser)
+    parser.add_argument(
+        "--checkpoint-minutes",
+        type=minutes,
+        metavar="N",
+        help="time between two checkpoints of a run (default: 5; 0: at every update)",
+    )
+    parser.add_argument(
+        "--drop-checkpoints",
+        action="store_true",
+        help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
+    )
+    parser.add_argument(
+        "--keep-best",
+        action="store_true",
+        help="keep the policy of each run's best evaluation, too: `evaluate RUN --best`",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start anew, in a folder of its own inside the runs directory",
+    )
+    parser.add_argument(
+        "--track",
+        default="",
+        metavar="KIND",
+        help="mirror runs into tensorboard or wandb while they are written",
+    )
+    flags.add_open(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    return parser
+
+
+def _check_grid(options: Namespace) -> None:
+    """Check what a parser cannot.
+
+    Raises:
+        UsageError: naming the flag.
+    """
+    flags.check_size(options, options.launcher)
+    if options.track:
+        from reproduce.extras.track import check_kind
+
+        check_kind(options.track)
+    if options.max_seeds is not None and not options.until_decided:
+        raise UsageError("--max-seeds needs --until-decided; --num-seeds runs so many at once")
+    if options.max_seeds is not None and not SCHEDULE[0] <= options.max_seeds <= SCHEDULE[-1]:
+        raise UsageError(
+            f"--max-seeds must be {SCHEDULE[0]} to {SCHEDULE[-1]}, not {options.max_seeds}"
+        )
+    if options.launcher not in LAUNCHERS:
+        near = nearest(options.launcher, LAUNCHERS)
+        raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
+    if options.ray_address is not None and options.launcher != "ray":
+        raise UsageError("--ray-address needs --launcher ray")
+
+
+def _make_plan(options: Namespace, cluster: Cluster | None) -> Plan:
+    plan = make_plan(
+        options.agent,
+        options.suite,
+        source=options.like,
+        tasks=options.tasks,
+        budget=options.budget,
+        env_steps=options.env_steps,
+        num_seeds=options.max_seeds or SCHEDULE[-1] if options.until_decided else options.num_seeds,
+        seeds=options.seeds,
+        until_decided=options.until_decided,
+        workers=options.workers,
+        device=options.device,
+        runs_dir=fresh_directory(options.runs_dir) if options.fresh else options.runs_dir,
+        settings=options.settings,
+        published=not options.no_published,
+        accept_older_code=options.accept_older_code,
+        checkpoint_minutes=options.checkpoint_minutes,
+        drop_checkpoints=options.drop_checkpoints,
+        keep_best=options.keep_best,
+        cluster=cluster,
+    )
+    plan = keep_looks(plan, until_decided=options.until_decided)
+    check_extensions(plan, plan.runs())
+    plan.check_memory()
+    return plan
+
+
+def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
+    chosen = variants_of(options.agent, options.suite, options.like, options.settings)
+    if len(chosen) > 1:
+        return _run_sweep(options, cluster, chosen)
+    plan = _make_plan(options, cluster)
+    say_todays_name(options.like, plan.source)
+    console = flags.make_console()
+    console.print(plan_table(plan))
+    _say_outlook(plan, console)
+    for line in left_out(plan) if options.tasks is None else ():
+        say(console, line)
+    if options.until_decided:
+        looks = next(iter(plan.looks.values()))
+        say(console, f"Declared: {looks}; more are run only where a task is undecided")
+    for task, looks in plan.looks.items():
+        if not set(plan.seeds) <= set(looks.seeds):
+            say(console, f"{task} was started with {looks}; with more it is exploratory")
+    for line in _older_lines(plan):
+        say(console, line)
+    if options.dry_run:
+        return 0
+    status = run_plan(plan, console, track=options.track, context=options.context)
+    return flags.open_page(options, plan, status)
+
+
+def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
+    """Run a grid for every variant of the settings, and compare each with the first."""
+    if options.until_decided:
+        raise UsageError("--until-decided is of one grid: leave it out, or all values but one")
+    root = fresh_directory(options.runs_dir) if options.fresh else options.runs_dir
+    plans = []
+    for settings in chosen:
+        own = {"settings": list(settings), "runs_dir": root / folder_name(settings)}
+        plans.append(_make_plan(Namespace(**(vars(options) | own | {"fresh": False})), cluster))
+    say_todays_name(options.like, plans[0].source)
+    from reproduce.extras import sweep
+
+    sweep.refuse_alike(plans)
+    console = flags.make_console()
+    console.print(sweep.plan_table(plans))
+    return 0 if options.dry_run else sweep.run(plans, root, console)
+
+
+def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = False) -> int:
+    """Run a plan, look by look, report it and return the exit status.
+
+    Args:
+        plan: the grid.
+        console: where its progress is shown.
+        track: what runs are mirrored into while they are written, if anything.
+        context: whether curves that do not judge are drawn, too.
+    """
+    from reproduce.extras.track import mirrored
+    from reproduce.pipeline import gather, next_looks
+    from reproduce.run.launch import launch
+    from reproduce.run.lease import Leases
+    from reproduce.run.view import View
+
+    while True:
+        if plan.groups():
+            plan.refuse_mixture()
+            Leases(plan.directory, plan.name_of_settings).refuse_rivals()
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        plan.save()
+        try:
+            with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
+                board = launch(plan, view)
+        except KeyboardInterrupt:
+            command = f"{plan.command()} --track {track}" if track else plan.command()
+            say(console, "Stopped. Finished runs are kept; go on with:\n  " + command)
+            return 130
+        failed = [row for row in board.rows if row.state == "failed"]
+        failures = {(row.run.task, row.run.seed): row.error for row in failed}
+        num_seeds = next_looks(plan, gather(plan, failures)["verdicts"])
+        if num_seeds is None:
+            return _report(plan, console, failures, context=context)
+        undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
+        say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
+        plan = replace(plan, num_seeds=num_seeds)
+
+
+def _report(
+    plan: Plan,
+    console: Console,
+    failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
+    *,
+    context: bool = False,
+) -> int:
+    from reproduce.pipeline import (
+        departures,
+        exit_status,
+        gather,
+        saved_by_looks,
+        tally,
+        write_report,
+    )
+    from reproduce.report.page import verdict_lines
+
+    tables = gather(plan, failures)
+    write_report(plan, tables, context=context)
+    verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
+    console.print(verdict_lines(verdicts, suite, plan.title))
+    for row in runs[runs.status != "finished"].itertuples():
+        say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
+        say(console, str(row.log_tail))
+    say(console, tally(runs.status))
+    say(console, saved_by_looks(plan, verdicts, runs))
+    if unmatched := departures(plan, verdicts):
+        say(console, "Not matched to the reference: " + "; ".join(unmatched))
+    say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
+    return exit_status(verdicts, suite, runs.status)
+
+
+def plan_table(plan: Plan) -> Table:
+    """Return the table of what a plan runs, by task."""
+    groups = plan.groups()
+    caption = (
+        f"{len(groups)} processes, {plan.workers} side by side on {plan.device}, into "
+        f"{plan.directory}."
+        if groups
+        else f"Every run is finished; tables, figures and page go to {plan.directory}."
+    )
+    table = Table(
+        title=f"{plan.title}, budget {plan.budget}",
+        caption=printable(caption),
+        caption_justify="left",
+    )
+    for name in ("task", "env steps", "seeds", "already finished", "to run"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    runs = plan.runs()
+    for task, env_steps in plan.env_steps.items():
+        done = [r.seed for r in runs if r.task == task and r.has_ended]
+        to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
+        planned = plan.seeds[: plan.num_seeds[task]]
+        cells = (" ".join(map(str, seeds)) for seeds in (planned, done, to_run))
+        table.add_row(task, f"{env_steps:,}", *cells)
+    return table
+
+
+def _say_outlook(plan: Plan, console: Console) -> None:
+    """Print what a plan can decide and what it costs, then the same for every budget."""
+    from reproduce.judge import outlook
+
+    rows = outlook.outlooks(plan)
+    console.print(outlook.table_of(rows))
+    say(console, outlook.cost(plan, rows))
+    for line in outlook.budget_lines(plan):
+        say(console, line)
+
+
+def _older_lines(plan: Plan) -> list[str]:
+    """Return a line for every task with finished runs that are not known to be today's code's."""
+    from reproduce.plan.older import by_task
+
+    described = by_task(plan.runs())
+    return [f"{task}: {sentence}" for task, (_, sentence) in described.items() if sentence]

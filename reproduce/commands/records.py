@@ -1,0 +1,114 @@
+"""`verify`, `compare`, `track` and `watch`: what runs wrote, used."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+import agents
+from reproduce.commands import flags
+from reproduce.plan.request import load_plan
+from reproduce.run.view import say
+from suite.command_line import printable
+from suite.settings import UsageError
+
+
+def verify(argv: Sequence[str]) -> int:
+    """Make the beginning of recorded runs again; the exit status is 1 if one differs."""
+    parser = flags.make_parser(
+        "verify", "make the beginning of a recorded run again, compare its rows"
+    )
+    parser.add_argument("agent", help=", ".join(agents.AGENTS))
+    parser.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="default: the quickest that counts"
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="N", help="for each run")
+    words = list(argv)
+    if "--seconds" in words:  # flags go last: argparse wants the folders in one piece
+        place = words.index("--seconds")
+        words = [*words[:place], *words[place + 2 :], *words[place : place + 2]]
+    options = parser.parse(words)
+    if not 0 < options.seconds < float("inf"):
+        raise UsageError(f"--seconds must be above 0, not {options.seconds}")
+    from reproduce.extras import verify as verifying
+
+    default = None if options.runs else verifying.default_run(options.agent)
+    if not options.runs and default is None:
+        print(f"no published run of {options.agent} counts today, so none is verified: name a RUN")
+    status = 0
+    for run in options.runs or filter(None, [default]):
+        outcome = verifying.verify(options.agent, run, options.seconds)
+        print(f"{'ok' if outcome.same else 'DIFFERS'} {outcome.text}", flush=True)
+        status = max(status, not outcome.same)
+    return int(status)
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Print a before-and-after table of two folders of runs."""
+    parser = flags.make_parser("compare", "before-and-after table of two folders of runs")
+    parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper")
+    parser.add_argument("runs_b", type=Path)
+    options = parser.parse(argv)
+    from reproduce.extras.compare import compare as compare_runs
+
+    rows = compare_runs(options.runs_a, options.runs_b)
+    table = Table(title=printable(f"A: {options.runs_a}   B: {options.runs_b}"))
+    for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for row in rows.to_dict("records"):
+        table.add_row(
+            printable(row["task"]),
+            f"{row['env_steps']:,}",
+            f"{row['score_mean_a']:,.4g} ({row['num_seeds_a']})",
+            f"{row['score_mean_b']:,.4g} ({row['num_seeds_b']})",
+            f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]",
+            f"{row['speed_ratio']:.2f}",
+        )
+    flags.make_console().print(table)
+    return 0
+
+
+def track(argv: Sequence[str]) -> int:
+    """Mirror recorded runs into TensorBoard or Weights & Biases."""
+    from reproduce.extras.track import LOOK, mirror
+
+    parser = flags.make_parser("track", "mirror recorded runs into tensorboard or wandb")
+    parser.add_argument("kind", help=", ".join(LOOK))
+    parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
+    parser.add_argument("logdir", type=Path, help="where the mirrors go")
+    options = parser.parse(argv)
+    num_runs = mirror(options.kind, options.runs, options.logdir)
+    where = LOOK[options.kind].format(options.logdir)
+    print(f"{num_runs} runs mirrored; look at them with: {where}")
+    return 0
+
+
+def watch(argv: Sequence[str]) -> int:
+    """Show a grid that another process or machine runs until it has ended."""
+    from reproduce.run import watch as watching
+    from reproduce.run.view import View
+
+    parser = flags.make_parser("watch", "show a grid that another process or machine runs, live")
+    parser.add_argument(
+        "grid",
+        nargs="*",
+        metavar="RUNS_DIR | AGENT SUITE",
+        help="a folder with grids below it, of which the last to be started is shown (default: "
+        "the runs directory); or a grid",
+    )
+    parser.add_argument("--like", metavar="SOURCE", help="of AGENT SUITE; default: the suite's")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+    options = parser.parse(argv)
+    if len(options.grid) > 2 or (options.like and len(options.grid) < 2):
+        raise UsageError("name a runs directory or an agent and a suite, for example: sac mujoco")
+    if len(options.grid) == 2:
+        agent, suite = options.grid
+        plan = load_plan(agent, suite, options.like, options.runs_dir)
+    else:
+        folder = Path(options.grid[0]) if options.grid else options.runs_dir
+        plan = watching.load_grid(watching.find_grid(folder))
+    console = flags.make_console()
+    say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
+    with View(console) as view:
+        board = watching.watch(plan, view)
+    return 2 if board.count("failed") else 0
