@@ -2,8 +2,8 @@
 
 A program of its own: `tests/golden/trees.py` starts it by its path, with another tree's root as
 `PYTHONPATH`, so that the same code asks any commit. It knows no more of an agent than `Config` and
-`train`. From standard input it reads `{"agent": ..., "tree": ..., "runs": {name: {"settings": ...,
-"cut": ...}}}`, to standard output it writes a checksum for every file, by name of the run.
+`train`. A line of standard input is `{"agent": ..., "tree": ..., "runs": {name: {"settings": ...,
+"cut": ...}}}`, its answer on standard output a checksum for every file, by name of the run.
 """
 
 import contextlib
@@ -139,25 +139,33 @@ def checksums(agent: Any, run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Do as standard input says."""
-    order = json.load(sys.stdin)
-    agent = importlib.import_module(f"agents.{order['agent']}")
-    for module in (agent, sys.modules[Recorder.__module__]):
-        if not Path(str(module.__file__)).resolve().is_relative_to(Path(order["tree"]).resolve()):
-            raise RuntimeError(f"{module.__file__} is not of the tree {order['tree']}")
+    """Do as each line of standard input says, and answer it by a line."""
     os.fsync = lambda descriptor: None  # no power is lost here
     torch.set_num_threads(1)
+    for line in sys.stdin:
+        order = json.loads(line)
+        agent = importlib.import_module(f"agents.{order['agent']}")
+        for module in (agent, sys.modules[Recorder.__module__]):
+            file = Path(str(module.__file__)).resolve()
+            if not file.is_relative_to(Path(order["tree"]).resolve()):
+                raise RuntimeError(f"{file} is not of the tree {order['tree']}")
+        with contextlib.redirect_stdout(sys.stderr):
+            answer = answers(agent, order["runs"])
+        print(json.dumps(answer), flush=True)
+
+
+def answers(agent: Any, runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the checksums of runs by their names."""
     found: dict[str, dict[str, str]] = {}
-    with contextlib.redirect_stdout(sys.stderr):
-        for name, run in order["runs"].items():
-            started = time.process_time()
-            try:
-                found[name] = checksums(agent, run)
-                print(f"{name}: {time.process_time() - started:.1f} s of processor time")
-            except Exception as error:
-                error.add_note(f"in the run {name!r}")
-                raise
-    json.dump(found, sys.stdout)
+    for name, run in runs.items():
+        started = time.process_time()
+        try:
+            found[name] = checksums(agent, run)
+        except Exception as error:
+            error.add_note(f"in the run {name!r}")
+            raise
+        print(f"{name}: {time.process_time() - started:.1f} s of processor time")
+    return found
 
 
 if __name__ == "__main__":

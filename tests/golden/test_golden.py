@@ -2,6 +2,7 @@
 
 import importlib
 import types
+from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,11 +13,18 @@ from tests.golden import trees
 from tests.golden.configurations import RUNS, configure
 
 
+@pytest.fixture(scope="module")
+def runner() -> Iterator[trees.Runner]:
+    """Runs this tree's code; one process for all agents, as its start takes seconds."""
+    with trees.Runner(trees.ROOT) as process:
+        yield process
+
+
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_gives_the_base_commits_bytes(agent: str) -> None:
+def test_an_agent_gives_the_base_commits_bytes(agent: str, runner: trees.Runner) -> None:
     """Whatever is rewritten, every short run has the CSV files and the weights that it had."""
     runs = trees.base_runs(agent)
-    lines = trees.differences(trees.expected(agent, runs), trees.run(trees.ROOT, agent, runs))
+    lines = trees.differences(trees.expected(agent, runs), runner.run(agent, runs))
     wanted = f"if this is wanted: python -m tests.golden --agent {agent} --raise"
     head = f"{agent} gives other bytes than the base commit in"
     assert not lines, "\n".join([head, *lines, wanted])

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -84,29 +84,57 @@ def _stored(agent: str) -> dict[str, Any]:
     return content[agent]
 
 
-def run(tree: Path, agent: str, runs: Orders) -> Checksums:
-    """Return what an agent's runs give with the code of `tree`.
+class Runner:
+    """A process that runs what it is told with the code of one tree; it ends with the `with`.
 
     Args:
         tree: the root of a checkout.
-        agent: whose runs.
-        runs: their settings.
-
-    Raises:
-        RuntimeError: if one cannot be run there, with the end of what it said.
     """
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    process = subprocess.run(
-        [sys.executable, "-P", str(HERE / "runner.py")],
-        input=json.dumps({"agent": agent, "tree": str(tree), "runs": runs}),
-        capture_output=True,
-        text=True,
-        cwd=tree,
-        env={**os.environ, **threads, "PYTHONPATH": str(tree), "CUDA_VISIBLE_DEVICES": ""},
-    )
-    if process.returncode:
-        raise RuntimeError(f"{agent} does not run in {tree}:\n{process.stderr[-4_000:]}")
-    return json.loads(process.stdout)
+
+    def __init__(self, tree: Path) -> None:
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self._tree, self._said = tree, tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(HERE / "runner.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            cwd=tree,
+            env={**os.environ, **threads, "PYTHONPATH": str(tree), "CUDA_VISIBLE_DEVICES": ""},
+        )
+
+    def run(self, agent: str, runs: Orders) -> Checksums:
+        """Return what an agent's runs give.
+
+        Raises:
+            RuntimeError: if one cannot be run, with the end of what was said.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"agent": agent, "tree": str(self._tree), "runs": runs}
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+        if answer := self._process.stdout.readline():
+            return json.loads(answer)
+        self._process.wait()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")[-4_000:]
+        raise RuntimeError(f"{agent} does not run in {self._tree}:\n{said}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()  # the end of its orders
+        self._said.close()
+
+
+def run(tree: Path, agent: str, runs: Orders) -> Checksums:
+    """Return what an agent's runs give with the code of `tree`; see `Runner`."""
+    with Runner(tree) as runner:
+        return runner.run(agent, runs)
 
 
 @contextlib.contextmanager
