@@ -751,7 +751,7 @@ def test_a_gpu_learns_what_the_cpu_learns_from_frames(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after five updates."""
-    config = replace(NORMALISED, env_steps=100)
+    config = replace(NORMALISED, num_envs=4, env_steps=100)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     ours, theirs = gpu.optimiser.weights.vector.cpu(), cpu.optimiser.weights.vector

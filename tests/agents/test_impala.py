@@ -1219,7 +1219,7 @@ def test_a_grid_leaves_both_cores_to_each_run(
 )
 def test_a_gpu_learns_what_the_cpu_learns(settings: dict[str, Any], tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after 24 unrolls."""
-    config = replace(SWING, env_steps=480, **settings)
+    config = replace(SWING, num_envs=4, env_steps=480, **settings)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     torch.testing.assert_close(weights(gpu).cpu(), weights(cpu), atol=1e-3, rtol=1e-2)
