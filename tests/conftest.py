@@ -20,9 +20,10 @@ DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = (
     *("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/extras/test_verify.py"),
-    "tests/browser/test_pages.py",
+    *("tests/browser/test_pages.py", "tests/suite/test_vector_env.py"),
 )
-"""Files whose tests one process runs in turns: they share a cluster, a training or a browser."""
+"""Files whose tests one process runs in turns: they share a cluster, a training, a browser or
+recorded games."""
 FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 

@@ -34,7 +34,14 @@ TINY = a2c.Config(
     evaluation_episodes=2,
     log_interval=100,
 )
-SWING = replace(TINY, task="Pendulum-v1", env_steps=1_000, evaluation_interval=500)
+SWING = replace(
+    TINY,
+    task="Pendulum-v1",
+    num_envs=2,
+    env_steps=450,
+    evaluation_interval=450,
+    evaluation_episodes=1,
+)
 TORCH_FORM: dict[str, Any] = {"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0}
 """RMSprop as torch has it."""
 
@@ -365,12 +372,12 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     scripted.kind = kind
     config = replace(
         TINY,
-        env_steps=4_000,
+        env_steps=2_000,
         gamma=0.8,
         entropy_coef=0.0,
         hidden_sizes=(32, 32),
-        learning_rate=3e-3,
-        learning_rate_decay_steps=4_000,
+        learning_rate=6e-3,
+        learning_rate_decay_steps=2_000,
         **TORCH_FORM,
         time_limit_is_terminal=terminal,
         evaluation_rule="training",
@@ -378,7 +385,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     learner, recorder = train(config, tmp_path)
     assert learner.network.value(torch.tensor([[0.0]])).item() == pytest.approx(value, rel=0.05)
     episodes = table(recorder, "episodes.csv")
-    assert episodes.env_steps.tolist()[::4] == list(range(32, 4_000 - 31, 32))
+    assert episodes.env_steps.tolist()[::4] == list(range(32, 2_000, 32))
 
 
 def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
@@ -395,12 +402,12 @@ def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
 
 @pytest.mark.usefixtures("unchecked")
 def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
-    """With the preset's settings the last of 40,000 steps hold almost whole episodes."""
-    config = replace(a2c.PRESETS["classic", "rl_zoo"].config, env_steps=40_000, device="cpu")
+    """With the preset's settings the last of 20,000 steps hold almost whole episodes."""
+    config = replace(a2c.PRESETS["classic", "rl_zoo"].config, env_steps=20_000, device="cpu")
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert episodes.episode_return[:50].mean() < 60
-    assert episodes.episode_return[episodes.env_steps > 30_000].mean() > 250
+    assert episodes.episode_return[episodes.env_steps > 15_000].mean() > 250
 
 
 def test_training_records_everything(tmp_path: Path) -> None:
@@ -421,7 +428,7 @@ def test_training_records_everything(tmp_path: Path) -> None:
 
 def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
     """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
-    config = replace(TINY, num_envs=1, env_steps=1_000, unroll_length=7)
+    config = replace(TINY, num_envs=1, env_steps=400, unroll_length=7)
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert len(episodes) > 10
@@ -443,7 +450,7 @@ NORMALISED = replace(SWING, normalise_observations=True, reward_normalisation="v
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("config", [replace(TINY, env_steps=800), NORMALISED])
+@pytest.mark.parametrize("config", [TINY, NORMALISED])
 def test_the_same_command_gives_the_same_bytes(config: a2c.Config, tmp_path: Path) -> None:
     """Nothing but the command decides, not even a global generator that was used in between."""
     _, one = train(config, tmp_path / "one")
@@ -514,7 +521,7 @@ SETTINGS: dict[str, Any] = {
     "normalise_observations": True,
     "reward_normalisation": "discounted_returns",
 }
-UNSCORED = replace(SWING, env_steps=300, evaluation_rule="training")
+UNSCORED = replace(SWING, num_envs=4, env_steps=160, evaluation_rule="training")
 
 
 @pytest.fixture(scope="module")
@@ -526,8 +533,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> a2c.Learner:
 def test_every_setting_does_something(name: str, plain: a2c.Learner, tmp_path: Path) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
     config = UNSCORED
-    if name == "time_limit_is_terminal":  # each environment reaches the limit of 200 steps
-        config = replace(UNSCORED, env_steps=900)
+    if name == "time_limit_is_terminal":  # the environment reaches the limit of 200 steps
+        config = replace(UNSCORED, num_envs=1, env_steps=220, unroll_length=20)
         plain, _ = train(config, tmp_path / "plain")
     changed, recorder = train(replace(config, **{name: SETTINGS[name]}), tmp_path / "changed")
     assert recorder.statuses == ["finished"]
@@ -542,7 +549,9 @@ def test_every_setting_does_something(name: str, plain: a2c.Learner, tmp_path: P
 def test_bounds_of_normalised_numbers_do_something(
     name: str, first: float, second: float, tmp_path: Path
 ) -> None:
-    config = replace(SWING, normalise_observations=True, reward_normalisation="discounted_returns")
+    config = replace(
+        UNSCORED, normalise_observations=True, reward_normalisation="discounted_returns"
+    )
     one, _ = train(replace(config, **{name: first}), tmp_path / "one")
     two, _ = train(replace(config, **{name: second}), tmp_path / "two")
     assert not torch.equal(one.optimiser.weights.vector, two.optimiser.weights.vector)
@@ -551,7 +560,7 @@ def test_bounds_of_normalised_numbers_do_something(
 def test_ways_of_normalising_rewards_differ(tmp_path: Path) -> None:
     kinds = ("none", "discounted_returns", "value_targets")
     learned = [
-        train(replace(SWING, reward_normalisation=kind), tmp_path / kind)[
+        train(replace(UNSCORED, reward_normalisation=kind), tmp_path / kind)[
             0
         ].optimiser.weights.vector
         for kind in kinds
@@ -604,7 +613,7 @@ def test_a_saved_policy_acts_like_the_learner(config: a2c.Config, tmp_path: Path
 def test_evaluation_leaves_statistics_alone(tmp_path: Path) -> None:
     """Twice as many evaluations: the same policy, the same statistics."""
     one, _ = train(NORMALISED, tmp_path / "one")
-    two, _ = train(replace(NORMALISED, evaluation_interval=250), tmp_path / "two")
+    two, _ = train(replace(NORMALISED, evaluation_interval=225), tmp_path / "two")
     assert torch.equal(one.optimiser.weights.vector, two.optimiser.weights.vector)
     assert one.obs_moments is not None
     assert two.obs_moments is not None
@@ -742,7 +751,7 @@ def test_a_gpu_learns_what_the_cpu_learns_from_frames(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after five updates."""
-    config = replace(NORMALISED, env_steps=100)
+    config = replace(NORMALISED, num_envs=4, env_steps=100)
     cpu, _ = train(config, tmp_path / "cpu")
     gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
     ours, theirs = gpu.optimiser.weights.vector.cpu(), cpu.optimiser.weights.vector

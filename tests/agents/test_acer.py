@@ -5,6 +5,7 @@ import inspect
 import math
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -352,6 +353,7 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, memory: A
     def ratios(t: int, i: int) -> Tensor:  # pi(a|x) / mu(a|x)
         return logits[t, i].softmax(-1).detach() / batch.behaviour[t, i].exp()
 
+    @cache
     def target(t: int, i: int, traced: bool) -> Tensor:  # Eq. (5), or Q_opc
         estimate = values[t + 1, i]
         if t + 1 < steps and batch.trace_mask[t, i]:
@@ -651,13 +653,16 @@ def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_cartpole_is_learned_within_seconds(tmp_path: Path) -> None:
-    """With the preset's settings the last of 25,000 steps hold almost whole episodes."""
-    config = replace(acer.PRESETS["classic", "tuned"].config, env_steps=25_000, device="cpu")
+@pytest.mark.parametrize(
+    ("env_steps", "least"), [(12_000, 120), pytest.param(25_000, 250, marks=pytest.mark.slow)]
+)
+def test_cartpole_is_learned_within_seconds(env_steps: int, least: int, tmp_path: Path) -> None:
+    """With the preset's settings the last steps of a run hold longer and longer episodes."""
+    config = replace(acer.PRESETS["classic", "tuned"].config, env_steps=env_steps, device="cpu")
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert episodes.episode_return[:50].mean() < 60
-    assert episodes.episode_return[episodes.env_steps > 20_000].mean() > 250
+    assert episodes.episode_return[episodes.env_steps > 4 / 5 * env_steps].mean() > least
 
 
 def test_training_records_everything(tmp_path: Path) -> None:
@@ -677,7 +682,7 @@ def test_training_records_everything(tmp_path: Path) -> None:
 
 def test_steps_are_those_of_episodes(tmp_path: Path) -> None:
     """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
-    config = replace(TINY, num_envs=1, env_steps=600, unroll_length=7, replay_ratio=1.0)
+    config = replace(TINY, num_envs=1, env_steps=400, unroll_length=7, replay_ratio=1.0)
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert len(episodes) > 10
@@ -705,14 +710,14 @@ def count_updates(config: acer.Config, directory: Path) -> tuple[int, int]:
 @pytest.mark.parametrize("count", ["poisson", "fixed"])
 def test_replay_follows_its_ratio(count: Any, tmp_path: Path) -> None:
     """As many updates per unroll as the setting says, on average or each time."""
-    config = replace(TINY, env_steps=1_600, replay_start=0, replay_ratio=3.0, replay_count=count)
+    config = replace(TINY, env_steps=900, replay_start=0, replay_ratio=3.0, replay_count=count)
     updates, unrolls = count_updates(config, tmp_path)
-    assert unrolls >= 75
+    assert unrolls >= 40
     if count == "fixed":
         assert updates == 4 * unrolls
     else:
         assert updates != 4 * unrolls
-        assert updates / unrolls == pytest.approx(4, abs=4 * math.sqrt(3 / unrolls))
+        assert updates / unrolls == pytest.approx(4, abs=3 * math.sqrt(3 / unrolls))
 
 
 def test_replay_waits_until_it_has_enough(tmp_path: Path) -> None:
@@ -734,7 +739,7 @@ def test_updates_may_be_online_alone_or_from_replay_alone(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("unchecked")
 def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
     """Nothing but the command decides, not even a global generator that was used in between."""
-    config = replace(TINY, env_steps=800, evaluation_rule="sampled")
+    config = replace(TINY, evaluation_rule="sampled")
     _, one = train(config, tmp_path / "one")
     torch.manual_seed(99)
     torch.rand(3)
@@ -750,7 +755,7 @@ def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lstm_size", [0, 6])
 def test_seeds_of_one_command_are_those_trained_alone(lstm_size: int, tmp_path: Path) -> None:
-    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=500", "--num-envs=4"]
+    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=300", "--num-envs=4"]
     flags += [f"--lstm-size={lstm_size}", "--shared-trunk"]
     assert acer.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
     assert acer.main([*flags, "--seeds", "2", f"--out={tmp_path / 'alone'}"]) == 0
@@ -776,8 +781,8 @@ SETTINGS: dict[str, Any] = {
     "online_updates": False,
     "replay_ratio": 1.0,
     "replay_count": "fixed",
-    "replay_capacity": 50,
-    "replay_start": 100,
+    "replay_capacity": 20,
+    "replay_start": 40,
     "gamma": 0.9,
     "clip_rho_threshold": 0.9,
     "advantage_target": "q_opc",
@@ -806,7 +811,7 @@ SETTINGS: dict[str, Any] = {
     "time_limit_is_terminal": True,
     "normalise_observations": True,
 }
-MOVING = dict(env_steps=240, policy_head_gain=1.0, trust_region_delta=1e-3, learning_rate=2e-2) | {
+MOVING = dict(env_steps=140, policy_head_gain=1.0, trust_region_delta=1e-3, learning_rate=2e-2) | {
     "evaluation_rule": "training"
 }
 """A policy that moves away from its average and its past, so that every setting is felt."""
@@ -822,7 +827,7 @@ def test_every_setting_does_something(name: str, plain: acer.Learner, tmp_path: 
     """No setting is decoration: changing it alone changes what is learned."""
     config = replace(TINY, **(MOVING | {name: SETTINGS[name]}))
     if name == "time_limit_is_terminal":
-        config = replace(config, task="MountainCar-v0", env_steps=1_000)
+        config = replace(config, task="MountainCar-v0", env_steps=220, num_envs=1, unroll_length=20)
         plain, _ = train(replace(config, time_limit_is_terminal=False), tmp_path / "plain")
     changed, recorder = train(config, tmp_path / "changed")
     assert recorder.statuses == ["finished"]
@@ -832,7 +837,9 @@ def test_every_setting_does_something(name: str, plain: acer.Learner, tmp_path: 
 
 def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
     """`sticky` has all 18 actions, `noframeskip` Pong's six; frames train and a policy loads."""
-    small = replace(TINY, task="Pong-v5", num_envs=1, env_steps=10, replay_start=0)
+    small = replace(
+        TINY, task="Pong-v5", num_envs=1, env_steps=10, replay_start=0, replay_ratio=1.0
+    )
     for protocol, num_actions in (("noframeskip", 6), ("sticky", 18)):
         config = replace(small, protocol=protocol, convolutions="a3c")
         learner, recorder = train(config, tmp_path / protocol)
@@ -897,7 +904,7 @@ def test_a_recurrent_policy_goes_on_where_it_was(
 
 def test_evaluation_may_be_deterministic(tmp_path: Path) -> None:
     """The same weights are scored by their mode or by draws, and no evaluation disturbs them."""
-    config = replace(TINY, policy_head_gain=1.0)
+    config = replace(TINY, env_steps=200, policy_head_gain=1.0)
     weights, returns = {}, {}
     for rule in ("sampled", "deterministic", "training"):
         learner, recorder = train(replace(config, evaluation_rule=rule), tmp_path / rule)

@@ -21,7 +21,7 @@ from suite import session
 from suite.recorder import Recorder
 from suite.vector_env import Step, VectorEnv
 
-LOG_INTERVAL, POISONED = 100, 250
+LOG_INTERVAL, POISONED = 50, 145
 TASKS = {
     "sac": "Pendulum-v1",
     "sac_discrete": "CartPole-v1",
@@ -34,17 +34,17 @@ TASKS = {
     "sac_alf": "Pendulum-v1",
 }
 TINY = {
-    "sac": ("--learning-starts=40", "--batch-size=8"),
-    "sac_discrete": ("--num-envs=4", "--learning-starts=40", "--batch-size=8"),
+    "sac": ("--learning-starts=20", "--batch-size=8"),
+    "sac_discrete": ("--num-envs=4", "--learning-starts=20", "--batch-size=8"),
     "a2c": ("--num-envs=4", "--unroll-length=5"),
     "impala": ("--num-envs=4", "--unroll-length=5"),
     "acer": ("--num-envs=4", "--unroll-length=5"),
     "acer_continuous": ("--num-envs=4", "--unroll-length=5", "--replay-start=0"),
-    "sac_value": ("--learning-starts=40", "--batch-size=8"),
-    "sac_hybrid": ("--learning-starts=40", "--batch-size=8"),
-    "sac_alf": ("--learning-starts=40", "--batch-size=8", "--prioritised-replay"),
+    "sac_value": ("--learning-starts=20", "--batch-size=8"),
+    "sac_hybrid": ("--learning-starts=20", "--batch-size=8"),
+    "sac_alf": ("--learning-starts=20", "--batch-size=8", "--prioritised-replay"),
 }
-"""So that 600 steps are many updates; every agent logs and learns more often than each 100."""
+"""So that 240 steps are many updates; every agent logs and learns more often than each 50."""
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_number_is_found_within_one_log_interval(
     assert set(TASKS) == set(agents.AGENTS)
     module = importlib.import_module(f"agents.{agent}")
     poison(module, agent, monkeypatch)
-    command = [f"--task={TASKS[agent]}", "--env-steps=600", "--device=cpu", f"--out={tmp_path}"]
+    command = [f"--task={TASKS[agent]}", "--env-steps=240", "--device=cpu", f"--out={tmp_path}"]
     command += [
         "--hidden-sizes",
         "8",

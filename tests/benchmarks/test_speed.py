@@ -6,11 +6,12 @@ import pytest
 
 from reproduce.speed.workloads import WORKLOADS, built
 
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ("train-sac", "train-impala") else [])
-    for name in WORKLOADS
-]
-"""All; among tests, two whole trainings are enough."""
+SLOW = (
+    *("train-sac", "train-impala", "train-acer_continuous"),
+    *("simulator-Pong-16", "adapter-Pong-16"),
+)
+"""Left out among tests, where two whole trainings and eight games of Pong are enough."""
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORKLOADS]
 
 
 @pytest.mark.usefixtures("unchecked")

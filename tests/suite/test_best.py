@@ -22,14 +22,14 @@ SHORT = {
 SAC = {"learning_starts": 40, "batch_size": 8, "hidden_sizes": (8,), "seeds": (1, 2)}
 UNROLLS = {"num_envs": 2, "unroll_length": 10, "hidden_sizes": (8,)}
 AGENTS: dict[Any, dict[str, Any]] = {
-    a2c: {**UNROLLS, "task": "Pendulum-v1", "normalise_observations": True},
+    a2c: {**UNROLLS, "task": "Reacher-v4", "normalise_observations": True},
     acer: {**UNROLLS, "task": "CartPole-v1", "replay_start": 20, "replay_capacity": 60},
-    acer_continuous: {**UNROLLS, "task": "Pendulum-v1", "replay_start": 20},
+    acer_continuous: {**UNROLLS, "task": "Reacher-v4", "replay_start": 20},
     impala: {**UNROLLS, "task": "CartPole-v1", "num_minibatches": 1, "lstm_size": 4},
-    sac: {**SAC, "task": "Pendulum-v1"},
+    sac: {**SAC, "task": "Reacher-v4"},
     sac_discrete: {**SAC, "task": "CartPole-v1"},
     sac_hybrid: SAC,
-    sac_value: {**SAC, "task": "Pendulum-v1"},
+    sac_value: {**SAC, "task": "Reacher-v4"},
 }
 
 
@@ -86,7 +86,7 @@ def test_evaluate_takes_the_best_where_it_was_kept(
     train(sac, tmp_path, seeds=(1,))
     run = tmp_path / "seed-1"
     assert command_line.main(["evaluate", str(run), "--episodes", "1", "--best"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("Pendulum-v1: mean return -")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Reacher-v4: mean return -")
     assert f"{BEST}/policy.safetensors" in (run / "SHA256SUMS").read_text()
     description = (run / BEST / "policy.json").read_bytes()
     (run / BEST / "policy.json").write_bytes(
@@ -108,7 +108,7 @@ def test_evaluate_takes_the_best_where_it_was_kept(
 @pytest.mark.usefixtures("unchecked")
 def test_a_checkpoint_without_a_best_policy_is_not_gone_on_from(tmp_path: Path) -> None:
     """What scored best before it is lost: such a run is not extended, one that kept it is."""
-    words = ["--task=Pendulum-v1", "--device=cpu", "--learning-starts=40", "--batch-size=8"]
+    words = ["--task=Reacher-v4", "--device=cpu", "--learning-starts=40", "--batch-size=8"]
     words += ["--hidden-sizes=8", "--evaluation-episodes=1", f"--out={tmp_path}"]
     assert sac.main([*words, "--env-steps=60"]) == 0
     with pytest.raises(UsageError, match="its checkpoint has another keep_best"):

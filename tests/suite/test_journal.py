@@ -297,7 +297,7 @@ FORGED = st.recursive(
 )
 
 
-@pytest.mark.parametrize("times", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [15, pytest.param(1000, marks=pytest.mark.slow)])
 def test_whatever_a_checkpoint_says_is_one_line_or_harmless(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,10 +516,10 @@ def test_unread_sums_go_on(tmp_path: Path) -> None:
 
 
 def test_random_kills_change_nothing(tmp_path: Path) -> None:
-    """Twenty runs with up to five kills each."""
+    """Ten runs with up to five kills each."""
     Run(tmp_path / "whole").play()
     generator = random.Random(0)
-    for number in range(20):
+    for number in range(10):
         folder = tmp_path / str(number)
         for _ in range(generator.randrange(1, 6)):
             run, stops = Run(folder), generator.randrange(ENDS)

@@ -72,22 +72,22 @@ def drawn(replay: StepReplay, num_seeds: int, size: int) -> list[list[Key]]:
 
 
 @pytest.mark.parametrize(
-    ("task", "num_steps"), [("CartPole-v1", 150), ("Breakout-v5", 160), ("MountainCar-v0", 210)]
+    ("task", "num_steps"), [("CartPole-v1", 150), ("Breakout-v5", 100), ("MountainCar-v0", 210)]
 )
 def test_every_transition_is_that_of_a_naive_replay(task: str, num_steps: int) -> None:
     """Across lost lives, ended games, falls and time limits: none is missing, none is made up."""
     replay, naive, num_ends = play(task, num_steps, num_rows=500)
     assert num_ends >= 4
-    for ours, kept in zip(drawn(replay, 2, 3_000), naive, strict=True):
+    for ours, kept in zip(drawn(replay, 2, 20 * num_steps), naive, strict=True):
         assert set(ours) == set(kept)
 
 
-@pytest.mark.parametrize(("task", "num_steps"), [("CartPole-v1", 400), ("Breakout-v5", 150)])
+@pytest.mark.parametrize(("task", "num_steps"), [("CartPole-v1", 400), ("Breakout-v5", 100)])
 def test_a_ring_that_came_round_holds_only_whole_transitions(task: str, num_steps: int) -> None:
     """A stack of which a frame was overwritten is never drawn; nearly all of the newest are."""
-    num_rows = 60
+    num_rows = 40
     replay, naive, _ = play(task, num_steps, num_rows)
-    for ours, kept in zip(drawn(replay, 2, 1_500), naive, strict=True):
+    for ours, kept in zip(drawn(replay, 2, 1_000), naive, strict=True):
         newest = set(list(kept)[-2 * num_rows :])
         assert set(ours) <= newest
         at_least = set(list(kept)[-2 * (num_rows - 15) :])
