@@ -25,7 +25,9 @@ from agents import (
     sac_hybrid,
     sac_value,
 )
+from suite import session
 from suite.command_line import run_main
+from suite.journal import Journal
 from suite.manifest import POLICY
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -33,21 +35,21 @@ from suite.vector_env import Step, VectorEnv
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
 SAC = sac.Config(
-    task="Pendulum-v1",
+    task="InvertedPendulum-v4",  # its episodes are short
     seeds=(3, 4),
     device="cpu",
-    env_steps=240,
+    env_steps=120,
     num_envs=2,
     hidden_sizes=(16, 16),
     batch_size=8,
-    learning_starts=60,
-    log_interval=60,
-    evaluation_interval=120,
+    learning_starts=30,
+    log_interval=30,
+    evaluation_interval=60,
     evaluation_episodes=1,
 )
 A2C = a2c.Config(
     device="cpu",
-    env_steps=640,
+    env_steps=320,
     num_envs=4,
     hidden_sizes=(8,),
     log_interval=40,
@@ -57,7 +59,7 @@ A2C = a2c.Config(
 IMPALA = impala.Config(
     task="CartPole-v1",
     device="cpu",
-    env_steps=640,
+    env_steps=320,
     num_envs=4,
     unroll_length=8,
     num_minibatches=2,
@@ -80,90 +82,87 @@ ACER = acer.Config(
     evaluation_episodes=1,
 )
 ACER_CONTINUOUS = acer_continuous.Config(
-    task="Pendulum-v1",
+    task="InvertedPendulum-v4",
     device="cpu",
-    env_steps=420,
+    env_steps=240,
     num_envs=2,
     unroll_length=8,
     replay_ratio=2.0,
     replay_start=24,
     replay_capacity=48,
     hidden_sizes=(8,),
-    log_interval=80,
-    evaluation_interval=240,
+    log_interval=40,
+    evaluation_interval=120,
     evaluation_episodes=1,
 )
 SAC_DISCRETE = sac_discrete.Config(
     task="CartPole-v1",
     seeds=(3, 4),
     device="cpu",
-    env_steps=160,
+    env_steps=120,
     num_envs=2,
     hidden_sizes=(16,),
     batch_size=8,
-    learning_starts=40,
+    learning_starts=30,
     target_period=10,
-    log_interval=40,
-    evaluation_interval=80,
+    log_interval=30,
+    evaluation_interval=60,
     evaluation_episodes=1,
 )
 SAC_VALUE = sac_value.Config(
-    task="Pendulum-v1",
+    task="InvertedPendulum-v4",
     seeds=(3, 4),
     device="cpu",
-    env_steps=240,
+    env_steps=120,
     num_envs=2,
     hidden_sizes=(16, 16),
     batch_size=8,
-    learning_starts=60,
+    learning_starts=30,
     policy_period=2,
     target_period=3,
-    log_interval=60,
-    evaluation_interval=120,
+    log_interval=30,
+    evaluation_interval=60,
     evaluation_episodes=1,
 )
 SAC_HYBRID = sac_hybrid.Config(
     seeds=(3, 4),
     device="cpu",
-    env_steps=160,
+    env_steps=120,
     num_envs=2,
     hidden_sizes=(16, 16),
     batch_size=8,
-    learning_starts=40,
-    log_interval=40,
+    learning_starts=30,
+    log_interval=30,
     evaluation_rule="sampled",
-    evaluation_interval=80,
+    evaluation_interval=60,
     evaluation_episodes=1,
 )
 SAC_ALF = sac_alf.Config(
     task="Reacher-v4",
     seeds=(3, 4),
     device="cpu",
-    env_steps=240,
+    env_steps=120,
     num_envs=2,
     hidden_sizes=(16, 16),
     batch_size=8,
-    learning_starts=60,
+    learning_starts=30,
     reward_weights=(0.5, 0.5),
     normalise_entropy=True,
     prior="same_action",
     prioritised_replay=True,
-    log_interval=60,
-    evaluation_interval=120,
+    log_interval=30,
+    evaluation_interval=60,
     evaluation_episodes=1,
 )
-FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 64, "num_envs": 2, "log_interval": 16}
+FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 48, "num_envs": 2, "log_interval": 16}
 FRAMES |= {"evaluation_rule": "training"}
 CASES: dict[str, tuple[Any, Any]] = {
     "sac, two seeds": (sac, SAC),
     "sac, sampled evaluation, one replay twice over": (
         sac,
-        replace(SAC, seeds=(5,), num_envs=1, replay_capacity=100, evaluation_rule="sampled"),
+        replace(SAC, seeds=(5,), num_envs=1, replay_capacity=50, evaluation_rule="sampled"),
     ),
-    "sac, warm-up not counted": (
-        sac,
-        replace(SAC, task="InvertedPendulum-v4", count_warm_up=False),
-    ),
+    "sac, warm-up not counted": (sac, replace(SAC, count_warm_up=False)),
     "a2c": (a2c, A2C),
     "a2c, normalised": (
         a2c,
@@ -200,14 +199,14 @@ CASES: dict[str, tuple[Any, Any]] = {
     "sac, alf, all options, two seeds": (sac_alf, SAC_ALF),
     "sac, alf, one replay twice over by priority": (
         sac_alf,
-        replace(SAC_ALF, seeds=(5,), replay_capacity=100, normalise_entropy=False, prior="none"),
+        replace(SAC_ALF, seeds=(5,), replay_capacity=50, normalise_entropy=False, prior="none"),
     ),
     "sac, discrete, read off the critics, one replay twice over": (
         sac_discrete,
         replace(
             SAC_DISCRETE,
             policy="critics",
-            replay_capacity=100,
+            replay_capacity=60,
             evaluation_rule="sampled",
             evaluation_epsilon=0.5,
         ),
@@ -216,7 +215,7 @@ CASES: dict[str, tuple[Any, Any]] = {
         sac_discrete,
         replace(
             SAC_DISCRETE,
-            **(FRAMES | {"seeds": (3,), "env_steps": 24, "log_interval": 4, "learning_starts": 12}),
+            **(FRAMES | {"seeds": (3,), "env_steps": 24, "log_interval": 4, "learning_starts": 8}),
         ),
     ),
 }
@@ -253,30 +252,46 @@ def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on."""
+    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on.
+
+    Cut in the pass after a checkpoint, and once more as the past is played again.
+    """
     agent, config = CASES[case]
-    recv, num_steps, left = VectorEnv.recv, 0, 0
+    unroll = getattr(config, "unroll_length", 1)
+    num_steps = last = 0
 
-    def recv_or_die(env: VectorEnv) -> Step:
-        nonlocal num_steps, left
-        num_steps, left = num_steps + 1, left - 1
-        if left == 0:
-            raise Killed
-        return recv(env)
+    class Mortal(VectorEnv):
+        """Is killed in its step number `last`, the first of the past being 1."""
 
-    monkeypatch.setattr(VectorEnv, "recv", recv_or_die)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is lost here
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal num_steps
+            num_steps = 0
+            super().__init__(*args, **kwargs)
+
+        def recv(self) -> Step:
+            nonlocal num_steps
+            num_steps += 1
+            if num_steps == last:
+                raise Killed
+            return super().recv()
+
+    def is_due(journal: Journal, *, at_end: bool = False) -> bool:
+        """Return whether the next pass of the training loop is the one that is cut."""
+        return 0 < last - num_steps <= unroll
+
+    monkeypatch.setattr(session, "VectorEnv", Mortal)
+    monkeypatch.setattr(Journal, "is_due", is_due)
     train(agent, config, tmp_path / "whole")
     expected = tables(tmp_path / "whole")
     assert len(expected) >= len(config.seeds)  # else nothing is compared
 
     generator, quarter = random.Random(case), num_steps // 4
-    late, early = generator.randrange(2 * quarter, 3 * quarter), generator.randrange(1, quarter)
-    for cut in (late, early):  # steps of evaluations and of the past count
-        left = cut
+    for first in (2 * quarter, 0):
+        last = first + generator.randrange(1, quarter)
         with pytest.raises(Killed):
-            train(agent, config, tmp_path / "cut", checkpoint_seconds=0.0)
-    recorder = train(agent, config, tmp_path / "cut", checkpoint_seconds=0.0)
+            train(agent, config, tmp_path / "cut")
+    last = 0
+    recorder = train(agent, config, tmp_path / "cut")
     assert recorder.snapshot is not None
     assert tables(tmp_path / "cut") == expected
 
