@@ -7,7 +7,7 @@ and a task without a comparable source has no reference. Files are read when the
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -135,7 +135,8 @@ def reference_score(
     entry = known[source]
     if not entry.judges or entry.rule != rule:
         return None
-    matches = comparable.query("source == @source and max_env_steps >= @env_steps")
+    is_sources = comparable["source"] == source
+    matches = comparable[is_sources & (comparable["max_env_steps"] >= env_steps)]
     if matches.empty:
         return None
     env_id = str(matches["env_id"].item())
@@ -179,7 +180,7 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
     Raises:
         ValueError: if the protocol is unknown.
     """
-    curves = _table("curves").query("agent == @agent")
+    curves = _curves().query("agent == @agent")
     curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
     curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
     known = _sources(agent)
@@ -207,10 +208,9 @@ def first_evaluations(
     comparable = comparable[comparable["source"] == source]
     if comparable.empty:
         return np.empty(0)
-    runs = _table("curves_by_seed")
-    runs = runs[(runs["agent"] == agent) & (runs["source"] == source)]
-    runs = runs[runs["env_id"].isin(comparable["env_id"])]
-    first = runs.query("env_steps == env_steps.min() and env_steps <= @last_step")
+    runs = _select(single_runs, _sources(agent)[source], str(comparable["env_id"].item()))
+    first = runs[runs["env_steps"] == runs["env_steps"].min()]
+    first = first[first["env_steps"] <= last_step]
     return first["mean_return"].to_numpy(dtype=float).round(2)
 
 
@@ -302,14 +302,14 @@ def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
 
 def _scores_of_runs(entry: Source, env_id: str, env_steps: int) -> Float[np.ndarray, " runs"]:
     """Return the window means of single runs; none unless every run has one and goes on to t."""
-    runs = _select(single_runs(), entry, env_id)
+    runs = _select(single_runs, entry, env_id)
     inside = _window(runs, env_steps).groupby("seed")
     ends = runs.groupby("seed")["env_steps"].max()
     # A run goes on to t if it would have measured nothing more before t: it may end there.
     interval = entry.evaluation_interval_steps
     gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
     # So does one whose last episode ended earlier, where the mean curve of all runs is drawn to t.
-    drawn = _select(_table("curves"), entry, env_id)
+    drawn = _select(_curves, entry, env_id)
     whole = drawn.loc[drawn["num_runs"] == len(ends), "env_steps"]
     reached = interval is None and whole.max() >= env_steps
     is_short = not reached and (ends + gaps < env_steps).any()
@@ -332,7 +332,8 @@ def _from_single_runs(
 
 def _stated(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
     """Return the score that the source states for this very step."""
-    rows = _select(_stated_scores(), entry, env_id).query("env_steps == @env_steps")
+    rows = _select(_stated_scores, entry, env_id)
+    rows = rows[rows["env_steps"] == env_steps]
     if rows.empty:
         return None
     (row,) = rows.to_dict("records")
@@ -341,7 +342,7 @@ def _stated(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, i
 
 def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
     """Return the mean of a drawn curve of training episodes over the window, if it goes on to t."""
-    rows = _select(_table("curves"), entry, env_id)
+    rows = _select(_curves, entry, env_id)
     inside = _window(rows, env_steps)
     if entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
         return None
@@ -354,14 +355,21 @@ def _window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     return rows[(10 * rows["env_steps"] > 9 * env_steps) & (rows["env_steps"] <= env_steps)]
 
 
-def _select(table: pd.DataFrame, entry: Source, env_id: str) -> pd.DataFrame:
-    """Return the rows of one source and environment."""
-    is_sources = (table["agent"] == entry.agent) & (table["source"] == entry.source)
-    return table[is_sources & (table["env_id"] == env_id)]
+def _select(read: Callable[[], pd.DataFrame], entry: Source, env_id: str) -> pd.DataFrame:
+    """Return the rows of one source and environment of the table that `read` gives."""
+    places = _places(read).get((entry.agent, entry.source, env_id), [])
+    return read().iloc[places]
 
 
+@functools.cache
+def _places(read: Callable[[], pd.DataFrame]) -> Mapping[Any, Any]:
+    """Return where a table has the rows of each agent, source and environment."""
+    return read().groupby(["agent", "source", "env_id"]).indices
+
+
+@functools.cache
 def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
-    """Return the environments that compare with a task, each with its last usable step."""
+    """Return the environments that compare with a task, with their last usable steps; read-only."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
     rows = _comparable_table()
@@ -394,6 +402,11 @@ def _table(name: str) -> pd.DataFrame:
     return pd.concat(
         [pd.read_csv(path).assign(source=path.parent.name) for path in paths], ignore_index=True
     )
+
+
+def _curves() -> pd.DataFrame:
+    """Return the mean curves of all sources; read-only."""
+    return _table("curves")
 
 
 @functools.cache

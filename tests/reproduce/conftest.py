@@ -1,9 +1,10 @@
 """Synthetic runs: what an agent would have recorded, without training one."""
 
 import dataclasses
+import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan, Run
+from reproduce.report import plot
 from reproduce.run import pool as pooling
+from reproduce.run.processes import End
 from suite.manifest import write_manifest
 from suite.recorder import Recorder
 from suite.records import KEYS
@@ -29,6 +32,35 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures, which have tests of their own and take most of a report's time."""
+    for name in ("draw_curves", "draw_scores"):
+        monkeypatch.setattr(plot, name, lambda *arguments, **options: None)
+
+
+class InThisProcess:
+    """In place of an agent's process: the agent's command, carried out at once."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        log.touch()
+        _, _, module, *words = command
+        self._end = End(importlib.import_module(module).main(words))
+
+    def poll(self) -> End:
+        return self._end
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """There is nothing left to end."""
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in the process of the test, whose imports are done: another one needs seconds."""
+    monkeypatch.setattr(pooling, "AgentProcess", InThisProcess)
+    monkeypatch.setattr(pooling, "POLL_SECONDS", 0.0)
 
 
 PRELUDE = """

@@ -96,6 +96,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "rl_zoo" / "scores.csv").write_text("agent,env_id,env_steps,score_mean,score_std\n")
     caches: list[Any] = [references._sources, references._table, references._comparable_table]
     caches += [references.single_runs, references._stated_scores, references.reference_score]
+    caches += [references._places, references._comparable]
     monkeypatch.setattr(presets, "REFERENCES", folder)
     monkeypatch.setattr(references, "REFERENCES", folder)
     for cache in caches:

@@ -137,6 +137,7 @@ def test_one_seed_is_shown_without_a_judgement(
     assert table[["ci_low", "ci_high", "p", "p_holm"]].isna().all(axis=None)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_from_command_to_table(
     tmp_path: Path,
     record_run: Callable[..., Path],

@@ -105,6 +105,8 @@ def other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         references._sources,
         references.single_runs,
         references._stated_scores,
+        references._places,
+        references._comparable,
     )
     for cache in caches:
         cache.cache_clear()

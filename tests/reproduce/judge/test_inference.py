@@ -8,7 +8,7 @@ from scipy import stats
 
 from reproduce import ROOT
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge import error_rates, inference
+from reproduce.judge import error_rates, inference, verdicts
 from reproduce.judge.error_rates import (
     bimodal,
     looks,
@@ -184,8 +184,10 @@ def test_holm_leaves_its_argument_alone() -> None:
 @pytest.mark.parametrize(
     ("counts", "num_runs"), [((4,), 3), ((5, 10), 3), ((5, 10, 20), 10), ((3,), 10)]
 )
-def test_simulated_verdicts_are_those_of_judge(counts, num_runs) -> None:
+def test_simulated_verdicts_are_those_of_judge(counts, num_runs, monkeypatch) -> None:
     """The error rates are rates of the rule that judges, not of a copy of it."""
+    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *arguments: None)  # both take longer
+    monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *arguments: 0.0)  # than judging
     rng, num_repetitions, sides = np.random.default_rng(5), 100, normal(0.15, MARGIN_FRACTION)
     ours = sides.ours(rng, (num_repetitions, counts[-1]))
     theirs = sides.theirs(rng, (num_repetitions, num_runs))

@@ -14,7 +14,7 @@ from agents import AGENTS
 from reproduce import ROOT
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge import outlook
+from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks
 from reproduce.judge.verdicts import judge_looks
 from reproduce.plan import grid as planning
@@ -61,8 +61,12 @@ def reference(mean: float, std: float, num_runs: int) -> ReferenceScore:
         (12.0, 10, several_looks(10)),
     ],
 )
-def test_the_chance_is_that_of_the_verdict_itself(std: float, num_runs: int, looks: Any) -> None:
+def test_the_chance_is_that_of_the_verdict_itself(
+    std: float, num_runs: int, looks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`judge_looks`, called run by run on draws of a distribution known by the reference's runs."""
+    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *arguments: None)  # both take longer
+    monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *arguments: 0.0)  # than judging
     score, zero, rng = reference(90.0, std, num_runs), -10.0, np.random.default_rng(0)
     hits, repetitions = 0, 150
     for _ in range(repetitions):
@@ -167,11 +171,11 @@ def score_with_spread(plan: Plan, task: str) -> bool:
     judge = plan.preset.judged_by
     if judge is None:
         return False
-    scores = [
+    scores = (
         references.reference_score(plan.agent, judge, task, steps, plan.rule, protocol)
         for steps in (20_000, 100_000, 300_000, 1_000_000, 50_000_000)
         for protocol in ("", "noframeskip", "sticky")
-    ]
+    )
     return any(score is not None and math.isfinite(score.std) for score in scores)
 
 

@@ -21,7 +21,6 @@ from reproduce.pipeline import next_looks, saved_by_looks
 from reproduce.plan.grid import Plan
 from reproduce.plan.looks import Looks, declare, from_json, one_look, several_looks, to_json
 from reproduce.plan.request import keep_looks, load_plan, make_plan
-from reproduce.report import plot
 from reproduce.run import launch as launching
 from suite.settings import UsageError
 from suite.tasks import find_task
@@ -131,7 +130,12 @@ some_seeds = st.integers(0, 21).map(lambda count: list(range(1, count + 1)))
 some_looks = st.lists(st.integers(0, 21), max_size=4)
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(
     looks=anything
     | st.lists(
@@ -234,12 +238,11 @@ def test_seeds_are_added_only_where_a_taken_look_left_a_task_undecided(tmp_path:
     assert next_looks(one, verdicts) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_grid_runs_until_decided_and_says_what_that_saved(
     tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hopper scatters and takes ten seeds; Walker2d is far above and takes five of them."""
-    monkeypatch.setattr(plot, "draw_curves", lambda *arguments, **options: None)
-    monkeypatch.setattr(plot, "draw_scores", lambda *arguments, **options: None)
     plan = mujoco(tmp_path, tasks=[HOPPER, WALKER], num_seeds=10, until_decided=True)
     launched: list[list[tuple[str, int]]] = []
 
@@ -273,13 +276,12 @@ def test_a_grid_runs_until_decided_and_says_what_that_saved(
     assert saved_by_looks(plan, at_five["verdicts"], at_five["runs"]) == "", "Hopper is open"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_beyond_the_looks_are_exploratory_in_table_and_page(
     tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """From the command line to `verdicts.csv`: three seeds first, then eight."""
-    for name in ("draw_curves", "draw_scores"):
-        monkeypatch.setattr(plot, name, lambda *arguments, **options: None)
     reference = reference_score("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
     assert reference is not None
     for num_seeds in (3, 8):

@@ -14,7 +14,6 @@ from reproduce.extras.compare import compare
 from reproduce.gather.collect import collect_runs, collect_scores
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
-from reproduce.report import plot
 from suite import behaviour, hardware
 from suite.behaviour import declare, fingerprint
 from suite.settings import UsageError
@@ -174,13 +173,12 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     assert pipeline.exit_status(tables["verdicts"], tables["suite"], tables["runs"].status) == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_older_runs_that_are_taken_knowingly_mark_the_verdict(
     project: Path, published: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Terminal, page and both tables say so."""
-    for name in ("draw_curves", "draw_scores"):
-        monkeypatch.setattr(plot, name, lambda *arguments, **options: None)
     verify_code()
     publish(record_run, published)
     flip_sign(project)

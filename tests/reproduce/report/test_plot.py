@@ -51,7 +51,7 @@ def widths(panel: Axes) -> dict[float, np.ndarray]:
     return {line.get_linewidth(): np.asarray(line.get_xdata()) for line in panel.get_lines()}
 
 
-@pytest.mark.parametrize("num_tasks", [1, 2, 5, 20, 57])
+@pytest.mark.parametrize("num_tasks", [1, 2, 5, 20, pytest.param(57, marks=pytest.mark.slow)])
 def test_every_task_has_a_panel_with_its_verdict(tmp_path: Path, num_tasks: int) -> None:
     """Neither a task without a curve nor one without a verdict is left out of the grid."""
     tasks = [f"Task{index}-v4" for index in range(num_tasks)]

@@ -667,10 +667,10 @@ def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
     assert processes.STALL_SECONDS * 1.1 < 120
     monkeypatch.setattr(processes, "STALL_SECONDS", 1.0)
     monkeypatch.setattr(processes, "ALIVE_SECONDS", 0.01)
-    work = BUSY.format(2.5)
+    work = BUSY.format(1.5)
     scripts = {
         1: "print('at work', flush=True)\n"
-        "if not os.fork():\n    os.setsid()\n    time.sleep(2.5)\n"
+        "if not os.fork():\n    os.setsid()\n    time.sleep(1.5)\n"
         "    os.kill(os.getppid(), signal.SIGCONT)\n    os._exit(0)\n"
         "os.kill(os.getpid(), signal.SIGSTOP)\n" + FINISH,
         2: "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",

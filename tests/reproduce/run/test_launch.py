@@ -477,7 +477,7 @@ def test_seeds_of_one_process_are_not_waited_for_one_after_another(
     assert board.seconds_left == 200.0
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("unchecked", "in_this_process")
 def test_seeds_trained_together_go_on_together_after_one_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

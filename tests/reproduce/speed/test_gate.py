@@ -210,6 +210,8 @@ def test_a_share_without_a_baseline_says_how_to_record_one(tmp_path: Path) -> No
 
 # Pairs
 
+NOT_TODAY = "\n\nraise RuntimeError('not today')\n"
+
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Callable[[str, str], Path]:
@@ -240,14 +242,14 @@ def test_code_that_got_slower_is_found_and_equal_code_is_not(
         "    return _once(*arguments)\n",
     )
     with gate.workers(slow, gate.ROOT) as (ours, theirs):
-        for seconds in (1.5, 5.0, 15.0):
+        for seconds in (0.75, 5.0, 15.0):
             verdict = gate.judge_pair("vtrace", gate.compare(ours, theirs, "vtrace", seconds))
             if verdict.alarm:
                 break
         assert verdict.alarm, verdict.text
-        same = gate.judge_pair("retrace", gate.compare(ours, theirs, "retrace", 1.5))
+        same = gate.judge_pair("retrace", gate.compare(ours, theirs, "retrace", 0.75))
         assert not same.alarm, same.text
-        faster = gate.judge_pair("vtrace", gate.compare(theirs, ours, "vtrace", 1.5))
+        faster = gate.judge_pair("vtrace", gate.compare(theirs, ours, "vtrace", 0.75))
         assert not faster.alarm, faster.text
 
 
@@ -271,7 +273,8 @@ def test_a_commit_that_cannot_start_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It may be older than what the workloads import; a gate that measured nothing is not `ok`."""
-    broken = planted("suite/settings.py", "\n\nraise RuntimeError('not today')\n")
+    broken = planted("suite/settings.py", NOT_TODAY)
+    (broken / "torch.py").write_text(NOT_TODAY)  # what a worker imports first
     monkeypatch.setattr(gate, "worktree", lambda revision: nullcontext(broken))
     assert run_main(lambda _: main(["throughput", "--pair", "old", "vtrace"])) == 2
     expected = "error: the other tree does not start: RuntimeError: not today\n"
@@ -346,7 +349,7 @@ def test_too_few_turns_judge_nothing() -> None:
 
 def test_a_tree_that_does_not_start_is_an_error(planted: Callable[[str, str], Path]) -> None:
     """The last line of its complaint is shown."""
-    broken = planted("suite/settings.py", "\n\nraise RuntimeError('not today')\n")
+    broken = planted("torch.py", NOT_TODAY)  # what a worker imports first
     with (
         pytest.raises(UsageError, match="RuntimeError: not today"),
         gate.workers(broken, gate.ROOT),

@@ -107,7 +107,14 @@ def test_the_table_shows_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURED if name != "gather"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "adapter-Pong-16" else name
+        for name in MEASURED
+        if name != "gather"
+    ],
+)
 def test_every_ceiling_of_a_workload_can_be_measured(name: str) -> None:
     """It is named, and in the same unit."""
     with built([name]) as works, built(works[name].against) as ceilings:

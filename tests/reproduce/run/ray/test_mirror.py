@@ -94,7 +94,7 @@ def test_a_copy_is_at_every_moment_what_an_agent_could_have_left(
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # no power is lost here
     read, generator = Mirror._read, random.Random(0)
     stood: set[tuple[int, int]] = set()
-    for number in range(3):
+    for number in range(2):
         there, copy = tmp_path / f"there-{number}", tmp_path / f"copy-{number}"
         there.mkdir()
         copy.mkdir()

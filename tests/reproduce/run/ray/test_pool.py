@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 
 from reproduce import ROOT
+from reproduce import __main__ as command_line
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster
 from reproduce.plan.request import make_plan
@@ -28,8 +30,10 @@ from reproduce.run.progress import Board
 from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
 from suite import hardware
+from suite.command_line import run_main
 from suite.settings import UsageError
 from suite.snapshot import read_snapshot
+from tests.reproduce.conftest import InThisProcess
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -40,6 +44,7 @@ TASK = "Pendulum-v1"
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
 StandIn = Callable[[Mapping[int, str]], None]
+Say = Callable[..., tuple[int, str]]
 
 FINISH = """
 (folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
@@ -142,7 +147,10 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """Two runs of the local launcher, to compare with."""
     plan = pendulum(tmp_path_factory.mktemp("local"), [1, 2])
-    assert launch(plan, ignore).count("finished") == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooling, "AgentProcess", InThisProcess)
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        assert launch(plan, ignore).count("finished") == 2
     return plan
 
 
@@ -188,7 +196,6 @@ def test_a_killed_node_costs_nothing_but_time(
         assert record_of(plan, 1)[key] == record_of(local, 1)[key]
     names = {path.name for path in (plan.directory / TASK).rglob("*")}
     assert names == {path.name for path in (local.directory / TASK).rglob("*")}
-    nodes.add(num_cpus=1)
 
 
 def test_an_error_of_the_agent_is_its_own(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
@@ -438,12 +445,16 @@ def test_what_a_killed_driver_received_is_gone_on_from(
     assert ours == {name: content for name, content in exact(local).items() if name in ours} != {}
 
 
-def say(*words: str, **environment: str) -> tuple[int, str]:
-    """Exit status and standard error of the command line."""
-    command = [sys.executable, "-m", "reproduce", "sac", "classic", *words]
-    both = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    done = subprocess.run(command, env=both, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """A function that gives a command line and returns exit status and standard error."""
+
+    def give(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["reproduce", "sac", "classic", *words])
+        capsys.readouterr()
+        return run_main(command_line.main), capsys.readouterr().err
+
+    return give
 
 
 @pytest.mark.parametrize(
@@ -461,7 +472,7 @@ def say(*words: str, **environment: str) -> tuple[int, str]:
     ],
 )
 def test_an_address_without_a_cluster_is_one_line(
-    words: list[str], says: str, tmp_path: Path
+    words: list[str], says: str, say: Say, tmp_path: Path
 ) -> None:
     """At once, and with what to do."""
     with socket.socket() as listener:
@@ -475,14 +486,15 @@ def test_an_address_without_a_cluster_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_extra_the_line_names_it(tmp_path: Path) -> None:
+def test_without_the_extra_the_line_names_it(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray is imported only if it is asked for."""
-    (tmp_path / "ray.py").write_text("raise ImportError")
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    monkeypatch.setitem(sys.modules, "ray", None)  # which no import finds
     words = ("--runs-dir", str(tmp_path / "runs"), "--dry-run")
-    status, err = say("--launcher", "ray", *words, PYTHONPATH=path)
+    status, err = say("--launcher", "ray", *words)
     assert (status, err) == (2, "error: --launcher ray needs Ray: pip install 'encore-rl[ray]'\n")
-    assert say(*words, PYTHONPATH=path)[0] == 0
+    assert say(*words)[0] == 0
 
 
 LOCAL = """
@@ -537,8 +549,8 @@ def test_an_explicit_address_uses_the_token_that_there_is(
 def test_something_else_at_the_address_is_one_line(tmp_path: Path) -> None:
     """Ray would wait for minutes."""
     program = "import sys; from reproduce import __main__; from reproduce.run.ray import pool"
-    program += "; from suite.command_line import run_main"
-    program += "; pool.CONNECT_SECONDS = 2.0; sys.exit(run_main(__main__.main))"
+    program += "; from suite.command_line import run_main; pool.CONNECT_SECONDS = 2.0"
+    program += "; sys.exit(run_main(__main__.main))"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
