@@ -1,13 +1,13 @@
 """The harness, in rooms that stand in the order of its stages; each imports only those before it.
 
-plan     what to run: tasks and seeds, which finished runs count, where they go
-run      processes, leases, progress, the live view, Ray
-gather   ours and theirs as tables: recorded runs, stored references
-judge    verdicts, their statistics, and how often they err
-report   figures and the page
-speed    throughput: workloads, shares of the machine, the gate, its history
-extras   what is beside the grid: verify, evaluate, films, compare, controls, docs, site, mirrors
-commands the words of the command line, their flags and what they print
+plan      what to run: tasks and seeds, which finished runs count, where they go
+run       processes, leases, progress, the live view, Ray
+gather    ours and theirs as tables: recorded runs, stored references
+judge     verdicts, their statistics, and how often they err
+report    figures and the page
+speed     throughput: workloads, shares of the machine, the gate, its history
+extras    what is beside the grid: verify, evaluate, films, compare, controls, docs, site, mirrors
+commands  the words of the command line, their flags and what they print
 
 `pipeline.py` joins gather, judge and report; `__main__.py` lists the commands.
 """

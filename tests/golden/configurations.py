@@ -42,7 +42,7 @@ def _run(
     return Run(preset=(suite, source), settings=merged, cut=cut)
 
 
-COMMON: dict[str, Any] = {"device": "cpu", "num_threads": 1, "evaluation_episodes": 2}
+COMMON: dict[str, Any] = {"device": "cpu", "num_threads": 1, "evaluation_episodes": 1}
 SAC: dict[str, Any] = {
     **{"hidden_sizes": (16, 16), "batch_size": 8, "learning_starts": 100, "env_steps": 400},
     **{"num_envs": 2, "log_interval": 60, "evaluation_interval": 200},
@@ -53,7 +53,7 @@ CLASSIC: dict[str, Any] = {
 MUJOCO: dict[str, Any] = {**CLASSIC, "log_interval": 200}
 FRAMES: dict[str, Any] = {
     **{"task": "Breakout-v5", "num_envs": 2, "env_steps": 160, "log_interval": 40},
-    **{"evaluation_interval": 10_000, "evaluation_episodes": 1},
+    "evaluation_interval": 10_000,
 }
 ONE_STEP: dict[str, Any] = {
     **{"num_envs": 1, "env_steps": 56, "learning_starts": 24, "batch_size": 8},
@@ -68,12 +68,11 @@ RUNS: dict[str, dict[str, Run]] = {
             "paper",
             learning_starts=280,
             env_steps=300,
-            evaluation_episodes=1,
             log_interval=5,
             evaluation_interval=300,
         ),
         "jaxrl, two seeds, cut": _run(
-            "mujoco", "jaxrl", SAC, task="Hopper-v4", seeds=(3, 4), cut=True
+            "mujoco", "jaxrl", SAC, task="Hopper-v4", seeds=(3, 4), evaluation_episodes=2, cut=True
         ),
         "tianshou_v3, sampled, one critic, replay twice over": _run(
             "mujoco",
@@ -95,19 +94,17 @@ RUNS: dict[str, dict[str, Run]] = {
             env_steps=200,
             hidden_sizes=(16,),
             update_ratio=1.5,
-            evaluation_episodes=1,
             count_warm_up=False,
             cut=True,
         ),
-        "dmc, pytorch_sac, three seeds": _run(
+        "dmc, pytorch_sac, two seeds": _run(
             "dmc",
             "pytorch_sac",
             SAC,
             task="ReacherEasy-v1",
-            seeds=(1, 2, 7),
+            seeds=(1, 7),
             hidden_sizes=(32, 32),
             env_steps=160,
-            evaluation_episodes=1,
         ),
         "dmc, actor seldom, once": _run(
             "dmc",
@@ -116,7 +113,7 @@ RUNS: dict[str, dict[str, Run]] = {
             task="CartpoleSwingup-v1",
             policy_period=3,
             env_steps=300,
-            evaluation_episodes=1,
+            evaluation_interval=300,
             compensate_policy_period=False,
             num_critics=3,
         ),
@@ -142,14 +139,14 @@ RUNS: dict[str, dict[str, Run]] = {
             hidden_sizes=(16, 8, 16),
         ),
         "mujoco, mushroom_rl": _run(
-            "mujoco", "mushroom_rl", SAC, task="Walker2d-v4", env_steps=240, evaluation_episodes=1
+            "mujoco", "mushroom_rl", SAC, task="Walker2d-v4", env_steps=240
         ),
         "classic, no temperature": _run(
             "classic",
             "tuned",
             SAC,
             task="Pendulum-v1",
-            env_steps=600,
+            env_steps=400,
             learn_alpha=False,
             initial_alpha=0.0,
             reward_scale=0.1,
@@ -157,7 +154,13 @@ RUNS: dict[str, dict[str, Run]] = {
     },
     "a2c": {
         "classic, two seeds, cut": _run(
-            "classic", "rl_zoo", CLASSIC, task="CartPole-v1", seeds=(1, 2), cut=True
+            "classic",
+            "rl_zoo",
+            CLASSIC,
+            task="CartPole-v1",
+            seeds=(1, 2),
+            evaluation_episodes=2,
+            cut=True,
         ),
         "classic, in full": _run("classic", "rl_zoo", task="Acrobot-v1", env_steps=800),
         "classic, continuous, the rate reaches 0": _run(
@@ -192,8 +195,7 @@ RUNS: dict[str, dict[str, Run]] = {
             task="HalfCheetah-v4",
             env_steps=800,
             log_interval=200,
-            evaluation_interval=400,
-            evaluation_episodes=1,
+            evaluation_interval=800,
         ),
         "mujoco, mushroom_rl": _run(
             "mujoco", "mushroom_rl", MUJOCO, task="Hopper-v4", num_envs=1, env_steps=300
@@ -233,7 +235,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
     },
     "impala": {
-        "frames": _run("atari-7", "paper", FRAMES, env_steps=240, cut=True),
+        "frames": _run("atari-7", "paper", FRAMES, cut=True),
         "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=4, env_steps=240),
         "frames, rllib_2018": _run(
             "atari-7",
@@ -258,6 +260,7 @@ RUNS: dict[str, dict[str, Run]] = {
             unroll_length=8,
             seeds=(1, 2),
             evaluation_rule="sampled",
+            evaluation_episodes=2,
             cut=True,
         ),
         "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
@@ -295,6 +298,7 @@ RUNS: dict[str, dict[str, Run]] = {
             "tuned",
             CLASSIC,
             task="MountainCarContinuous-v0",
+            evaluation_interval=1_000,
             loss_reduction="sum",
             initialisation="cleanba",
             evaluation_rule="sampled",
@@ -349,7 +353,14 @@ RUNS: dict[str, dict[str, Run]] = {
     },
     "acer": {
         "classic, two seeds, cut": _run(
-            "classic", "tuned", CLASSIC, REPLAY, seeds=(1, 2), evaluation_rule="sampled", cut=True
+            "classic",
+            "tuned",
+            CLASSIC,
+            REPLAY,
+            seeds=(1, 2),
+            evaluation_rule="sampled",
+            evaluation_episodes=2,
+            cut=True,
         ),
         "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
         "classic, ChainerRL's choices": _run(
@@ -434,9 +445,7 @@ RUNS: dict[str, dict[str, Run]] = {
         "classic, normalised, cut": _run(
             "classic", "tuned", CLASSIC, REPLAY, normalise_observations=True, cut=True
         ),
-        "frames": _run(
-            "atari-7", "openai_baselines", FRAMES, REPLAY, env_steps=240, replay_start=40, cut=True
-        ),
+        "frames": _run("atari-7", "openai_baselines", FRAMES, REPLAY, replay_start=40, cut=True),
         "frames, replay twice over, two trunks, evaluated": _run(
             "atari",
             "openai_baselines",
@@ -451,7 +460,7 @@ RUNS: dict[str, dict[str, Run]] = {
     },
     "acer_continuous": {
         "mujoco": _run(
-            "mujoco", "tuned", MUJOCO, task="HalfCheetah-v4", evaluation_episodes=1, env_steps=600
+            "mujoco", "tuned", MUJOCO, task="HalfCheetah-v4", env_steps=600, evaluation_interval=600
         ),
         "mujoco, pfrl": _run(
             "mujoco", "pfrl", MUJOCO, REPLAY, task="Hopper-v4", num_envs=2, env_steps=500
@@ -467,6 +476,7 @@ RUNS: dict[str, dict[str, Run]] = {
             task="InvertedPendulum-v4",
             unroll_length=10,
             seeds=(9,),
+            evaluation_episodes=2,
             cut=True,
         ),
         "classic, two seeds, cut": _run(
@@ -541,6 +551,7 @@ RUNS: dict[str, dict[str, Run]] = {
             "tuned",
             CLASSIC,
             task="MountainCarContinuous-v0",
+            evaluation_interval=1_000,
             unroll_length=10,
             online_updates=True,
             replay_ratio=0.0,
@@ -567,11 +578,12 @@ RUNS: dict[str, dict[str, Run]] = {
             "paper",
             learning_starts=280,
             env_steps=300,
-            evaluation_episodes=1,
             log_interval=5,
             evaluation_interval=300,
         ),
-        "two seeds, cut": _run("mujoco", "paper", SAC, task="Hopper-v4", seeds=(3, 4), cut=True),
+        "two seeds, cut": _run(
+            "mujoco", "paper", SAC, task="Hopper-v4", seeds=(3, 4), evaluation_episodes=2, cut=True
+        ),
         "warm-up and scale of the task": _run(
             "mujoco",
             "paper",
@@ -598,9 +610,8 @@ RUNS: dict[str, dict[str, Run]] = {
             "paper",
             SAC,
             task="ReacherEasy-v1",
-            seeds=(1, 2, 7),
+            seeds=(1, 7),
             env_steps=160,
-            evaluation_episodes=1,
             update_ratio=4.0,
             tau=1.0,
             target_period=50,
@@ -622,7 +633,9 @@ RUNS: dict[str, dict[str, Run]] = {
         "tuned, in full": _run(
             "hybrid", "tuned", learning_starts=200, env_steps=300, log_interval=50
         ),
-        "tuned, two seeds, cut": _run("hybrid", "tuned", SAC, seeds=(3, 4), cut=True),
+        "tuned, two seeds, cut": _run(
+            "hybrid", "tuned", SAC, seeds=(3, 4), evaluation_episodes=2, cut=True
+        ),
         "alf, batches in full": _run(
             "hybrid",
             "alf",
@@ -672,7 +685,7 @@ RUNS: dict[str, dict[str, Run]] = {
             SAC,
             task="Pendulum-v1",
             seeds=(3, 4),
-            env_steps=600,
+            env_steps=400,
             prior="same_action",
             normalise_entropy=True,
             prioritised_replay=True,
@@ -685,6 +698,7 @@ RUNS: dict[str, dict[str, Run]] = {
             task="Reacher-v4",
             seeds=(1, 2, 7),
             reward_weights=(0.5, 0.5),
+            evaluation_episodes=2,
             prioritised_replay=True,
             priority_epsilon=0.01,
             replay_capacity=150,
@@ -705,12 +719,20 @@ RUNS: dict[str, dict[str, Run]] = {
             tau=1.0,
             update_ratio=1.5,
             env_steps=300,
+            evaluation_interval=300,
             cut=True,
         ),
     },
     "sac_discrete": {
         "classic, two seeds, cut": _run(
-            "classic", "tuned", SAC, task="CartPole-v1", seeds=(1, 2), num_envs=1, cut=True
+            "classic",
+            "tuned",
+            SAC,
+            task="CartPole-v1",
+            seeds=(1, 2),
+            num_envs=1,
+            evaluation_episodes=2,
+            cut=True,
         ),
         "classic, in full": _run(
             "classic",
@@ -780,7 +802,8 @@ RUNS: dict[str, dict[str, Run]] = {
             ONE_STEP,
             num_envs=4,
             seeds=(1, 2),
-            replay_capacity=32,
+            env_steps=40,
+            replay_capacity=20,
         ),
     },
 }
