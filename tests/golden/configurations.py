@@ -800,10 +800,10 @@ RUNS: dict[str, dict[str, Run]] = {
             "slm_lab_v5_fig",
             FRAMES,
             ONE_STEP,
-            num_envs=4,
+            num_envs=2,
             seeds=(1, 2),
             env_steps=40,
-            replay_capacity=20,
+            replay_capacity=16,
         ),
     },
 }
