@@ -11,9 +11,9 @@ TORCH_INDEX ?=
 TORCH := --no-deps $(TORCH_INDEX:%=--index-url %) $(shell grep '^torch==' constraints.txt)
 # Bytecode is written even in a shell that forbids it, else every process compiles all files anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
-# One test more at once than there are cores, as some wait; eight at most, of up to 1 GB each.
+# Two tests more at once than there are cores, as some wait; eight at most, of up to 1 GB each.
 # A test that ends its process ends the run: xdist would wait for ever for the tests it had.
-BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
+BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 8 \
 	--max-worker-restart 0
 
 .PHONY: reproduce venv browser test test-slow check format lint types train published docs up-to-date
@@ -38,7 +38,7 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite (seven minutes on two cores).
+## The test suite (six minutes on two cores).
 test: venv
 	$(PYTEST) -m "not training and not slow" $(BESIDE)
 
