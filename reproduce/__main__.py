@@ -37,11 +37,7 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
         "write the policy that a run saved for ONNX runtimes",
     ),
     "compare": (records.compare, "RUNS_A RUNS_B", "before-and-after table of two folders of runs"),
-    "throughput": (
-        throughput.main,
-        "",
-        "speeds as shares of the machine's, and the gate on them",
-    ),
+    "throughput": (throughput.main, "", "speeds as shares of the machine's, and the gate on them"),
     "list": (
         catalogue.list_all,
         "[--like SOURCE]",
@@ -58,11 +54,7 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
         "generate the pages' tables again, or say which are out of date",
     ),
     "site": (catalogue.site, "[--out DIR]", "build the site over everything that is published"),
-    "track": (
-        records.track,
-        "KIND RUNS LOGDIR",
-        "mirror recorded runs into tensorboard or wandb",
-    ),
+    "track": (records.track, "KIND RUNS LOGDIR", "mirror recorded runs into tensorboard or wandb"),
     "watch": (
         records.watch,
         "[RUNS_DIR]",

@@ -1,7 +1,6 @@
 """`list`, `published`, `docs` and `site`: what is known and published."""
 
 import sys
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +100,5 @@ def site(argv: Sequence[str]) -> int:
 
     page = write_site(options.out, options.runs_dir)
     print(page)
-    if options.open:
-        webbrowser.open(page.absolute().as_uri())
+    flags.open_page(options, page)
     return 0

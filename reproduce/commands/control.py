@@ -27,21 +27,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse(argv)
     flags.check_size(options)
-    plan = controls.make_control(
-        options.peer,
-        options.agent,
-        options.suite,
-        source=options.like,
-        tasks=options.tasks,
-        budget=options.budget,
-        env_steps=options.env_steps,
-        num_seeds=options.num_seeds,
-        seeds=options.seeds,
-        workers=options.workers,
-        runs_dir=options.runs_dir,
-        settings=options.settings,
-        accept_older_code=options.accept_older_code,
-    )
+    plan = controls.make_control(options.peer, **flags.asked(options))
     say_todays_name(options.like, plan.source)
     check_extensions(plan, plan.runs())
     plan.check_memory()

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 
 import agents
-from reproduce.plan.grid import Plan
 from suite.command_line import Parser, task_from, whole, whole_numbers
 from suite.hardware import num_cores
 from suite.settings import UsageError
@@ -86,6 +85,13 @@ def check_size(options: Namespace, launcher: str = "local") -> None:
         )
 
 
+def asked(options: Namespace) -> dict[str, Any]:
+    """Return what `add_grid`, `add_size` and `add_older` read, as a plan's arguments."""
+    words = ("agent", "suite", "tasks", "budget", "env_steps", "num_seeds", "seeds", "workers")
+    words += ("runs_dir", "settings", "accept_older_code")
+    return {"source": options.like} | {word: getattr(options, word) for word in words}
+
+
 def add_older(parser: Parser) -> None:
     """Add the flag that has runs of older code count."""
     parser.add_argument(
@@ -109,11 +115,10 @@ def add_open(parser: Parser) -> None:
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
-def open_page(options: Namespace, plan: Plan, status: int) -> int:
-    """Open a plan's page if that is asked for and it was written; return the exit status."""
-    if options.open and status != 130:
-        webbrowser.open((plan.directory / "index.html").absolute().as_uri())
-    return status
+def open_page(options: Namespace, page: Path) -> None:
+    """Open a page in the browser if that is asked for."""
+    if options.open:
+        webbrowser.open(page.absolute().as_uri())
 
 
 def add_task_from(parser: Parser) -> None:

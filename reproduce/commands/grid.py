@@ -65,7 +65,9 @@ def report(argv: Sequence[str]) -> int:
         plan = load_plan(*where, options.runs_dir)
     plan = replace(plan, accept_older_code=plan.accept_older_code or options.accept_older_code)
     say_todays_name(options.like, plan.source)
-    return flags.open_page(options, plan, _report(plan, console, context=options.context))
+    status = _report(plan, console, context=options.context)
+    flags.open_page(options, plan.directory / "index.html")
+    return status
 
 
 def _grid_parser(epilog: str) -> Parser:
@@ -151,22 +153,16 @@ def _check_grid(options: Namespace) -> None:
 
 
 def _make_plan(options: Namespace, cluster: Cluster | None) -> Plan:
+    asked = flags.asked(options)
+    if options.until_decided:
+        asked["num_seeds"] = options.max_seeds or SCHEDULE[-1]
+    if options.fresh:
+        asked["runs_dir"] = fresh_directory(options.runs_dir)
     plan = make_plan(
-        options.agent,
-        options.suite,
-        source=options.like,
-        tasks=options.tasks,
-        budget=options.budget,
-        env_steps=options.env_steps,
-        num_seeds=options.max_seeds or SCHEDULE[-1] if options.until_decided else options.num_seeds,
-        seeds=options.seeds,
+        **asked,
         until_decided=options.until_decided,
-        workers=options.workers,
         device=options.device,
-        runs_dir=fresh_directory(options.runs_dir) if options.fresh else options.runs_dir,
-        settings=options.settings,
         published=not options.no_published,
-        accept_older_code=options.accept_older_code,
         checkpoint_minutes=options.checkpoint_minutes,
         drop_checkpoints=options.drop_checkpoints,
         keep_best=options.keep_best,
@@ -200,7 +196,9 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     if options.dry_run:
         return 0
     status = run_plan(plan, console, track=options.track, context=options.context)
-    return flags.open_page(options, plan, status)
+    if status != 130:  # the page of a grid that was stopped is not written
+        flags.open_page(options, plan.directory / "index.html")
+    return status
 
 
 def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:

@@ -3,7 +3,8 @@
 A program of its own: `tests/golden/trees.py` starts it by its path, with another tree's root as
 `PYTHONPATH`, so that the same code asks any commit. It knows no more of an agent than `Config` and
 `train`. A line of standard input is `{"agent": ..., "tree": ..., "runs": {name: {"settings": ...,
-"cut": ...}}}`, its answer on standard output a checksum for every file, by name of the run.
+"cut": ...}}}`, its answer on standard output a checksum for every file, by name of the run; null if
+one failed, with the reason on standard error.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -149,8 +151,12 @@ def main() -> None:
             file = Path(str(module.__file__)).resolve()
             if not file.is_relative_to(Path(order["tree"]).resolve()):
                 raise RuntimeError(f"{file} is not of the tree {order['tree']}")
+        answer = None
         with contextlib.redirect_stdout(sys.stderr):
-            answer = answers(agent, order["runs"])
+            try:
+                answer = answers(agent, order["runs"])
+            except Exception:
+                traceback.print_exc()
         print(json.dumps(answer), flush=True)
 
 

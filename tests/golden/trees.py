@@ -115,9 +115,11 @@ class Runner:
         order = {"agent": agent, "tree": str(self._tree), "runs": runs}
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(order), file=self._process.stdin, flush=True)
-        if answer := self._process.stdout.readline():
-            return json.loads(answer)
-        self._process.wait()
+        answer = self._process.stdout.readline()
+        if answer and (found := json.loads(answer)) is not None:
+            return found
+        if not answer:
+            self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace")[-4_000:]
         raise RuntimeError(f"{agent} does not run in {self._tree}:\n{said}")

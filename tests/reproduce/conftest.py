@@ -1,4 +1,4 @@
-"""Synthetic runs: what an agent would have recorded, without training one."""
+"""Synthetic runs: what an agent would have recorded, without training one; the command line."""
 
 import dataclasses
 import importlib
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reproduce import __main__ as command_line
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan, Run
 from reproduce.report import plot
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
+from suite.command_line import run_main
 from suite.manifest import write_manifest
 from suite.recorder import Recorder
 from suite.records import KEYS
@@ -24,6 +26,7 @@ RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]
 Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
+Say = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -61,6 +64,20 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in the process of the test, whose imports are done: another one needs seconds."""
     monkeypatch.setattr(pooling, "AgentProcess", InThisProcess)
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
+    """A function that gives a command line and returns status, output and errors."""
+
+    def give(words: Sequence[str]) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["reproduce", *words])
+        capsys.readouterr()
+        status = run_main(command_line.main)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return give
 
 
 PRELUDE = """

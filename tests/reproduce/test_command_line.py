@@ -29,15 +29,14 @@ from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
 from reproduce.run.progress import Board
-from suite.command_line import run_main
 from suite.presets import REFERENCES
+from tests.reproduce.conftest import Say
 
 pytestmark = pytest.mark.usefixtures("published")
 
 TASK = "Pendulum-v1"
 RecordRun = Callable[..., Path]
 Tree = Callable[[Path], dict[str, bytes]]
-Say = Callable[..., tuple[int, str, str]]
 
 TINY = (
     *("sac", "classic", "--tasks", TASK, "--env-steps", "300", "--seeds", "1", "2"),
@@ -172,20 +171,6 @@ WITH_TORCH = [
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
-    """A function that gives a command line and returns status, output and errors."""
-
-    def give(words: Sequence[str]) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["reproduce", *words])
-        capsys.readouterr()
-        status = run_main(command_line.main)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return give
-
-
-@pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory."""
     folder = tmp_path / "desk"
@@ -244,7 +229,7 @@ def in_a_shell(words: Sequence[str], folder: Path) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize(("line", "answer"), [NO_TORCH[1]])
+@pytest.mark.parametrize(("line", "answer"), [NO_TORCH[1], WITH_TORCH[11]])
 def test_a_mistake_in_a_shell_is_one_line(line: str, answer: str, desk: Path) -> None:
     """No traceback, no usage page, no import's warning: one line, status 2."""
     ended = in_a_shell(["-m", "reproduce", *line.split()], desk)

@@ -19,7 +19,6 @@ import jaxtyping
 import pytest
 
 from reproduce import ROOT
-from reproduce import __main__ as command_line
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster
 from reproduce.plan.request import make_plan
@@ -30,10 +29,9 @@ from reproduce.run.progress import Board
 from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
 from suite import hardware
-from suite.command_line import run_main
 from suite.settings import UsageError
 from suite.snapshot import read_snapshot
-from tests.reproduce.conftest import InThisProcess
+from tests.reproduce.conftest import InThisProcess, Say
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -44,7 +42,6 @@ TASK = "Pendulum-v1"
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
 StandIn = Callable[[Mapping[int, str]], None]
-Say = Callable[..., tuple[int, str]]
 
 FINISH = """
 (folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
@@ -445,18 +442,6 @@ def test_what_a_killed_driver_received_is_gone_on_from(
     assert ours == {name: content for name, content in exact(local).items() if name in ours} != {}
 
 
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """A function that gives a command line and returns exit status and standard error."""
-
-    def give(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["reproduce", "sac", "classic", *words])
-        capsys.readouterr()
-        return run_main(command_line.main), capsys.readouterr().err
-
-    return give
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -479,7 +464,7 @@ def test_an_address_without_a_cluster_is_one_line(
         listener.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{listener.getsockname()[1]}"
     filled = [word.format(free=free) for word in words]
-    status, err = say(*filled, "--runs-dir", str(tmp_path))
+    status, _, err = say(["sac", "classic", *filled, "--runs-dir", str(tmp_path)])
     assert (status, err.count("\n")) == (2, 1), err
     assert err.startswith("error: ")
     assert says.format(free=free) in err
@@ -491,10 +476,13 @@ def test_without_the_extra_the_line_names_it(
 ) -> None:
     """Ray is imported only if it is asked for."""
     monkeypatch.setitem(sys.modules, "ray", None)  # which no import finds
-    words = ("--runs-dir", str(tmp_path / "runs"), "--dry-run")
-    status, err = say("--launcher", "ray", *words)
+    words = ["sac", "classic", "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
+    status, _, err = say([*words, "--launcher", "ray"])
     assert (status, err) == (2, "error: --launcher ray needs Ray: pip install 'encore-rl[ray]'\n")
-    assert say(*words)[0] == 0
+    (tmp_path / "ray.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    local = [sys.executable, "-m", "reproduce", *words]  # here, Ray's modules were imported
+    subprocess.run(local, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True)
 
 
 LOCAL = """
