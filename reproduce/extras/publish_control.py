@@ -25,6 +25,10 @@ from suite.settings import BUDGETS, UsageError
 
 UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
 """Fields of a configuration that are no settings of a source."""
+SUFFIX = "_control"
+"""Of the names of sources that were made here."""
+SPEEDS = "speeds.csv"
+"""File beside a control's curves: how fast its runs were, on the machine that made them."""
 
 
 def publish(plan: ControlPlan) -> Path:
@@ -44,12 +48,13 @@ def publish(plan: ControlPlan) -> Path:
         raise UsageError(
             f"{row['task']} seed {row['seed']} is {row['status']}: a reference needs every run"
         )
-    folder = presets.REFERENCES / f"{plan.peer.name}_control"
+    folder = presets.REFERENCES / f"{plan.peer.name}{SUFFIX}"
     path = folder / f"{plan.agent}.toml"
     document = _document(plan, path)
     folder.mkdir(exist_ok=True)
     _write_table(plan, folder / "curves_by_seed.csv.xz", _single_runs(plan))
     _write_table(plan, folder / "curves.csv", _curves(plan))
+    _write_table(plan, folder / SPEEDS, _speeds(plan))
     _write_comparable(plan, folder.name)
     write_atomically(path, _toml(document).encode())
     return folder
@@ -76,7 +81,7 @@ def check_publishable(plan: ControlPlan) -> None:
                 f"--publish: {task} would end between two evaluations: --env-steps must be a "
                 f"multiple of {interval:,}, not {steps:,}"
             )
-    _document(plan, presets.REFERENCES / f"{plan.peer.name}_control" / f"{plan.agent}.toml")
+    _document(plan, presets.REFERENCES / f"{plan.peer.name}{SUFFIX}" / f"{plan.agent}.toml")
 
 
 def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
@@ -227,6 +232,16 @@ def _curves(plan: ControlPlan) -> pd.DataFrame:
             "num_runs": curve["num_runs"],
         }
     )
+
+
+def _speeds(plan: ControlPlan) -> pd.DataFrame:
+    """Return every task's speed, the median over its runs, evaluations included."""
+    table = collect.collect_throughput(plan)
+    speeds = [table.loc[table["task"] == t, "env_steps_per_second"].median() for t in plan.tasks]
+    records = [read_record(run.directory) or {} for run in plan.runs()]
+    processors = sorted({said["machine"]["processor"] for said in records if said})
+    measured = {"env_steps_per_second": speeds, "processor": "; ".join(processors)}
+    return pd.DataFrame({"agent": plan.agent, "env_id": plan.tasks, **measured})
 
 
 def _write_table(plan: ControlPlan, path: Path, rows: pd.DataFrame) -> None:

@@ -1,0 +1,103 @@
+"""The table of interchangeability: controls beside our runs with their settings."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from reproduce.extras.docs.markdown import table
+from reproduce.extras.docs.results import Cell, cells
+from reproduce.extras.publish_control import SPEEDS, SUFFIX
+from reproduce.gather.references import ReferenceScore, name_of, reference_score
+from reproduce.judge.verdicts import Verdict, judge
+from reproduce.report.page import mean_and_spread, number, read_table, verdict_words, with_interval
+from suite import presets
+from suite.presets import read_source
+
+LIKE = re.compile(r" --like (\S+)")
+"""In a control's command: the source whose settings the peer was given."""
+
+
+class Pair(NamedTuple):
+    """Our runs of a task, and those of a control, with the same settings."""
+
+    ours: Cell
+    theirs: ReferenceScore
+
+    @property
+    def reversed(self) -> Verdict:
+        """Return the verdict on the control, judged by our runs."""
+        row, scores = self.ours.row, read_table(self.ours.directory, "scores")
+        own = scores.loc[scores["task"] == row["task"], "score"].to_numpy(float)
+        reference = ReferenceScore(
+            **{"source": "ours", "env_id": row["task"], "env_steps": self.theirs.env_steps},
+            **{"mean": own.mean(), "std": own.std(ddof=1), "num_runs": len(own)},
+            **{"rule": self.theirs.rule, "how": "single runs", "scores": tuple(own)},
+        )
+        return judge(np.array(self.theirs.scores), reference, row["random_score"])
+
+
+def interchangeable(link: Any) -> str:
+    """Return every control beside ours: scores, speeds, and the verdicts both ways."""
+    rows = [_row(link, pair) for pair in pairs()]
+    if not rows:
+        return "No control is published yet."
+    header = ("agent", "task", "steps", "ours", "control", "ours by the control's")
+    header += ("the control by ours", "its own project", "steps/s, ours", "steps/s, control")
+    return table(header, rows, right=[2, 3, 4, 8, 9])
+
+
+def pairs(root: Path | None = None) -> Iterator[Pair]:
+    """Yield the published tasks of ours that a control judges.
+
+    Args:
+        root: a runs directory; default: what is published.
+    """
+    for cell in cells(root):
+        row = cell.row
+        if cell.source.endswith(SUFFIX) and row["score_mean"] is not None:
+            theirs = reference_score(
+                cell.agent, cell.source, row["task"], int(row["env_steps"]), row["rule"]
+            )
+            if theirs is not None:
+                yield Pair(cell, theirs)
+
+
+def _row(link: Any, pair: Pair) -> tuple[str, ...]:
+    """Return a line of the table."""
+    cell, theirs, back = pair.ours, pair.theirs, asdict(pair.reversed)
+    task, of = cell.row["task"], presets.REFERENCES / theirs.source
+    speeds = read_table(cell.directory, "throughput").query("task == @task")
+    own = pd.read_csv(of / SPEEDS).query("agent == @cell.agent and env_id == @theirs.env_id")
+    return (
+        *(f"`{cell.agent}`", task, cell.steps, cell.ours, cell.reference),
+        f"[{_verdict(cell.row)}]({link(cell.folder)})",
+        _verdict(back),
+        _published_by_its_project(cell, theirs),
+        number(speeds["env_steps_per_second"].median()),
+        number(own["env_steps_per_second"].item()),
+    )
+
+
+def _verdict(row: Any) -> str:
+    """Return a verdict with the difference that it rests on."""
+    interval = with_interval(row["difference"], row["ci_low"], row["ci_high"])
+    return f"{verdict_words(row)}, {interval}"
+
+
+def _published_by_its_project(cell: Cell, theirs: ReferenceScore) -> str:
+    """Return the score that belongs to the settings which the peer was given, by their source."""
+    data = read_source(presets.REFERENCES / theirs.source / f"{cell.agent}.toml")["data"]
+    given = LIKE.search(data.path)
+    source = read_source(presets.REFERENCES / given[1] / f"{cell.agent}.toml") if given else {}
+    judge_of = source.get("judged_by")
+    score = judge_of and reference_score(
+        cell.agent, judge_of, cell.row["task"], theirs.env_steps, theirs.rule
+    )
+    if not score:
+        return "—"
+    return mean_and_spread(score.mean, score.std, score.num_runs, name_of(score.source))
