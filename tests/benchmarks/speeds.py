@@ -116,7 +116,7 @@ def measure(agent: str, suite: str, source: str, task: str, options: argparse.Na
     rows = getattr(config, "unroll_rows", 5 * config.num_envs)
     changes: dict[str, Any] = {"task": task, "seeds": (1,), "device": device, "log_interval": rows}
     if hasattr(config, "learning_starts"):
-        changes["learning_starts"] = WARM_UP_STEPS
+        changes["learning_starts"] = WARM_UP_STEPS - WARM_UP_STEPS % config.num_envs
     if hasattr(config, "replay_start"):
         changes["replay_start"] = min(config.replay_start, WARM_UP_STEPS // config.num_envs)
     config = replace(config, **changes)
