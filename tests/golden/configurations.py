@@ -180,7 +180,7 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
         "classic, one row at a time": _run(
             "classic",
-            "rl_zoo",
+            "sb3_control",
             CLASSIC,
             task="CartPole-v1",
             num_envs=1,

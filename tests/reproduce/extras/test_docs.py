@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import agents
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
 from reproduce.extras.docs import agent as agent_blocks
-from reproduce.extras.docs import results
+from reproduce.extras.docs import controls, results
 from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -215,6 +217,30 @@ def test_what_is_published_is_in_the_tables() -> None:
     assert len(results.cells()) == sum(map(len, tables))
     listed = results.by_source(str).splitlines()
     assert sum(line.startswith("| `") for line in listed) == len(results.cells())
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss")  # every run of a control reached the maximum
+def test_a_control_is_judged_by_ours_as_ours_is_by_it() -> None:
+    """Both verdicts are Welch's test on the same single scores, each with its judge's margin."""
+    pairs = list(controls.pairs())
+    for pair in pairs:
+        row, back = pair.ours.row, pair.reversed
+        scores = results.read_table(pair.ours.directory, "scores")
+        own = scores[scores["task"] == row["task"]]["score"]
+        for first, second, said in (
+            (own, pair.theirs.scores, row),
+            (pair.theirs.scores, own, dataclasses.asdict(back)),
+        ):
+            interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.9)
+            assert said["difference"] == pytest.approx(np.mean(first) - np.mean(second))
+            if said["verdict"] != "shown only":
+                gap = np.mean(second) - row["random_score"]
+                assert (said["ci_low"], said["ci_high"]) == pytest.approx(tuple(interval))
+                assert said["margin"] == pytest.approx(gap / 10)
+                within = interval.low >= -gap / 10
+                assert (said["verdict"] in ("reproduced", "above")) == within
+    table = controls.interchangeable(str)
+    assert table.count("\n| `") == len(pairs) >= 4
 
 
 def anchors(path: Path) -> set[str]:
