@@ -580,9 +580,13 @@ class Actor:
     def load(self, version: int, weights: Float[Tensor, " P"]) -> None:
         """Copy the policy's weights as they were after `version` unrolls."""
         self.weights.vector.copy_(weights)
-        if self.cuda_stream is not None:
-            torch.cuda.current_stream(self.obs.device).synchronize()
+        self.wait_for_learner()
         self.version = version
+
+    def wait_for_learner(self) -> None:
+        """Begin nothing on the actor's own queue before all has ended that the learner's holds."""
+        if self.cuda_stream is not None:
+            self.cuda_stream.wait_stream(torch.cuda.current_stream(self.obs.device))
 
     def store_obs(self, unroll: Unroll, t: int, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
         """Store observations; those before valid actions enter the statistics."""
@@ -596,6 +600,7 @@ class Actor:
         self.env_steps, self.obs_moments = env_steps, copy.deepcopy(obs_moments)
         is_new = np.full(len(self.obs), env_steps == 0)
         self.obs = self.store_obs(unroll, 0, self.env.obs[0], is_new)
+        self.wait_for_learner()
 
 
 def make_actor(config: Config, env: Any, obs: Tensor) -> Actor:

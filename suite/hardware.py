@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import subprocess
+import warnings
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import metadata
@@ -29,6 +30,8 @@ CONTAINER_LIMITS = (
 CPUINFO = Path("/proc/cpuinfo")
 GENERATION = ("vendor_id", "cpu family", "model", "stepping", "cache size")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+GPU_MEMORY_FULL = ("STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""What errors say of a GPU's memory that are not torch's own: cuBLAS's, cuDNN's, the driver's."""
 
 
 @cache
@@ -107,20 +110,53 @@ def find_device(name: str) -> Any:
     """
     import torch
 
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        name = "cuda" if num_gpus else "cpu"
-    if name == "cpu":
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
+    if name == "auto":
+        name = "cuda"
     if not re.fullmatch(r"cuda(:\d+)?", name):
         raise UsageError(
             f"unknown device {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
         )
+    num_gpus, reason = _num_gpus()
     if int(name.partition(":")[2] or 0) >= num_gpus:
-        raise UsageError(f"--device {name}: torch finds {num_gpus} GPUs here; use --device cpu")
+        why = f" ({reason})" if reason else ""
+        raise UsageError(
+            f"--device {name}: torch finds {num_gpus} GPUs here{why}; use --device cpu"
+        )
     torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, as all else is by default
     torch.backends.cudnn.deterministic = True  # the same command gives the same bytes
     return torch.device(name)
+
+
+def _num_gpus() -> tuple[int, str]:
+    """Return how many GPUs torch can use; if none, why, where torch says so."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:  # for example of a driver that is too old
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return torch.cuda.device_count(), ""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return 0, f"torch {torch.__version__} was built for CPUs alone"
+    texts = (str(each.message).partition("(Triggered internally")[0] for each in said)
+    return 0, " ".join(" ".join(texts).split())
+
+
+def use_device(name: str) -> Any:
+    """Return the device called `name` as `find_device` does, and let nothing land on another GPU.
+
+    This gives the process its share of that GPU's memory: who only plans calls `find_device`.
+
+    Raises:
+        UsageError: for an unknown name or a missing GPU.
+    """
+    import torch
+
+    device = find_device(name)
+    if device.index is not None:  # otherwise it is torch's own first choice
+        torch.cuda.set_device(device)
+    return device
 
 
 def use_threads(num_threads: int) -> None:
@@ -235,6 +271,25 @@ def gpu_memory_gib(device: str) -> float:
     import torch
 
     return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
+
+
+def fills_gpu_memory(error: RuntimeError) -> bool:
+    """Return whether an error says that a GPU's memory did not suffice."""
+    import torch
+
+    told = any(text in str(error) for text in GPU_MEMORY_FULL)
+    return told or isinstance(error, torch.OutOfMemoryError)
+
+
+def gpu_use(device: Any) -> tuple[int, int]:
+    """Return how many bytes of a GPU torch has held at most in this process, and could hold."""
+    import torch
+
+    try:
+        free, _ = torch.cuda.mem_get_info(device)
+    except RuntimeError:  # so full that a process cannot even begin
+        return 0, 0
+    return torch.cuda.max_memory_allocated(device), free + torch.cuda.memory_reserved(device)
 
 
 def _gpu(device: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from suite.checkpoint import Decide, save_policy
 from suite.command_line import read_command_line
 from suite.config import RunConfig
 from suite.evaluation import evaluate
-from suite.hardware import find_device, use_threads
+from suite.hardware import fills_gpu_memory, find_device, gpu_use, use_device, use_threads
 from suite.manifest import BEST
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, has_passed, refuse_finished, status_of
@@ -55,7 +55,7 @@ class Session:
         reward_parts: bool = False,
     ) -> None:
         self._config, self._recorder, self._stride = config, recorder, stride
-        self.device = find_device(config.device)
+        self.device = use_device(config.device)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
         self._env_threads = config.env_threads or config.num_threads
@@ -218,6 +218,7 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
 
     Raises:
         KeyboardInterrupt: after the checkpoint.
+        UsageError: if the seeds do not fit into a GPU's memory.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -231,9 +232,34 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
     try:
         train(config, recorder)
         status = recorder.finish()
+    except RuntimeError as error:
+        if not fills_gpu_memory(error):
+            raise
+        raise _too_large(config) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if recorder.is_stopping:  # too late for a checkpoint
         raise KeyboardInterrupt
     return status
+
+
+def _too_large(config: RunConfig) -> UsageError:
+    """Return what to do about seeds that do not fit into a GPU's memory together.
+
+    A seed needs what torch has held for it. What it keeps beside its networks is a part of that, or
+    else is what was not granted any more.
+    """
+    number, (held, available) = len(config.seeds), gpu_use(find_device(config.device))
+    kept = config.memory_bytes if config.keeps_on_device else 0
+    needed = held / number + (kept if held < number * kept else 0)
+    fitting = min(int(available / max(needed, 1)), number - 1)
+    seeds = "1 seed exceeds" if number == 1 else f"{number} seeds in one process exceed"
+    remedy = f"train at most {fitting} together"
+    if not fitting:
+        remedy = "not even one fits, so use smaller batches, networks or replay, or --device cpu"
+    free, beside, each = (f"{size / 2**30:.2f} GiB" for size in (available, kept, needed))
+    return UsageError(
+        f"--device {config.device}: {seeds} its memory, of which {free} are free; a seed keeps "
+        f"{beside} beside its networks and needs {each} or more: {remedy}"
+    )

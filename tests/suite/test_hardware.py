@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from importlib import metadata
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 import torch
 
 from suite import hardware
-from suite.hardware import find_device
+from suite.hardware import find_device, use_device
 from suite.settings import UsageError
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,48 @@ def test_a_device_that_is_not_there_is_a_usage_error(
     with_gpus(monkeypatch, num_gpus)
     with pytest.raises(UsageError, match=message):
         find_device(name)
+
+
+def test_a_build_for_cpus_is_the_reason_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual one on a machine that has a GPU: another wheel was installed."""
+    with_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    message = r"^--device cuda: torch finds 0 GPUs here \(torch \S+ was built for CPUs alone\);"
+    with pytest.raises(UsageError, match=message):
+        find_device("cuda")
+
+
+def test_torchs_own_reason_for_no_gpu_is_told_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is too old is a warning of torch's, in several lines, before it finds none."""
+
+    def is_available() -> bool:
+        text = "CUDA initialization: The NVIDIA driver is too old\n(found version 11040). "
+        warnings.warn(f"{text}(Triggered internally at CUDAFunctions.cpp:119.)", stacklevel=1)
+        return False
+
+    with_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    reason = "CUDA initialization: The NVIDIA driver is too old (found version 11040)."
+    with pytest.raises(UsageError) as refused:
+        find_device("cuda")
+    expected = f"--device cuda: torch finds 0 GPUs here ({reason}); use --device cpu"
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"), [("cuda:1", [torch.device("cuda:1")]), ("cuda", []), ("cpu", [])]
+)
+def test_nothing_lands_on_another_gpu_than_the_one_in_use(
+    name: str, chosen: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What names no GPU goes to torch's current one, which is GPU 0; a planner touches none."""
+    asked: list[torch.device] = []
+    with_gpus(monkeypatch, 2)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    find_device(name)
+    assert asked == []
+    assert use_device(name) == torch.device(name)
+    assert asked == chosen
 
 
 def test_the_machine_is_described() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 
 from suite import session as module
 from suite.checkpoint import read_policy
+from suite.command_line import run_main
 from suite.config import Count, RunConfig, Widths
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder
@@ -408,3 +411,109 @@ def test_help_names_the_agents_command(entry: Any, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         entry("/somewhere/my_agent.py", SimpleNamespace, PRESETS, ["--help"])
     assert "python -m agents.my_agent" in capsys.readouterr().out
+
+
+# A GPU's memory
+
+OUT_OF_MEMORY = (
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ..."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeConfig(Config):
+    """An agent's whose replay takes 2 GiB of the GPU for each seed."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return 2 * 2**30
+
+    @property
+    def keeps_on_device(self) -> bool:
+        return True
+
+
+def too_many(
+    monkeypatch: pytest.MonkeyPatch,
+    config: Config,
+    folder: Path,
+    error: Exception = OUT_OF_MEMORY[0],
+    *,
+    held: int = 0,
+    free: int = 0,
+) -> int:
+    """Train by a command that finds a GPU's memory too small; sizes are GiB."""
+
+    def train(config: Config, run: Recorder) -> None:
+        raise error
+
+    def memory(device: object) -> tuple[int, int]:
+        if not free:
+            raise RuntimeError("CUDA error: out of memory")
+        return free * 2**30, 2**40
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU 1")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held * 2**30)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**30)
+    presets = {("classic", "paper"): Preset(config=config, budgets={}, judged_by=None)}
+    words = ["mine", "--seeds", *map(str, config.seeds), "--device", "cuda:1", f"--out={folder}"]
+    monkeypatch.setattr(sys, "argv", words)
+    return run_main(lambda argv: train_together("mine.py", train, presets, argv))
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
+@pytest.mark.parametrize(
+    ("held", "free", "needed", "remedy"),
+    [
+        (9, 4, "2.25", "train at most 2 together"),  # of 5 GiB: their replays are in the 9
+        (2, 4, "2.50", "train at most 2 together"),  # their replays were refused
+        (2, 99, "2.50", "train at most 3 together"),  # 4 were too many, whatever is free
+        (2, 1, "2.50", "not even one fits, so use smaller batches, networks or replay, or"),
+    ],
+)
+def test_seeds_that_a_gpu_cannot_hold_are_one_line_with_the_number_that_it_can(
+    held: int,
+    free: int,
+    needed: str,
+    remedy: str,
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever asked for too many should not have to read a traceback, or search for the number."""
+    config = LargeConfig(seeds=(1, 2, 3, 4))
+    assert too_many(monkeypatch, config, tmp_path, error, held=held, free=free) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    expected = (
+        "error: --device cuda:1: 4 seeds in one process exceed its memory, of which "
+        f"{free + 1:.2f} GiB are free; a seed keeps 2.00 GiB beside its networks and needs "
+        f"{needed} GiB or more: {remedy}"
+    )
+    assert line.startswith(expected)
+    assert run_json(tmp_path, 4)["status"] == "running"
+
+
+def test_one_seed_that_a_gpu_cannot_hold_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where another process has left no room to ask how much room there is."""
+    assert too_many(monkeypatch, Config(seeds=(1,)), tmp_path) == 2
+    assert re.fullmatch(
+        "error: --device cuda:1: 1 seed exceeds its memory, of which 0.00 GiB are free; .* not "
+        "even one fits, so use smaller batches, networks or replay, or --device cpu\n",
+        capsys.readouterr().err,
+    )
+
+
+def test_any_other_error_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fault of the code's is not taken for a full memory."""
+    error = RuntimeError("CUDA error: device-side assert triggered")
+    assert too_many(monkeypatch, Config(), tmp_path, error, free=1) == 2
+    assert "Traceback" in capsys.readouterr().err

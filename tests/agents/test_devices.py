@@ -1,0 +1,287 @@
+"""Every agent on a GPU that is not there: whole trainings, beside the same ones on the CPU.
+
+`tests/stand_in_gpu.py` says which mistakes it finds, and which only a GPU can.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import agents
+from agents import impala
+from suite import affine
+from tests.golden import configurations, runner
+from tests.stand_in_gpu import (
+    DEFAULT_STREAM,
+    DEVICE,
+    OnGpu,
+    Pool,
+    Stream,
+    current,
+    installed,
+    on_cpu,
+    reads_nothing,
+)
+
+RUNS = {
+    "a2c": (
+        *("classic, two seeds, cut", "classic, value targets", "mujoco, in full"),
+        "frames, sticky, two trunks",
+    ),
+    "acer": (
+        *("classic, normalised, cut", "classic, ChainerRL's choices", "memory, two seeds, cut"),
+        "frames, recurrent",
+    ),
+    "acer_continuous": (
+        *("classic, normalised, cut", "classic, learned deviation", "mujoco, pfrl"),
+        "mujoco, chainerrl",
+    ),
+    "impala": (
+        *("classic, far behind, adam, cut", "classic, normalised, cut", "memory, two seeds, cut"),
+        *("classic, continuous, in turns, the rate reaches 0", "frames, rllib_2018"),
+        *("classic, continuous, recurrent, features alone", "frames, recurrent"),
+    ),
+    "sac": (
+        *("jaxrl, two seeds, cut", "tianshou_v3, sampled, one critic, replay twice over"),
+        *("mujoco-small, actor seldom, bounds", "dmc, actor seldom, once"),
+    ),
+    "sac_alf": (
+        "tuned, two seeds, all options but parts, cut",
+        "parts, priorities, sampled, replay twice over, three seeds",
+    ),
+    "sac_discrete": (
+        "classic, alf, evaluated, two seeds, replay twice over, cut",
+        "classic, critics, three, their mean, a bound from the start",
+        "frames, slm_lab_v5_fig, two seeds, replay twice over",
+    ),
+    "sac_hybrid": (
+        "tuned, two seeds, cut",
+        "alf, sampled, one critic, replay twice over, three seeds",
+    ),
+    "sac_value": ("two seeds, cut", "sampled, one critic, replay twice over, cut"),
+}
+"""Names of golden runs that between them take every branch on which tensors are made."""
+CASES = [(agent, name) for agent, names in RUNS.items() for name in names]
+
+
+TASKS = {"continuous": "InvertedPendulum-v4", "discrete": "CartPole-v1"}
+"""With episodes that end soon, for evaluations."""
+
+
+def short(agent: str, name: str) -> Any:
+    """Return the settings of a golden run's first seeds that ends soon after it learns."""
+    run = configurations.RUNS[agent][name]
+    config = configurations.configure(module_of(agent), run)
+    task, changes = config.find_task(), dict[str, Any](device="cpu")
+    if name.startswith(("classic", "mujoco,", "dmc", "sampled", "tianshou")):
+        changes["task"] = TASKS[task.actions]
+    if agent in runner.SEEDS_TOGETHER:
+        unit, starts = config.num_envs, min(config.learning_starts or 0, 8)
+        passes = starts + (4 if task.family == "atari" else 12)
+        changes |= {"learning_starts": starts * config.num_envs}
+    else:
+        unit, passes = config.unroll_rows, 8 if run.cut else 3
+        changes |= {"seeds": config.seeds[:1]}
+    if agent.startswith("acer"):
+        changes |= {"replay_start": config.unroll_length}
+    steps = {"env_steps": passes * unit, "log_interval": unit, "evaluation_interval": passes * unit}
+    return dataclasses.replace(config, **changes, **steps)
+
+
+def module_of(agent: str) -> Any:
+    return importlib.import_module(f"agents.{agent}")
+
+
+def train_on_gpu(
+    agent: str, config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *, cut: bool = False
+) -> Any:
+    """Return what an agent has learned where `update` must read nothing back."""
+    module = module_of(agent)
+    update = module.update
+
+    @functools.wraps(update)
+    def read_nothing(*arguments: Any) -> Any:
+        with reads_nothing():
+            results = update(*arguments)
+        assert all(isinstance(each, OnGpu) for each in tree_leaves(results))
+        return results
+
+    with monkeypatch.context() as patch, installed(patch):
+        patch.setattr(module, "update", read_nothing)
+        patch.setattr(impala, "ThreadPoolExecutor", Pool)
+        config = dataclasses.replace(config, device="cuda:1")
+        return runner.train(module, config, folder, cut=cut)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("agent", "name"), CASES)
+def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
+    agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tensors on one device, nothing read back within an update, no stream ahead of another.
+
+    Also across a checkpoint. Weights are the same to the last bit where the operators are; seeds
+    side by side have other ones on a GPU.
+    """
+    assert set(RUNS) == set(agents.AGENTS)
+    monkeypatch.setattr(affine, "_linear", None)  # oneDNN adds in another order
+    config, cut = short(agent, name), configurations.RUNS[agent][name].cut
+    theirs = [*runner.weights(runner.train(module_of(agent), config, tmp_path / "cpu", cut=False))]
+    learner = train_on_gpu(agent, config, tmp_path / "gpu", monkeypatch, cut=cut)
+    ours = [*runner.weights(learner)]
+    tolerance = 1e-5 if agent in runner.SEEDS_TOGETHER else 0.0
+    assert len(ours) == len(theirs) > 0
+    for our, their in zip(ours, theirs, strict=True):
+        assert isinstance(our, OnGpu)
+        torch.testing.assert_close(on_cpu(our), their.detach(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("missed", [2, 3])
+def test_the_actor_of_impala_waits_for_its_observations_and_for_its_weights(
+    missed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wait is needed: of the frames before the first unroll, and of each new policy."""
+    waits: list[bool] = []
+    wait = impala.Actor.wait_for_learner
+
+    def wait_but_once(actor: impala.Actor) -> None:
+        waits.append(True)
+        if len(waits) != missed + 1:
+            wait(actor)
+
+    monkeypatch.setattr(impala.Actor, "wait_for_learner", wait_but_once)
+    config = short("impala", "frames, rllib_2018")
+    with pytest.raises(AssertionError, match="does not wait for another stream"):
+        train_on_gpu("impala", config, tmp_path, monkeypatch)
+    assert len(waits) == missed + 1
+
+
+# The GPU that is not there
+
+
+def on_both() -> tuple[Tensor, Tensor]:
+    """Return a tensor on the GPU and one on the CPU."""
+    return torch.ones(3, device=DEVICE), torch.ones(3)
+
+
+def fused_adam(steps: torch.device | str) -> None:
+    weights, gradients = torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE)
+    averages = [[torch.zeros_like(weights)], [torch.zeros_like(weights)]]
+    step = [torch.ones((), device=steps)]
+    constants = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
+    constants |= {"amsgrad": False, "maximize": False}
+    fused: Any = torch._fused_adam_  # type: ignore[attr-defined]
+    fused([weights], [gradients], *averages, [], step, **constants)
+
+
+def of_onednn() -> None:
+    weights = torch.ones(3, 3, device=DEVICE)
+    torch.ops.mkldnn._linear_pointwise(weights, weights, None, "none", [], "")
+
+
+def backward() -> None:
+    weights = torch.ones(3, device=DEVICE, requires_grad=True)
+    (weights.exp().sum() * torch.ones(3)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: sum(on_both()), "tensors of both devices"),
+        (lambda: torch.where(on_both()[1] > 0, on_both()[0], 0.0), "both devices"),
+        (lambda: torch.stack(on_both()), "both devices"),
+        (lambda: on_both()[0].index_select(0, torch.tensor([0, 1])), "both devices"),
+        (lambda: nn.Linear(3, 3).to(DEVICE)(on_both()[1]), "both devices"),
+        (lambda: fused_adam("cpu"), "both devices"),
+        (backward, "both devices"),
+        (of_onednn, "is a processor's"),
+        (lambda: torch.ones(3, device="cuda"), "another GPU"),
+        (lambda: torch.ones(3).to("cuda:0"), "another GPU"),
+    ],
+)
+def test_what_a_gpu_refuses_is_refused(
+    mistake: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in's rules: a mistake that a GPU would refuse, or send to GPU 0."""
+    with installed(monkeypatch), pytest.raises(AssertionError, match=message):
+        mistake()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda tensor: tensor.sum().item(),
+        lambda tensor: float(tensor.sum()),
+        lambda tensor: bool((tensor > 0).all()),
+        lambda tensor: tensor.cpu(),
+        lambda tensor: tensor.to("cpu"),
+        lambda tensor: tensor.tolist(),
+        lambda tensor: torch.zeros(3).copy_(tensor),
+        lambda tensor: tensor[tensor > 0],
+        lambda tensor: tensor.nonzero(),
+        lambda tensor: torch.masked_select(tensor, tensor > 0),
+    ],
+)
+def test_what_waits_for_a_gpu_is_found(
+    read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in's rules: every way to read a result back, also its size."""
+    with installed(monkeypatch):
+        tensor, _ = on_both()
+        read(tensor)
+        with reads_nothing(), pytest.raises(AssertionError, match="reads back to the host"):
+            read(tensor)
+
+
+def test_what_a_gpu_takes_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's rules: numbers, copies to the GPU, optimisers, modules, and their results."""
+    with installed(monkeypatch):
+        with reads_nothing():
+            ours = torch.from_numpy(np.ones(3, np.float32)).to(DEVICE)
+            assert ours.device == DEVICE
+            assert (ours * 2.0 + torch.where(ours > 0, -1.0, 1.0)).is_cuda
+            ours[0] = torch.zeros(())
+            ours[[1]] = 5.0
+            assert nn.Linear(3, 3).to(DEVICE)(ours).is_cuda
+            fused_adam(DEVICE)
+        assert ours.tolist() == [0.0, 5.0, 1.0]
+        with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+            ours.numpy()
+
+
+def test_streams_run_side_by_side_until_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's rules: what was written, or is still read, elsewhere must have ended."""
+    with installed(monkeypatch):
+        side, memory = Stream(), torch.zeros(3, device=DEVICE)
+        memory += 1
+        with current(side), pytest.raises(AssertionError, match="does not wait"):
+            memory.clone()
+        side.wait_stream(DEFAULT_STREAM)
+        with current(side):
+            memory.clone()
+        memory.clone()  # both read
+        with pytest.raises(AssertionError, match="does not wait"):
+            memory += 1
+        side.synchronize()
+        memory += 1
+        with ThreadPoolExecutor(1) as threads:  # another thread's knowledge is its own
+            side.wait_stream(DEFAULT_STREAM)
+            with current(side):
+                memory += 0
+            threads.submit(side.synchronize).result()
+            with pytest.raises(AssertionError, match="does not wait"):
+                memory += 1
+        with Pool(1) as threads:  # unless its result is taken
+            threads.submit(side.synchronize).result()
+            memory += 1
