@@ -44,9 +44,11 @@ SAME = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors")
 """What a command that is given twice writes twice."""
 TINY = {
     "sac": {"hidden_sizes": (8,), "batch_size": 8, "learning_starts": 40},
-    "acer": {"num_envs": 2, "replay_start": 20},
+    "a2c": {"num_envs": 2, "convolutions": "a3c"},
+    "impala": {"num_envs": 2},
+    "acer": {"num_envs": 2, "convolutions": "a3c", "replay_start": 20},
 }
-"""Settings of an agent on a CPU, where the program is tried; the others have two games."""
+"""Settings of an agent on a CPU, where the program is tried."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     if not asked.with_evaluation:
         changes["evaluation_interval"] = 10**9
     if not on_gpu:
-        changes |= TINY.get(asked.agent, {"num_envs": 2}) | {"evaluation_episodes": 1}
+        changes |= TINY[asked.agent] | {"evaluation_episodes": 1}
     num_envs = changes.get("num_envs", preset.config.num_envs)
     rows = num_envs * getattr(preset.config, "unroll_length", 10)
     config = warm_config(
