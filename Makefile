@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --b
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv browser test test-slow check format lint types train published docs up-to-date
+.PHONY: reproduce venv browser test test-slow test-gpu check format lint types train published docs up-to-date
 .PHONY: site verify bench peers clean
 
 ## Train the smoke grid and show its verdicts (8 to 13 minutes on two cores).
@@ -45,6 +45,12 @@ test: venv
 ## The long forms of the tests (about 25 minutes on two cores).
 test-slow: venv
 	$(PYTEST) -m slow
+
+## The tests that need a GPU, then what it reaches beside what it could (20 minutes at most); the
+## measurements go to .benchmarks/gpu.json.
+test-gpu: venv
+	$(PYTEST) -m gpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.gpu --out .benchmarks/gpu.json
 
 ## What continuous integration runs: format, lint, types, published tables and pages, short trainings,
 ## the site, tests, one published run of every agent made again.

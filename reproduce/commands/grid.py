@@ -80,7 +80,11 @@ def _grid_parser(epilog: str) -> Parser:
         help="look at 5, 10 and 20 seeds; more are run only where a task is undecided",
     )
     parser.add_argument("--max-seeds", type=int, metavar="N", help="with --until-decided: 5 to 20")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:<i>")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto (default): GPUs if there are any; cpu; cuda: every GPU; cuda:<i>: that one",
+    )
     parser.add_argument(
         "--launcher", default="local", help="local (default) or ray: on a cluster, see docs/ray.md"
     )
@@ -292,9 +296,9 @@ def _report(
 def plan_table(plan: Plan) -> Table:
     """Return the table of what a plan runs, by task."""
     groups = plan.groups()
+    device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
     caption = (
-        f"{len(groups)} processes, {plan.workers} side by side on {plan.device}, into "
-        f"{plan.directory}."
+        f"{len(groups)} processes, {plan.workers} side by side on {device}, into {plan.directory}."
         if groups
         else f"Every run is finished; tables, figures and page go to {plan.directory}."
     )

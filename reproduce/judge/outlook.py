@@ -29,6 +29,8 @@ from suite.tasks import find_task, random_scores
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
 SEED = 20_261_121
+WORTH_SAYING_GIB = 0.05
+"""What runs keep is said from here on."""
 NEAR = 50
 """Evaluations of a source that are tried on either side of a step it has no score at."""
 
@@ -142,9 +144,35 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     text = f"Time: {about(left)}; the first updates tell it better."
     if memory:
         text += f" Memory: about {memory:.1f} GiB" + (f" of {there:.1f}" if there else "") + "."
+    if plan.device != "cpu":
+        text += _kept_beside_gpus(plan)
     if shorter:
         text += f" {len(shorter)} finished runs go on where they ended."
     return text
+
+
+def _kept_beside_gpus(plan: Plan) -> str:
+    """Return what runs on GPUs keep, there or on the machine, and how many would fit, in words."""
+    groups = plan.groups()
+    largest = max(map(plan.kept_gib, groups), default=0.0)
+    if largest < WORTH_SAYING_GIB:
+        return ""
+    if plan.cluster:
+        if not plan.keeps_on_gpu:
+            return ""
+        kept = f"the {largest:.1f} GiB that a process keeps there"
+        return f" Ray tells of no GPU's memory: nobody checks whether {kept} fit."
+    room = plan.room(groups)
+    name, on = ("GPU memory", f" on {room.place}") if plan.keeps_on_gpu else ("Memory", "")
+    there = "" if room.available is None else f" of {room.available:.1f}"
+    text = f" {name}, beside networks: {room.needed:.1f} GiB{there}{on}"
+    if room.available is None:
+        return f"{text}."
+    workers = "all processes at once"
+    if room.most_workers is not None:
+        workers = f"{room.most_workers} processes side by side"
+    seeds = f", or {room.most_seeds} seeds of a task" if plan.preset.seeds_together else ""
+    return f"{text}; it holds {workers}{seeds}."
 
 
 def seconds_left(

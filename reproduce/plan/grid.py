@@ -18,7 +18,14 @@ import agents
 from reproduce import ROOT
 from reproduce.plan.looks import Declared, Looks, read_declared, to_json, worth_declaring
 from reproduce.plan.origin import code_that_made, why_older
-from reproduce.plan.places import Cluster, choose_device, default_workers, refuse_unplaceable
+from reproduce.plan.places import (
+    Cluster,
+    Room,
+    choose_device,
+    default_workers,
+    gpus_of,
+    refuse_unplaceable,
+)
 from reproduce.plan.speeds import Pace, pace
 from suite.behaviour import code_name
 from suite.command_line import printable
@@ -205,9 +212,10 @@ class Plan:
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
-        On a GPU the seeds of a task share one process if the agent trains several at once. Seeds
-        that were trained together go on together, for their checkpoint fits no others: those among
-        them that have ended, too.
+        On a GPU the seeds of a task share one process if the agent trains several at once; on
+        several GPUs as many processes as it takes to occupy all of them. Seeds that were trained
+        together go on together, for their checkpoint fits no others: those among them that have
+        ended, too.
 
         Args:
             runs: what `runs()` returned; default: what it returns now.
@@ -219,10 +227,12 @@ class Plan:
         else:
             here = {run.directory: run for run in runs}
             companions = {run: _companions(run, here) for run in waiting}
-            bundles = dict.fromkeys(
-                bundle or tuple(r for r in waiting if r.task == run.task and not companions[r])
-                for run, bundle in companions.items()
-            )
+            bound = dict.fromkeys(bundle for bundle in companions.values() if bundle)
+            free = [[r for r in waiting if r.task == t and not companions[r]] for t in self.tasks]
+            places = min(self.workers, len(self.gpus))
+            bundles = [*bound, *_split([each for each in free if each], places - len(bound))]
+            order = {run: i for i, run in enumerate(runs)}
+            bundles.sort(key=lambda bundle: order[bundle[0]])
         side_by_side = min(self.workers, len(bundles))
         return [self.group(bundle, side_by_side) for bundle in bundles]
 
@@ -241,6 +251,11 @@ class Plan:
         return max(1, num_cores() // side_by_side - self.preset.cores_per_run + 1)
 
     @property
+    def gpus(self) -> tuple[str, ...]:
+        """Return the GPUs of this machine that its processes are dealt to, if any."""
+        return () if self.cluster else gpus_of(self.device)
+
+    @property
     def has_default_workers(self) -> bool:
         """Return whether as many processes run side by side as without `--workers`."""
         return self.workers == default_workers(self.device, self.preset.cores_per_run, self.cluster)
@@ -253,7 +268,7 @@ class Plan:
         """
         gpus = sum(node.get("GPU", 0.0) for node in self.cluster.nodes) if self.cluster else 1.0
         share = 0.0 if self.device == "cpu" else 1.0 / math.ceil(self.workers / max(gpus, 1.0))
-        memory = 0.0 if self.replay_on_gpu else self._kept_gib(group) * 2**30
+        memory = 0.0 if self.keeps_on_gpu else self.kept_gib(group) * 2**30
         return {
             "CPU": float(self.preset.cores_per_run),
             "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
@@ -293,7 +308,7 @@ class Plan:
                     )
 
     @property
-    def replay_on_gpu(self) -> bool:
+    def keeps_on_gpu(self) -> bool:
         """Return whether what a run keeps lies in the GPU's memory."""
         return self.device != "cpu" and getattr(self.config, "keeps_on_device", False)
 
@@ -312,27 +327,39 @@ class Plan:
             for group in groups:
                 refuse_unplaceable(self.demand(group), self.cluster)
             return
-        place = "this GPU" if self.replay_on_gpu else "this machine"
-        available = gpu_memory_gib(self.device) if self.replay_on_gpu else machine()["memory_gib"]
-        sizes = [(self._kept_gib(group), len(group.runs)) for group in groups]
-        sizes.sort(reverse=True)
-        needed = sum(size for size, _ in sizes[: self.workers])
-        if available is None or needed <= available:
+        room = self.room(groups)
+        if room.fits:
             return
-        largest, num_seeds = sizes[0]
-        fitting = sum(sum(s for s, _ in sizes[: i + 1]) <= available for i in range(len(sizes)))
-        seeds = int(available / (largest / num_seeds))
-        fix = "make what it keeps smaller with --set"
-        if fitting:
-            fix = f"use --workers {fitting}"
-        elif 0 < seeds < num_seeds:
+        fix, seeds = "make what it keeps smaller with --set", room.most_seeds or 0
+        if room.most_workers:
+            fix = f"use --workers {room.most_workers}"
+        elif seeds:
             fix = f"use --num-seeds {seeds}"
         raise UsageError(
-            f"{sum(count for _, count in sizes[: self.workers])} runs side by side keep "
-            f"{needed:.1f} GiB, but {place} has {available:.1f} GiB of memory: {fix}"
+            f"{room.num_runs} runs side by side keep {room.needed:.1f} GiB, but {room.place} has "
+            f"{room.available:.1f} GiB of memory: {fix}"
         )
 
-    def _kept_gib(self, group: Group) -> float:
+    def room(self, groups: Sequence[Group] | None = None) -> Room:
+        """Return what runs side by side on this machine keep, where they keep it.
+
+        Args:
+            groups: what `groups()` returned; default: what it returns now.
+        """
+        groups = self.groups() if groups is None else groups
+        gpus = self.gpus if self.keeps_on_gpu else ()
+        place = "this GPU" if gpus else "this machine"
+        num_places, num_tasks = max(1, len(gpus)), len({group.runs[0].task for group in groups})
+        return Room(
+            place=f"each of {num_places} GPUs" if num_places > 1 else place,
+            num_places=num_places,
+            available=min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"],
+            processes=sorted(((self.kept_gib(g), len(g.runs)) for g in groups), reverse=True),
+            at_once=math.ceil(min(self.workers, len(groups)) / num_places),
+            task_parts=max(1, min(self.workers, num_places) // max(1, num_tasks)),
+        )
+
+    def kept_gib(self, group: Group) -> float:
         """Return what a group's runs keep, by their agent's own account; 0 where it gives none."""
         return (
             sum(
@@ -500,6 +527,24 @@ class Plan:
             *(("--keep-best",) if self.keep_best else ()),
             *flags_of(self.config, self.settings),
         )
+
+
+def _split(bundles: Sequence[Sequence[Run]], number: int) -> list[tuple[Run, ...]]:
+    """Return bundles of runs, cut until there are `number`: always the one with the largest parts.
+
+    Those of one bundle are as large as each other, or larger by one.
+    """
+    parts = [1 for _ in bundles]
+    while sum(parts) < number:
+        largest = max(range(len(parts)), key=lambda i: len(bundles[i]) / parts[i], default=None)
+        if largest is None or parts[largest] == len(bundles[largest]):
+            break
+        parts[largest] += 1
+    return [
+        tuple(bundle[len(bundle) * k // count : len(bundle) * (k + 1) // count])
+        for bundle, count in zip(bundles, parts, strict=True)
+        for k in range(count)
+    ]
 
 
 def _companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:

@@ -1,9 +1,9 @@
-"""Where runs fit: devices, workers, clusters, folders."""
+"""Where runs fit: devices, workers, memory, clusters, folders."""
 
 import itertools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,56 @@ from suite.hardware import find_device, num_cores
 from suite.settings import (
     UsageError,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What processes side by side keep in a memory, beside their networks, and what would fit."""
+
+    place: str
+    """Whose memory: `this machine`, `this GPU`, or `each of 4 GPUs`."""
+    num_places: int
+    """How many such memories the processes are shared out among."""
+    available: float | None
+    """GiB of the smallest of them; None: unknown."""
+    processes: Sequence[tuple[float, int]]
+    """What each process keeps, in GiB, and its number of runs; the largest first."""
+    at_once: int
+    """How many of them share one memory at a time, at most."""
+    task_parts: int
+    """How many processes a task's seeds are split over."""
+
+    @property
+    def needed(self) -> float:
+        """Return the GiB that the largest processes keep that may share a memory."""
+        return sum(size for size, _ in self.processes[: self.at_once])
+
+    @property
+    def num_runs(self) -> int:
+        """Return the runs of those processes."""
+        return sum(count for _, count in self.processes[: self.at_once])
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the memory holds them, as far as is known."""
+        return self.available is None or self.needed <= self.available
+
+    @property
+    def most_workers(self) -> int | None:
+        """Return how many processes may run side by side; None: all, as many as there are."""
+        if self.available is None:
+            return None
+        totals = itertools.accumulate(size for size, _ in self.processes)
+        fitting = sum(total <= self.available for total in totals)
+        return None if fitting == len(self.processes) else fitting * self.num_places
+
+    @property
+    def most_seeds(self) -> int | None:
+        """Return how many seeds of a task fit; None: nothing limits them."""
+        largest, num_seeds = max(self.processes, default=(0.0, 1))
+        if self.available is None or not largest:
+            return None
+        return int(self.available / self.at_once / (largest / num_seeds)) * self.task_parts
 
 
 @dataclass(frozen=True)
@@ -54,13 +104,26 @@ def choose_device(name: str, cluster: Cluster | None) -> str:
     return name
 
 
+def gpus_of(device: str) -> tuple[str, ...]:
+    """Return the GPUs of this machine that a plan's processes are dealt to; none for `cpu`.
+
+    `cuda` means every GPU that torch finds, `cuda:<i>` that one alone.
+    """
+    if device != "cuda":
+        return () if device == "cpu" else (device,)
+    import torch
+
+    count = torch.cuda.device_count()
+    return tuple(f"cuda:{i}" for i in range(count)) if count > 1 else (device,)
+
+
 def default_workers(device: str, cores_per_run: int, cluster: Cluster | None) -> int:
     """Return how many processes run side by side where `--workers` does not say."""
     if cluster:
         demand = {"CPU": float(cores_per_run), "GPU": float(device != "cpu")}
         refuse_unplaceable(demand, cluster)
         return cluster.num_places(demand)
-    return max(1, num_cores() // cores_per_run) if device == "cpu" else 1
+    return len(gpus_of(device)) or max(1, num_cores() // cores_per_run)
 
 
 def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:

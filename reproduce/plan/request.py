@@ -69,9 +69,9 @@ def make_plan(
         num_seeds: seeds 1 to `num_seeds` instead of the budget's.
         seeds: these seeds instead.
         until_decided: declare several looks at these seeds, and begin with those of the first.
-        workers: processes side by side; default: one per core, or one on a GPU; on a cluster as
+        workers: processes side by side; default: one per core, or one per GPU; on a cluster as
             many as it has room for.
-        device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        device: `auto`, `cpu`, `cuda`, which means every GPU, or `cuda:<i>`.
         runs_dir: where runs go.
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.

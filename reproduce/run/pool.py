@@ -11,7 +11,9 @@ import signal
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from reproduce.plan.extension import check_extensions, shorter_record
 from reproduce.plan.grid import Group, Plan, Run, changed_sources
 from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
-from reproduce.run.processes import AgentProcess, End
+from reproduce.run.processes import AgentProcess, End, seeing_gpu
 from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
 from suite.records import read_record
@@ -34,6 +36,8 @@ OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
 )
 """Messages of Python, C++, CUDA and torch; the kernel sends SIGKILL instead."""
+GPU_OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
+"""Messages of CUDA and torch; those of the machine's own memory have other words."""
 NO_SPACE_LEFT = re.compile(
     "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
 )
@@ -45,10 +49,11 @@ class Worker(ABC):
     Args:
         group: the group to run.
         log: file of the agent's output.
+        gpu: the GPU that it was dealt; None: there are not several.
     """
 
-    def __init__(self, group: Group, log: Path) -> None:
-        self.group, self.log = group, log
+    def __init__(self, group: Group, log: Path, gpu: int | None = None) -> None:
+        self.group, self.log, self.gpu = group, log, gpu
 
     @abstractmethod
     def poll(self) -> End | None:
@@ -66,8 +71,8 @@ class Worker(ABC):
 class _LocalWorker(Worker):
     """A group's process on this machine."""
 
-    def __init__(self, group: Group, log: Path) -> None:
-        super().__init__(group, log)
+    def __init__(self, group: Group, log: Path, gpu: int | None) -> None:
+        super().__init__(group, log, gpu)
         self._process = AgentProcess(group.command, log)
 
     def poll(self) -> End | None:
@@ -134,12 +139,19 @@ class Pool:
                 if all(run.has_ended for run in todo):
                     self._settle(todo)
                 else:
-                    self._start(self._plan.group(todo))
+                    self._start(self._plan.group(todo, self._side_by_side()))
             except OSError as error:
                 reason = "no space" if error.errno in NO_SPACE else "not started"
                 self._fail(group.runs, f"{reason}: {error}")
             except UsageError as error:
                 self._fail(group.runs, f"not started: {error}")
+
+    def _side_by_side(self) -> int:
+        """Return how many processes share this machine with the one that starts now, and with it.
+
+        Those that wait count as far as they may start beside it.
+        """
+        return min(self._most_workers, len(self._workers) + 1 + len(self._waiting))
 
     def _leave(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -209,9 +221,18 @@ class Pool:
         Raises:
             OSError: if writing fails.
         """
-        worker = _LocalWorker(group, log)
+        gpu = self._free_gpu()
+        if gpu is not None:
+            group = replace(group, command=(*seeing_gpu(gpu), *group.command))
+        worker = _LocalWorker(group, log, gpu)
         self._mark(group, "running")
         return worker
+
+    def _free_gpu(self) -> int | None:
+        """Return the GPU with the fewest processes, where there are several."""
+        numbers = range(len(self._plan.gpus))
+        beside = Counter(worker.gpu for worker in self._workers)
+        return min(numbers, key=lambda gpu: beside[gpu]) if len(numbers) > 1 else None
 
     def _mark(self, group: Group, state: str) -> None:
         for run in group.runs:
@@ -248,17 +269,17 @@ class Pool:
     def _rows(self, worker: Worker) -> list[Progress]:
         return [self._row_of[run.task, run.seed] for run in worker.group.runs]
 
-    def _beside(self, worker: Worker) -> int:
-        """Return how many other workers run on the same machine."""
-        return len(self._workers) - 1
+    def _beside(self, worker: Worker) -> list[Worker]:
+        """Return the other workers that run on the same machine."""
+        return [other for other in self._workers if other is not worker]
 
-    def _end(self, worker: Worker, end: End, beside: int) -> None:
+    def _end(self, worker: Worker, end: End, beside: Sequence[Worker]) -> None:
         """Record how a worker's runs ended; runs neither finished nor diverged have failed.
 
         Args:
             worker: the worker that has ended.
             end: how it ended.
-            beside: how many other workers were running.
+            beside: the other workers that were running there.
         """
         worker.kill()
         self._workers.remove(worker)
@@ -266,28 +287,39 @@ class Pool:
         rows = self._rows(worker)
         unfinished = [row for row in rows if not _has_result(row, lines)]
         status, reason = end.status, end.reason
-        memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search("\n".join(lines[-LOG_LINES:]))
+        killed, last_words = status == -signal.SIGKILL, "\n".join(lines[-LOG_LINES:])
+        memory = killed or OUT_OF_MEMORY.search(last_words)
         if not reason:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
             if _is_out_of_space(lines, worker.group.runs[0].directory):
                 reason, memory = f"no space: {reason}", False
-            elif unfinished and memory and self._may_retry(worker, unfinished, beside, reason):
-                return
+            elif unfinished and memory:
+                limit = len(beside)
+                if worker.gpu is not None and not killed and GPU_OUT_OF_MEMORY.search(last_words):
+                    limit = len(self._plan.gpus) * sum(w.gpu == worker.gpu for w in beside)
+                if self._may_retry(worker, unfinished, limit, reason):
+                    return
         for row in unfinished:
             _fail_recorded(row, worker.group, reason, lines)
         for row in rows:
             self._leases.release(row.run.directory)
 
-    def _may_retry(self, worker: Worker, rows: list[Progress], beside: int, reason: str) -> bool:
+    def _may_retry(self, worker: Worker, rows: list[Progress], limit: int, reason: str) -> bool:
         """Let runs that lacked memory wait for a second try; return whether they have one.
 
         From then on fewer run side by side: the run that died may not be the one that took most.
+
+        Args:
+            worker: the worker that has ended.
+            rows: its unfinished runs.
+            limit: how many processes may run from now on; 0: they had the memory for themselves.
+            reason: how the worker ended.
         """
         names = {(row.run.task, row.run.seed) for row in rows}
-        if beside == 0 or names & self._retried:
+        if limit == 0 or names & self._retried:
             return False
         self._retried |= names
-        how = self._make_room(rows, beside)
+        how = self._make_room(rows, limit)
         for row in rows:
             self.board.notes.append(
                 f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
@@ -295,9 +327,9 @@ class Pool:
         self._wait_again(worker.group.runs, first=True)
         return True
 
-    def _make_room(self, rows: list[Progress], beside: int) -> str:
-        """Limit the runs beside these runs to fewer than `beside`; return the limit in words."""
-        self._most_workers = min(self._most_workers, beside)
+    def _make_room(self, rows: list[Progress], limit: int) -> str:
+        """Let no more than `limit` processes run side by side; return that in words."""
+        self._most_workers = min(self._most_workers, limit)
         self.board.side_by_side = self._most_workers * self._seeds_per_group
         return f"{self._most_workers} side by side"
 

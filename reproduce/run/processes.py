@@ -97,6 +97,20 @@ class Pulse:
         return self._idle >= STALL_SECONDS
 
 
+def seeing_gpu(number: int) -> tuple[str, ...]:
+    """Return the words before a command that let it see one GPU of this machine, and no other.
+
+    To the agent it is `cuda`, as in a Ray task: it can go on, with the same bytes, on any GPU of
+    the kind, and takes no memory of the first one.
+
+    Args:
+        number: the GPU, as torch counts those that this process sees.
+    """
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    name = seen.split(",")[number].strip() if seen else str(number)
+    return ("/usr/bin/env", f"CUDA_VISIBLE_DEVICES={name}")
+
+
 @dataclass(frozen=True)
 class End:
     """How a process ended."""

@@ -137,9 +137,9 @@ def append(folder: Path) -> Work:
     return Work(repeat, known_amount=2, unit="files")
 
 
-def simulator(task: str, num_envs: int, _: Path) -> Work:
+def simulator(task: str, num_envs: int, _: Path, num_threads: int = 1) -> Work:
     """Step envpool itself, without our adapter."""
-    env, actions = _environment(task, num_envs)
+    env, actions = _environment(task, num_envs, num_threads)
     pool = env._pool
     kind = np.float64 if env.action_shape else np.int32
     rows = cycle([a.reshape(num_envs, *env.action_shape).astype(kind) for a in actions])
@@ -630,10 +630,12 @@ def _layer(function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Work:
     return Work(repeat)
 
 
-def _environment(task: str, num_envs: int) -> tuple[VectorEnv, list[np.ndarray]]:
+def _environment(
+    task: str, num_envs: int, num_threads: int = 1
+) -> tuple[VectorEnv, list[np.ndarray]]:
     """Return an environment and 64 random actions for it, `[1, N, ...]` each."""
     seeds = environment_seeds([1], num_envs, "benchmark")
-    env = VectorEnv(find_task(task), seeds)
+    env = VectorEnv(find_task(task), seeds, num_threads=num_threads)
     env.reset()
     generator = np.random.default_rng(0)
     if env.action_shape:

@@ -107,21 +107,16 @@ def _speed(first: tuple[float, int], last: tuple[float, int]) -> float:
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
-def measure(agent: str, suite: str, source: str, task: str, options: argparse.Namespace) -> Speed:
-    """Train in this process for some seconds; return its row of the table."""
-    module: Any = import_module(f"agents.{agent}")
-    preset, device = find_preset(module.PRESETS, suite, source), options.device
-    busy_clock = partial(processor_time, preset.cores_per_run)
-    config, clock = preset.config, busy_clock if options.busy else time.perf_counter
-    rows = getattr(config, "unroll_rows", 5 * config.num_envs)
-    changes: dict[str, Any] = {"task": task, "seeds": (1,), "device": device, "log_interval": rows}
-    if hasattr(config, "learning_starts"):
-        changes["learning_starts"] = WARM_UP_STEPS - WARM_UP_STEPS % config.num_envs
-    if hasattr(config, "replay_start"):
-        changes["replay_start"] = min(config.replay_start, WARM_UP_STEPS // config.num_envs)
-    config = replace(config, **changes)
-    meter = Meter(options.seconds, warm_up_steps(config), clock)
-    resume = Journal.resume
+def train(agent: str, config: Any, meter: Meter, age: Callable[[], float] = time.time) -> None:
+    """Train in this process until a meter has seen enough.
+
+    Args:
+        agent: the agent's name.
+        config: its configuration.
+        meter: what is told of every log interval; it times one evaluation.
+        age: says how old the process is.
+    """
+    kept = Recorder.log, Session.evaluate_if_due, Journal.resume
 
     def log(recorder: Recorder, env_steps: int, num_updates: int, *columns: object) -> None:
         meter.log(env_steps)
@@ -131,14 +126,39 @@ def measure(agent: str, suite: str, source: str, task: str, options: argparse.Na
             meter.evaluate_once(lambda: session.score(env_steps, act))
 
     def resume_at(journal: Journal, *numbers: int | float) -> tuple[Any, ...]:
-        meter.first_step_at = clock() if options.busy else time.time() - options.started
-        return resume(journal, *numbers)
+        meter.first_step_at = age()
+        return kept[-1](journal, *numbers)
 
     Recorder.log, Session.evaluate_if_due, Journal.resume = log, evaluate, resume_at  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder), {"agent": agent}, config.seeds, 1e9)
-        with contextlib.suppress(Enough):
-            module.train(config, recorder)
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Enough):
+            recorder = Recorder(Path(folder), {"agent": agent}, config.seeds, 1e9)
+            import_module(f"agents.{agent}").train(config, recorder)
+    finally:
+        Recorder.log, Session.evaluate_if_due, Journal.resume = kept  # type: ignore[method-assign]
+
+
+def warm_config(config: Any, **changes: Any) -> Any:
+    """Return a configuration with changes, that learns as soon as it can be measured."""
+    if hasattr(config, "learning_starts"):
+        changes.setdefault("learning_starts", WARM_UP_STEPS)
+    if hasattr(config, "replay_start"):
+        num_envs = changes.get("num_envs", config.num_envs)
+        start = min(config.replay_start, WARM_UP_STEPS // num_envs)
+        changes.setdefault("replay_start", start)
+    return replace(config, **changes)
+
+
+def measure(agent: str, suite: str, source: str, task: str, options: argparse.Namespace) -> Speed:
+    """Train in this process for some seconds; return its row of the table."""
+    module: Any = import_module(f"agents.{agent}")
+    preset, device = find_preset(module.PRESETS, suite, source), options.device
+    busy_clock = partial(processor_time, preset.cores_per_run)
+    config, clock = preset.config, busy_clock if options.busy else time.perf_counter
+    rows = getattr(config, "unroll_rows", 5 * config.num_envs)
+    config = warm_config(config, task=task, seeds=(1,), device=device, log_interval=rows)
+    meter = Meter(options.seconds, warm_up_steps(config), clock)
+    train(agent, config, meter, clock if options.busy else lambda: time.time() - options.started)
     warm_up, learning = meter.speeds()
     return Speed(
         agent=agent,

@@ -490,8 +490,8 @@ def test_seeds_that_a_gpu_cannot_hold_are_one_line_with_the_number_that_it_can(
     assert too_many(monkeypatch, config, tmp_path, error, held=held, free=free) == 2
     (line,) = capsys.readouterr().err.splitlines()
     expected = (
-        "error: --device cuda:1: 4 seeds in one process exceed its memory, of which "
-        f"{free + 1:.2f} GiB are free; a seed keeps 2.00 GiB beside its networks and needs "
+        "error: --device cuda:1 is out of memory: 4 seeds in one process exceed the "
+        f"{free + 1:.2f} GiB that are free; a seed keeps 2.00 GiB beside its networks and needs "
         f"{needed} GiB or more: {remedy}"
     )
     assert line.startswith(expected)
@@ -504,7 +504,7 @@ def test_one_seed_that_a_gpu_cannot_hold_is_one_line(
     """Also where another process has left no room to ask how much room there is."""
     assert too_many(monkeypatch, Config(seeds=(1,)), tmp_path) == 2
     assert re.fullmatch(
-        "error: --device cuda:1: 1 seed exceeds its memory, of which 0.00 GiB are free; .* not "
+        "error: --device cuda:1 is out of memory: 1 seed exceeds the 0.00 GiB that are free; .* not "
         "even one fits, so use smaller batches, networks or replay, or --device cpu\n",
         capsys.readouterr().err,
     )

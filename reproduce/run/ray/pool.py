@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,15 +205,15 @@ class RayPool(Pool):
             if isinstance(worker, _RayWorker) and worker.node:
                 self._mark(worker.group, "running")
 
-    def _beside(self, worker: Any) -> int:
-        workers: list[Any] = self._workers
-        return sum(other.node == worker.node for other in workers) - 1
+    def _beside(self, worker: Any) -> list[Any]:
+        others: list[Any] = super()._beside(worker)
+        return [other for other in others if other.node == worker.node]
 
-    def _make_room(self, rows: list[Progress], beside: int) -> str:
+    def _make_room(self, rows: list[Progress], limit: int) -> str:
         """Return the measure in words: `_work` will ask Ray for twice the share of a node."""
         return "with twice its share of a node"
 
-    def _end(self, worker: Any, end: End, beside: int) -> None:
+    def _end(self, worker: Any, end: End, beside: Sequence[Any]) -> None:
         """Record how a worker's runs ended; place the group again if its node is lost."""
         names = [(run.task, run.seed) for run in worker.group.runs]
         losses = 0 if worker.has_received else self._losses[names[0]]

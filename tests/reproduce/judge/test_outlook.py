@@ -18,9 +18,9 @@ from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks
 from reproduce.judge.verdicts import judge_looks
 from reproduce.plan import grid as planning
-from reproduce.plan import request
 from reproduce.plan.grid import Plan
 from reproduce.plan.looks import one_look, several_looks
+from reproduce.plan.places import Cluster
 from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from suite.settings import UsageError
@@ -28,6 +28,7 @@ from suite.settings import UsageError
 pytestmark = pytest.mark.usefixtures("published")
 
 HOUR = 3600.0
+HUMANOIDS = ["Humanoid-v3", "Humanoid-v4", "Humanoid-v5"]
 
 
 def plan_of(agent: str, suite: str, source: str, budget: str, runs_dir: Path) -> Plan:
@@ -312,31 +313,102 @@ def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
     plan(enough)
 
 
+def humanoid(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:
+    """SAC with a replay of 2.9 GiB a seed, on GPUs."""
+    asked: dict[str, Any] = {"tasks": ["Humanoid-v4"], "env_steps": 1_000_000, "device": "cuda"}
+    return make_plan("sac", "mujoco", num_seeds=num_seeds, runs_dir=runs_dir, **asked | options)
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 1.0) -> None:
+    """Let torch find GPUs with so much memory each, on a machine with `host`."""
+    sizes = {"cuda": gibibytes[0]} | {f"cuda:{i}": size for i, size in enumerate(gibibytes)}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(gibibytes))
+    monkeypatch.setattr(planning, "gpu_memory_gib", sizes.__getitem__)
+    facts = {"memory_gib": host, "cpu": "", "gpu": "", "gpu_driver": ""}
+    for module in (planning, outlook):
+        monkeypatch.setattr(module, "machine", lambda device="cpu": facts)
+
+
 def test_seeds_that_do_not_fit_on_a_gpu_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replay lies in the GPU's memory there: 2.9 GiB a seed of Humanoid, of a million steps."""
-    for module in (planning, request):
-        monkeypatch.setattr(module, "choose_device", lambda name, cluster: "cuda")
-    monkeypatch.setattr(planning, "gpu_memory_gib", lambda device: 8.0)
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 1.0})
-
-    def humanoid(num_seeds: int, **options: Any) -> Plan:
-        return make_plan(
-            *("sac", "mujoco"),
-            tasks=["Humanoid-v4"],
-            env_steps=1_000_000,
-            num_seeds=num_seeds,
-            runs_dir=tmp_path,
-            **options,
-        )
-
+    with_gpus(monkeypatch, 8.0)
     with pytest.raises(UsageError) as error:
-        humanoid(3).check_memory()
+        humanoid(tmp_path, 3).check_memory()
     for part in ("3 runs side by side keep 8.6 GiB", "this GPU has 8.0 GiB", "--num-seeds 2"):
         assert part in str(error.value)
-    humanoid(2).check_memory()
-    assert humanoid(2).demand(humanoid(2).groups()[0])["memory"] == 0.0
-    monkeypatch.setattr(planning, "gpu_memory_gib", lambda device: 2.0)
+    plan = humanoid(tmp_path, 2)
+    plan.check_memory()
+    assert plan.demand(plan.groups()[0])["memory"] == 0.0
+    with_gpus(monkeypatch, 2.0)
     with pytest.raises(UsageError, match="make what it keeps smaller"):
-        humanoid(1).check_memory()
+        humanoid(tmp_path, 1).check_memory()
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "num_seeds", "options", "message"),
+    [
+        ((8.0, 8.0, 8.0), 6, {}, ""),
+        ((8.0, 8.0, 8.0), 7, {}, "3 runs side by side keep 8.6 GiB, but each of 3 GPUs has 8.0"),
+        ((8.0, 8.0, 8.0), 7, {}, "use --num-seeds 6"),
+        ((80.0, 5.0), 4, {}, "2 runs side by side keep 5.7 GiB, but each of 2 GPUs has 5.0"),
+        ((80.0, 5.0), 4, {"device": "cuda:0"}, ""),
+        ((5.0, 80.0), 4, {"device": "cuda:0"}, "this GPU has 5.0 GiB of memory: use --num-seeds 1"),
+        ((4.0, 4.0), 1, {"tasks": HUMANOIDS}, ""),
+        ((4.0, 4.0), 1, {"tasks": HUMANOIDS, "workers": 3}, "use --workers 2"),
+        ((6.0, 6.0), 1, {"tasks": HUMANOIDS, "workers": 3}, ""),
+    ],
+)
+def test_every_gpu_must_hold_what_runs_on_it(
+    gibibytes: tuple[float, ...],
+    num_seeds: int,
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the smallest: which gets which process is not known before. The fix, followed, fits."""
+    with_gpus(monkeypatch, *gibibytes)
+    plan = humanoid(tmp_path, num_seeds, **options)
+    if not message:
+        plan.check_memory()
+        return
+    with pytest.raises(UsageError) as error:
+        plan.check_memory()
+    assert message in str(error.value)
+    flag, number = str(error.value).split()[-2:]
+    fixed = {"--num-seeds": "num_seeds", "--workers": "workers"}[flag]
+    again: dict[str, Any] = {"num_seeds": num_seeds, **options, fixed: int(number)}
+    humanoid(tmp_path, **again).check_memory()
+
+
+def test_what_gpus_hold_is_said_before_a_plan_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On each GPU, or on the machine; with what would fit; nothing where nothing is kept."""
+    with_gpus(monkeypatch, 80.0, 79.2, host=31.0)
+
+    def said(plan: Plan) -> str:
+        return outlook.cost(plan, outlooks(plan)).partition("tell it better.")[2]
+
+    assert said(humanoid(tmp_path, 5)) == (
+        " GPU memory, beside networks: 8.6 GiB of 79.2 on each of 2 GPUs; it holds all processes "
+        "at once, or 54 seeds of a task."
+    )
+    assert said(humanoid(tmp_path, 5, device="cuda:0")) == (
+        " GPU memory, beside networks: 14.4 GiB of 80.0 on this GPU; it holds all processes at "
+        "once, or 27 seeds of a task."
+    )
+    pong: dict[str, Any] = {"tasks": ["Pong-v5"], "env_steps": 1_000_000, "device": "cuda"}
+    plan = make_plan("acer", "atari-7", num_seeds=8, runs_dir=tmp_path, **pong)
+    assert said(plan) == (
+        " Memory, beside networks: 10.6 GiB of 31.0; it holds 5 processes side by side."
+    )
+    assert said(make_plan("a2c", "atari-7", num_seeds=8, runs_dir=tmp_path, **pong)) == ""
+    cluster = Cluster(None, ({"CPU": 8.0, "GPU": 2.0, "memory": 2.0**36},))
+    assert said(humanoid(tmp_path, 5, cluster=cluster)) == (
+        " Ray tells of no GPU's memory: nobody checks whether the 14.4 GiB that a process keeps "
+        "there fit."
+    )

@@ -18,8 +18,10 @@ from reproduce.plan import places
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.request import load_plan, make_plan
 from suite.command_line import read_command_line
+from suite.recorder import Recorder
 from suite.records import read_record
 from suite.settings import UsageError
+from suite.tasks import SUITES
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -44,6 +46,26 @@ def statuses(plan: Plan) -> list[str]:
 def seeds_to_run(plan: Plan) -> list[list[int]]:
     """The seeds of every process that is still to be started."""
     return [[run.seed for run in group.runs] for group in plan.groups()]
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let torch find so many GPUs."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: number > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: number)
+
+
+def begin_together(plan: Plan, seeds: list[int]) -> None:
+    """Leave what an agent leaves that was killed while it trained these seeds in one process."""
+    own: dict[str, Any] = {
+        "task": PENDULUM,
+        "seeds": tuple(seeds),
+        "env_steps": 1000,
+        "device": "cpu",
+    }
+    config = dataclasses.replace(plan.config, **own)
+    run = {"agent": plan.agent, "task": PENDULUM, "config": dataclasses.asdict(config)}
+    run |= {"suite": plan.suite, "source": plan.source, "command": ""}
+    Recorder(plan.directory / PENDULUM, run, seeds).checkpoint_directory.mkdir()
 
 
 def test_a_budget_gives_the_steps_of_each_task_and_the_seeds(tmp_path: Path) -> None:
@@ -223,6 +245,91 @@ def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(
         on_gpu = dataclasses.replace(plan, device=device)
         assert seeds_to_run(on_gpu) == [[1, 3], [1, 2, 3]]
         assert {run.task for run in on_gpu.groups()[1].runs} == {tasks[1]}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "num_seeds", "options", "sizes"),
+    [
+        (1, 10, {}, [2, 3, 2, 3]),
+        (1, 3, {}, [1, 1, 1]),
+        (2, 10, {}, [5, 5, 5, 5]),
+        (3, 4, {}, [2, 2, 4, 4]),
+        (3, 1, {}, [1, 1, 1]),
+        (5, 4, {}, [4, 4, 4, 4, 4]),
+        (1, 10, {"workers": 2}, [5, 5]),
+        (1, 10, {"workers": 9}, [2, 3, 2, 3]),
+        (1, 10, {"device": "cuda:1"}, [10]),
+    ],
+)
+def test_seeds_occupy_every_gpu(
+    tasks: int,
+    num_seeds: int,
+    options: dict[str, Any],
+    sizes: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fewer tasks than GPUs: their seeds are split, evenly; each is trained once, in its order."""
+    with_gpus(monkeypatch, 4)
+    names = list(SUITES["mujoco"][:tasks])
+    plan = make_plan(
+        "sac",
+        "mujoco",
+        tasks=names,
+        seeds=list(range(1, num_seeds + 1)),
+        published=False,
+        runs_dir=tmp_path,
+        **{"device": "cuda", **options},
+    )
+    groups = plan.groups()
+    assert [len(group.runs) for group in groups] == sizes
+    assert [run for group in groups for run in group.runs] == plan.runs()
+    assert all(len({run.task for run in group.runs}) == 1 for group in groups)
+    for group in groups:  # which GPU it will be is not known yet, nor in its record
+        assert group.command[group.command.index("--device") + 1] == plan.device
+
+
+def test_seeds_with_a_checkpoint_stay_together_on_several_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fits no others; the seeds that have none are split over the other GPUs."""
+    with_gpus(monkeypatch, 3)
+    plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6, 7], device="cuda")
+    assert seeds_to_run(plan) == [[1, 2], [3, 4], [5, 6, 7]]
+    begin_together(plan, [2, 3, 4])
+    assert seeds_to_run(plan) == [[1, 5], [2, 3, 4], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "gpus", "workers"),
+    [
+        ("auto", 0, (), 2),
+        ("auto", 1, ("cuda",), 1),
+        ("auto", 3, ("cuda:0", "cuda:1", "cuda:2"), 3),
+        ("cuda", 3, ("cuda:0", "cuda:1", "cuda:2"), 3),
+        ("cuda:1", 3, ("cuda:1",), 1),
+        ("cpu", 3, (), 2),
+    ],
+)
+def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
+    device: str,
+    num_gpus: int,
+    gpus: tuple[str, ...],
+    workers: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a process for each; the plan's own record keeps the name that was asked for."""
+    with_gpus(monkeypatch, num_gpus)
+    monkeypatch.setattr(places, "num_cores", lambda: 2)
+    plan = pendulum(tmp_path, device=device)
+    assert (plan.gpus, plan.workers) == (gpus, workers)
+    assert plan.device == ({0: "cpu"}.get(num_gpus, "cuda") if device == "auto" else device)
+    assert "--workers" not in plan.command()
+    assert (f"({len(gpus)} GPUs)" in str(commands.plan_table(plan).caption)) == (len(gpus) > 1)
+    plan.directory.mkdir(parents=True)
+    plan.save()
+    assert load_plan("sac", "classic", None, tmp_path) == plan
 
 
 @pytest.mark.parametrize(

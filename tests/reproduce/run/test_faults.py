@@ -575,6 +575,49 @@ assert len(list(pathlib.Path(out).glob("*/now"))) == 1
     assert note.endswith("once more, 1 side by side")
 
 
+CUDA_LACKS = "sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB')"
+
+
+@pytest.mark.parametrize(
+    ("workers", "lack", "starts", "side_by_side"),
+    [
+        (4, CUDA_LACKS, 2, 2),  # two share each GPU: from then on one each
+        (2, CUDA_LACKS, 1, 2),  # it had its GPU for itself
+        (2, "os.kill(os.getpid(), signal.SIGKILL)", 2, 1),  # the machine's memory, which all share
+    ],
+)
+def test_a_run_that_lacks_memory_of_its_gpu_is_one_of_those_on_it(
+    workers: int,
+    lack: str,
+    starts: int,
+    side_by_side: int,
+    tmp_path: Path,
+    stand_in: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What runs on another GPU takes nothing of it; fewer run on each from then on."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    plan = make_plan(
+        *("a2c", "classic"),
+        tasks=["CartPole-v1"],
+        env_steps=1000,
+        num_seeds=4,
+        workers=workers,
+        device="cuda",
+        runs_dir=tmp_path,
+    )
+    rival = RIVAL + "time.sleep(0.5)\n" + FINISH
+    second = LACK_BESIDE + f"if not again:\n    {lack}\n" + FINISH
+    stand_in(dict.fromkeys((1, 3, 4), rival) | {2: second})
+    board = launch(plan, ignore)
+    lines = (plan.directory / "CartPole-v1" / "executions").read_text().splitlines()
+    assert Counter(line[0] for line in lines) == Counter({"1": 1, "2": starts, "3": 1, "4": 1})
+    assert board.count("finished") == 2 + starts
+    assert board.side_by_side == side_by_side
+    assert [note[-14:] for note in board.notes] == [f"{side_by_side} side by side"] * (starts - 1)
+
+
 TOGETHER = """
 def note(folder, status):
     end(folder, status, seeds=[int(seed) for seed in seeds])

@@ -188,6 +188,118 @@ end(folders[0], 'finished')
     assert max(sum(low <= began < high for low, high in spans) for began, _ in spans) == 2
 
 
+def on_gpus(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch, num_seeds: int, **options: Any
+) -> Plan:
+    """Seeds of A2C, each a process of its own, where torch finds two GPUs."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    asked: dict[str, Any] = {"tasks": ["CartPole-v1"], "env_steps": 1000, "device": "cuda"}
+    return make_plan("a2c", "classic", runs_dir=runs_dir, num_seeds=num_seeds, **asked | options)
+
+
+SEES = """
+(folders[0] / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+def await_finished(*others):
+    until = time.monotonic() + 20
+    while any(not pathlib.Path(out, f"seed-{k}", "run.json").exists() for k in others):
+        if time.monotonic() > until:
+            sys.exit("waited in vain")
+        time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize(("visible", "names"), [(None, "01"), ("7,3", "73"), (" 5, 6,9", "56")])
+def test_a_free_gpu_gets_the_next_process(
+    visible: str | None,
+    names: str,
+    tmp_path: Path,
+    stand_in: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long run keeps its own GPU; all others go, one by one, to the other. Each sees just one."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    plan = on_gpus(tmp_path, monkeypatch, 4)
+    stand_in(
+        {1: f"{SEES}await_finished(2, 3, 4)\n{FINISH}"} | dict.fromkeys((2, 3, 4), SEES + FINISH)
+    )
+    assert launch(plan, ignore).count("finished") == 4
+    seen = [(run.directory / "gpu").read_text() for run in plan.runs()]
+    assert seen == [names[0], *(names[1] * 3)]
+
+
+def test_processes_share_gpus_evenly(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four at a time on two: where one ends, the next begins."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("reproduce.plan.places.num_cores", lambda: 4)
+    plan = on_gpus(tmp_path, monkeypatch, 5, workers=4)
+    scripts = dict.fromkeys((1, 3, 4, 5), f"{SEES}await_finished(2, 5)\n{FINISH}")
+    stand_in(scripts | {2: SEES + FINISH, 5: SEES + FINISH})
+    assert launch(plan, ignore).count("finished") == 5
+    assert [(run.directory / "gpu").read_text() for run in plan.runs()] == ["0", "1", "0", "1", "1"]
+
+
+def test_one_gpu_is_left_as_it_is_seen(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named or the only one: the agent's own flag says which."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    plan = on_gpus(tmp_path, monkeypatch, 2, device="cuda:1")
+    stand_in(dict.fromkeys((1, 2), SEES + FINISH))
+    assert launch(plan, ignore).count("finished") == 2
+    assert [(run.directory / "gpu").read_text() for run in plan.runs()] == ["all", "all"]
+
+
+def test_the_record_of_a_failure_names_its_gpu(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its command, typed again, runs on the same one."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    plan = on_gpus(tmp_path, monkeypatch, 2)
+    await_failure = SEES.replace("run.json", "gpu") + "await_finished(2)\n"
+    stand_in({1: await_failure + FINISH, 2: SEES + "sys.exit(3)"})
+    assert launch(plan, ignore).count("failed") == 1
+    command = json.loads((plan.runs()[1].directory / "run.json").read_text())["command"]
+    assert command.startswith(f"/usr/bin/env CUDA_VISIBLE_DEVICES=1 {sys.executable} ")
+
+
+@pytest.mark.parametrize(("num_seeds", "threads"), [(2, "8"), (3, "5"), (20, "1")])
+def test_the_simulator_has_the_cores_of_those_that_run(
+    num_seeds: int,
+    threads: str,
+    tmp_path: Path,
+    stand_in: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 16 cores: shared by as many processes as there are, where fewer than might be.
+
+    The last of twenty run beside fewer, and have more.
+    """
+    for module in ("grid", "places"):
+        monkeypatch.setattr(f"reproduce.plan.{module}.num_cores", lambda: 16)
+    stand_in(
+        dict.fromkeys(
+            range(1, num_seeds + 1),
+            "(folders[0] / 'threads').write_text(os.environ['THREADS']);" + FINISH,
+        )
+    )
+    command = Plan._command
+
+    def noted(plan: Plan, runs: tuple[Run, ...], env_threads: int) -> tuple[str, ...]:
+        return ("/usr/bin/env", f"THREADS={env_threads}", *command(plan, runs, env_threads))
+
+    monkeypatch.setattr(Plan, "_command", noted)
+    plan = pendulum(tmp_path, list(range(1, num_seeds + 1)), workers=None)
+    assert launch(plan, ignore).count("finished") == num_seeds
+    said = [(run.directory / "threads").read_text() for run in plan.runs()]
+    assert set(said[:5]) == {threads}
+    assert int(said[-1]) >= int(threads)
+
+
 def test_finished_runs_are_left_alone(
     tmp_path: Path, stand_in: StandIn, record_run: RecordRun
 ) -> None:

@@ -1,0 +1,370 @@
+"""What the agents reach on the GPU at hand, beside what that machine can do.
+
+    make test-gpu                                          # the tests marked `gpu`, then this
+    .venv/bin/python -m tests.benchmarks.gpu --out gpu.json
+    .venv/bin/python -m tests.benchmarks.gpu --only ceilings sac-64 --seconds 5
+    .venv/bin/python -m tests.benchmarks.gpu --device cpu  # tiny sizes: tries the program, no GPU
+
+Each part is a process of its own, ended at its limit. `ceilings` are products of 256-wide matrices,
+a node of a replayed CUDA graph, copies to the device and the simulator alone; the trainings are the
+agents as they are, warm-up left out; `bytes` runs one command twice. Targets are aims, not
+measurements.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from reproduce import ROOT
+from reproduce.plan.speeds import warm_up_steps
+from reproduce.speed.workloads import simulator, update_sac
+from suite import hardware
+from suite.command_line import Parser, run_main
+from suite.files import write_json
+from suite.settings import UsageError, find_preset, nearest
+from tests.benchmarks.speeds import Meter, train, warm_config
+
+HALF_CHEETAH, PONG = "HalfCheetah-v4", "Pong-v5"
+MATRIX, GRAPH_NODES = 256, 1_000
+NEEDS_GPU = "needs a GPU"
+SAME = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors")
+"""What a command that is given twice writes twice."""
+TINY = {
+    "sac": {"hidden_sizes": (8,), "batch_size": 8, "learning_starts": 40},
+    "a2c": {"num_envs": 2, "convolutions": "a3c"},
+    "impala": {"num_envs": 2},
+    "acer": {"num_envs": 2, "convolutions": "a3c", "replay_start": 20},
+}
+"""Settings of an agent on a CPU, where the program is tried."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement."""
+
+    what: str
+    value: float | None
+    """None: not measured; `note` says why."""
+    unit: str
+    target: float | None = None
+    """What it should reach, in the same unit; nobody has measured that."""
+    note: str = ""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The value over each ceiling, by the ceiling's name."""
+    needs: Mapping[str, float] = field(default_factory=dict)
+    """What one unit takes of a ceiling, by the name of a row of `ceilings`."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """An agent's settings whose speed is measured."""
+
+    agent: str
+    suite: str
+    source: str
+    task: str
+    target: float
+    num_seeds: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    with_evaluation: bool = False
+    """Whether the target counts the time of evaluations."""
+
+
+_SAC = ("sac", "mujoco", "paper", HALF_CHEETAH)
+TRAININGS = {
+    "sac-1": Training(*_SAC, target=3_000),
+    "sac-16": Training(*_SAC, target=15_000, num_seeds=16),
+    "sac-64": Training(*_SAC, target=25_000, num_seeds=64, with_evaluation=True),
+    "a2c": Training("a2c", "atari-7", "openai_baselines", PONG, target=10_000),
+    "impala": Training(
+        *("impala", "atari-7", "paper", PONG), target=12_000, settings={"convolutions": "deep"}
+    ),
+    "acer": Training("acer", "atari-7", "openai_baselines", PONG, target=8_000),
+}
+
+
+def rate(repeat: Callable[[], object], seconds: float, device: torch.device) -> float:
+    """Return how often a second something can be repeated, once it is warm.
+
+    Args:
+        repeat: the work.
+        seconds: for how long, about.
+        device: what must have done all of it before the clock is read.
+    """
+
+    def timed(count: int) -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            repeat()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - started
+
+    timed(3)
+    count = 1
+    while (spent := timed(count)) < seconds / 2:
+        count = max(2 * count, int(count * seconds / max(spent, 1e-9)) // 2)
+    return count / spent
+
+
+def ceilings(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield what the machine can do, each for a twentieth of the seconds."""
+    device, seconds = hardware.find_device(options.device), options.seconds / 20
+    yield from _products(device, seconds)
+    yield from _graph(device, seconds)
+    yield from _copies(device, seconds)
+    cores = hardware.num_cores()
+    threads = sorted({1, max(1, cores // 2), cores})
+    for task, num_envs in ((HALF_CHEETAH, 64), (PONG, 32)):
+        for count in threads if device.type == "cuda" else threads[:1]:
+            envs = num_envs if device.type == "cuda" else 2
+            with tempfile.TemporaryDirectory() as folder:
+                work = simulator(task, envs, Path(folder), num_threads=count)
+            speed = work.amount * rate(work.repeat, seconds, torch.device("cpu"))
+            name = f"simulator, {task}, {envs} environments, {count} threads"
+            yield Row(name, speed, "steps/s")
+
+
+def _products(device: torch.device, seconds: float) -> Iterator[Row]:
+    """Yield the speed of batched products, in the two precisions."""
+    for precision, name in (("highest", "fp32"), ("high", "TF32")):
+        for batch in (1, 16, 128) if device.type == "cuda" else (1, 2):
+            what = f"products, {name}, {batch} of {MATRIX} x {MATRIX}"
+            if precision == "high" and device.type != "cuda":
+                yield Row(what, None, "GFLOP/s", note=NEEDS_GPU)
+                continue
+            left, right, out = torch.randn(3, batch, MATRIX, MATRIX, device=device)
+            torch.set_float32_matmul_precision(precision)
+            try:
+                speed = rate(partial(torch.bmm, left, right, out=out), seconds, device)
+            finally:
+                torch.set_float32_matmul_precision("highest")
+            yield Row(what, speed * batch * 2 * MATRIX**3 / 1e9, "GFLOP/s")
+
+
+def _graph(device: torch.device, seconds: float) -> Iterator[Row]:
+    """Yield how long a node of a replayed graph takes that does next to nothing."""
+    what = f"graph of {GRAPH_NODES} tiny kernels, each"
+    if device.type != "cuda":
+        yield Row(what, None, "us", note=NEEDS_GPU)
+        return
+    number = torch.zeros(1, device=device)
+    number.add_(1.0)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH_NODES):
+            number.add_(1.0)
+    yield Row(what, 1e6 / GRAPH_NODES / rate(graph.replay, seconds, device), "us")
+
+
+def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
+    """Yield bandwidth and latency of copies from the host."""
+    for kind in ("pinned", "pageable"):
+        for size, name, unit in ((2**26, "64 MiB", "GB/s"), (2**10, "1 KiB", "us")):
+            what = f"copy to the device, {kind}, {name}"
+            if device.type != "cuda":
+                yield Row(what, None, unit, note=NEEDS_GPU)
+                continue
+            source = torch.zeros(size, dtype=torch.uint8, pin_memory=kind == "pinned")
+            target = torch.empty_like(source, device=device)
+
+            def copy(source: torch.Tensor = source, target: torch.Tensor = target) -> None:
+                target.copy_(source)
+                torch.cuda.synchronize(device)
+
+            speed = rate(copy, seconds, device)
+            yield Row(what, size * speed / 1e9 if unit == "GB/s" else 1e6 / speed, unit)
+
+
+def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the environment steps a second of an agent as it is, of all its seeds together."""
+    asked, device = TRAININGS[name], hardware.find_device(options.device)
+    preset = find_preset(import_module(f"agents.{asked.agent}").PRESETS, asked.suite, asked.source)
+    on_gpu = device.type == "cuda"
+    num_seeds = asked.num_seeds if on_gpu else min(asked.num_seeds, 2)
+    changes: dict[str, Any] = dict(asked.settings)
+    if not asked.with_evaluation:
+        changes["evaluation_interval"] = 10**9
+    if not on_gpu:
+        changes |= TINY[asked.agent] | {"evaluation_episodes": 1}
+    num_envs = changes.get("num_envs", preset.config.num_envs)
+    rows = num_envs * getattr(preset.config, "unroll_length", 10)
+    config = warm_config(
+        preset.config,
+        **changes,
+        task=asked.task,
+        seeds=tuple(range(1, num_seeds + 1)),
+        device=options.device,
+        log_interval=10 * rows if on_gpu else rows,  # on a GPU each one waits for the device
+        env_threads=max(1, hardware.num_cores() - preset.cores_per_run + 1),
+    )
+    meter = Meter(options.seconds, warm_up_steps(config), time.perf_counter)
+    train(asked.agent, config, meter)
+    speed = num_seeds * meter.speeds()[1]
+    needs = {f"simulator, {asked.task}": 1.0}
+    if asked.agent == "sac" and on_gpu:
+        with tempfile.TemporaryDirectory() as folder:
+            flops = update_sac(1, Path(folder)).amount * config.update_ratio
+        needs["products, fp32"] = flops / 1e9
+    what = f"{asked.agent}, {asked.task}, {num_seeds} seeds" + "".join(
+        f", {key} {value}" for key, value in asked.settings.items()
+    )
+    target, note = (asked.target, "") if on_gpu else (None, "tiny sizes")
+    yield Row(what, speed, "steps/s", None if asked.with_evaluation else target, note, needs=needs)
+    if asked.with_evaluation:
+        every = num_seeds * config.evaluation_interval
+        speed = every / (every / speed + meter.evaluation_seconds)
+        note = f"one takes {meter.evaluation_seconds:.1f} s, every {config.evaluation_interval:,}"
+        yield Row(f"{what}, evaluations counted", speed, "steps/s", target, note)
+
+
+def equal_bytes(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield whether one command, given twice, writes the same files."""
+    on_gpu = hardware.find_device(options.device).type == "cuda"
+    num_seeds, steps, starts = (64, 1_500, 1_000) if on_gpu else (2, 80, 40)
+    words = ["--suite=mujoco", f"--task={HALF_CHEETAH}", f"--device={options.device}", "--seeds"]
+    words += [*map(str, range(1, num_seeds + 1)), f"--env-steps={steps}"]
+    words += [f"--learning-starts={starts}", f"--log-interval={steps // 10}"]
+    words += [f"--evaluation-interval={steps}", "--evaluation-episodes=1"]
+    if not on_gpu:
+        words += ["--hidden-sizes=8", "--batch-size=8"]
+    words += [f"--env-threads={hardware.num_cores()}"]
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        for folder in (first, second):
+            status = import_module("agents.sac").main([*words, f"--out={folder}"])
+            if status:
+                raise UsageError(f"sac ended with status {status}")
+        differ = differing(Path(first), Path(second))
+    note = f"differ: {', '.join(differ[:3])}" if differ else "equal, byte by byte"
+    yield Row(f"sac, {num_seeds} seeds, {steps} steps, twice", len(differ), "files", 0.0, note)
+
+
+def differing(first: Path, second: Path) -> list[str]:
+    """Return the files of runs that are not the same in two folders, or that one lacks."""
+    names = {
+        path.relative_to(folder)
+        for folder in (first, second)
+        for path in folder.rglob("*")
+        if path.name in SAME
+    }
+    if not names:
+        raise UsageError("no run wrote anything that could be compared")
+    return [
+        str(name)
+        for name in sorted(names)
+        if not all((folder / name).exists() for folder in (first, second))
+        or (first / name).read_bytes() != (second / name).read_bytes()
+    ]
+
+
+PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], float]] = {
+    "ceilings": (ceilings, 120.0),
+    **{
+        name: (partial(training, name), 120.0 if asked.with_evaluation else 90.0)
+        for name, asked in TRAININGS.items()
+    },
+    "bytes": (equal_bytes, 120.0),
+}
+"""What is measured, by name, and the seconds at which it is ended: 14 minutes for all of it."""
+
+
+def in_a_process(name: str, options: argparse.Namespace) -> list[Row]:
+    """Return what a part measured in a process of its own; a row without a value if it failed."""
+    words = [f"--device={options.device}", f"--seconds={options.seconds}", "--only", name]
+    limit = PARTS[name][1]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "part.json"
+        command = [sys.executable, "-m", "tests.benchmarks.gpu", *words, "--here", f"--out={out}"]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return [Row(name, None, "", note=f"not done within {limit:.0f} s")]
+        if run.returncode:
+            said = (run.stderr.strip() or "no output").splitlines()[-1]
+            return [Row(name, None, "", note=f"exit {run.returncode}: {said[-200:]}")]
+        return [Row(**row) for row in json.loads(out.read_bytes())["rows"]]
+
+
+def with_shares(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with the shares of the ceilings that were measured: of the best of each kind."""
+    found = []
+    for row in rows:
+        shares = {}
+        for kind, amount in row.needs.items():
+            best = [other.value for other in rows if other.what.startswith(f"{kind}, ")]
+            known = [value for value in best if value]
+            if known and row.value is not None:
+                shares[kind] = row.value * amount / max(known)
+        found.append(replace(row, shares=shares))
+    return found
+
+
+def table_of(rows: Sequence[Row], title: str) -> Table:
+    """Return the table that is printed."""
+    table = Table(title=title)
+    for name in ("what", "measured", "unit", "share of ceilings", "target, not measured", "note"):
+        table.add_column(name, justify="left" if name in ("what", "unit", "note") else "right")
+    for row in rows:
+        value, target = (
+            "" if number is None else f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}"
+            for number in (row.value, row.target)
+        )
+        shares = "; ".join(f"{share:.2g} of {kind}" for kind, share in row.shares.items())
+        table.add_row(row.what, value, row.unit, shares, target, row.note)
+    return table
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure every part that is asked for, print the table and write it as JSON.
+
+    Returns:
+        the exit status: 1 if a part failed, or if a command that was given twice differs.
+    """
+    parser = Parser(prog="python -m tests.benchmarks.gpu", description=__doc__)
+    parser.add_argument("--device", default="cuda", help="cuda (default), cuda:<i>, or cpu")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of learning, each training")
+    parser.add_argument(
+        "--only", nargs="+", default=[*PARTS], metavar="PART", help=", ".join(PARTS)
+    )
+    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--here", action="store_true", help="in this process, without limits")
+    options = parser.parse(argv)
+    for name in options.only:
+        if name not in PARTS:
+            raise UsageError(f"no part {name!r}{nearest(name, PARTS)}")
+    hardware.find_device(options.device)
+    rows: list[Row] = []
+    for name in options.only:
+        if not options.here:
+            print(f"{name}: {PARTS[name][1]:.0f} s at most", flush=True)
+        rows += [*PARTS[name][0](options)] if options.here else in_a_process(name, options)
+    rows, machine = with_shares(rows), hardware.machine(options.device)
+    where = machine["gpu"] if options.device != "cpu" else machine["processor"]
+    console = Console()
+    console.width = max(console.width, 150)
+    console.print(table_of(rows, f"{where}, {machine['cores']} cores"))
+    if options.out:
+        facts = {"versions": hardware.versions(), **hardware.revision()}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        content = {"device": options.device, "machine": machine, **facts}
+        write_json(options.out, content | {"rows": [asdict(row) for row in rows]})
+    failed = any(row.value is None and row.note != NEEDS_GPU for row in rows)
+    return int(failed or any(row.unit == "files" and row.value for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))
