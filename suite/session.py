@@ -260,6 +260,6 @@ def _too_large(config: RunConfig) -> UsageError:
         remedy = "not even one fits, so use smaller batches, networks or replay, or --device cpu"
     free, beside, each = (f"{size / 2**30:.2f} GiB" for size in (available, kept, needed))
     return UsageError(
-        f"--device {config.device} is out of memory: {seeds} the {free} that are free; a seed keeps "
-        f"{beside} beside its networks and needs {each} or more: {remedy}"
+        f"--device {config.device} is out of memory: {seeds} the {free} that are free; a seed "
+        f"keeps {beside} beside its networks and needs {each} or more: {remedy}"
     )

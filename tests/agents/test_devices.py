@@ -71,9 +71,19 @@ RUNS = {
     "sac_value": ("two seeds, cut", "sampled, one critic, replay twice over, cut"),
 }
 """Names of golden runs that between them take every branch on which tensors are made."""
-CASES = [(agent, name) for agent, names in RUNS.items() for name in names]
-
-
+SLOW = {
+    ("acer", "memory, two seeds, cut"),
+    ("acer_continuous", "mujoco, chainerrl"),
+    ("acer_continuous", "mujoco, pfrl"),
+    ("impala", "frames, rllib_2018"),
+    ("sac_discrete", "frames, slm_lab_v5_fig, two seeds, replay twice over"),
+}
+"""A second or more each; what they alone use is a source's settings, or frames in `StepReplay`."""
+CASES = [
+    pytest.param(agent, name, marks=[pytest.mark.slow] * ((agent, name) in SLOW))
+    for agent, names in RUNS.items()
+    for name in names
+]
 TASKS = {"continuous": "InvertedPendulum-v4", "discrete": "CartPole-v1"}
 """With episodes that end soon, for evaluations."""
 

@@ -140,10 +140,10 @@ def train(agent: str, config: Any, meter: Meter, age: Callable[[], float] = time
 
 def warm_config(config: Any, **changes: Any) -> Any:
     """Return a configuration with changes, that learns as soon as it can be measured."""
+    num_envs = changes.get("num_envs", config.num_envs)
     if hasattr(config, "learning_starts"):
-        changes.setdefault("learning_starts", WARM_UP_STEPS)
+        changes.setdefault("learning_starts", WARM_UP_STEPS - WARM_UP_STEPS % num_envs)
     if hasattr(config, "replay_start"):
-        num_envs = changes.get("num_envs", config.num_envs)
         start = min(config.replay_start, WARM_UP_STEPS // num_envs)
         changes.setdefault("replay_start", start)
     return replace(config, **changes)

@@ -504,8 +504,8 @@ def test_one_seed_that_a_gpu_cannot_hold_is_one_line(
     """Also where another process has left no room to ask how much room there is."""
     assert too_many(monkeypatch, Config(seeds=(1,)), tmp_path) == 2
     assert re.fullmatch(
-        "error: --device cuda:1 is out of memory: 1 seed exceeds the 0.00 GiB that are free; .* not "
-        "even one fits, so use smaller batches, networks or replay, or --device cpu\n",
+        "error: --device cuda:1 is out of memory: 1 seed exceeds the 0.00 GiB that are free; .* "
+        "not even one fits, so use smaller batches, networks or replay, or --device cpu\n",
         capsys.readouterr().err,
     )
 
