@@ -19,6 +19,8 @@ from suite.manifest import TABLES, leave_out_policy
 from suite.settings import UsageError
 from suite.tasks import find_task
 
+LONG_TABLE = 20_000
+"""Bytes of a table that is kept compressed."""
 TOLERANCE = 1e-6
 """Relative difference of two numbers that count as the same: other processors round otherwise."""
 
@@ -60,14 +62,14 @@ def _load(folder: Path) -> Plan:
 
 
 def _keep_small(plan: Plan) -> None:
-    """Keep the policy of one seed per task, of games of one per grid; compress games' tables."""
+    """Keep one policy per task, one per grid of games; compress long tables, and games'."""
     kept = set()
     for run in plan.runs():
         if not run.has_ended:
             continue
         is_game = find_task(run.task, plan.protocol).family == "atari"
         for path in (run.directory / name for name in TABLES):
-            if is_game and path.exists():
+            if path.exists() and (is_game or path.stat().st_size > LONG_TABLE):
                 compress(path)
         if (run.directory / WEIGHTS).exists():
             whose = "games" if is_game else run.task

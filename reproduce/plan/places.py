@@ -33,7 +33,7 @@ class Room:
     @property
     def needed(self) -> float:
         """Return the GiB that the largest processes keep that may share a memory."""
-        return sum(size for size, _ in self.processes[: self.at_once])
+        return sum((size for size, _ in self.processes[: self.at_once]), 0.0)
 
     @property
     def num_runs(self) -> int:

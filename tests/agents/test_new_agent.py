@@ -75,7 +75,7 @@ def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
     modules, *listed = lines[lines.index("(2,)") + 1 :]  # of the policy's answer for two
     assert modules == "['agents.my_a2c']"
     place = listed.index("agent my_a2c")
-    assert listed[place + 1] == "  classic: rl_zoo"
+    assert listed[place + 1] == "  classic: rl_zoo, sb3_control"
 
 
 def test_a_copy_may_have_sources_of_its_own(tree: Path) -> None:
