@@ -38,7 +38,7 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite (six minutes on two cores).
+## The test suite (six and a half minutes on two cores).
 test: venv
 	$(PYTEST) -m "not training and not slow" $(BESIDE)
 

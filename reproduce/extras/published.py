@@ -19,8 +19,9 @@ from suite.manifest import TABLES, leave_out_policy
 from suite.settings import UsageError
 from suite.tasks import find_task
 
+EPISODES = "episodes.csv"
 LONG_TABLE = 20_000
-"""Bytes of a table that is kept compressed."""
+"""Bytes of a table of episodes that is kept compressed."""
 TOLERANCE = 1e-6
 """Relative difference of two numbers that count as the same: other processors round otherwise."""
 
@@ -62,14 +63,15 @@ def _load(folder: Path) -> Plan:
 
 
 def _keep_small(plan: Plan) -> None:
-    """Keep one policy per task, one per grid of games; compress long tables, and games'."""
+    """Keep one policy per task, one per grid of games; compress games' tables, and episodes."""
     kept = set()
     for run in plan.runs():
         if not run.has_ended:
             continue
         is_game = find_task(run.task, plan.protocol).family == "atari"
         for path in (run.directory / name for name in TABLES):
-            if path.exists() and (is_game or path.stat().st_size > LONG_TABLE):
+            is_long = path.name == EPISODES and path.exists() and path.stat().st_size > LONG_TABLE
+            if path.exists() and (is_game or is_long):
                 compress(path)
         if (run.directory / WEIGHTS).exists():
             whose = "games" if is_game else run.task
