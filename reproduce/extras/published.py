@@ -70,8 +70,9 @@ def _keep_small(plan: Plan) -> None:
             continue
         is_game = find_task(run.task, plan.protocol).family == "atari"
         for path in (run.directory / name for name in TABLES):
-            is_long = path.name == EPISODES and path.exists() and path.stat().st_size > LONG_TABLE
-            if path.exists() and (is_game or is_long):
+            if not path.exists():
+                continue
+            if is_game or (path.name == EPISODES and path.stat().st_size > LONG_TABLE):
                 compress(path)
         if (run.directory / WEIGHTS).exists():
             whose = "games" if is_game else run.task

@@ -16,7 +16,7 @@ from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from reproduce.speed.gate import worktree
 from suite import behaviour, hardware
-from suite.files import read_plain
+from suite.files import DAMAGED, read_plain
 from suite.manifest import digest
 from suite.records import read_record
 from suite.settings import UsageError
@@ -221,10 +221,10 @@ def _note(agent: str, run: Path, record: Mapping[str, Any]) -> str:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """Return the whole lines of a file, or its compressed form; none of one that is not there."""
+    """Return the whole lines of a file, or its compressed form; none of one that cannot be read."""
     try:
         content = read_plain(path)
-    except OSError:
+    except (OSError, *DAMAGED):
         return []
     return content[: content.rfind(b"\n") + 1].splitlines()
 

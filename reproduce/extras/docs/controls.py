@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,13 +50,9 @@ def interchangeable(link: Any) -> str:
     return table(header, rows, right=[2, 3, 4, 8, 9])
 
 
-def pairs(root: Path | None = None) -> Iterator[Pair]:
-    """Yield the published tasks of ours that a control judges.
-
-    Args:
-        root: a runs directory; default: what is published.
-    """
-    for cell in cells(root):
+def pairs() -> Iterator[Pair]:
+    """Yield the published tasks of ours that a control judges."""
+    for cell in cells():
         row = cell.row
         if cell.source.endswith(SUFFIX) and row["score_mean"] is not None:
             theirs = reference_score(
@@ -71,15 +66,17 @@ def _row(link: Any, pair: Pair) -> tuple[str, ...]:
     """Return a line of the table."""
     cell, theirs, back = pair.ours, pair.theirs, asdict(pair.reversed)
     task, of = cell.row["task"], presets.REFERENCES / theirs.source
-    speeds = read_table(cell.directory, "throughput").query("task == @task")
-    own = pd.read_csv(of / SPEEDS).query("agent == @cell.agent and env_id == @theirs.env_id")
+    our_speeds = read_table(cell.directory, "throughput").query("task == @task")
+    their_speed = pd.read_csv(of / SPEEDS).query(
+        "agent == @cell.agent and env_id == @theirs.env_id"
+    )
     return (
         *(f"`{cell.agent}`", task, cell.steps, cell.ours, cell.reference),
         f"[{_verdict(cell.row)}]({link(cell.folder)})",
         _verdict(back),
         _published_by_its_project(cell, theirs),
-        number(speeds["env_steps_per_second"].median()),
-        number(own["env_steps_per_second"].item()),
+        number(our_speeds["env_steps_per_second"].median()),
+        number(their_speed["env_steps_per_second"].item()),
     )
 
 
