@@ -79,6 +79,9 @@ class RunConfig:
     """Environment steps between two evaluations; unused with `training`."""
     evaluation_episodes: Count = 10
     """Episodes of one evaluation, each in a fresh environment of its own."""
+    evaluate_beside: bool = False
+    """Whether to evaluate in a second process, which needs a core, while training goes on; where
+    that is not possible (`suite/beside.py`), training waits. Results do not depend on it."""
     log_interval: Count = 10_000
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 

@@ -17,13 +17,15 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from suite import behaviour, hardware
+from suite.beside import Beside
 from suite.best import BestPolicies
 from suite.command_line import RunOptions, printable
 from suite.files import (
@@ -40,7 +42,7 @@ from suite.files import (
 )
 from suite.manifest import FILES, TABLES, write_manifest
 from suite.records import LARGEST_RECORD, SCHEMA_VERSION
-from suite.settings import UsageError, recorded_settings
+from suite.settings import WITHOUT_EFFECT, UsageError, recorded_settings
 from suite.vector_env import Step
 
 SECTIONS = ("environment", "acting", "learning", "evaluation")
@@ -162,6 +164,10 @@ class Recorder:
         finished = [is_finished(folder, env_steps) for folder in self.seed_directories]
         self.statuses: list[Status] = ["finished" if done else "running" for done in finished]
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
+        self._awaited: tuple[Beside, Callable[[Any], None]] | None = None
+        """Work beside training, and what records its result; None: there is none."""
+        self._held: list[Callable[[], None]] = []
+        """What records the rows that follow this result."""
         self._columns: list[dict[str, tuple[str, ...]]] = [{} for _ in seeds]
         self._runs: list[dict[str, Any]] = []
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
@@ -248,7 +254,8 @@ class Recorder:
             return
         for i, env in np.argwhere(step.episode_ends).tolist():
             cells = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
-            self._append(i, "episodes.csv", dict(zip(EPISODE_COLUMNS, cells, strict=True)))
+            row: dict[str, Any] = dict(zip(EPISODE_COLUMNS, cells, strict=True))
+            self._in_order(partial(self._append, i, "episodes.csv", row))
 
     def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
         """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`.
@@ -276,6 +283,21 @@ class Recorder:
 
         A seed with a non-finite metric or check is `diverged` from here on; the others continue.
         """
+        metrics, checks = (
+            {name: np.array(column) for name, column in each.items()} for each in (metrics, checks)
+        )
+        timing = self._timing(env_steps, num_updates)
+        self._in_order(partial(self._log, env_steps, num_updates, metrics, checks, timing))
+
+    def _log(
+        self,
+        env_steps: int,
+        num_updates: int,
+        metrics: Mapping[str, np.ndarray],
+        checks: Mapping[str, np.ndarray],
+        timing: Mapping[str, int | float],
+    ) -> None:
+        """Record the end of a log interval; see `log`."""
         for i in self.active:
             values = {name: float(column[i]) for name, column in metrics.items()}
             if metrics:
@@ -285,8 +307,44 @@ class Recorder:
             bad = [name for name, value in values.items() if not np.isfinite(value)]
             if bad:
                 self._end(i, "diverged", f"non-finite {', '.join(bad)} at {env_steps} env_steps")
-        self._append_timing(env_steps, num_updates)
+        for i in self.active:
+            self._append(i, "timing.csv", timing)
         self.flush()
+
+    def await_result(self, work: Beside, record: Callable[[Any], None]) -> None:
+        """Hold all rows back until `settle` has recorded the result of work beside training.
+
+        So rows have the order, and seeds the end, that they have if training waits for the work.
+
+        Args:
+            work: gives the result; no other may be awaited.
+            record: records it.
+        """
+        self._awaited = work, record
+
+    def settle(self, *, wait: bool = True) -> None:
+        """Record the awaited result, if any, then what was held back for it, in order.
+
+        Args:
+            wait: False: only if the result is there.
+
+        Raises:
+            RuntimeError: if the work failed.
+        """
+        if self._awaited is None or not (wait or self._awaited[0].has_ended()):
+            return
+        (work, record), held = self._awaited, self._held
+        self._awaited, self._held = None, []
+        record(work.result())
+        for record_next in held:
+            record_next()
+
+    def _in_order(self, record: Callable[[], None]) -> None:
+        """Record now, or after the awaited result."""
+        if self._awaited is None:
+            record()
+        else:
+            self._held.append(record)
 
     def flush(self) -> None:
         """Append the buffered rows to the files, whole rows only.
@@ -312,6 +370,7 @@ class Recorder:
         Raises:
             OSError: if writing fails; the runs then stay unfinished.
         """
+        self.settle()
         self.flush()
         for i in self.active:
             self._end(i, "finished", None)
@@ -320,7 +379,7 @@ class Recorder:
         return 2 if "diverged" in self.statuses else 0
 
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
-        """Flush, and return the record's part of a checkpoint.
+        """Flush, awaited results included, and return the record's part of a checkpoint.
 
         Args:
             actions: length and SHA-256 of the file of actions.
@@ -330,6 +389,7 @@ class Recorder:
             UsageError: if another process has started the same run meanwhile.
         """
         self.check_ours()
+        self.settle()
         self.flush()
         now = time.perf_counter()
         return {
@@ -464,7 +524,8 @@ class Recorder:
         cells = (_text(row[column]) if column in row else "" for column in columns)
         self._rows[i][name].append(",".join(cells) + "\n")
 
-    def _append_timing(self, env_steps: int, num_updates: int) -> None:
+    def _timing(self, env_steps: int, num_updates: int) -> dict[str, int | float]:
+        """End an interval of the clock; return its row of `timing.csv`."""
         now = time.perf_counter()
         elapsed = max(now - self._interval_start, 1e-9)
         seconds = self.clock.seconds
@@ -475,11 +536,10 @@ class Recorder:
         added = (f"{name}_share" for name in list(seconds)[len(SECTIONS) :])
         columns = (*TIMING_COLUMNS, *added)
         rounded = [cell if isinstance(cell, int) else round(cell, 4) for cell in row]
-        for i in self.active:
-            self._append(i, "timing.csv", dict(zip(columns, rounded, strict=True)))
         self._interval_start, self._interval_env_steps = now, env_steps
         self._seconds_before = dict(seconds)
         self.clock.start()  # time not yet charged lies in the interval that ends here
+        return dict(zip(columns, rounded, strict=True))
 
     def _end(self, i: int, status: Status, error: str | None) -> None:
         self.statuses[i] = status
@@ -509,7 +569,10 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     record = _read_record(directory / f"seed-{seed}")
     ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
-    same = isinstance(settings, dict) and recorded_settings(type(config), settings) == ours
+    free = dict.fromkeys(WITHOUT_EFFECT)
+    same = isinstance(settings, dict) and (
+        {**recorded_settings(type(config), settings), **free} == {**ours, **free}
+    )
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None
 
@@ -568,12 +631,14 @@ def _identity(run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> d
     """Return everything that two commands must share to give the same bytes, as JSON values.
 
     `env_steps` may be larger when a run goes on: nothing that it does before its end depends on it.
+    Settings `WITHOUT_EFFECT` may be others.
     """
     machine, config = records[0]["machine"], run.get("config", {})
+    elsewhere = ("env_steps", *WITHOUT_EFFECT)
     identity = {
         **{key: value for key, value in run.items() if key != "command"},
         "env_steps": config.get("env_steps", 0),
-        "config": {key: value for key, value in config.items() if key != "env_steps"},
+        "config": {key: value for key, value in config.items() if key not in elsewhere},
         "seeds": [record["seed"] for record in records],
         "processor": [machine["cpu"], machine["gpu"], machine["gpu_driver"]],
         **{key: records[0][key] for key in ("sources", "versions")},

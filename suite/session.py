@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from suite.beside import Beside, can_copy
+from suite.best import copy_weights
 from suite.checkpoint import Decide, save_policy
 from suite.command_line import read_command_line
 from suite.config import RunConfig
@@ -90,6 +93,9 @@ class Session:
     ) -> None:
         """Score the policies by the run's rule, if an evaluation is due; see `score`.
 
+        With `evaluate_beside` training goes on meanwhile where it can. One evaluation ends before
+        the next begins; the recorder holds back the rows that follow it.
+
         Args:
             env_steps: training steps so far.
             gained: those of the last pass of the training loop.
@@ -97,16 +103,30 @@ class Session:
             weights_of: maps a seed's index to its tensors by name, to keep the best.
             memory: what the policies remember of their episodes; None: nothing.
         """
-        config, recorder = self._config, self._recorder
+        config, recorder, best = self._config, self._recorder, self._recorder.best
         if config.evaluation_rule == "training":
             return
-        if self.is_due(config.evaluation_interval, env_steps, gained):
-            episode_returns = self.score(env_steps, act, memory)
+        is_due = self.is_due(config.evaluation_interval, env_steps, gained)
+        recorder.settle(wait=is_due)  # the one before it
+        if not is_due:
+            return
+        beside = config.evaluate_beside and can_copy(self.device)
+        if beside and best is not None:
+            weights = {i: copy_weights(weights_of(i)) for i in recorder.active}
+            weights_of = weights.__getitem__
+
+        def record(episode_returns: np.ndarray) -> None:
             recorder.evaluation(env_steps, episode_returns)
-            if recorder.best is not None:
+            if best is not None:
                 for i in recorder.active:
-                    recorder.best.offer(i, env_steps, episode_returns[i].mean().item(), weights_of)
-            recorder.clock.lap("evaluation")
+                    best.offer(i, env_steps, episode_returns[i].mean().item(), weights_of)
+
+        score = partial(self.score, env_steps, act, memory)
+        if beside:
+            recorder.await_result(Beside(score), record)
+        else:
+            record(score())
+        recorder.clock.lap("evaluation")
 
     def score(self, env_steps: int, act: Act, memory: Memory | None = None) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
@@ -144,6 +164,7 @@ class Session:
         }
         description |= {"agent": self._recorder.agent, **self.env.spaces._asdict()}
         best = self._recorder.best
+        self._recorder.settle()
         for i in self._recorder.active:
             folder = self._recorder.seed_directories[i]
             save_policy(folder, weights_of(i), description)

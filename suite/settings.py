@@ -59,6 +59,8 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
     return todays
 
 
+WITHOUT_EFFECT = ("env_threads", "evaluate_beside")
+"""Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"initialisation": "orthogonal"},
     "acer": {"observation_clip": 10.0, "lstm_size": 0},

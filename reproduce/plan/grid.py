@@ -33,6 +33,7 @@ from suite.files import CHECKPOINT, write_json
 from suite.hardware import gpu_memory_gib, machine, num_cores, sources
 from suite.records import ENDED, read_record, seed_of, twins
 from suite.settings import (
+    WITHOUT_EFFECT,
     Preset,
     UsageError,
     find_source,
@@ -42,7 +43,7 @@ from suite.settings import (
 from suite.tasks import Protocol
 
 PUBLISHED = ROOT / "results" / "published"
-NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads", "env_threads")
+NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads", *WITHOUT_EFFECT)
 """Fields of a configuration that do not change what is learned per step and seed."""
 PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
@@ -514,7 +515,8 @@ class Plan:
         )
 
     def _command(self, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
-        first, minutes = runs[0], self.checkpoint_minutes
+        first, minutes, has_idle_cores = runs[0], self.checkpoint_minutes, env_threads > 1
+        beside = has_idle_cores and self.device == "cpu" and self.rule != "training"
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
             *("--suite", self.suite, "--like", self.source, "--task", first.task),
@@ -523,7 +525,8 @@ class Plan:
             *("--out", str(first.directory.parent)),
             *(() if minutes is None else ("--checkpoint-minutes", str(minutes))),
             *(("--drop-checkpoints",) if self.drop_checkpoints else ()),
-            *(("--env-threads", str(env_threads)) if env_threads > 1 else ()),
+            *(("--env-threads", str(env_threads)) if has_idle_cores else ()),
+            *(("--evaluate-beside",) if beside else ()),
             *(("--keep-best",) if self.keep_best else ()),
             *flags_of(self.config, self.settings),
         )

@@ -9,6 +9,7 @@ import pytest
 
 from agents import AGENTS
 from suite import behaviour, hardware
+from suite.settings import WITHOUT_EFFECT
 from tests.golden import trees
 from tests.golden.configurations import RUNS, configure
 
@@ -47,7 +48,8 @@ def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     sources = {_family(*preset) for preset in module.PRESETS}
     assert sources <= {_family(*run.preset) for run in RUNS[agent].values()}
     hints = get_type_hints(module.Config)
-    del hints["env_threads"]  # decides nothing: tests/suite/test_session.py
+    for name in WITHOUT_EFFECT:  # tests/suite/test_session.py, tests/suite/test_beside.py
+        del hints[name]
     for name, hint in hints.items():
         used = {_choice(getattr(config, name), hint) for config in configs}
         assert set(_choices(hint)) <= used, name

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from suite.checkpoint import read_policy
 from suite.command_line import run_main
 from suite.config import Count, RunConfig, Widths
 from suite.randomness import environment_seeds, stream
-from suite.recorder import Recorder
+from suite.recorder import Recorder, status_of
 from suite.session import Session, of_one_seed, train_in_turn, train_together
 from suite.settings import Preset, UsageError
 from suite.vector_env import VectorEnv
@@ -242,6 +242,16 @@ def test_no_result_depends_on_the_simulators_threads(
         np.testing.assert_array_equal(one, other)
     assert used == [1, 1, 3, 3]
     assert torch.get_num_threads() == 1
+
+
+def test_a_seed_has_ended_whatever_cores_it_used(tmp_path: Path) -> None:
+    """Started again with other threads it is not trained anew: only results decide."""
+    config = Config()
+    run = {"agent": "mine", "task": config.task, "config": asdict(config)}
+    Recorder(tmp_path, run, config.seeds).finish()
+    for changed in ({"env_threads": 3}, {"evaluate_beside": True}):
+        assert status_of(replace(config, **changed), tmp_path, 4) == "finished"
+    assert status_of(replace(config, gamma=0.5), tmp_path, 4) is None
 
 
 def test_a_deterministic_score_draws_nothing(tmp_path: Path) -> None:

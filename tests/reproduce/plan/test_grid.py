@@ -403,6 +403,30 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
         assert (config.env_threads or 1) == threads
 
 
+@pytest.mark.parametrize(
+    ("agent", "num_cores", "device", "beside"),
+    [
+        *[("a2c", 2, "cpu", True), ("a2c", 1, "cpu", False), ("a2c", 2, "cuda", False)],
+        ("impala", 8, "cpu", False),  # no evaluations
+    ],
+)
+def test_evaluations_run_beside_training_where_a_core_is_idle(
+    agent: str,
+    num_cores: int,
+    device: str,
+    beside: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the CPU, where there are evaluations: a grid that fills its cores stays as it is."""
+    monkeypatch.setattr(planning, "num_cores", lambda: num_cores)
+    suite = {"a2c": "mujoco", "impala": "classic"}[agent]
+    plan = make_plan(agent, suite, seeds=[1], workers=1, device="cpu", runs_dir=tmp_path)
+    plan = dataclasses.replace(plan, device=device, workers=1, published=False)
+    for group in plan.groups():
+        assert ("--evaluate-beside" in group.command) == beside
+
+
 def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:
     """Every field can be set: widths with commas, switches with `true` and `false`."""
     settings = ["hidden-sizes=64,32,16", "learn_alpha=False", "max_log_alpha=None"]

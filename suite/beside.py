@@ -1,0 +1,91 @@
+"""Do work in a copy of this process, while the process itself goes on.
+
+A copy (`fork`) keeps the state that the process had: its work sees no later weights, statistics or
+random numbers, and gives the bits that the process would have given.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+
+
+def can_copy(device: Any) -> bool:
+    """Return whether a copy of this process could work as the process would.
+
+    It lacks the other threads, and a lock that one of them held stays closed. So torch must have
+    one thread, and Python too, which IMPALA has not: its actor works meanwhile. The simulators'
+    threads sleep between steps. A copy cannot use a GPU. Linux ends it when the process dies.
+    """
+    import torch
+
+    alone = torch.get_num_threads() == 1 and threading.active_count() == 1
+    return alone and device.type == "cpu" and sys.platform == "linux"
+
+
+class Beside:
+    """Work that a copy of this process does; the copy ends with the process, however that ends.
+
+    Args:
+        work: what to do; its result must be picklable.
+    """
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._reader, writer = Pipe(duplex=False)
+        parent = os.getpid()
+        with warnings.catch_warnings():  # of threads: see `can_copy`
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._copy = os.fork()
+        if not self._copy:
+            _serve(work, writer, parent)
+        writer.close()
+
+    def has_ended(self) -> bool:
+        """Return whether `result` would answer at once."""
+        return self._reader.poll()
+
+    def result(self) -> Any:
+        """Wait for the end of the work and return its result, once.
+
+        Raises:
+            RuntimeError: with the copy's traceback if the work failed, or its status if it died.
+        """
+        result, error = None, ""
+        with contextlib.suppress(EOFError):
+            result, error = self._reader.recv()
+        self._reader.close()
+        _, status = os.waitpid(self._copy, 0)
+        if status:
+            error = f"exit status {os.waitstatus_to_exitcode(status)}"
+        if error:
+            raise RuntimeError(f"work beside training failed (--evaluate-beside): {error}")
+        return result
+
+
+def _serve(work: Callable[[], Any], writer: Connection, parent: int) -> NoReturn:
+    """Send the result of the work, or the traceback of its failure, and end."""
+    status = 1
+    try:
+        gc.freeze()  # a simulator among the process's garbage would wait for its threads to end
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            for number in (signal.SIGINT, signal.SIGTERM):  # the process needs the result to stop
+                signal.signal(number, signal.SIG_IGN)
+            try:
+                answer = work(), ""
+            except BaseException:
+                answer = None, traceback.format_exc()
+            writer.send(answer)
+            status = 0
+    finally:
+        os._exit(status)
