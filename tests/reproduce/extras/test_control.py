@@ -366,6 +366,63 @@ def test_peers_files_name_settings_that_exist(name: str) -> None:
         assert peer.pins["torch"] == peer.pins["torch"].partition("+")[0]
 
 
+GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
+    "pfrl acer": ("classic", "CartPole-v1", "chainerrl", []),
+    "rllib impala": ("classic", "CartPole-v1", "tuned", ["log_interval=500"]),
+    "sb3 a2c": ("classic", "CartPole-v1", "rl_zoo", []),
+    "sb3 sac": ("classic", "Pendulum-v1", "tuned", []),
+    "tianshou a2c": ("mujoco", "Hopper-v4", "tianshou_v3", []),
+}
+"""Of each peer and agent: suite, task and source of settings, and what a short run changes."""
+
+
+def grid_of(served: str, tmp_path: Path, **asked: Any) -> ControlPlan:
+    """Return a plan of a grid of `GRIDS`."""
+    peer, agent = served.split()
+    suite, task, source, changes = GRIDS[served]
+    asked = {"tasks": [task], "source": source, "settings": changes, **asked}
+    return make_control(peer, agent, suite, runs_dir=tmp_path, **asked)
+
+
+def test_every_peer_has_a_grid() -> None:
+    """What a peer serves is run by the tests below."""
+    files = {peer: control.CONTROLS / f"{peer}.toml" for peer in peers()}
+    said = {peer: control.tomllib.loads(path.read_text()) for peer, path in files.items()}
+    pairs = {
+        f"{peer} {agent}" for peer in said for agent, of in said[peer].items() if type(of) is dict
+    }
+    assert pairs == set(GRIDS)
+
+
+@pytest.mark.parametrize("served", GRIDS)
+def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> None:
+    """No setting of the source is refused, and what a peer has of its own is said."""
+    plan = grid_of(served, tmp_path)
+    changed = {
+        key for key, of in plan.peer.has.items() if getattr(plan.preset.config, key) != of["value"]
+    }
+    said = [departure.partition(" = ")[0] for departure in plan.departures]
+    assert changed <= set(said)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("served", GRIDS)
+def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
+    """2,000 steps of one seed end finished, with updates and with every episode in its table."""
+    plan = grid_of(served, tmp_path, env_steps=2_000, num_seeds=1)
+    if not plan.peer.python.exists():
+        pytest.skip(f"the environment of {plan.peer.name} is missing: `make peers`")
+    plan.directory.mkdir(parents=True)
+    assert list(ends(plan).values()) == [("finished", "")]
+    (run,) = plan.runs()
+    episodes = collect.read_table(run.directory / "episodes.csv")
+    timing = collect.read_table(run.directory / "timing.csv").iloc[-1]
+    assert 1_600 < timing["env_steps"] <= 2_000
+    assert 0 < episodes["episode_length"].sum() <= timing["env_steps"]  # the last are unfinished
+    assert timing["num_updates"] > 0
+    assert (np.diff(episodes["env_steps"]) >= 0).all()
+
+
 @pytest.mark.training
 @pytest.mark.skipif(
     not (control.PEERS / "sb3" / "bin" / "python").exists(),
