@@ -1,19 +1,32 @@
-"""tianshou's A2C as its MuJoCo benchmark puts it together, unchanged; see docs/controls.md."""
+"""tianshou's A2C and SACs as its examples put them together, unchanged; see docs/controls.md."""
 
+import math
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from tianshou.algorithm import A2C
+from tianshou.algorithm import A2C, SAC, DiscreteSAC
+from tianshou.algorithm.modelfree.discrete_sac import DiscreteSACPolicy
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
-from tianshou.algorithm.optim import LRSchedulerFactoryLinear, RMSpropOptimizerFactory
+from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
+from tianshou.algorithm.optim import (
+    AdamOptimizerFactory,
+    LRSchedulerFactoryLinear,
+    RMSpropOptimizerFactory,
+)
 from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv, VectorEnvNormObs
-from tianshou.trainer import OnPolicyTrainer, OnPolicyTrainerParams
+from tianshou.trainer import (
+    OffPolicyTrainer,
+    OffPolicyTrainerParams,
+    OnPolicyTrainer,
+    OnPolicyTrainerParams,
+)
 from tianshou.utils.net.common import ActorCritic, Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
 from torch.distributions import Independent, Normal
 
@@ -44,37 +57,69 @@ class Counted(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-class Watched(OnPolicyTrainer):
-    """Hands episodes and progress to the record, after every update."""
+class Watch:
+    """Hands episodes and progress to the record.
 
-    def watch(self, config: dict[str, Any], record: Any, envs: Any, ended: list[Any]) -> None:
-        """Say what is watched, before the run."""
-        self._config, self._order, self._envs, self._ended = config, record, envs, ended
+    Args:
+        config: the run's settings.
+        record: the run's record.
+        envs: the environments, whose statistics normalise observations.
+        ended: the episodes that ended since the last report.
+    """
 
-    def play(self, seeds: list[int]) -> np.ndarray:
+    def __init__(
+        self, config: dict[str, Any], record: Any, envs: Any, ended: list[tuple[float, int]]
+    ) -> None:
+        self._config, self._record, self._envs, self._ended = config, record, envs, ended
+        self._env_steps = self._num_updates = 0
+
+    def report(self, algorithm: Any, env_steps: int, num_updates: int) -> None:
+        """Say how many steps were taken since the last report, and all updates so far."""
+        self._env_steps, self._num_updates = self._env_steps + env_steps, num_updates
+        for episode_return, length in self._ended:
+            self._record.episode(self._env_steps, episode_return, length)
+        self._ended.clear()
+        self._record.advance(self._env_steps, num_updates, partial(self._play, algorithm))
+
+    def finish(self, algorithm: Any) -> None:
+        """Write the end of the record."""
+        self._record.finish(self._env_steps, self._num_updates, partial(self._play, algorithm))
+
+    def _play(self, algorithm: Any, seeds: list[int]) -> np.ndarray:
         """Play an episode in each of as many fresh environments; return their returns."""
-        envs = _environments(self._config, seeds, [])
-        if self._config["normalise_observations"]:
+        envs: Any = _environments(self._config, seeds, [])
+        if self._config.get("normalise_observations"):
             envs = VectorEnvNormObs(envs, update_obs_rms=False)
             envs.set_obs_rms(self._envs.get_obs_rms())
-        collected = Collector(self.algorithm, envs).collect(
+        collected = Collector(algorithm, envs).collect(
             n_episode=len(seeds), reset_before_collect=True
         )
         envs.close()
         return collected.returns
 
-    def finish(self) -> None:
-        """Write the end of the record."""
-        self._order.finish(self._env_step, self._current_update_step, self.play)
+
+class Watched:
+    """A trainer that counts gradient steps and reports after every update."""
+
+    watch: Watch
+    num_updates = 0
+
+    def _update_moving_avg_stats_and_log_update_data(self, update_stat: Any) -> None:
+        self.num_updates += 1
+        super()._update_moving_avg_stats_and_log_update_data(update_stat)
 
     def _training_step(self) -> Any:
         result = super()._training_step()
-        env_steps = self._env_step + result.get_env_step_advancement()
-        for episode_return, length in self._ended:
-            self._order.episode(env_steps, episode_return, length)
-        self._ended.clear()
-        self._order.advance(env_steps, self._current_update_step, self.play)
+        self.watch.report(self.algorithm, result.get_env_step_advancement(), self.num_updates)
         return result
+
+
+class WatchedOnPolicy(Watched, OnPolicyTrainer):
+    """The trainer of A2C."""
+
+
+class WatchedOffPolicy(Watched, OffPolicyTrainer):
+    """The trainer of both kinds of SAC."""
 
 
 def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
@@ -85,30 +130,57 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
     seeds = np.random.SeedSequence(seed).generate_state(config["num_envs"]) // 2
     ended: list[tuple[float, int]] = []
     envs: Any = _environments(config, [int(each) for each in seeds], ended)
-    if config["normalise_observations"]:
+    if config.get("normalise_observations"):
         envs = VectorEnvNormObs(envs)
-    algorithm = {"a2c": _a2c}[agent](config)
-    rows = config["num_envs"] * config["unroll_length"]
-    collector = Collector(
-        algorithm, envs, VectorReplayBuffer(4096, config["num_envs"]), exploration_noise=True
-    )
-    trainer = Watched(
-        algorithm,
-        OnPolicyTrainerParams(
-            training_collector=collector,
-            test_collector=None,
-            max_epochs=1,
-            epoch_num_steps=config["env_steps"] // rows * rows,
-            update_step_num_repetitions=1,
-            batch_size=None,
-            collection_step_num_env_steps=rows,
-            test_in_training=False,
-            show_progress=False,
-        ),
-    )
-    trainer.watch(config, record, envs, ended)
+    algorithm = {"a2c": _a2c, "sac": _sac, "sac_discrete": _sac_discrete}[agent](config)
+    watch = Watch(config, record, envs, ended)
+    make = _on_policy if agent == "a2c" else _off_policy
+    trainer = make(algorithm, config, envs)
+    trainer.watch = watch
+    collector, random_steps = trainer.params.training_collector, config.get("learning_starts", 0)
+    if random_steps:
+        collector.reset()
+    for _ in range(0, random_steps, config["num_envs"]):
+        collector.collect(n_step=config["num_envs"], random=True)
+        watch.report(algorithm, config["num_envs"], 0)
     trainer.run()
-    trainer.finish()
+    watch.finish(algorithm)
+
+
+def _on_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOnPolicy:
+    """Return a trainer that learns once from every unroll."""
+    rows = config["num_envs"] * config["unroll_length"]
+    buffer = VectorReplayBuffer(4096, config["num_envs"])
+    params = OnPolicyTrainerParams(
+        training_collector=Collector(algorithm, envs, buffer, exploration_noise=True),
+        test_collector=None,
+        max_epochs=1,
+        epoch_num_steps=config["env_steps"] // rows * rows,
+        update_step_num_repetitions=1,
+        batch_size=None,
+        collection_step_num_env_steps=rows,
+        test_in_training=False,
+        show_progress=False,
+    )
+    return WatchedOnPolicy(algorithm, params)
+
+
+def _off_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOffPolicy:
+    """Return a trainer that learns from replay after every step of all environments."""
+    capacity = min(config["replay_capacity"], config["env_steps"])
+    buffer = VectorReplayBuffer(capacity, config["num_envs"])
+    params = OffPolicyTrainerParams(
+        training_collector=Collector(algorithm, envs, buffer, exploration_noise=True),
+        test_collector=None,
+        max_epochs=1,
+        epoch_num_steps=config["env_steps"] - config["learning_starts"],
+        update_step_num_gradient_steps_per_sample=config["update_ratio"],
+        batch_size=config["batch_size"],
+        collection_step_num_env_steps=config["num_envs"],
+        test_in_training=False,
+        show_progress=False,
+    )
+    return WatchedOffPolicy(algorithm, params)
 
 
 def _environments(
@@ -171,3 +243,55 @@ def _a2c(config: dict[str, Any]) -> A2C:
         ent_coef=config["entropy_coef"],
         return_scaling=config["reward_normalisation"] == "value_targets",
     )
+
+
+def _sac(config: dict[str, Any]) -> SAC:
+    """Return what the benchmark's `mujoco_sac.py` makes."""
+    env = gymnasium.make(config["task"])
+    size, actions = env.observation_space.shape, env.action_space.shape
+    layers = partial(Net, state_shape=size, hidden_sizes=config["hidden_sizes"])
+    actor = ContinuousActorProbabilistic(
+        preprocess_net=layers(), action_shape=actions, unbounded=True, conditioned_sigma=True
+    )
+    policy = SACPolicy(
+        actor=actor,
+        action_space=env.action_space,
+        deterministic_eval=config["evaluation_rule"] == "deterministic",
+    )
+    critics = [
+        ContinuousCritic(preprocess_net=layers(action_shape=actions, concat=True)) for _ in range(2)
+    ]
+    target_entropy = config["target_entropy_per_action"] * math.prod(actions)
+    return SAC(policy=policy, **_shared(config, critics, target_entropy))
+
+
+def _sac_discrete(config: dict[str, Any]) -> DiscreteSAC:
+    """Return discrete SAC whose three networks share no layers."""
+    env = gymnasium.make(config["task"])
+    size, actions = env.observation_space.shape, int(env.action_space.n)
+    layers = partial(Net, state_shape=size, hidden_sizes=config["hidden_sizes"])
+    policy = DiscreteSACPolicy(
+        actor=DiscreteActor(preprocess_net=layers(), action_shape=actions, softmax_output=False),
+        action_space=env.action_space,
+        deterministic_eval=config["evaluation_rule"] == "deterministic",
+    )
+    critics = [DiscreteCritic(preprocess_net=layers(), last_size=actions) for _ in range(2)]
+    target_entropy = config["target_entropy_share"] * math.log(actions)
+    return DiscreteSAC(policy=policy, **_shared(config, critics, target_entropy))
+
+
+def _shared(
+    config: dict[str, Any], critics: list[nn.Module], target_entropy: float
+) -> dict[str, Any]:
+    """Return what both kinds of SAC are made of beside the policy."""
+    adam = partial(AdamOptimizerFactory, eps=config.get("adam_epsilon", 1e-8))
+    alpha: Any = float(config["initial_alpha"])
+    if config["learn_alpha"]:
+        optimiser = adam(lr=config["alpha_learning_rate"])
+        alpha = AutoAlpha(target_entropy, math.log(alpha), optimiser)
+    return {
+        **{"critic": critics[0], "critic2": critics[1]},
+        "policy_optim": adam(lr=config["actor_learning_rate"]),
+        "critic_optim": adam(lr=config["critic_learning_rate"]),
+        **{"tau": config["tau"], "gamma": config["gamma"], "alpha": alpha},
+    }
