@@ -1,20 +1,24 @@
-"""pfrl's ACER for discrete actions, unchanged, on gymnasium's tasks; see docs/controls.md.
+"""pfrl's ACER and SAC, unchanged, on gymnasium's tasks; see docs/controls.md.
 
-Its loop is that of one of pfrl's asynchronous processes, so a seed has one environment.
+ACER's loop is that of one of pfrl's asynchronous processes, so a seed has one environment.
 """
 
 import itertools
+import math
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from pfrl import policies
-from pfrl.agents import acer
+from pfrl.agents import SoftActorCritic, acer
+from pfrl.nn import ConcatObsAndAction
+from pfrl.nn.lmbda import Lambda
 from pfrl.optimizers import SharedRMSpropEpsInsideSqrt
 from pfrl.q_functions import DiscreteActionValueHead
-from pfrl.replay_buffers import EpisodicReplayBuffer
+from pfrl.replay_buffers import EpisodicReplayBuffer, ReplayBuffer
 from pfrl.utils import set_random_seed
-from torch import nn
+from torch import distributions, nn
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -23,8 +27,9 @@ def train(name: str, config: dict[str, Any], seed: int, record: Any) -> None:
     """Train one seed as the order says."""
     torch.set_num_threads(1)
     set_random_seed(seed)
-    env = gymnasium.make(config["task"])
-    agent, optimiser = {"acer": _acer}[name](config, env)
+    env = _environment(config)
+    makers = {"acer": _acer, "acer_continuous": _acer_continuous, "sac": _sac}
+    agent, optimiser = makers[name](config, env)
     updates = [0]
     optimiser.register_step_post_hook(lambda *_: updates.__setitem__(0, updates[0] + 1))
 
@@ -33,7 +38,7 @@ def train(name: str, config: dict[str, Any], seed: int, record: Any) -> None:
 
     obs, _ = env.reset(seed=seed)
     total, length = 0.0, 0
-    horizon = config["learning_rate_decay_steps"]
+    horizon, scale = config.get("learning_rate_decay_steps", 0), config.get("reward_scale", 1.0)
     for env_steps in range(1, config["env_steps"] + 1):
         if horizon:
             for group in optimiser.param_groups:
@@ -41,7 +46,7 @@ def train(name: str, config: dict[str, Any], seed: int, record: Any) -> None:
                 group["lr"] = config["learning_rate"] * left
         obs, reward, terminated, truncated, _ = env.step(agent.act(obs))
         total, length = total + float(reward), length + 1
-        agent.observe(obs, float(reward), terminated, truncated)
+        agent.observe(obs, scale * float(reward), terminated, truncated)
         if terminated or truncated:
             record.episode(env_steps, total, length)
             obs, _ = env.reset()
@@ -50,9 +55,17 @@ def train(name: str, config: dict[str, Any], seed: int, record: Any) -> None:
     record.finish(env_steps, updates[0], play)
 
 
+def _environment(config: dict[str, Any]) -> gymnasium.Env:
+    """Return an environment; continuous actions lie in [-1, 1], as in pfrl's examples."""
+    env = gymnasium.make(config["task"])
+    if isinstance(env.action_space, gymnasium.spaces.Box):
+        env = gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)
+    return gymnasium.wrappers.DtypeObservation(env, np.float32)
+
+
 def _play(agent: Any, config: dict[str, Any], seed: int) -> float:
     """Return what the first episode of a fresh environment returns."""
-    env = gymnasium.make(config["task"])
+    env = _environment(config)
     obs, _ = env.reset(seed=seed)
     total, over = 0.0, False
     agent.act_deterministically = config["evaluation_rule"] == "deterministic"
@@ -66,14 +79,56 @@ def _play(agent: Any, config: dict[str, Any], seed: int) -> float:
 
 
 def _acer(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
-    """Return ACER and its optimiser."""
+    """Return ACER for discrete actions, and its optimiser."""
     size, actions = env.observation_space.shape[0], int(env.action_space.n)
-    policy = _perceptron(config, size, actions, config["policy_head_gain"])
-    values = _perceptron(config, size, actions, config["q_head_gain"])
+    layers = [size, *config["hidden_sizes"], actions]
     model = acer.ACERDiscreteActionHead(
-        nn.Sequential(policy, policies.SoftmaxCategoricalHead()),
-        nn.Sequential(values, DiscreteActionValueHead()),
+        nn.Sequential(
+            _perceptron(config, layers, config["policy_head_gain"]),
+            policies.SoftmaxCategoricalHead(),
+        ),
+        nn.Sequential(
+            _perceptron(config, layers, config["q_head_gain"]), DiscreteActionValueHead()
+        ),
     )
+    coefs = {"pi_loss_coef": config["policy_coef"], "Q_loss_coef": config["q_coef"]}
+    return _acer_of(model, config, **coefs)
+
+
+def _acer_continuous(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
+    """Return ACER for continuous actions, and its optimiser."""
+    size, actions = env.observation_space.shape[0], env.action_space.shape[0]
+    # What softplus turns into the initial variance.
+    offset = math.log(math.expm1(config["initial_std"] ** 2))
+    learned = config["std"] == "learned"
+    if learned:
+        head: nn.Module = policies.GaussianHeadWithStateIndependentCovariance(
+            actions, var_type="diagonal", var_param_init=offset
+        )
+    else:
+        head = policies.GaussianHeadWithDiagonalCovariance()
+    outputs = actions if learned else 2 * actions
+    layers = _perceptron(
+        config, [size, *config["hidden_sizes"], outputs], config["policy_head_gain"]
+    )
+    if not learned:
+        nn.init.constant_(layers[-1].bias[actions:], offset)
+    bound = Lambda(lambda x: torch.cat([x[:, :actions].tanh(), x[:, actions:]], 1))
+    gain = config["value_head_gain"]
+    model = acer.ACERContinuousActionHead(
+        nn.Sequential(layers, *([bound] if config["bounded_mean"] else []), head),
+        _perceptron(config, [size, *config["hidden_sizes"], 1], gain),
+        nn.Sequential(
+            ConcatObsAndAction(),
+            _perceptron(config, [size + actions, *config["advantage_hidden_sizes"], 1], gain),
+        ),
+        n=config["num_action_samples"],
+    )
+    return _acer_of(model, config)
+
+
+def _acer_of(model: nn.Module, config: dict[str, Any], **coefs: float) -> tuple[Any, Any]:
+    """Return ACER with its networks, and its optimiser."""
     model.share_memory()
     optimiser = SharedRMSpropEpsInsideSqrt(
         model.parameters(),
@@ -93,8 +148,6 @@ def _acer(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
         gamma=config["gamma"],
         replay_buffer=EpisodicReplayBuffer(config["replay_capacity"]),
         beta=config["entropy_coef"],
-        pi_loss_coef=config["policy_coef"],
-        Q_loss_coef=config["q_coef"],
         use_trust_region=delta is not None,
         trust_region_alpha=1 - config["tau"],
         trust_region_delta=delta or 0.0,
@@ -104,17 +157,66 @@ def _acer(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
         replay_start_size=config["replay_start"],
         max_grad_norm=config["max_gradient_norm"],
         use_Q_opc=config["advantage_target"] == "q_opc",
+        **coefs,
     )
     return agent, optimiser
 
 
-def _perceptron(config: dict[str, Any], size: int, outputs: int, head_gain: float) -> nn.Module:
-    """Return layers with orthogonal weights."""
-    widths = [size, *config["hidden_sizes"], outputs]
+def _sac(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
+    """Return SAC as pfrl's `train_soft_actor_critic.py` makes it, and its policy's optimiser."""
+    size, actions = env.observation_space.shape[0], env.action_space.shape[0]
+    policy = nn.Sequential(
+        _glorot([size, *config["hidden_sizes"], 2 * actions]), Lambda(_squashed_gaussian)
+    )
+    sizes = [size + actions, *config["hidden_sizes"], 1]
+    critics = [nn.Sequential(ConcatObsAndAction(), _glorot(sizes)) for _ in range(2)]
+    rates = [config["actor_learning_rate"], *[config["critic_learning_rate"]] * 2]
+    optimisers = [
+        torch.optim.Adam(module.parameters(), lr=rate)
+        for module, rate in zip([policy, *critics], rates, strict=True)
+    ]
+    target_entropy = config["target_entropy_per_action"] * actions
+    agent = SoftActorCritic(
+        policy,
+        *critics,
+        *optimisers,
+        ReplayBuffer(config["replay_capacity"]),
+        gamma=config["gamma"],
+        replay_start_size=config["learning_starts"],
+        minibatch_size=config["batch_size"],
+        soft_update_tau=config["tau"],
+        burnin_action_func=lambda: np.random.uniform(-1, 1, actions).astype(np.float32),  # noqa: NPY002
+        initial_temperature=config["initial_alpha"],
+        entropy_target=target_entropy if config["learn_alpha"] else None,
+        temperature_optimizer_lr=config["alpha_learning_rate"],
+    )
+    return agent, optimisers[0]
+
+
+def _squashed_gaussian(outputs: torch.Tensor) -> distributions.Distribution:
+    """Return the policy of pfrl's example."""
+    means, log_stds = outputs.chunk(2, dim=1)
+    normal = distributions.Normal(means, log_stds.clamp(-20.0, 2.0).exp())
+    tanh = distributions.transforms.TanhTransform(cache_size=1)
+    return distributions.TransformedDistribution(distributions.Independent(normal, 1), [tanh])
+
+
+def _glorot(sizes: list[int]) -> nn.Sequential:
+    """Return layers with the weights of pfrl's example: Glorot's, biases as torch draws them."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in itertools.pairwise(widths):
+    for fan_in, fan_out in itertools.pairwise(sizes):
         layer = nn.Linear(fan_in, fan_out)
-        is_head = len(layers) == 2 * len(config["hidden_sizes"])
+        nn.init.xavier_uniform_(layer.weight)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _perceptron(config: dict[str, Any], sizes: list[int], head_gain: float) -> nn.Sequential:
+    """Return layers with orthogonal weights."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        layer = nn.Linear(fan_in, fan_out)
+        is_head = len(layers) == 2 * len(sizes) - 4
         nn.init.orthogonal_(layer.weight, head_gain if is_head else config["hidden_gain"])
         nn.init.zeros_(layer.bias)
         layers += [layer, ACTIVATIONS[config["activation"]]()]

@@ -368,6 +368,8 @@ def test_peers_files_name_settings_that_exist(name: str) -> None:
 
 GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
     "pfrl acer": ("classic", "CartPole-v1", "chainerrl", []),
+    "pfrl acer_continuous": ("classic", "Pendulum-v1", "chainerrl", ["replay_start=200"]),
+    "pfrl sac": ("classic", "Pendulum-v1", "tuned", []),
     "rllib impala": ("classic", "CartPole-v1", "tuned", ["log_interval=500"]),
     "sb3 a2c": ("classic", "CartPole-v1", "rl_zoo", []),
     "sb3 sac": ("classic", "Pendulum-v1", "tuned", []),
