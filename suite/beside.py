@@ -61,7 +61,7 @@ class Beside:
             RuntimeError: with the copy's traceback if the work failed, or its status if it died.
         """
         result, error = None, ""
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, OSError):  # it ended before, or while, it sent
             result, error = self._reader.recv()
         self._reader.close()
         _, status = os.waitpid(self._copy, 0)

@@ -110,7 +110,8 @@ class Session:
         recorder.settle(wait=is_due)  # the one before it
         if not is_due:
             return
-        beside = config.evaluate_beside and can_copy(self.device)
+        goes_on = self.goes_on(env_steps)  # else nothing is left to do meanwhile
+        beside = config.evaluate_beside and goes_on and can_copy(self.device)
         if beside and best is not None:
             weights = {i: copy_weights(weights_of(i)) for i in recorder.active}
             weights_of = weights.__getitem__

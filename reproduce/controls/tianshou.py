@@ -137,7 +137,7 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
     make = _on_policy if agent == "a2c" else _off_policy
     trainer = make(algorithm, config, envs)
     trainer.watch = watch
-    collector, random_steps = trainer.params.training_collector, config.get("learning_starts", 0)
+    collector, random_steps = trainer.params.training_collector, _random_steps(config)
     if random_steps:
         collector.reset()
     for _ in range(0, random_steps, config["num_envs"]):
@@ -145,6 +145,12 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
         watch.report(algorithm, config["num_envs"], 0)
     trainer.run()
     watch.finish(algorithm)
+
+
+def _random_steps(config: dict[str, Any]) -> int:
+    """Return the steps before learning starts: all environments step together."""
+    num_envs = config["num_envs"]
+    return -(-config.get("learning_starts", 0) // num_envs) * num_envs
 
 
 def _on_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOnPolicy:
@@ -173,7 +179,7 @@ def _off_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOff
         training_collector=Collector(algorithm, envs, buffer, exploration_noise=True),
         test_collector=None,
         max_epochs=1,
-        epoch_num_steps=config["env_steps"] - config["learning_starts"],
+        epoch_num_steps=config["env_steps"] - _random_steps(config),
         update_step_num_gradient_steps_per_sample=config["update_ratio"],
         batch_size=config["batch_size"],
         collection_step_num_env_steps=config["num_envs"],

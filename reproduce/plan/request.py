@@ -368,7 +368,7 @@ def _refuse_scoreless(config: Any) -> None:
 THREADS = {
     "num_threads": "is 1 in every process",
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
-    "evaluate_beside": "is on where a process has such a share, and trains on the CPU",
+    "evaluate_beside": "is on where a process has idle cores, a CPU to train on, and evaluations",
 }
 """What decides the settings that no flag of the harness does."""
 
