@@ -7,6 +7,7 @@
 
 Code that gives all the bytes of the base is listed in `results/behaviour.json`: it has the same
 behaviour, and every run that was made by it stays valid. `--update` asks for the same bytes.
+On a machine of a new kind the base commit's bytes are made first, and its checksums are stored.
 The exit status is 1 where bytes differ.
 """
 
@@ -38,33 +39,44 @@ def main(argv: Sequence[str]) -> int:
     if (options.update or options.next) and (options.run or options.tree):
         raise UsageError("a base has all runs of this tree: leave out --run and --tree")
     status = 0
-    for agent in options.agent:
-        if options.next:
-            make_base(agent, is_next=True)
-            continue
-        if options.update and not behaviour.behaviours(agent):
-            make_base(agent, is_next=True)
-            continue
-        lines = compare(agent, options.run, options.tree)
-        status = max(status, bool(lines))
-        if options.update and not lines:
-            make_base(agent, is_next=False)
-        elif not lines and not options.run and options.tree is None:
-            note(agent)
-        elif lines and options.tree is None:
-            print(f"  if this is wanted: python -m tests.golden --agent {agent} --raise")
+    with trees.Runner(trees.ROOT) as here, there_of(options.tree) as there:
+        for agent in options.agent:
+            if options.next or (options.update and not behaviour.behaviours(agent)):
+                make_base(agent, here, is_next=True)
+                continue
+            is_same = compare(agent, options.run, here, there)
+            status = max(status, not is_same)
+            if options.update and is_same:
+                make_base(agent, here, is_next=False)
+            elif is_same and not options.run and options.tree is None:
+                note(agent)
+            elif not is_same and options.tree is None:
+                print(f"  if this is wanted: python -m tests.golden --agent {agent} --raise")
     return status
 
 
-def compare(agent: str, only: Sequence[str], tree: Path | None) -> list[str]:
-    """Return, and print, a line for every run of the base that gives other bytes here."""
+def there_of(tree: Path | None) -> trees.Bases | trees.Runner:
+    """Return what this tree is compared with: another one, or the base commits."""
+    return trees.Runner(tree.resolve()) if tree else trees.Bases()
+
+
+def compare(
+    agent: str, only: Sequence[str], here: trees.Runner, there: trees.Bases | trees.Runner
+) -> bool:
+    """Return whether all runs of the base give the same bytes; print those that do not.
+
+    Where a base made all of its bytes because none are stored for such a machine, they are now.
+    """
     started, runs = time.perf_counter(), trees.base_runs(agent, only)
-    there = trees.run(tree.resolve(), agent, runs) if tree else trees.expected(agent, runs)
-    lines = trees.differences(there, trees.run(trees.ROOT, agent, runs))
+    is_base = isinstance(there, trees.Bases)
+    theirs = there.checksums(agent, runs) if is_base else there.run(agent, runs)
+    lines = trees.differences(theirs, here.run(agent, runs))
     seconds = time.perf_counter() - started
     print(f"{agent}: {len(lines)} of {len(runs)} differ ({seconds:.0f} s)")
     print("".join(f"  {line}\n" for line in lines), end="", flush=True)
-    return lines
+    if is_base and not only and trees.add_machine(agent, theirs):
+        print(f"  stored: the base's checksums on {trees.machine()['cpu']}")
+    return not lines
 
 
 def note(agent: str) -> None:
@@ -77,11 +89,12 @@ def note(agent: str) -> None:
         print(f"  verified: {behaviour.DECLARED.name} lists this code for behaviour {max(known)}")
 
 
-def make_base(agent: str, *, is_next: bool) -> None:
+def make_base(agent: str, here: trees.Runner, *, is_next: bool) -> None:
     """Make the present commit the base of an agent's behaviour.
 
     Args:
         agent: the agent's name.
+        here: runs this tree's code.
         is_next: whether it is another behaviour than before, with the next number.
 
     Raises:
@@ -91,7 +104,7 @@ def make_base(agent: str, *, is_next: bool) -> None:
     if trees.git("status", "--porcelain", "--", ".", *beside):
         raise UsageError("there are changes beside the tests: commit them first")
     runs, known = trees.todays_runs(agent), behaviour.behaviours(agent)
-    trees.store(agent, runs, trees.run(trees.ROOT, agent, runs))
+    trees.store(agent, runs, here.run(agent, runs))
     number = max(known, default=0) + is_next
     known.setdefault(number, {"sources": [], "runs": {}})["base"] = trees.git("rev-parse", "HEAD")
     behaviour.declare(agent, known)

@@ -116,14 +116,19 @@ def weights(value: Any) -> Iterator[Tensor]:
 
 
 def checksum(tensors: Iterator[Tensor]) -> str:
-    """Return the SHA-256 of all values, sorted: names, order and layout in memory are free."""
+    """Return the checksum of all values, sorted: names, order and layout in memory are free."""
     values = [tensor.detach().cpu().float().flatten().numpy() for tensor in tensors]
     bits = np.concatenate(values).view(np.uint32)  # sorted as they are: also NaN, and -0 beside 0
-    return hashlib.sha256(np.sort(bits).tobytes()).hexdigest()
+    return checksum_of(np.sort(bits).tobytes())
+
+
+def checksum_of(content: bytes) -> str:
+    """Return the first 16 digits of a SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def checksums(agent: Any, run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of every file that a run wrote, by seed, and of what it learned."""
+    """Return the checksum of every file that a run wrote, by seed, and of what it learned."""
     config = configure(agent, run["settings"])
     together = agent.__name__.split(".")[1] in SEEDS_TOGETHER
     groups = [config.seeds] if together else [(seed,) for seed in config.seeds]
@@ -135,7 +140,7 @@ def checksums(agent: Any, run: Mapping[str, Any]) -> dict[str, str]:
             for path in sorted(Path(directory).glob("seed-*/*.csv")):
                 if path.name in TABLES:
                     name = path.relative_to(directory).as_posix()
-                    found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                    found[name] = checksum_of(path.read_bytes())
         found[f"weights of {' and '.join(map(str, seeds))}"] = checksum(weights(learner))
     return found
 

@@ -1,5 +1,6 @@
 """An agent's bytes cannot change while its behaviour's number stays; trainings are stand-ins."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,10 @@ class Project:
         self.code = "first"
         self.bytes = {"one": {"updates.csv": "1"}, "two": {"updates.csv": "2"}}
         self.changes = ""
+        self.cpu = "a processor"
         self.num_trained = 0
 
-    def run(self, tree: Path, agent: str, runs: trees.Orders) -> trees.Checksums:
+    def run(self, agent: str, runs: trees.Orders) -> trees.Checksums:
         self.num_trained += len(runs)
         return {name: self.bytes[name] for name in runs}
 
@@ -37,7 +39,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     project, runs = Project(), {"one": {"settings": {}, "cut": False}}
     monkeypatch.setattr(behaviour, "DECLARED", tmp_path / "behaviour.json")
     monkeypatch.setattr(trees, "STORED", tmp_path / "golden.json")
-    monkeypatch.setattr(trees, "run", project.run)
+    monkeypatch.setattr(trees.Runner, "run", lambda self, agent, runs: project.run(agent, runs))
+    monkeypatch.setattr(trees, "machine", lambda: {"cpu": project.cpu})
     monkeypatch.setattr(trees, "git", project.git)
     monkeypatch.setattr(trees, "todays_runs", lambda agent: runs | {"two": runs["one"]})
     monkeypatch.setattr(hardware, "sources", lambda agent: {"agents/sac.py": project.code})
@@ -104,6 +107,28 @@ def test_a_part_of_the_runs_or_another_tree_verifies_nothing(project: Project) -
     assert golden("--run", "one") == 0
     assert golden("--tree", ".") == 0
     assert numbers() == {1: ("commit of first", 1)}
+
+
+def test_a_machine_of_a_new_kind_makes_the_bases_bytes_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are stored beside the other kinds', which stay; a part of the runs is not stored."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        trees, "checkout", lambda commit: asked.append(commit) or contextlib.nullcontext(Path())
+    )
+    assert golden() == 0
+    assert asked == []
+    project.cpu, project.bytes["one"] = "another", {"updates.csv": "7"}
+    assert golden("--run", "one") == 0
+    assert golden() == 0
+    assert asked == ["commit of first"] * 2
+    assert "stored: the base's checksums on another" in capsys.readouterr().out
+    assert golden() == 0
+    assert len(asked) == 2
+    project.cpu = "a processor"
+    assert golden() == 1  # its bytes are those that were stored first
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -23,7 +24,8 @@ from tests.golden.configurations import RUNS, configure
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STORED = HERE / "golden.json"
-"""By agent the runs of its base commit: the machine that made them, settings, checksums."""
+"""By agent the runs of its base commit, with their settings, and the checksums that they have on
+machines of several kinds."""
 Orders = dict[str, dict[str, Any]]
 """By run: every setting, as JSON, and whether it is cut."""
 Checksums = dict[str, dict[str, str]]
@@ -71,9 +73,22 @@ def todays_runs(agent: str) -> Orders:
 
 def store(agent: str, runs: Orders, checksums: Checksums) -> None:
     """Write the runs of an agent's new base, made on this machine."""
+    _write(agent, {"runs": runs, "made": [{"machine": machine(), "checksums": checksums}]})
+
+
+def add_machine(agent: str, checksums: Checksums) -> bool:
+    """Add the base's checksums on a machine of this kind; false: they were there."""
+    base = _stored(agent)
+    if any(made["machine"] == machine() for made in base["made"]):
+        return False
+    base["made"].append({"machine": machine(), "checksums": checksums})
+    _write(agent, base)
+    return True
+
+
+def _write(agent: str, base: dict[str, Any]) -> None:
     content = json.loads(STORED.read_bytes()) if STORED.exists() else {}
-    with_sums = {name: {**run, "checksums": checksums[name]} for name, run in runs.items()}
-    content[agent] = {"machine": machine(), "runs": with_sums}
+    content[agent] = base
     write_atomically(STORED, json.dumps(content, indent=1).encode() + b"\n")
 
 
@@ -92,16 +107,21 @@ class Runner:
     """
 
     def __init__(self, tree: Path) -> None:
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._tree, self._said = tree, tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
+
+    @functools.cached_property
+    def _process(self) -> "subprocess.Popen[str]":
+        """The process, which takes seconds to start, from its first order on."""
+        fixed = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        fixed |= {"PYTHONPATH": str(self._tree), "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(
             [sys.executable, "-P", str(HERE / "runner.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
             text=True,
-            cwd=tree,
-            env={**os.environ, **threads, "PYTHONPATH": str(tree), "CUDA_VISIBLE_DEVICES": ""},
+            cwd=self._tree,
+            env=os.environ | fixed,
         )
 
     def run(self, agent: str, runs: Orders) -> Checksums:
@@ -128,15 +148,10 @@ class Runner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._process.communicate()  # the end of its orders
+        if "_process" in vars(self):  # it was started
+            with contextlib.suppress(BrokenPipeError):
+                self._process.communicate()  # the end of its orders
         self._said.close()
-
-
-def run(tree: Path, agent: str, runs: Orders) -> Checksums:
-    """Return what an agent's runs give with the code of `tree`; see `Runner`."""
-    with Runner(tree) as runner:
-        return runner.run(agent, runs)
 
 
 @contextlib.contextmanager
@@ -157,17 +172,38 @@ def checkout(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
-def expected(agent: str, runs: Orders) -> Checksums:
-    """Return the base commit's checksums: the stored ones, or on another machine its own.
+class Bases:
+    """What the base commits gave, or on a machine of a new kind give: one process for each commit.
 
-    Raises:
-        UsageError: if the base commit is needed and not there.
+    To be used with `with`, at whose end processes and worktrees are gone.
     """
-    base, declared = _stored(agent), behaviour.behaviours(agent)
-    if base["machine"] == machine():
-        return {name: base["runs"][name]["checksums"] for name in runs}
-    with checkout(declared[max(declared)]["base"]) as tree:
-        return run(tree, agent, runs)
+
+    def __init__(self) -> None:
+        self._until_exit = contextlib.ExitStack()
+        self._runners: dict[str, Runner] = {}
+
+    def checksums(self, agent: str, runs: Orders) -> Checksums:
+        """Return the stored checksums; those of a new kind of machine are made.
+
+        Raises:
+            UsageError: if the base commit is needed and not there.
+        """
+        here = machine()
+        for made in _stored(agent)["made"]:
+            if made["machine"] == here:
+                return {name: made["checksums"][name] for name in runs}
+        declared = behaviour.behaviours(agent)
+        commit = declared[max(declared)]["base"]
+        if commit not in self._runners:
+            tree = self._until_exit.enter_context(checkout(commit))
+            self._runners[commit] = self._until_exit.enter_context(Runner(tree))
+        return self._runners[commit].run(agent, runs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._until_exit.close()
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
