@@ -662,7 +662,9 @@ def test_cartpole_is_learned_within_seconds(env_steps: int, least: int, tmp_path
     _, recorder = train(config, tmp_path)
     episodes = table(recorder, "episodes.csv")
     assert episodes.episode_return[:50].mean() < 60
-    assert episodes.episode_return[episodes.env_steps > 4 / 5 * env_steps].mean() > least
+    since = 4 / 5 * env_steps
+    num_ends = max((episodes.env_steps > since).sum(), 1)  # most episodes may still go on
+    assert (env_steps - since) / num_ends > least
 
 
 def test_training_records_everything(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from reproduce import ROOT
+from reproduce.plan import speeds
 from reproduce.plan.grid import Run
 from reproduce.plan.request import make_plan
 from reproduce.run.progress import (
@@ -238,6 +239,12 @@ def errors(said: Iterator[tuple[float, float | None]], since: float) -> np.ndarr
     return np.array([abs(left / (end - at) - 1) for at, left in every if since <= at < end - 10])
 
 
+@pytest.fixture
+def as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is as fast as the one whose speeds are stored."""
+    monkeypatch.setattr(speeds, "relative_speed", lambda speed: 1.0)
+
+
 def smoke_board() -> Board:
     """The board of SAC's smoke grid, two runs side by side."""
     tasks = ["Reacher-v4", "InvertedPendulum-v4"]
@@ -246,6 +253,7 @@ def smoke_board() -> Board:
     return board_of(plan, plan.runs(), 2)
 
 
+@pytest.mark.usefixtures("as_measured")
 def test_the_time_left_of_the_smoke_grid_is_true_within_30_per_cent(clock: list[float]) -> None:
     """On a machine that is evenly busy, at any time after the first minute: 1.4 % was measured.
 
@@ -260,6 +268,7 @@ def test_the_time_left_of_the_smoke_grid_is_true_within_30_per_cent(clock: list[
         assert found.max() < 0.3
 
 
+@pytest.mark.usefixtures("as_measured")
 def test_the_time_left_of_recorded_runs_is_mostly_near(clock: list[float]) -> None:
     """The published smoke grid, on a machine whose other work came and went.
 
