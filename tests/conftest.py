@@ -27,7 +27,7 @@ recorded games."""
 FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 
-CHECKED_CALLS = 8
+CHECKED_CALLS = 2
 """Types and shapes are checked in so many calls of a function in each test; a training makes
 thousands, of the same shapes."""
 
