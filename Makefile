@@ -52,9 +52,11 @@ test-gpu: venv
 	$(PYTEST) -m gpu
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.gpu --out .benchmarks/gpu.json
 
-## What continuous integration runs: format, lint, types, published tables and pages, short trainings,
-## the site, tests, one published run of every agent made again.
-check: format lint types up-to-date site train test verify
+## What continuous integration runs: format, lint, then types, published tables and pages, and the
+## site, each on one core; short trainings, one published run of every agent made again, tests.
+check: format lint
+	$(MAKE) --jobs=2 --output-sync=target types up-to-date site
+	$(MAKE) train verify test
 
 format: venv
 	$(BIN)/ruff format --check .
