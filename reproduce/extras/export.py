@@ -148,15 +148,16 @@ def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> G
         UsageError: for a recurrent policy, or one of an agent whose graph is not known here.
     """
     agent = description["agent"]
-    if agent not in GRAPHS:
-        raise UsageError(f"{agent} has no ONNX form; these have: {', '.join(GRAPHS)}")
+    module: Any = importlib.import_module(f"agents.{agent}")
+    make = next((make for name, make in GRAPHS.items() if hasattr(module, name)), None)
+    if make is None:
+        raise UsageError(f"{agent} has no ONNX form: its file has none of {', '.join(GRAPHS)}")
     if description.get("lstm_size"):
         raise UsageError("a recurrent policy has no ONNX form here: its memory stays in torch")
-    module: Any = importlib.import_module(f"agents.{agent}")
     names = [name for name in module.ACTING if name in description]
     config = config_of(module.Config, description, module.ACTING if names else ())
     with torch.no_grad():
-        return GRAPHS[agent](module, config, dict(weights), description)
+        return make(module, config, dict(weights), description)
 
 
 def _of_trunk(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
@@ -244,13 +245,13 @@ def _of_hybrid(module: Any, config: Any, weights: dict[str, Tensor], said: Any) 
 
 
 GRAPHS: Mapping[str, Callable[[Any, Any, dict[str, Tensor], Mapping[str, Any]], Graph]] = {
-    **dict.fromkeys(("a2c", "acer", "impala"), _of_trunk),
-    "acer_continuous": _of_gaussian,
-    **dict.fromkeys(("sac", "sac_alf", "sac_value"), _of_squashed),
-    "sac_discrete": _of_discrete,
-    "sac_hybrid": _of_hybrid,
+    "GaussianPolicy": _of_gaussian,
+    "ActorCritic": _of_trunk,
+    "draw_networks": _of_discrete,
+    "choice_log_probs": _of_hybrid,
+    "split_outputs": _of_squashed,
 }
-"""By agent."""
+"""By what the agent's file defines, the first that it has: so a copy has the form of its origin."""
 
 
 def _batched(members: Any) -> Any:
