@@ -36,6 +36,8 @@ def can_copy(device: Any) -> bool:
 class Beside:
     """Work that a copy of this process does; the copy ends with the process, however that ends.
 
+    Where the system grants no copy, for want of memory or processes, the work is done at once.
+
     Args:
         work: what to do; its result must be picklable.
     """
@@ -43,10 +45,14 @@ class Beside:
     def __init__(self, work: Callable[[], Any]) -> None:
         self._reader, writer = Pipe(duplex=False)
         parent = os.getpid()
-        with warnings.catch_warnings():  # of threads: see `can_copy`
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._copy = os.fork()
-        if not self._copy:
+        self._copy, self._done = None, None
+        try:
+            with warnings.catch_warnings():  # of threads: see `can_copy`
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._copy = os.fork()
+        except OSError:
+            self._done = work()
+        if self._copy == 0:
             _serve(work, writer, parent)
         writer.close()
 
@@ -60,10 +66,12 @@ class Beside:
         Raises:
             RuntimeError: with the copy's traceback if the work failed, or its status if it died.
         """
-        result, error = None, ""
+        result, error = self._done, ""
         with contextlib.suppress(EOFError, OSError):  # it ended before, or while, it sent
             result, error = self._reader.recv()
         self._reader.close()
+        if self._copy is None:
+            return result
         _, status = os.waitpid(self._copy, 0)
         if status:
             error = f"exit status {os.waitstatus_to_exitcode(status)}"

@@ -1,5 +1,6 @@
 """Work beside training, in a copy of the process: the same bytes, no orphan, no silent failure."""
 
+import errno
 import gc
 import itertools
 import json
@@ -195,6 +196,21 @@ def test_work_that_is_killed_is_an_error() -> None:
     work = Beside(lambda: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(RuntimeError, match=r"\(--evaluate-beside\): exit status -9"):
         work.result()
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
+def test_without_a_copy_the_work_is_done_at_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine short of memory or processes makes a run slower and does not end it."""
+
+    def fork() -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fork", fork)
+    work = Beside(os.getpid)
+    assert work.has_ended()
+    assert work.result() == os.getpid()
 
 
 def test_a_signal_to_all_processes_leaves_the_work_alone() -> None:
