@@ -170,6 +170,9 @@ def vtrace_from_importance_weights(
 ) -> VTraceReturns:
     """Return V-trace targets and advantages, detached (Section 4.1, Eq. 1; Section 4.2).
 
+    v_s = V_s + sum_t gamma^(t - s) c_s ... c_(t-1) delta_t over the steps t from s on, where
+    delta_t = rho_t (r_t + gamma V_(t+1) - V_t); rho and c are the clipped ratios pi / mu.
+
     All arguments but the bootstrap value are `[T, N]` or `[T, N, ...]`. For continuous actions,
     sum the log-probabilities of their dimensions before subtracting.
 
@@ -674,6 +677,7 @@ ACTING = (
 """Settings that rebuild a policy, beside task and protocol."""
 
 
+# Same in: acer.py
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)

@@ -7,7 +7,7 @@ uniform replay; a temperature keeps the entropy near a target.
 
 | what                                         | paper       | here              |
 |----------------------------------------------|-------------|-------------------|
-| actions and their density under the tanh     | Appendix C  | `squash`          |
+| actions and their density under the tanh     | Appendix C  | `squash` (suite)  |
 | soft Bellman targets, minimum over critics   | Eqs. 2, 3   | `q_targets`       |
 | squared soft Bellman residual, derivative    | Eqs. 5, 6   | `critic_loss`     |
 | policy objective and its derivatives         | Eqs. 7 - 10 | `actor_loss`      |
@@ -20,8 +20,9 @@ and summed over S, so the seeds of one process never touch each other.
 Deviations from the paper, and details it leaves open:
 1. The log-density and the target entropy are measured in [-1, 1], where the policy acts. Scaling
    to the task's bounds happens in the environment and is not corrected for.
-2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - logaddexp(u, -u)), which is
-   exact where the former underflows.
+2. The density of a = tanh(u) is log N(u; mean, std) - sum_i log(1 - tanh(u_i)^2) (Appendix C). The
+   correction is computed as 2 (log 2 - logaddexp(u, -u)), which is exact where the former
+   underflows.
 3. Order within an update: critics, then the actor against the updated critics, then the temperature
    on the entropy just measured, then the target copies.
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
@@ -39,7 +40,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ from torch import Tensor
 
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, NotNegative, Positive, Range, Rate, RunConfig, Whole, Widths
+from suite.config import Count, NotNegative, Positive, Rate, TransitionConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
@@ -65,15 +66,13 @@ from suite.vector_env import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(TransitionConfig):
     """Every setting of a run; the defaults are the paper's (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions); the warm-up counts if `count_warm_up`."""
-    num_envs: Count = 1
-    """Environments of each seed, N."""
     hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     num_critics: Count = 2
@@ -114,45 +113,26 @@ class Config(RunConfig):
     """Bound of each component of dQ/da in the actor's loss; None: unbounded."""
     reward_scale: Positive = 1.0
     """Factor on rewards before learning; recorded returns are unscaled."""
-    batch_size: Count = 256
-    """Transitions per update, B."""
-    replay_capacity: Count = 1_000_000
-    """Transitions kept per seed."""
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
     count_warm_up: bool = True
     """Whether those steps count towards `env_steps` and on every recorded axis."""
-    update_ratio: Positive = 1.0
-    """Critic updates per environment step after the warm-up."""
     policy_period: Count = 1
     """Critic updates per actor (and temperature) update."""
     compensate_policy_period: bool = True
     """Whether an actor update is then repeated `policy_period` times on its batch."""
-    tau: Annotated[float, Range("(0, 1]")] = 0.005
-    """Rate of the target copies: tau * online + (1 - tau) * slow."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
-    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
-    """Evaluate the mode of the policy, or actions drawn from it."""
-    evaluation_interval: Count = 5_000
-    """Environment steps between two evaluations."""
-    log_interval: Count = 1_000
-    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `RunConfig`."""
+        """Refuse invalid values; see `TransitionConfig`."""
         super().__post_init__()
         if self.find_task().actions != "continuous":
-            raise UsageError(f"sac needs continuous actions; {self.task} has discrete ones")
+            raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
         lowest, highest = self.log_std_min, self.log_std_max
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         alpha, learned = self.initial_alpha, self.learn_alpha
         require(alpha > 0 or not learned, "initial_alpha must be above 0 to be learned", alpha)
-        num_envs, capacity = self.num_envs, self.replay_capacity
-        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
-        for name in ("env_steps", "learning_starts", "evaluation_interval"):
-            steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
-            require(steps % num_envs == 0, rule, steps)
 
     @property
     def replay_size(self) -> int:
@@ -166,13 +146,11 @@ class Config(RunConfig):
         task = self.find_task()
         return self.replay_size * row_bytes(task.obs_size, task.action_size)
 
-    @property
-    def keeps_on_device(self) -> bool:
-        """Return whether these bytes lie in the device's memory: they do."""
-        return True
-
 
 PRESETS = read_presets("sac", Config)
+
+
+# Networks run outside autograd, at less cost: losses return their derivatives, `of_x` is that by x.
 
 
 def q_targets(
@@ -198,7 +176,7 @@ def q_targets(
     next_values = next_q_values.amin(1)
     if entropy_in_target:
         next_values = torch.addcmul(next_values, alpha[:, None], next_log_probs, value=-1)
-    return torch.addcmul(rewards, 1 - terminations, next_values, value=gamma)
+    return torch.addcmul(rewards, 1 - terminations, next_values, value=gamma)  # r + gamma (1 - d) V
 
 
 def critic_loss(
@@ -239,7 +217,7 @@ def alpha_loss(
 def split_outputs(
     outputs: Float[Tensor, "S 1 B AA"], config: Config
 ) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:
-    """Split the actor's outputs into means and bounded log standard deviations."""
+    """Split the actor's 2 A outputs into means and bounded log standard deviations."""
     means, log_stds = outputs.squeeze(1).chunk(2, dim=-1)
     low, high = config.log_std_min, config.log_std_max
     if config.log_std_bound == "clip":
@@ -344,7 +322,7 @@ def _update_actor(
         actions, log_probs = squash(*split_outputs(outputs, config), noise)
     critics = learner.critics.begin_pass(obs, actions)
     losses, of_log_probs, of_q_values = actor_loss(log_probs, critics.outputs, alpha)
-    of_actions = critics.input_gradient(of_q_values, part=1)  # -dQ/da
+    of_actions = critics.input_gradient(of_q_values, part=1)  # -dQ/da / B, part 0 is observations
     if config.action_gradient_clip is not None:
         bound = config.action_gradient_clip / obs.shape[1]  # the loss is a mean over B
         of_actions.clamp_(-bound, bound)
@@ -354,7 +332,8 @@ def _update_actor(
     entropy = -log_probs.mean(-1)
     if config.learn_alpha:
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
-        learner.alpha_optimiser.step([alpha_loss(alpha, entropy, target_entropy)])
+        of_log_alpha = alpha_loss(alpha, entropy, target_entropy)  # its own derivative
+        learner.alpha_optimiser.step([of_log_alpha])
         if config.max_log_alpha is not None:
             learner.log_alpha.clamp_(max=config.max_log_alpha)
     return {"actor_loss": losses, "entropy": entropy, "alpha": alpha}
@@ -418,7 +397,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     obs = env.reset()  # [S, N, O]
     obs_size, action_size = obs.shape[-1], env.action_shape[0]
     learner = make_learner(config, obs_size, action_size, device)
-    uncounted = 0 if config.count_warm_up else config.learning_starts
+    uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
     replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, action_size, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
     replay_streams = [stream(seed, "replay sampling") for seed in seeds]
@@ -468,7 +447,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("environment")
 
         learned_from = env_steps + uncounted - config.learning_starts
-        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
+        while num_updates < math.floor(
+            config.update_ratio * learned_from + 1e-6
+        ):  # sums of fractions
             indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
             batch = replay.batch(torch.from_numpy(np.stack(indices)).to(device))
             noise = stacked_normal(noise_streams, noise_shape, device).transpose(0, 1)

@@ -53,7 +53,7 @@ from torch import Tensor
 from suite import truncated_normal
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, NotNegative, Positive, Range, Rate, RunConfig, Whole, Widths
+from suite.config import Count, NotNegative, Positive, Range, Rate, TransitionConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
@@ -78,15 +78,13 @@ Previous = Float[Tensor, "S B A1"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(TransitionConfig):
     """Every setting of a run; the defaults are those of `agents.sac`, and ALF's of its options."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions), warm-up included."""
-    num_envs: Count = 1
-    """Environments of each seed, N."""
     hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     num_critics: Count = 2
@@ -123,29 +121,15 @@ class Config(RunConfig):
     """Added to the error, in reward units."""
     importance_exponent: NotNegative = 0.4
     """Power of the importance weights; 1 makes up for the draws in full, 0 not at all."""
-    batch_size: Count = 256
-    """Transitions per update, B."""
-    replay_capacity: Count = 1_000_000
-    """Transitions kept per seed."""
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
-    update_ratio: Positive = 1.0
-    """Updates per environment step after the warm-up."""
-    tau: Annotated[float, Range("(0, 1]")] = 0.005
-    """Rate of the target copies: tau * online + (1 - tau) * slow."""
-    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
-    """Evaluate the mode of the policy, or actions drawn from it."""
-    evaluation_interval: Count = 5_000
-    """Environment steps between two evaluations."""
-    log_interval: Count = 1_000
-    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `RunConfig`."""
+        """Refuse invalid values; see `TransitionConfig`."""
         super().__post_init__()
         task = self.find_task()
         if task.actions != "continuous":
-            raise UsageError(f"sac_alf needs continuous actions; {self.task} has discrete ones")
+            raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
         lowest, highest = self.log_std_min, self.log_std_max
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         parts, weights = task.reward_parts or ("reward",), self.reward_weights
@@ -153,11 +137,6 @@ class Config(RunConfig):
         require(
             fits, f"reward_weights must be {len(parts)} numbers, of {', '.join(parts)}", weights
         )
-        num_envs, capacity = self.num_envs, self.replay_capacity
-        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
-        for name in ("env_steps", "learning_starts", "evaluation_interval"):
-            steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
-            require(steps % num_envs == 0, rule, steps)
 
     @property
     def num_parts(self) -> int:
@@ -165,21 +144,11 @@ class Config(RunConfig):
         return len(self.reward_weights or (1.0,))
 
     @property
-    def replay_size(self) -> int:
-        """Return the transitions that one seed's replay has room for: at most a run's."""
-        return min(self.replay_capacity, self.env_steps + self.num_envs)
-
-    @property
     def memory_bytes(self) -> int:
         """Return the bytes of one seed's replay."""
         obs_size, action_size = (task := self.find_task()).obs_size, task.action_size
         extra_size = self.num_parts + action_size + 1
         return self.replay_size * row_bytes(obs_size, action_size, extra_size)
-
-    @property
-    def keeps_on_device(self) -> bool:
-        """Return whether these bytes lie in the device's memory: they do."""
-        return True
 
 
 PRESETS = read_presets("sac_alf", Config)

@@ -68,7 +68,7 @@ from suite.vector_env import Spaces
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
-    """Every setting of a run; the defaults are the paper's, as its author's code has them."""
+    """Every setting of a run; the defaults: the paper's equations, its author's numbers."""
 
     task: str = "Pong-v5"
     """Name of a task with discrete actions."""

@@ -9,7 +9,7 @@ docs/notes/sac_with_hybrid_action_types.rst, both in HorizonRobotics/alf at 23ac
 
 | what                                               | ALF                   | here                |
 |----------------------------------------------------|-----------------------|---------------------|
-| actions c and log pi_c(c given s) under the tanh   | lines 575-583         | `squash`            |
+| actions c and log pi_c(c given s) under the tanh   | lines 575-583         | `squash` (suite)    |
 | log pi_d = log softmax(min_k Q_k(s, c, .) / alpha_d) | lines 598-601       | `choice_log_probs`  |
 | V_d(s, c) = E_d[min_k Q_k - alpha_d log pi_d]      | note, q*(s, b)        | `expected_q_values` |
 | targets r + gamma (V_d(s', c') - alpha_c log pi_c) | note, V(s); 870-874   | `q_targets`         |
@@ -20,7 +20,8 @@ docs/notes/sac_with_hybrid_action_types.rst, both in HorizonRobotics/alf at 23ac
 
 Seeds are an axis: weights are `[S, K, in, out]`, batches `[S, B, ...]`, losses are averaged over B
 and summed over S, so the seeds of one process never touch each other. With D discrete actions and
-A dimensions of the continuous one, D = 1 gives `agents.sac`, and A = 0 SAC for discrete actions.
+A dimensions of the continuous one, D = 1 gives `agents.sac`. A = 0 gives `agents.sac_discrete` read
+off its critics, whose learned temperature measures the entropy before the critics' step.
 
 Deviations from ALF, and details:
 1. Entropy and log-probability of the discrete action are expectations over its D values; ALF takes
@@ -46,7 +47,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ from torch import Tensor
 
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, Positive, Range, Rate, RunConfig, Whole, Widths
+from suite.config import Count, Positive, Rate, TransitionConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import gumbel, stacked_normal
@@ -71,7 +72,7 @@ from suite.vector_env import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(TransitionConfig):
     """Every setting of a run; the defaults are those of `agents.sac`."""
 
     takes_hybrid_actions: ClassVar[bool] = True
@@ -79,8 +80,6 @@ class Config(RunConfig):
     """Name of a task with hybrid actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions), warm-up included."""
-    num_envs: Count = 1
-    """Environments of each seed, N."""
     hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     num_critics: Count = 2
@@ -105,52 +104,23 @@ class Config(RunConfig):
     """Target entropy of the continuous action in nats per dimension, measured in [-1, 1]."""
     target_entropy_share: Rate = 0.3
     """Target entropy of the discrete action as a share of log D, that of the uniform policy."""
-    batch_size: Count = 256
-    """Transitions per update, B."""
-    replay_capacity: Count = 1_000_000
-    """Transitions kept per seed."""
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
-    update_ratio: Positive = 1.0
-    """Updates per environment step after the warm-up."""
-    tau: Annotated[float, Range("(0, 1]")] = 0.005
-    """Rate of the target copies: tau * online + (1 - tau) * slow."""
-    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
-    """Evaluate the mode of the policy, or actions drawn from it."""
-    evaluation_interval: Count = 5_000
-    """Environment steps between two evaluations."""
-    log_interval: Count = 1_000
-    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `RunConfig`."""
+        """Refuse invalid values; see `TransitionConfig`."""
         super().__post_init__()
         kind = self.find_task().actions
         if kind != "hybrid":
-            raise UsageError(f"sac_hybrid needs hybrid actions; {self.task} has {kind} ones")
+            raise UsageError(f"this agent needs hybrid actions; {self.task} has {kind} ones")
         lowest, highest = self.log_std_min, self.log_std_max
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
-        num_envs, capacity = self.num_envs, self.replay_capacity
-        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
-        for name in ("env_steps", "learning_starts", "evaluation_interval"):
-            steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
-            require(steps % num_envs == 0, rule, steps)
-
-    @property
-    def replay_size(self) -> int:
-        """Return the transitions that one seed's replay has room for: at most a run's."""
-        return min(self.replay_capacity, self.env_steps + self.num_envs)
 
     @property
     def memory_bytes(self) -> int:
         """Return the bytes of one seed's replay."""
         task = self.find_task()
         return self.replay_size * row_bytes(task.obs_size, 1 + task.action_size)
-
-    @property
-    def keeps_on_device(self) -> bool:
-        """Return whether these bytes lie in the device's memory: they do."""
-        return True
 
 
 PRESETS = read_presets("sac_hybrid", Config)
@@ -225,6 +195,7 @@ def alpha_loss(
     return -log_alpha.exp() * (log_probs.detach().mean(-1) + target_entropy)
 
 
+# Same in: sac_value.py
 def split_outputs(
     outputs: Float[Tensor, "S 1 B AA"], config: Config
 ) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:
@@ -344,6 +315,7 @@ def _update_actor(
     return {**metrics, "entropy": entropy, "choice_alpha": alphas[0], "alpha": alphas[1]}
 
 
+# Same in: sac.py
 def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
     """Return each seed's Euclidean norm over all actor and critic weights; finite while healthy."""
     networks = (learner.actor, learner.critics)

@@ -9,7 +9,7 @@ learned temperature.
 
 | what                                         | paper       | here              |
 |----------------------------------------------|-------------|-------------------|
-| actions and their density under the tanh     | Appendix C  | `squash`          |
+| actions and their density under the tanh     | Appendix C  | `squash` (suite)  |
 | soft state values, minimum over critics      | Eq. 3       | `value_targets`   |
 | squared residual of V                        | Eq. 5       | `value_loss`      |
 | soft Bellman targets from V's slow copy      | Eq. 8       | `q_targets`       |
@@ -23,7 +23,7 @@ and summed over S, so the seeds of one process never touch each other.
 Deviations from the paper, and details it leaves open:
 1. The log-density is measured in [-1, 1], where the policy acts. Scaling to the task's bounds
    happens in the environment and is not corrected for.
-2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - u - softplus(-2u)), which is
+2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - logaddexp(u, -u)), which is
    exact where the former underflows.
 3. Order within an update: V, critics, then the actor against the updated critics, then V's slow
    copy. V's target and the actor's loss have draws of their own. Both as in nnabla_rl's
@@ -46,7 +46,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ from torch import Tensor
 
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, Positive, Range, Rate, RunConfig, Whole, Widths
+from suite.config import Count, Positive, Range, Rate, TransitionConfig, Whole, Widths
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
@@ -76,15 +76,13 @@ OTHERWISE = (5.0, 1_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(TransitionConfig):
     """Every setting of a run; the defaults are the paper's (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions); the warm-up counts."""
-    num_envs: Count = 1
-    """Environments of each seed, N."""
     hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of actor, critics and V."""
     num_critics: Count = 2
@@ -98,10 +96,6 @@ class Config(RunConfig):
     reward_scale: Positive | None = None
     """Factor on rewards before learning, the inverse of a temperature; None: as in `BY_TASK`.
     Recorded returns are unscaled."""
-    batch_size: Count = 256
-    """Transitions per update, B."""
-    replay_capacity: Count = 1_000_000
-    """Transitions kept per seed."""
     learning_starts: Whole | None = None
     """Uniformly random environment steps before the first update; None: as in `BY_TASK`."""
     update_ratio: Positive = 1.0
@@ -112,27 +106,16 @@ class Config(RunConfig):
     """Rate of V's slow copy: tau * online + (1 - tau) * slow."""
     target_period: Count = 1
     """Updates of V per update of its slow copy."""
-    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
-    """Evaluate the mode of the policy, or actions drawn from it."""
-    evaluation_interval: Count = 5_000
-    """Environment steps between two evaluations."""
-    log_interval: Count = 1_000
-    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `RunConfig`."""
+        """Refuse invalid values; see `TransitionConfig`."""
         super().__post_init__()
         if self.find_task().actions != "continuous":
-            raise UsageError(f"sac_value needs continuous actions; {self.task} has discrete ones")
+            raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
         lowest, highest = self.log_std_min, self.log_std_max
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
-        num_envs, capacity = self.num_envs, self.replay_capacity
-        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
-        steps_of = {"env_steps": self.env_steps, "learning_starts": self.warm_up_steps}
-        steps_of["evaluation_interval"] = self.evaluation_interval
-        for name, steps in steps_of.items():
-            rule = f"{name} must be a multiple of num_envs {num_envs}"
-            require(steps % num_envs == 0, rule, steps)
+        rule = f"learning_starts must be a multiple of num_envs {self.num_envs}"
+        require(self.warm_up_steps % self.num_envs == 0, rule, self.warm_up_steps)
 
     @property
     def reward_factor(self) -> float:
@@ -149,20 +132,10 @@ class Config(RunConfig):
         return BY_TASK.get(self.task.rpartition(":")[2].rpartition("-")[0], OTHERWISE)
 
     @property
-    def replay_size(self) -> int:
-        """Return the transitions that one seed's replay has room for: at most a run's."""
-        return min(self.replay_capacity, self.env_steps + self.num_envs)
-
-    @property
     def memory_bytes(self) -> int:
         """Return the bytes of one seed's replay."""
         task = self.find_task()
         return self.replay_size * row_bytes(task.obs_size, task.action_size)
-
-    @property
-    def keeps_on_device(self) -> bool:
-        """Return whether these bytes lie in the device's memory: they do."""
-        return True
 
 
 PRESETS = read_presets("sac_value", Config)
@@ -320,6 +293,7 @@ def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
     return torch.stack([p.detach().square().flatten(1).sum(1) for p in parameters]).sum(0).sqrt()
 
 
+# Same in: sac.py
 @torch.no_grad()
 def act(
     actor: StackedPerceptrons,
@@ -347,6 +321,7 @@ ACTING = ("log_std_min", "log_std_max")
 """Settings that acting needs, beside the task."""
 
 
+# Same in: sac.py
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, actor = config_of(Config, description, ACTING), StackedPerceptrons.from_weights(weights)

@@ -132,6 +132,49 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransitionConfig(RunConfig):
+    """Settings shared by agents that learn from single transitions, which their device keeps."""
+
+    num_envs: Count = 1
+    """Environments of each seed, N."""
+    batch_size: Count = 256
+    """Transitions per update, B."""
+    replay_capacity: Count = 1_000_000
+    """Transitions kept per seed."""
+    learning_starts: Whole | None
+    """Uniformly random environment steps before the first update."""
+    update_ratio: Positive = 1.0
+    """Updates of the critics per environment step after the warm-up."""
+    tau: Annotated[float, Range("(0, 1]")] = 0.005
+    """Rate of the target copies: tau * online + (1 - tau) * slow."""
+    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
+    """Evaluate the mode of the policy, or actions drawn from it."""
+    evaluation_interval: Count = 5_000
+    """Environment steps between two evaluations."""
+    log_interval: Count = 1_000
+    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges, and steps that are not whole vector steps."""
+        super().__post_init__()
+        num_envs, capacity = self.num_envs, self.replay_capacity
+        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
+        for name in ("env_steps", "learning_starts", "evaluation_interval"):
+            steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
+            require(steps is None or steps % num_envs == 0, rule, steps)
+
+    @property
+    def replay_size(self) -> int:
+        """Return the transitions that one seed's replay has room for: at most a run's."""
+        return min(self.replay_capacity, self.env_steps + self.num_envs)
+
+    @property
+    def keeps_on_device(self) -> bool:
+        """Return True: replay lies in the device's memory."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnrollConfig(RunConfig):
     """Settings shared by agents that learn from unrolls of T steps."""
 

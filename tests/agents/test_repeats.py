@@ -37,11 +37,11 @@ def test_repeats_are_found() -> None:
 
 
 def definition(file: str, name: str) -> str:
-    """Return the only function, class or method of that name in an agent's file, as a tree."""
+    """Return the function or class of that name in an agent's file, as a tree."""
     tree = ast.parse((FOLDER / file).read_text())
     (found,) = [
         node
-        for node in ast.walk(tree)
+        for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
     ]
     return ast.dump(found)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import AGENTS, sac, sac_hybrid
+from agents import AGENTS, sac, sac_discrete, sac_hybrid
 from suite import affine, session
 from suite.checkpoint import save_policy
 from suite.networks import StackedPerceptrons
@@ -22,6 +22,7 @@ from suite.optimisers import FusedAdam
 from suite.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.settings import UsageError
+from suite.step_replay import StepBatch
 from suite.vector_env import Spaces
 from tests.scripted import ScriptedEnv
 
@@ -303,6 +304,43 @@ def test_without_a_continuous_action_it_is_sac_with_softmax_of_q() -> None:
     torch.testing.assert_close(metrics["choice_entropy"][0].double(), entropy, atol=1e-6, rtol=1e-5)
     assert torch.equal(learner.actor.flat, before)
     assert learner.log_alphas[1].item() == metrics["entropy"].item() == 0.0
+
+
+def test_without_a_continuous_action_it_is_discrete_sac() -> None:
+    """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature: to rounding.
+
+    A learned one measures the entropy after the critics' step here, there before it.
+    """
+    shared = {"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "learn_alpha": False}
+    shared |= {"gamma": 0.9, "tau": 0.1}
+    of, hybrid = spaces(3, 0, 4), sac_hybrid.Config(initial_choice_alpha=0.3, **shared)
+    discrete = sac_discrete.Config(
+        task="CartPole-v1", policy="critics", initial_alpha=0.3, target_period=1, **shared
+    )
+    ours = sac_hybrid.make_learner(hybrid, of, CPU)
+    theirs = sac_discrete.make_learner(discrete, Spaces((3,), 4), CPU)
+    for mine, other in (
+        (ours.critics, theirs.critics),
+        (ours.target_critics, theirs.target_critics),
+    ):
+        with torch.no_grad():
+            for weight, copied in zip(mine.parameters(), other.parameters(), strict=True):
+                copied.copy_(weight)
+    generator = torch.Generator().manual_seed(0)
+    for num_updates in range(5):
+        batch = random_batch(generator, 2, 8, of)
+        metrics = sac_hybrid.update(ours, hybrid, batch, torch.zeros(2, 2, 8, 0))
+        taken = batch.obs_actions[..., 3].long()
+        steps = StepBatch(batch.obs, taken, batch.rewards, batch.terminations, batch.next_obs)
+        expected = sac_discrete.update(theirs, discrete, steps, num_updates)
+        for name in ("critic_loss", "q_value"):
+            torch.testing.assert_close(metrics[name], expected[name], atol=1e-6, rtol=1e-5)
+    for mine, other in (
+        (ours.critics, theirs.critics),
+        (ours.target_critics, theirs.target_critics),
+    ):
+        for weight, copied in zip(mine.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(weight, copied, atol=1e-6, rtol=1e-5)
 
 
 # One update
