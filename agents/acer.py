@@ -425,7 +425,7 @@ def update(
         config: the run's settings.
         batch: the unrolls, new or from replay.
         learning_rate: step size of this update.
-        memory: what the policy remembered before the unrolls; None: nothing.
+        memory: the policy's memory before the unrolls; None: zeros.
 
     Returns:
         `METRICS`, on the learner's device.

@@ -455,7 +455,7 @@ def update(
         config: the run's settings.
         batch: the minibatch; `behaviour` holds the log-probabilities of its actions, `[T, N]`.
         learning_rate: step size of this update.
-        memory: what the policy that acted remembered before the minibatch; None: nothing.
+        memory: the acting policy's memory before the minibatch; None: zeros.
 
     Returns:
         `METRICS` and `MOMENTS`, on the learner's device.
@@ -529,7 +529,7 @@ class Collected:
 
     unroll: Unroll
     memory: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-    """What the policy that acted remembered before it, `[N, M]`."""
+    """The acting policy's memory at the unroll's start, `[N, M]`."""
     log_stds: Tensor | None = None
     """Log deviations of the policy that acted."""
     version: int = 0
@@ -568,7 +568,7 @@ class Actor:
     obs: Tensor
     """Observations to act on next, `[N, *obs]`: the last ones of the previous unroll."""
     memory: Tensor
-    """What the policy remembers of the unfinished episodes, `[N, M]`."""
+    """The policy's memory of unfinished episodes, `[N, M]`."""
     observation_clip: float
     """Bound of a normalised observation's components."""
     obs_moments: RunningMoments | None = None
@@ -587,7 +587,7 @@ class Actor:
         self.version = version
 
     def wait_for_learner(self) -> None:
-        """Begin nothing on the actor's own queue before all has ended that the learner's holds."""
+        """Make the actor's queue wait for all work that the learner has queued."""
         if self.cuda_stream is not None:
             self.cuda_stream.wait_stream(torch.cuda.current_stream(self.obs.device))
 

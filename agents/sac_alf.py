@@ -183,7 +183,7 @@ def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) 
 
 
 def lowest_q_values(q_values: SKDB, reward_weights: Float[Tensor, " D"]) -> tuple[SDB, Tensor]:
-    """Return of each part the value that promises least among K critics, and which critic's it is.
+    """Return each part's most pessimistic value among K critics, and the critic that gave it.
 
     It is the smallest where the part's weight is 0 or positive, the greatest where it is negative.
     """
@@ -198,7 +198,7 @@ def q_targets(
     """Return soft Bellman targets r_d + gamma (min_k Q_kd(s', a') + entropy) (Eqs. 2, 3).
 
     The value is the target copies', at actions drawn from the current policy, and the entropy what
-    is paid for these: -alpha times their log ratios. A time limit is no termination.
+    is paid for these: -alpha times their log ratios. A time limit bootstraps.
     """
     return rewards + gamma * (1 - terminations)[:, None] * (next_values + next_entropies[:, None])
 
@@ -392,7 +392,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 def store(
     replay: Replay, obs: np.ndarray, previous: np.ndarray, actions: np.ndarray, step: Step
 ) -> np.ndarray:
-    """Add a vector step to replay; return what is the previous action in the next one."""
+    """Add a vector step to replay; return the next step's `previous`."""
     parts = step.reward_parts if step.reward_parts.size else step.rewards[..., None]
     replay.add(obs, actions, step.rewards, step.terminations, step.next_obs, parts, previous)
     ends = (step.terminations | step.truncations)[..., None]

@@ -83,7 +83,7 @@ class Config(RunConfig):
     num_critics: Count = 2
     """Critics, K."""
     q_of_critics: Literal["minimum", "mean"] = "minimum"
-    """What targets and policy take of the critics: their minimum, or their mean (SLM-Lab)."""
+    """How targets and policy combine the critics: by minimum, or by mean (SLM-Lab)."""
     hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of actor and critics for vector observations."""
     initialisation: Literal["he_normal", "orthogonal", "torch"] = "he_normal"
@@ -269,7 +269,7 @@ class Learner:
         return self.critics, self.log_alpha.detach().exp()
 
     def weights_of(self, seed: int) -> dict[str, Tensor]:
-        """Return what a seed acts with, by name, for a file."""
+        """Return the tensors that a seed acts with, by name, for its file."""
         networks, temperature = self.policy
         return {**all_weights_of(networks, seed), "temperature": temperature[[seed]]}
 

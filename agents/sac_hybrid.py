@@ -219,7 +219,7 @@ class Learner:
     alpha_optimiser: FusedAdam
 
     def weights_of(self, seed: int) -> dict[str, Tensor]:
-        """Return what a seed acts with, by name, for a file: the discrete policy needs critics."""
+        """Return the tensors that a seed acts with, by name: the discrete policy needs critics."""
         parts = {"actor": self.actor.weights_of(seed)}
         for member in range(self.critics.weights[0].shape[1]):
             parts[f"critic_{member}"] = self.critics.weights_of(seed, member)

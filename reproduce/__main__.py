@@ -66,7 +66,7 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
         "run somebody else's program, record it as ours, make it a reference",
     ),
 }
-"""By word: what it does, its arguments and its line in the help; any other word is an agent's."""
+"""By word: its function, its arguments and its line in the help; other words are agents."""
 
 
 def command() -> None:

@@ -27,7 +27,7 @@ from suite.records import read_record
 from suite.tasks import find_suite, find_task, random_scores
 
 MARKS = ("", "left out", "counted")
-"""What may become of older runs; of several tasks the last holds for their suite."""
+"""Treatments of a task's older runs; a suite has the last of these among its tasks."""
 
 
 def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:

@@ -18,7 +18,7 @@ Layers = Sequence[tuple[Tensor, Tensor]]
 
 
 class Layer(NamedTuple):
-    """A layer of a perceptron within stacked ones: views, made once, of the vector of weights."""
+    """One layer of a stacked perceptron: views, made once, of the vector of weights."""
 
     weight: Tensor  # [in, out]
     bias: Tensor  # [out]

@@ -182,7 +182,7 @@ def rebuild_policy(
     weights: Mapping[str, Tensor],
     description: Mapping[str, Any],
 ) -> Policy:
-    """Return the policy of a folder, tried once: nobody vouches for what its files say.
+    """Rebuild a policy from untrusted files, try it once, and return it.
 
     Args:
         directory: the run's folder, for messages.

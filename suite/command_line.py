@@ -271,7 +271,7 @@ RUN_FLAGS = {
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of an agent's command that are not settings: preset, folder, what is kept."""
+    """Options of an agent's command beside its settings: preset, folder, files to keep."""
 
     suite: str
     source: str

@@ -118,7 +118,7 @@ class RunConfig:
 
     @property
     def keeps_on_device(self) -> bool:
-        """Return whether these bytes lie in the device's memory, not the machine's."""
+        """Return whether `memory_bytes` are the device's, not the machine's."""
         return False
 
     def find_task(self) -> Task:

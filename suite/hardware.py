@@ -31,7 +31,7 @@ CPUINFO = Path("/proc/cpuinfo")
 GENERATION = ("vendor_id", "cpu family", "model", "stepping", "cache size")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 GPU_MEMORY_FULL = ("STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-"""What errors say of a GPU's memory that are not torch's own: cuBLAS's, cuDNN's, the driver's."""
+"""Texts of errors on a full GPU memory, beside torch's own: cuBLAS's, cuDNN's, the driver's."""
 
 
 @cache
@@ -57,7 +57,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 @cache
 def processor() -> dict[str, str | None]:
-    """Return what tells one generation of processors from another.
+    """Return the facts that distinguish processor generations.
 
     A model's name is not enough: hypervisors give the same one to several generations.
 
@@ -78,7 +78,7 @@ def processor() -> dict[str, str | None]:
 
 
 def processor_name(facts: Mapping[str, Any]) -> str:
-    """Return what `processor` found in words: name, generation, the beginning of its `flags`."""
+    """Describe the processor in words: name, generation, the beginning of its `flags`."""
     words = {"family": facts["cpu family"], "model": facts["model"], "flags": facts["flags"]}
     return " ".join([facts["cpu"] or "", *(f"{k} {v[:6]}" for k, v in words.items() if v)])
 
@@ -196,7 +196,7 @@ def revision() -> dict[str, Any]:
 
 
 def sources(agent: str) -> dict[str, str]:
-    """Return the SHA-256 of every file that decides what an agent's run does, by path.
+    """Return the SHA-256 of every file that an agent's run depends on, by path.
 
     These are the agent's file, all that it imports of this project, and the sources' settings.
     Unlike a commit, the sums ignore changes of pages, tests and figures, and show changes that are

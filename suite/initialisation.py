@@ -41,7 +41,7 @@ _room: ContextVar[float] = ContextVar("room", default=math.inf)
 
 @contextmanager
 def at_most(num_weights: int) -> Iterator[None]:
-    """Refuse to draw more weights than this, for a network that a file from anywhere describes.
+    """Limit the number of weights drawn for a network that an untrusted file describes.
 
     Raises:
         ValueError: before the layer that is too large takes memory.

@@ -125,7 +125,7 @@ class Journal:
             self._write_pending()
 
     def is_due(self, *, at_end: bool = False) -> bool:
-        """Return whether a checkpoint is due: now and then, at the end if it is kept, at a stop."""
+        """Return whether a checkpoint is due: by time, at a stop, or at the end if kept."""
         passed = time.perf_counter() - self._saved_at
         last = at_end and self._recorder.keeps_checkpoint
         return last or self._recorder.is_stopping or passed >= self._recorder.checkpoint_seconds

@@ -58,7 +58,7 @@ Rule = Literal["deterministic", "sampled", "training", "unstated"]
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What a source measured of an agent: how, and where the numbers were read."""
+    """A source's measurements of an agent: how they were taken, and where they were read."""
 
     judges: bool
     """Whether verdicts may rest on it; otherwise it is drawn as context."""

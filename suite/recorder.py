@@ -323,7 +323,7 @@ class Recorder:
         self._awaited = work, record
 
     def settle(self, *, wait: bool = True) -> None:
-        """Record the awaited result, if any, then what was held back for it, in order.
+        """Record the awaited result, if any, then the rows held back for it, in order.
 
         Args:
             wait: False: only if the result is there.
@@ -565,7 +565,7 @@ class Recorder:
 
 
 def status_of(config: Any, directory: Path, seed: int) -> Status | None:
-    """Return the status of a configuration's seed; None if it has not ended so configured."""
+    """Return how this configuration's seed ended; None if it has not, or with other settings."""
     record = _read_record(directory / f"seed-{seed}")
     ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
@@ -578,7 +578,7 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
 
 
 def refuse_no_evaluations(config: Any) -> None:
-    """Raise a `UsageError` if a run has no evaluation whose best policy could be kept."""
+    """Refuse, by a `UsageError`, to keep the best policy of a run without evaluations."""
     if config.evaluation_rule == "training":
         raise UsageError(
             "--keep-best needs evaluations, and these settings score the training's own episodes "
@@ -605,7 +605,7 @@ def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
 
 
 def is_finished(folder: Path, env_steps: int = 0) -> bool:
-    """Return whether a folder holds a finished run that is not known to be shorter than this."""
+    """Return whether a folder's finished run is, as far as known, as long as this one."""
     record = _read_record(folder)
     config = record.get("config")
     steps = config.get("env_steps") if isinstance(config, dict) else 0

@@ -1,4 +1,4 @@
-"""What a run's record says, and whether it is what its folder says.
+"""Read a run's record and check it against its folder.
 
 A record that ended and contradicts its folder, its manifest or its schema version is `damaged`: it
 never counts as finished. Records of older versions are read as they are; `suite.settings` gives
@@ -70,7 +70,7 @@ def twin_of(folder: Path, others: Iterable[Path]) -> Path | None:
 
 
 def twins(folders: Iterable[Path]) -> dict[Path, Path]:
-    """Return, for each run's folder that has the updates of one before it, row by row, the first.
+    """Map each copied run's folder to the first that has the same updates, row by row.
 
     Two seeds never give the same losses, so all but one of them are copies.
     """

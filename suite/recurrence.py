@@ -1,4 +1,4 @@
-"""Recurrence: an LSTM between a network's hidden layers and its heads, and what it remembers.
+"""Recurrence: an LSTM between a network's hidden layers and its heads, and its memory.
 
 A memory holds all that a policy carries from one step of an episode to the next, `[N, M]`, one row
 for each environment: hidden units, cells and, if the LSTM reads them, the last action and the last
@@ -165,7 +165,7 @@ _NOTHING = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=bool)
 
 
 class Memory:
-    """What a policy remembers while it plays; nothing, if it is feed-forward.
+    """A policy's memory while it plays; empty if feed-forward.
 
     Args:
         network: an agent's: `step` maps observations and a memory to outputs and the memory after
@@ -208,7 +208,7 @@ class Memory:
         return self._actions
 
     def note(self, rewards: np.ndarray | None, starts: np.ndarray | None) -> None:
-        """Note what followed the last actions.
+        """Note the outcome of the last actions.
 
         Args:
             rewards: as learned from, one for each environment; None: as noted before, else 0.

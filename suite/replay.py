@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     next_obs: Tensor
     """`[S, B, O]`, before any reset."""
     extras: Tensor = NO_EXTRAS
-    """`[S, B, E]`: what else was stored."""
+    """`[S, B, E]`: additional columns."""
 
 
 class Replay:

@@ -103,7 +103,7 @@ LISTED = 100
 
 
 def near(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a mistyped word is most like; None if it is like none."""
+    """Return the choice nearest to a mistyped word; None if none is similar."""
     by_lower = {choice.lower().lstrip("-"): choice for choice in sorted(choices)}
     match = difflib.get_close_matches(word.lower().lstrip("-"), by_lower, n=1, cutoff=NEAR)
     return by_lower[match[0]] if match else None

@@ -32,7 +32,7 @@ class Task:
     time_limit: int
     """Decisions after which an episode is truncated."""
     simulator: Literal["envpool", "gymnasium"] = "envpool"
-    """What simulates it; gymnasium is far slower."""
+    """Its simulator; gymnasium is far slower."""
     made_as: str = ""
     """The simulator's id for it, where that is not its name; gymnasium also knows `module:id`."""
     observed: tuple[int, ...] = ()
@@ -406,7 +406,7 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
 
 
 def nearest_task(name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return what `nearest` says of a task; of several versions it names the one of a suite."""
+    """Return the hint of `nearest` for a task; of several versions it names the suite's."""
     own = [task for tasks in SUITES.values() for task in tasks if task in choices]
     return nearest(name, own if near(name, own) or not near(name, choices) else choices)
 

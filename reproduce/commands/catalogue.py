@@ -1,4 +1,4 @@
-"""`list`, `published`, `docs` and `site`: what is known and published."""
+"""`list`, `published`, `docs` and `site`: agents, sources and published grids."""
 
 import sys
 from collections.abc import Sequence

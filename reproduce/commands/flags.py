@@ -1,4 +1,4 @@
-"""What several commands share: parsers, flags, the console."""
+"""Parsers, flags and the console, shared by several commands."""
 
 import sys
 import webbrowser
@@ -21,7 +21,7 @@ def program() -> str:
 
 
 def make_parser(word: str, description: str, epilog: str = "") -> Parser:
-    """Return a parser of what follows `word` in a command."""
+    """Return a parser for the arguments after `word`."""
     return Parser(
         prog=f"{program()} {word}".strip(),
         description=description,
@@ -31,7 +31,7 @@ def make_parser(word: str, description: str, epilog: str = "") -> Parser:
 
 
 def add_grid(parser: Parser) -> None:
-    """Add what names a grid: agent, suite, source and the folder of its runs."""
+    """Add the flags that select a grid: agent, suite, source and the folder of its runs."""
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     parser.add_argument("suite", help=", ".join(SUITES))
     parser.add_argument("--like", metavar="SOURCE", help="default: the suite's, first in `list`")
@@ -86,14 +86,14 @@ def check_size(options: Namespace, launcher: str = "local") -> None:
 
 
 def asked(options: Namespace) -> dict[str, Any]:
-    """Return what `add_grid`, `add_size` and `add_older` read, as a plan's arguments."""
+    """Return the flags of `add_grid`, `add_size` and `add_older` as a plan's arguments."""
     words = ("agent", "suite", "tasks", "budget", "env_steps", "num_seeds", "seeds", "workers")
     words += ("runs_dir", "settings", "accept_older_code")
     return {"source": options.like} | {word: getattr(options, word) for word in words}
 
 
 def add_older(parser: Parser) -> None:
-    """Add the flag that has runs of older code count."""
+    """Add the flag that counts runs of older code."""
     parser.add_argument(
         "--accept-older-code",
         action="store_true",
@@ -102,7 +102,7 @@ def add_older(parser: Parser) -> None:
 
 
 def add_context(parser: Parser) -> None:
-    """Add the flag that draws what does not judge."""
+    """Add the flag that also draws references that do not judge."""
     parser.add_argument(
         "--context",
         action="store_true",
@@ -122,7 +122,7 @@ def open_page(options: Namespace, page: Path) -> None:
 
 
 def add_task_from(parser: Parser) -> None:
-    """Add `--task-from`: a policy's file alone has no module imported."""
+    """Add `--task-from`, which imports a policy's task: its file alone imports no module."""
     parser.add_argument(
         "--task-from",
         type=task_from,
@@ -138,9 +138,9 @@ def import_task(options: Namespace) -> None:
 
 
 def make_console() -> Console:
-    """Return the console; wide enough for tables where output is no terminal.
+    """Return the console; wide enough for tables where output goes to a file or pipe.
 
-    What looks like markup, in a name or a path, is printed as it is.
+    Names and paths that look like markup are printed as they are.
     """
     console = _Console(markup=False, emoji=False)
     if console.is_terminal:

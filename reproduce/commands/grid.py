@@ -294,7 +294,7 @@ def _report(
 
 
 def plan_table(plan: Plan) -> Table:
-    """Return the table of what a plan runs, by task."""
+    """Return a table of the plan's runs, by task."""
     groups = plan.groups()
     device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
     caption = (

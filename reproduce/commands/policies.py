@@ -1,4 +1,4 @@
-"""`evaluate`, `video` and `export`: what a run learned, used."""
+"""`evaluate`, `video` and `export`: use a run's policy."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from reproduce.run.view import say
 from suite.settings import UsageError
 
 FILM_SECONDS = 10.0
-"""Between two lines about a film, where there is no terminal."""
+"""Seconds between two lines on a film's progress, where output is not a terminal."""
 
 
 def evaluate(argv: Sequence[str]) -> int:

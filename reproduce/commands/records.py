@@ -1,4 +1,4 @@
-"""`verify`, `compare`, `track` and `watch`: what runs wrote, used."""
+"""`verify`, `compare`, `track` and `watch`: use the records of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -9,7 +9,7 @@ from suite.settings import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print speeds as shares of what the machine can do, and whether the gate's tiers alarm."""
+    """Print speeds as shares of the machine's limits, and the gate's alarms."""
     parser = flags.make_parser(
         "throughput", "speeds as shares of the machine's, and the gate on them"
     )

@@ -48,7 +48,7 @@ class Peer:
     title: str
     repository: str
     commit: str
-    """What citations of `has` are lines of."""
+    """Commit of `repository` whose lines the citations of `has` name."""
     licence: str
     families: Sequence[str]
     """Of the tasks that its glue can make."""
@@ -103,7 +103,7 @@ class ControlPlan(Plan):
     peer: Peer
 
     def code(self) -> Mapping[str, str]:
-        """Return checksums of what turns our settings into the peer's, and of its pins."""
+        """Return checksums of the glue, which translates our settings, and of the peer's pins."""
         files = [RUN, *(CONTROLS / f"{self.peer.name}.{end}" for end in ("py", "toml", "txt"))]
         return {
             f"reproduce/controls/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest()
@@ -112,7 +112,7 @@ class ControlPlan(Plan):
 
     @property
     def title(self) -> str:
-        """Return what is run, in words."""
+        """Return the grid's name in words, with the peer's."""
         return f"{self.peer.title}: {super().title}"
 
     @property

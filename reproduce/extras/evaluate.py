@@ -22,7 +22,7 @@ from suite.vector_env import VectorEnv
 
 
 class Scores(NamedTuple):
-    """What one evaluation of a policy gave."""
+    """Scores of one evaluation of a policy."""
 
     episode_returns: np.ndarray
     """`[episodes]`."""
@@ -40,7 +40,7 @@ class Film(NamedTuple):
     """Which episode it shows."""
 
     def sentence(self) -> str:
-        """Return what was made, in a line."""
+        """Describe the film in a line."""
         sheet = self.path.with_suffix(".png").name
         return (
             f"filmed: {self.path} ({self.num_frames:,} frames), {self.words}: return "
@@ -104,11 +104,11 @@ def evaluate_run(
 
 
 def film_first(run: Path, result: Mapping[str, Any], video: Path, follow: Follow) -> Film:
-    """Film the first episode of what `evaluate_run` returned.
+    """Film the first episode of an evaluation.
 
     Args:
         run: the run's folder.
-        result: what was returned.
+        result: the evaluation, as `evaluate_run` returned it.
         video: the file to write, `.mp4` or `.gif`.
         follow: shows how far the film is.
 

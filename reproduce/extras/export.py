@@ -35,7 +35,7 @@ OUTPUTS = {
     "tanh_gaussian": ("actions", "means", "log_stds"),
     "hybrid": ("actions", "means", "log_stds", "log_probs"),
 }
-"""Names of the outputs by kind of policy: the mode of the policy, then what it is the mode of."""
+"""Names of the outputs by kind of policy: the mode, then the distribution's parameters."""
 EXAMPLES = 2
 """Observations with which the graph is traced; it takes any number."""
 

@@ -24,7 +24,7 @@ from suite.records import read_record
 from suite.settings import BUDGETS, UsageError
 
 UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
-"""Fields of a configuration that are no settings of a source."""
+"""Fields of a configuration that a source's settings leave out."""
 SUFFIX = "_control"
 """Of the names of sources that were made here."""
 SPEEDS = "speeds.csv"
@@ -61,10 +61,10 @@ def publish(plan: ControlPlan) -> Path:
 
 
 def check_publishable(plan: ControlPlan) -> None:
-    """Refuse, before anything is run, what could not be published.
+    """Refuse a control that could not be published, before it runs.
 
-    That is a run that ends between two evaluations, seeds other than the declared ones, or what
-    cannot stand beside that which was published before.
+    Such a control has runs that end between two evaluations, seeds other than the declared ones, or
+    a rule, interval or settings other than those published before.
 
     Raises:
         UsageError: naming the reason.

@@ -1,4 +1,4 @@
-"""What is published: kept small, drawn again from its records, and compared with them.
+"""Published grids: kept small, drawn again from their records, and compared with them.
 
 `python -m reproduce published` does the first two for every folder under `results/published`, and
 with `--check` only the last.

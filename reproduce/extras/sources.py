@@ -1,4 +1,4 @@
-"""`list --like SOURCE`: what one source set, where it says so, and what it measured."""
+"""`list --like SOURCE`: a source's settings, where it states them, and its measurements."""
 
 import textwrap
 from collections.abc import Iterator, Mapping

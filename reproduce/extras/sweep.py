@@ -39,13 +39,13 @@ NOTE = (
 
 
 def names(plans: Sequence[Plan]) -> list[str]:
-    """Return what tells variants apart: the settings that differ."""
+    """Return each variant's name: its values of the settings in which variants differ."""
     keys = [key for key in plans[0].settings if len({plan.settings[key] for plan in plans}) > 1]
     return [" ".join(f"{key}={plan.settings[key]}" for key in keys) for plan in plans]
 
 
 def refuse_alike(plans: Sequence[Plan]) -> None:
-    """Refuse variants that are one and the same, or whose scores do not compare.
+    """Refuse identical variants, and variants with incomparable scores.
 
     Raises:
         UsageError: naming them.
@@ -61,7 +61,7 @@ def refuse_alike(plans: Sequence[Plan]) -> None:
 
 
 def plan_table(plans: Sequence[Plan]) -> Group:
-    """Return the product: each variant, what is left to run, how long it takes; and the sum."""
+    """Return a table of the variants, their runs, those left, and times; then the total."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("variant", "runs", "to run", "takes"):
         table.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
@@ -137,7 +137,7 @@ def compare(plans: Sequence[Plan]) -> pd.DataFrame:
 
 
 def comparison(table: pd.DataFrame) -> Group:
-    """Return what `compare` found, as a terminal of 80 columns shows it."""
+    """Format the table of `compare` for a terminal of 80 columns."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("variant", "score, mean ± std", "seeds", "difference [95 %]", "p"):
         shown.add_column(

@@ -67,11 +67,11 @@ class TensorBoard(Sink):
             self._writer.add_scalar(name, value, env_steps)
 
     def flush(self) -> None:
-        """Write what is queued."""
+        """Write queued values."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is queued and end the writer's thread."""
+        """Write queued values and stop the writer's thread."""
         self._writer.close()
 
 
@@ -105,7 +105,7 @@ class Wandb(Sink):
         self._run.log({"env_steps": env_steps, **values})
 
     def flush(self) -> None:
-        """Do nothing: wandb hands over what is added as it comes."""
+        """Do nothing: wandb hands over values as they come."""
 
     def close(self) -> None:
         """Finish the run."""
@@ -176,7 +176,7 @@ class Mirror:
             self.close()
 
     def close(self) -> None:
-        """Hand over what was mirrored."""
+        """Hand over the mirrored rows."""
         if self._sink:
             self._sink.close()
             self._sink = None

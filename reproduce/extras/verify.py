@@ -27,13 +27,13 @@ TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 DECISIVE = ("torch", "numpy", "envpool")
 """Packages whose version decides the bytes, beside the code and the processor."""
 LEARNED = 1
-"""Rows of `updates.csv` to wait for, however long: what came before them shows no learning."""
+"""Rows of `updates.csv` to wait for, however long: with no more, nothing was learned."""
 LONGEST = 20
 """Times the asked seconds after which a run without such a row is given up."""
 
 
 class Outcome(NamedTuple):
-    """What a comparison found, in one line."""
+    """Result of a comparison, in one line."""
 
     same: bool
     text: str

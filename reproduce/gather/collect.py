@@ -24,7 +24,7 @@ from suite.tasks import find_task
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
 Runs = Sequence[Run] | None
-"""What `runs_of` returned for a plan, which takes long; None: it is called."""
+"""A plan's runs as `runs_of`, which takes long, returned them; None: it is called."""
 COUNTS = ("env_steps", "num_updates", "episode_length")
 """Columns of whole numbers, not below 0."""
 SHARES = ("environment_share", "acting_share", "learning_share")
@@ -87,7 +87,7 @@ def _defect(directory: Path, stamps: tuple[object, ...]) -> str:
 
 
 def runs_of(plan: Plan) -> list[Run]:
-    """Return the plan's runs; those whose tables cannot be used are damaged, whatever they say."""
+    """Return the plan's runs; mark those with unusable tables as damaged, whatever they say."""
     runs = []
     for run in plan.runs():
         stamps = tuple(map(stamp, (run.directory / name for name in EXPECTED)))

@@ -192,7 +192,7 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
 def first_evaluations(
     agent: str, source: str, task: str, last_step: int
 ) -> Float[np.ndarray, " runs"]:
-    """Return what a source's single runs returned at its first evaluation.
+    """Return the returns of a source's single runs at its first evaluation.
 
     Args:
         agent: name of the agent.
@@ -229,7 +229,7 @@ def name_of(source: str) -> str:
 
 @functools.cache
 def coverage(agent: str, source: str) -> pd.DataFrame:
-    """Return what a source may be compared with; read-only.
+    """Return the tasks on which ours can be compared with a source; read-only.
 
     Args:
         agent: name of the agent.
@@ -253,7 +253,7 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
 
 
 def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return what a reader is told of sources: how people call them, and where to read on.
+    """Return sources' names, titles, licences and links, for readers.
 
     Args:
         agent: name of the agent.
@@ -411,7 +411,7 @@ def _curves() -> pd.DataFrame:
 
 @functools.cache
 def single_runs() -> pd.DataFrame:
-    """Return what single runs measured: agent, source, env_id, seed, env_steps, mean_return.
+    """Return single runs' measurements: agent, source, env_id, seed, env_steps, mean_return.
 
     Raises:
         UsageError: if a run of a source that evaluates at an interval lacks an evaluation, so that

@@ -1,4 +1,4 @@
-"""What a plan can decide and what it costs, said before anything is trained.
+"""Decision power and cost of a plan, stated before anything is trained.
 
 For each task: the reference that judges it, why no verdict can be reached if none can, and else how
 probable `reproduced` is if our runs are draws of the reference's own distribution. For the plan:
@@ -30,14 +30,14 @@ NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
 SEED = 20_261_121
 WORTH_SAYING_GIB = 0.05
-"""What runs keep is said from here on."""
+"""Least memory kept by runs that is mentioned."""
 NEAR = 50
 """Evaluations of a source that are tried on either side of a step it has no score at."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What the planned runs of one task can decide, and the time of one of them."""
+    """Decision power of a task's planned runs, and the duration of one of them."""
 
     task: str
     env_steps: int
@@ -58,7 +58,7 @@ def outlooks(plan: Plan) -> list[Outlook]:
 
 
 def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
-    """Return what the plan's settings would decide, and cost, by every budget."""
+    """Return the outlook of the plan's settings by every budget: possible verdicts and cost."""
     chosen = tasks_of(plan.preset, plan.suite, plan.budget)
     asked = plan.tasks if plan.tasks != chosen else ()
     found = {}
@@ -94,7 +94,7 @@ def chance_if_equal(reference: ReferenceScore, random_score: float, looks: Looks
 
 
 def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
-    """Return why nothing compares with a run of a task, and what would."""
+    """Explain why a task has no reference at a step, and name the nearest steps with one."""
     judge, protocol = plan.preset.judged_by, find_task(task, plan.protocol).protocol
     if judge is None:
         return "no curve judges these settings"
@@ -196,7 +196,7 @@ def _left(run: Run, seconds: float | None) -> float | None:
 
 
 def budget_lines(plan: Plan) -> list[str]:
-    """Return a line for every budget: what it spends, how long that takes, what it can decide."""
+    """Return a line for every budget: its runs, their duration and possible verdicts."""
     return [_budget_line(plan, name, rows) for name, rows in by_budget(plan).items()]
 
 

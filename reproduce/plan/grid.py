@@ -63,7 +63,7 @@ class Run:
     directory: Path
     """Where its record is, or will be."""
     status: str
-    """`planned`, or what its record says.
+    """`planned`, or the status of its record.
 
     A `damaged` run was finished; it is not what its folder says, or its files have changed since.
     An `unverified` one was finished by code that nobody compared with today's.
@@ -132,23 +132,23 @@ class Plan:
         return self.code()
 
     def code(self) -> Mapping[str, str]:
-        """Return checksums of the files that decide what a run does, as they are now."""
+        """Return checksums of the files that a run depends on, as they are now."""
         return sources(self.agent)
 
     @property
     def has_presets_weights(self) -> bool:
-        """Return whether nothing but the preset decides what the initial weights are."""
+        """Return whether the preset alone decides the initial weights."""
         return not self.settings
 
     @property
     def title(self) -> str:
-        """Return what is run, in words."""
+        """Return the grid's name in words."""
         changes = "".join(f", {key} = {value}" for key, value in self.settings.items())
         return f"{self.agent} on {self.suite}, settings of {self.source}{changes}"
 
     @property
     def name_of_settings(self) -> str:
-        """Return a name that plans share if they learn alike, whatever tasks, seeds and steps."""
+        """Return a name shared by plans with equal settings, whatever tasks, seeds and steps."""
         values = dataclasses.asdict(self.config)
         kept = {key: value for key, value in values.items() if key not in NOT_SETTINGS}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
@@ -262,10 +262,10 @@ class Plan:
         return self.workers == default_workers(self.device, self.preset.cores_per_run, self.cluster)
 
     def demand(self, group: Group) -> dict[str, float]:
-        """Return what a group occupies of a machine, in Ray's words.
+        """Return the resources that a group takes, by Ray's names.
 
         CPU: the cores that a run keeps busy. GPU: on a cluster with fewer GPUs than workers, a
-        share of one. Memory, in bytes: what the agent says that it keeps; nothing, if not.
+        share of one. Memory, in bytes: as the agent states it, 0 without a statement.
         """
         gpus = sum(node.get("GPU", 0.0) for node in self.cluster.nodes) if self.cluster else 1.0
         share = 0.0 if self.device == "cpu" else 1.0 / math.ceil(self.workers / max(gpus, 1.0))
@@ -310,7 +310,7 @@ class Plan:
 
     @property
     def keeps_on_gpu(self) -> bool:
-        """Return whether what a run keeps lies in the GPU's memory."""
+        """Return whether a run's `memory_bytes`, its replay, lie on the GPU."""
         return self.device != "cpu" and getattr(self.config, "keeps_on_device", False)
 
     def check_memory(self) -> None:
@@ -342,7 +342,7 @@ class Plan:
         )
 
     def room(self, groups: Sequence[Group] | None = None) -> Room:
-        """Return what runs side by side on this machine keep, where they keep it.
+        """Return the memory that parallel runs on this machine keep, and where.
 
         Args:
             groups: what `groups()` returned; default: what it returns now.
@@ -361,7 +361,7 @@ class Plan:
         )
 
     def kept_gib(self, group: Group) -> float:
-        """Return what a group's runs keep, by their agent's own account; 0 where it gives none."""
+        """Return the memory that a group's runs keep, GiB; 0 where the agent states none."""
         return (
             sum(
                 getattr(

@@ -1,4 +1,4 @@
-"""What readers are told of finished runs that are not known to be today's code's."""
+"""Notes to readers on finished runs that are not known to be of today's code."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from typing import Literal
 from reproduce.plan.grid import Run
 
 Older = Literal["", "counted", "left out"]
-"""What became of a task's older runs; empty if there are none."""
+"""Treatment of a task's older runs; empty if there are none."""
 
 
 def describe(runs: Iterable[Run]) -> tuple[Older, str]:
-    """Return what became of a task's older runs, and a sentence on them."""
+    """Return how a task's older runs were treated, and a sentence on them."""
     remarks = Counter(
         (run.has_ended, run.remark) for run in runs if run.remark and run.status != "damaged"
     )
@@ -24,7 +24,7 @@ def describe(runs: Iterable[Run]) -> tuple[Older, str]:
 
 
 def by_task(runs: Iterable[Run]) -> dict[str, tuple[Older, str]]:
-    """Return what `describe` says of every task, in the runs' order."""
+    """Return `describe`'s result for every task, in the runs' order."""
     of_task: dict[str, list[Run]] = {}
     for run in runs:
         of_task.setdefault(run.task, []).append(run)

@@ -15,7 +15,7 @@ from suite.settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What processes side by side keep in a memory, beside their networks, and what would fit."""
+    """Memory kept by parallel processes beside their networks, and the number that fits."""
 
     place: str
     """Whose memory: `this machine`, `this GPU`, or `each of 4 GPUs`."""
@@ -24,7 +24,7 @@ class Room:
     available: float | None
     """GiB of the smallest of them; None: unknown."""
     processes: Sequence[tuple[float, int]]
-    """What each process keeps, in GiB, and its number of runs; the largest first."""
+    """Memory that each process keeps, in GiB, and its number of runs; the largest first."""
     at_once: int
     """How many of them share one memory at a time, at most."""
     task_parts: int
@@ -94,7 +94,7 @@ class Cluster:
 
 
 def choose_device(name: str, cluster: Cluster | None) -> str:
-    """Return `cpu`, `cuda` or `cuda:<i>`; for `auto` what this machine, or the cluster, has."""
+    """Return `cpu`, `cuda` or `cuda:<i>`; `auto`: the device of this machine or the cluster."""
     if cluster is None:
         return find_device(name).type if name == "auto" else str(find_device(name))
     if name == "auto":
@@ -127,7 +127,7 @@ def default_workers(device: str, cores_per_run: int, cluster: Cluster | None) ->
 
 
 def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
-    """Raise a `UsageError` unless some node of the cluster has what a group takes."""
+    """Refuse, by a `UsageError`, a group whose needs no node of the cluster meets."""
     if cluster.num_places(demand):
         return
     units = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (2**30, "GiB of memory")}

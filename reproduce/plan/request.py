@@ -1,4 +1,4 @@
-"""From what was asked for, now or in `plan.json`, to a plan."""
+"""Make a plan from a command's arguments, or from a `plan.json`."""
 
 import dataclasses
 import functools
@@ -220,9 +220,9 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
 
 
 def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
-    """Return the plan of what is published, with its reports below `runs_dir`.
+    """Return the plan of a published grid, with its reports below `runs_dir`.
 
-    None where something was run there, and where nothing is published. Its runs count as they do
+    None if the grid was run below `runs_dir`, or is not published. Its runs count as they do
     on the published page, which marks those of older code.
 
     Raises:
@@ -370,7 +370,7 @@ THREADS = {
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
     "evaluate_beside": "is on where a process has idle cores, a CPU to train on, and evaluations",
 }
-"""What decides the settings that no flag of the harness does."""
+"""Settings that the harness decides itself, and how."""
 
 
 def _split(setting: str) -> tuple[str, str]:

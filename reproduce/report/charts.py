@@ -47,15 +47,15 @@ class Series(NamedTuple):
     """One entry of a legend, which turns all traces of its name on and off."""
 
     key: str
-    """What its traces are called, in the fragment's JSON and in the control's `data-series`."""
+    """Name of its traces in the fragment's JSON and in the control's `data-series`."""
     name: str
-    """What a reader is told."""
+    """Name that readers see."""
     colours: tuple[str, str]
     """On white and on black."""
     shown: bool = True
     """Whether it is on at first."""
     remark: str = ""
-    """What is said behind the name."""
+    """Words behind the name."""
     links: Mapping[str, str] = {}
     """Addresses by their words."""
     dash: str = "solid"
@@ -75,13 +75,13 @@ class Panel(NamedTuple):
     href: str = ""
     """Where the title leads."""
     note: str = ""
-    """What is missing from the drawing, in words."""
+    """Words on the parts that the drawing lacks."""
     height: int = 300
     """Pixels."""
 
 
 class Heading(NamedTuple):
-    """What stands above the panel of a task; see `Panel`."""
+    """The heading above a task's panel; see `Panel`."""
 
     task: str
     remark: str = ""
@@ -211,7 +211,7 @@ def fragment(
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Return what renders templates; it keeps those that it has compiled."""
+    """Return the cached template environment; it keeps the templates that it has compiled."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -229,7 +229,7 @@ def as_json(value: object) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text without characters that show nothing, and may turn or hide what does."""
+    """Replace invisible characters, which may reorder or hide others, by U+FFFD."""
     if text.isprintable():
         return text
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")

@@ -1,4 +1,4 @@
-"""What is drawn of curves: where all seeds have a value, and of a reference up to our last step.
+"""Drawn parts of curves: where all seeds have a value; of references, up to our last step.
 
 The static figures and the interactive charts draw the same points, made here from tidy frames.
 """

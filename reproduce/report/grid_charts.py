@@ -67,7 +67,7 @@ def profile_chart(
     verdicts: pd.DataFrame,
     credits: Mapping[str, Mapping[str, str]] = NOBODY,
 ) -> tuple[str, str]:
-    """Return the performance profile, and a sentence on what it leaves out.
+    """Return the performance profile and a sentence on its omissions.
 
     The share of runs above each normalised score, averaged over tasks (Agarwal et al. 2021). It
     needs two tasks with several seeds; the reference's, single runs of all these tasks.

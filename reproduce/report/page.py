@@ -53,7 +53,7 @@ SECTIONS = {
     **{"improvement": "Improvement", "throughput": "Throughput", "failures": "Failed runs"},
     **{"departures": "Departures", "again": "Run this again", "files": "Files"},
 }
-"""Identifiers of the page's parts, with what they are called in its list of them."""
+"""Identifiers of the page's parts, with their names in its list of parts."""
 
 ASSETS = {
     "plotly.min.js": charts.library,
@@ -607,7 +607,7 @@ def style() -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Return what renders the templates of the page and the site."""
+    """Return the template environment of the page and the site."""
     own = charts.environment().overlay()
     own.filters = own.filters | {
         "number": number,
@@ -677,7 +677,7 @@ def _script_element(name: str, text: str, assets: str) -> markupsafe.Markup:
 
 
 def read_report(directory: Path) -> dict[str, Any]:
-    """Return `report.json`; what it lacks is empty.
+    """Read `report.json`; missing entries are empty.
 
     Raises:
         UsageError: If it cannot be read.

@@ -44,7 +44,7 @@ DARK = {
     **{"#00694D": "#3FBF96", "#005A94": "#6CB8EE", "#A83A00": "#FF9561", "#765A00": "#E0B94A"},
     **dict((*charts.OURS, *charts.OTHERS, charts.REFERENCE)),
 }
-"""What each colour becomes in an SVG that is looked at in the dark."""
+"""Replacement of each colour in an SVG that is viewed in the dark."""
 DASHES = ((0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)), (0, (9, 3)))
 KINDS = ("svg", "png", "pdf")
 """Of every figure: for a page, for README, for a paper."""

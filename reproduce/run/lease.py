@@ -76,7 +76,7 @@ class Leases(Holders):
         self._last_beat = time.monotonic()
 
     def claim(self, run: Path) -> bool:
-        """Take the lease of a run's folder unless it is held; return whether it was taken.
+        """Return whether the lease of a run's folder was free, and take it if so.
 
         Raises:
             OSError: if writing fails.

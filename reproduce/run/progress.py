@@ -77,7 +77,7 @@ class Progress:
             self.state, self.heard = state, time.monotonic()
 
     def hear(self, mark: Mark, *, learns: bool) -> None:
-        """Take over a row of its file."""
+        """Take in one row of the run's file."""
         if self.marks and self.marks[-1] == mark:
             return
         if not self.marks and self.state == "running":
@@ -266,7 +266,7 @@ def board_of(plan: Plan, runs: Sequence[Run], side_by_side: int) -> Board:
 
 
 def start_progress(run: Run, pace: Pace | None = None, log_interval: int | None = None) -> Progress:
-    """Return the progress of a run before the launch: what it goes on from, or how it has ended.
+    """Return a run's progress before the launch: its checkpoint or its end.
 
     Args:
         run: the run.

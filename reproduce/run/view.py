@@ -19,7 +19,7 @@ COLUMNS = ("task", "seed", "state", "env steps", "return", "steps/s", "time left
 LEAST = ("steps/s", "return", "state")
 """Columns that a narrow terminal does without, in the order in which they go."""
 USUAL_WIDTHS = {"state": 8, "return": 8, "steps/s": 7, "time left": 10}
-"""Characters that what changes may take before a column moves, or goes."""
+"""Characters that changing values may take before a column moves, or goes."""
 GAP = 2
 """Blanks between two columns."""
 SHOWN_FIRST = ("running", "elsewhere", "failed", "diverged", "waiting", "finished")

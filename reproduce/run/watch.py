@@ -59,7 +59,7 @@ class Watcher:
         self.board = board_of(plan, plan.runs(), plan.workers)
 
     def look(self) -> bool:
-        """Read the files; return whether every run has ended."""
+        """Return whether every run has ended, after reading the files again."""
         if _stamp(self._plan.directory / PLAN) != self._written:
             self._read_plan()
         for row in self.board.rows:

@@ -49,7 +49,7 @@ SHARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
 }
-"""What the columns mean that every agent's records have, by file."""
+"""Meanings of the columns that every agent's records have, by file."""
 
 
 def table_of_agents(link: Any) -> str:
@@ -125,7 +125,7 @@ def deviations(link: Any, agent: str) -> str:
 
 
 def settings(link: Any, agent: str) -> str:
-    """Return what each source is, and a table of what it sets beside the agent's own defaults."""
+    """Describe each source, with a table of the agent's defaults that it changes."""
     module = _module(agent)
     columns: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     names = [f.name for f in dataclasses.fields(module.Config) if f.name not in NOT_SETTINGS]

@@ -1,4 +1,4 @@
-"""Blocks on what people import: a signature and a docstring, read from the source."""
+"""Blocks on the public interface: signatures and docstrings, read from the source."""
 
 import ast
 import inspect

@@ -78,7 +78,7 @@ def fill(path: Path, root: Path) -> str:
 
 
 def stale_pages(root: Path) -> list[Path]:
-    """Return the pages whose blocks differ from what code and data give today."""
+    """Return the pages with outdated blocks: code and data give others today."""
     return list(_changes(root))
 
 

@@ -1,4 +1,4 @@
-"""Blocks on what is published: verdicts, commits and costs, from the tables beside the records."""
+"""Blocks on published grids: verdicts, commits and costs, from the tables beside the records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ from suite.settings import UsageError
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/agents/*.md", "results/**/*.md")
 MARK = "assets/site.js"
-"""What tells a site that may be replaced from any other folder."""
+"""File that marks a folder as a site, which may be replaced."""
 TABLES = (".csv", ".json", ".svg", ".png", ".pdf")
 """Endings of a grid's files that are shown on the site."""
 LARGEST_FILE = 2**20
@@ -53,12 +53,12 @@ class Grid:
 
     @property
     def source(self) -> str:
-        """Return what people call the source of its settings."""
+        """Return the common name of its settings' source."""
         return name_of(self.cells[0].source)
 
     @property
     def label(self) -> str:
-        """Return what a legend calls it."""
+        """Return the legend's label."""
         where = f", in {self.remark}" if self.remark else ""
         return f"{self.agent}, {self.source}{where}"
 
@@ -121,7 +121,7 @@ class _Site:
         self._menu = menu
 
     def write_assets(self) -> None:
-        """Write what pages share: the style sheet and the scripts."""
+        """Write the shared style sheet and scripts."""
         own = {name: (charts.TEMPLATES / name).read_text() for name in ("site.css", "site.js")}
         self._write("assets/style.css", f"{style()}\n{own['site.css']}")
         self._write("assets/site.js", own["site.js"])
