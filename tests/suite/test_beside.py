@@ -224,6 +224,7 @@ def test_a_signal_to_all_processes_leaves_the_work_alone() -> None:
     work = Beside(wait)
     os.read(begun, 1)
     assert not work.has_ended()
+    assert work._copy is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(work._copy, number)
     os.write(may_go, b"7")
