@@ -42,11 +42,13 @@ class Outcome(NamedTuple):
 def default_run(agent: str) -> Path | None:
     """Return the quickest of an agent's published runs that count; None if none does.
 
+    Runs of committed code come first: the others can be verified on their own processor alone.
+
     Raises:
         UsageError: for an unknown agent.
     """
     check_agent(agent)
-    found: list[tuple[float, Path]] = []
+    found: list[tuple[bool, float, Path]] = []
     sources = hardware.sources(agent)
     today = behaviour.code_name(agent, sources)
     for path in PUBLISHED.glob(f"{agent}-*/*/*/seed-*/run.json"):
@@ -54,8 +56,8 @@ def default_run(agent: str) -> Path | None:
         if not record or record["status"] != "finished":
             continue
         if code_that_made(agent, sources, path.parent, record) == today:
-            found.append((float(record["wall_seconds"]), path.parent))
-    return min(found)[1] if found else None
+            found.append((bool(record["dirty"]), float(record["wall_seconds"]), path.parent))
+    return min(found)[-1] if found else None
 
 
 def verify(agent: str, run: Path, seconds: float = SECONDS) -> Outcome:
