@@ -38,7 +38,7 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite (six and a half minutes on two cores).
+## The test suite (five and a half to six minutes on two cores).
 test: venv
 	$(PYTEST) -m "not training and not slow" $(BESIDE)
 
@@ -92,10 +92,10 @@ site: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce site
 
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
-## there are cores (a minute).
+## there are cores (a minute): the rows of its first ten seconds.
 verify: venv
 	echo a2c acer acer_continuous impala sac sac_discrete sac_hybrid sac_value | xargs -n 1 \
-		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify
+		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify --seconds 10
 
 ## Benchmarks, without the type checks of the tests; results go to .benchmarks/.
 bench: venv
