@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import agents
 from suite import networks
-from suite.checkpoint import config_of, read_policy
+from suite.checkpoint import Policy, config_of, read_policy
 from suite.files import write_atomically
 from suite.manifest import BEST
 from suite.moments import RunningMoments
@@ -129,6 +129,9 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
     file = file or Path(f"{policy.task.name.replace(':', '-').replace('/', '-')}.onnx")
     weights, description = read_policy(folder)
     graph = graph_of(weights, description)
+    if not _acts_as(graph, policy):
+        agent = description["agent"]
+        raise UsageError(f"{agent} has no ONNX form: it acts otherwise than those that do")
     model = _trace(graph)
     facts = {key: description[key] for key in ("agent", "task", "protocol") if key in description}
     facts |= {"policy": graph.kind, "low": policy._spaces.low, "high": policy._spaces.high}
@@ -139,6 +142,17 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
     except OSError as error:
         raise UsageError(f"--onnx: cannot write {file}: {error}") from None
     return file, [_in_words(value) for value in (*model.graph.input, *model.graph.output)]
+
+
+def _acts_as(graph: Graph, policy: Policy) -> bool:
+    """Return whether a graph acts as the policy; not so if its file is a changed copy."""
+    generator, shape = np.random.default_rng(0), graph.example.shape
+    obs = generator.standard_normal(shape, dtype=np.float32)
+    if graph.example.dtype == torch.uint8:
+        obs = generator.integers(256, size=shape, dtype=np.uint8)
+    with torch.no_grad():
+        actions = graph(torch.from_numpy(obs))[0].numpy()
+    return np.allclose(actions, policy(obs), rtol=1e-4, atol=1e-4)
 
 
 def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Graph:

@@ -85,6 +85,19 @@ def test_a_copy_of_an_agents_file_has_its_graph(monkeypatch: pytest.MonkeyPatch)
         graph_of(weights, said)
 
 
+def test_a_copy_that_acts_otherwise_has_no_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file would act as the origin does, and nobody would notice."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    act = sac.act
+    monkeypatch.setattr(sac, "act", lambda *arguments: 0.5 * act(*arguments))
+    with pytest.raises(UsageError, match="sac has no ONNX form: it acts otherwise"):
+        export_onnx(PUBLISHED / RUNS["sac"] / "seed-1", tmp_path / "a.onnx")
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("case", RUNS)
 def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
     """The same modes in the task's units; the same draws from the outputs, with the same noise."""
