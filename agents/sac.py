@@ -447,9 +447,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("environment")
 
         learned_from = env_steps + uncounted - config.learning_starts
-        while num_updates < math.floor(
-            config.update_ratio * learned_from + 1e-6
-        ):  # sums of fractions
+        # 1e-6: a product that should be whole may be rounded down
+        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
             batch = replay.batch(torch.from_numpy(np.stack(indices)).to(device))
             noise = stacked_normal(noise_streams, noise_shape, device).transpose(0, 1)

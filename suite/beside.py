@@ -36,7 +36,8 @@ def can_copy(device: Any) -> bool:
 class Beside:
     """Work that a copy of this process does; the copy ends with the process, however that ends.
 
-    Where the system grants no copy, for want of memory or processes, the work is done at once.
+    Where the system grants no copy, for want of memory or processes, the work is done at once, and
+    its failure is raised as it is.
 
     Args:
         work: what to do; its result must be picklable.

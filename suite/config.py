@@ -133,7 +133,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransitionConfig(RunConfig):
-    """Settings shared by agents that learn from single transitions, which their device keeps."""
+    """Settings shared by agents whose replay holds single transitions, on the training device."""
 
     num_envs: Count = 1
     """Environments of each seed, N."""

@@ -605,7 +605,7 @@ def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
 
 
 def is_finished(folder: Path, env_steps: int = 0) -> bool:
-    """Return whether a folder's finished run is, as far as known, as long as this one."""
+    """Return whether a folder holds a finished run of at least `env_steps`, as far as known."""
     record = _read_record(folder)
     config = record.get("config")
     steps = config.get("env_steps") if isinstance(config, dict) else 0

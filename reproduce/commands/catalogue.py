@@ -1,4 +1,4 @@
-"""`list`, `published`, `docs` and `site`: agents, sources and published grids."""
+"""`list`, `published`, `docs` and `site`: list agents and sources; draw grids, pages and site."""
 
 import sys
 from collections.abc import Sequence

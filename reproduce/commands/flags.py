@@ -31,7 +31,7 @@ def make_parser(word: str, description: str, epilog: str = "") -> Parser:
 
 
 def add_grid(parser: Parser) -> None:
-    """Add the flags that select a grid: agent, suite, source and the folder of its runs."""
+    """Add the arguments that select a grid: agent, suite, source and the folder of its runs."""
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     parser.add_argument("suite", help=", ".join(SUITES))
     parser.add_argument("--like", metavar="SOURCE", help="default: the suite's, first in `list`")
@@ -86,7 +86,7 @@ def check_size(options: Namespace, launcher: str = "local") -> None:
 
 
 def asked(options: Namespace) -> dict[str, Any]:
-    """Return the flags of `add_grid`, `add_size` and `add_older` as a plan's arguments."""
+    """Return the arguments of `add_grid`, `add_size` and `add_older` as a plan's arguments."""
     words = ("agent", "suite", "tasks", "budget", "env_steps", "num_seeds", "seeds", "workers")
     words += ("runs_dir", "settings", "accept_older_code")
     return {"source": options.like} | {word: getattr(options, word) for word in words}

@@ -103,7 +103,7 @@ class ControlPlan(Plan):
     peer: Peer
 
     def code(self) -> Mapping[str, str]:
-        """Return checksums of the glue, which translates our settings, and of the peer's pins."""
+        """Return checksums of `run.py` and of the peer's glue, settings and pins."""
         files = [RUN, *(CONTROLS / f"{self.peer.name}.{end}" for end in ("py", "toml", "txt"))]
         return {
             f"reproduce/controls/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest()

@@ -63,8 +63,9 @@ def publish(plan: ControlPlan) -> Path:
 def check_publishable(plan: ControlPlan) -> None:
     """Refuse a control that could not be published, before it runs.
 
-    Such a control has runs that end between two evaluations, seeds other than the declared ones, or
-    a rule, interval or settings other than those published before.
+    Such a control has runs that end between two evaluations, seeds other than the declared ones, a
+    rule or interval other than before, or settings other than those of published tasks that it does
+    not run again.
 
     Raises:
         UsageError: naming the reason.

@@ -56,7 +56,7 @@ def default_run(agent: str) -> Path | None:
         if not record or record["status"] != "finished":
             continue
         if code_that_made(agent, sources, path.parent, record) == today:
-            found.append((bool(record["dirty"]), float(record["wall_seconds"]), path.parent))
+            found.append((record["dirty"] is not False, float(record["wall_seconds"]), path.parent))
     return min(found)[-1] if found else None
 
 

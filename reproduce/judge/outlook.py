@@ -94,7 +94,7 @@ def chance_if_equal(reference: ReferenceScore, random_score: float, looks: Looks
 
 
 def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
-    """Explain why a task has no reference at a step, and name the nearest steps with one."""
+    """Explain why a task has no reference at a step, and the nearest steps with one, if any."""
     judge, protocol = plan.preset.judged_by, find_task(task, plan.protocol).protocol
     if judge is None:
         return "no curve judges these settings"
@@ -196,7 +196,7 @@ def _left(run: Run, seconds: float | None) -> float | None:
 
 
 def budget_lines(plan: Plan) -> list[str]:
-    """Return a line for every budget: its runs, their duration and possible verdicts."""
+    """Return a line for every budget: tasks, seeds, steps, time, and what it can decide."""
     return [_budget_line(plan, name, rows) for name, rows in by_budget(plan).items()]
 
 

@@ -265,7 +265,8 @@ class Plan:
         """Return the resources that a group takes, by Ray's names.
 
         CPU: the cores that a run keeps busy. GPU: on a cluster with fewer GPUs than workers, a
-        share of one. Memory, in bytes: as the agent states it, 0 without a statement.
+        share of one. Memory, in bytes: as the agent states it; 0 without a statement, or where the
+        GPU keeps replay.
         """
         gpus = sum(node.get("GPU", 0.0) for node in self.cluster.nodes) if self.cluster else 1.0
         share = 0.0 if self.device == "cpu" else 1.0 / math.ceil(self.workers / max(gpus, 1.0))

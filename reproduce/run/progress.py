@@ -266,7 +266,7 @@ def board_of(plan: Plan, runs: Sequence[Run], side_by_side: int) -> Board:
 
 
 def start_progress(run: Run, pace: Pace | None = None, log_interval: int | None = None) -> Progress:
-    """Return a run's progress before the launch: its checkpoint or its end.
+    """Return a run's progress before the launch: what its files say, if it goes on or has ended.
 
     Args:
         run: the run.

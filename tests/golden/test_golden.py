@@ -23,7 +23,7 @@ def runner() -> Iterator[trees.Runner]:
 
 @pytest.fixture(scope="module")
 def bases() -> Iterator[trees.Bases]:
-    """What the base commits give."""
+    """The base commits' checksums."""
     with trees.Bases() as processes:
         yield processes
 

@@ -173,9 +173,10 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 class Bases:
-    """What the base commits gave, or on a machine of a new kind give: one process for each commit.
+    """The base commits' checksums: the stored ones; on a machine of a new kind they are made.
 
-    To be used with `with`, at whose end processes and worktrees are gone.
+    That takes a worktree and a process for each commit, which end with the `with`.
+    `python -m tests.golden` then stores the checksums; the tests store nothing.
     """
 
     def __init__(self) -> None:
