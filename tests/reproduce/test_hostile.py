@@ -354,7 +354,7 @@ POLICIES = {
     "acer": "acer-classic/tuned/CartPole-v1",
     "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
     "impala": "impala-classic/tuned/CartPole-v1",
-    "sac": "sac-mujoco/paper/HalfCheetah-v4",
+    "sac": "sac-mujoco-small/paper/Reacher-v4",
 }
 HUGE = [[60_000, 60_000], 60_000, [2**40], [3] * 30_000, [8, 2**31]]
 SPOILS: list[Callable[[torch.Tensor], torch.Tensor]] = [
