@@ -51,6 +51,7 @@ from torch import Tensor
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, NotNegative, Positive, Rate, TransitionConfig, Whole, Widths
+from suite.graphs import Graphs
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
@@ -123,6 +124,8 @@ class Config(TransitionConfig):
     """Whether an actor update is then repeated `policy_period` times on its batch."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
+    cuda_graphs: bool = False
+    """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""
@@ -404,7 +407,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
     noise_streams = [stream(seed, "update noise") for seed in seeds]
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
+    phases = math.lcm(config.policy_period, config.target_period)
 
+    def learn(phase: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        return update(learner, config, replay.batch(indices), noise, phase)
+
+    launch = Graphs(learn, learner, device) if config.cuda_graphs else learn
     means, reward_sums = Means(), np.zeros(len(seeds))
     streams = [action_streams, replay_streams, noise_streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
@@ -450,9 +458,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
         # 1e-6: a product that should be whole may be rounded down
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
-            batch = replay.batch(torch.from_numpy(np.stack(indices)).to(device))
+            rows = torch.from_numpy(np.stack(indices)).to(device)
             noise = stacked_normal(noise_streams, noise_shape, device).transpose(0, 1)
-            means.add(update(learner, config, batch, noise, num_updates))
+            means.add(launch(num_updates % phases, rows, noise))
             num_updates += 1
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):

@@ -10,7 +10,9 @@ whole trainings run on it, with environments, records and checkpoints. It refuse
 - within `reads_nothing`, to wait for a result: a copy to the host, a number, a size that depends on
   values;
 - an operator on memory that another stream may still be writing, or that writes what another may
-  still be reading.
+  still be reading;
+- within the capture of a graph, to wait, or to copy from the host. Capturing computes nothing, and
+  a replay repeats the operators on the memory that they had: numbers of Python are frozen.
 
 What it cannot see: a kernel that CUDA lacks or that rounds differently; memory that the allocator
 gives to one tensor while a stream still reads the one before; the time that anything takes.
@@ -73,6 +75,8 @@ class Thread(threading.local):
         """What it has waited for."""
         self.stream = DEFAULT_STREAM
         """Where its operators go."""
+        self.graph: Graph | None = None
+        """What captures them instead."""
         self.reads_nothing = False
 
 
@@ -154,6 +158,66 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [each for part in value for each in tensors_in(part)] if nests else []
 
 
+class Captured(NamedTuple):
+    """An operator of a graph."""
+
+    func: Any
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    read: list[Tensor]
+    made: list[Tensor]
+    """What it writes, or else its results."""
+    results: Any
+
+
+class Graph:
+    """Operators that run again, on the memory that they had when they were captured."""
+
+    def __init__(self) -> None:
+        self.operators: list[Captured] = []
+        self._before: dict[StorageWeakRef, tuple[Any, Any]] = {}
+
+    def keep(self, written: Sequence[Tensor]) -> None:
+        """Keep what memory holds that an operator is about to write."""
+        for tensor in written:
+            storage = tensor.untyped_storage()
+            self._before.setdefault(StorageWeakRef(storage), (storage, storage.clone()))
+
+    def end_capture(self) -> None:
+        """Undo what was computed: a capture computes nothing."""
+        for each in self.operators:
+            old = {StorageWeakRef(tensor.untyped_storage()) for tensor in each.read}
+            for tensor in each.made:
+                new = StorageWeakRef(tensor.untyped_storage()) not in old
+                if new and tensor.is_floating_point():
+                    on_cpu(tensor).detach().fill_(torch.nan)
+        for storage, content in self._before.values():
+            storage.copy_(content)
+
+    def replay(self) -> None:
+        """Run the operators on the thread's stream."""
+        read = [tensor for each in self.operators for tensor in each.read]
+        memory.run("a graph", read, [made for each in self.operators for made in each.made])
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
+            for each in self.operators:
+                again = tensors_in(each.func(*each.args, **each.kwargs))
+                for tensor, value in zip(tensors_in(each.results), again, strict=True):
+                    if tensor.data_ptr() != value.data_ptr():
+                        tensor.copy_(value)
+
+
+@contextlib.contextmanager
+def captured(graph: Graph) -> Iterator[None]:
+    """Capture the thread's operators, as `torch.cuda.graph` does."""
+    thread.stream.synchronize()
+    thread.graph = graph
+    try:
+        yield
+    finally:
+        thread.graph = None
+        graph.end_capture()
+
+
 class OnGpu(Tensor):
     """A tensor on the GPU. Every operator that meets one comes by."""
 
@@ -177,13 +241,20 @@ class OnGpu(Tensor):
             wait(name)
         if operator.is_copy and here and here[0] is args[0]:
             wait(name)
-        with torch._C._DisableTorchDispatch():
-            results = func(*args, **kwargs)
         read = [each for argument in operator.reads for each in arguments.get(argument, ())]
         read += [each for each in indices if isinstance(each, OnGpu)]
         written = [each for argument in operator.writes for each in arguments.get(argument, ())]
+        if thread.graph is not None:
+            assert not (operator.is_copy and here), f"{name} copies from the host in a graph"
+            thread.graph.keep(written)
+        with torch._C._DisableTorchDispatch():
+            results = func(*args, **kwargs)
         if operator.reads or written:
-            memory.run(name, read, written or tensors_in(results))
+            made = written or tensors_in(results)
+            if thread.graph is None:
+                memory.run(name, read, made)
+            else:
+                thread.graph.operators.append(Captured(func, args, kwargs, read, made, results))
         if operator.is_copy and here:
             thread.stream.synchronize()  # as the host does where memory is pageable
         return tree_map(lambda each: on_gpu(each) if isinstance(each, Tensor) else each, results)
@@ -236,6 +307,7 @@ def uploaded(tensor: Tensor) -> Tensor:
     """Return a copy on the GPU, for which the host waits."""
     if isinstance(tensor, OnGpu):
         return tensor
+    assert thread.graph is None, "a copy from the host in a graph"
     copied = on_gpu(tensor.clone())
     memory.run("upload", [], [copied])
     thread.stream.synchronize()
@@ -245,6 +317,7 @@ def uploaded(tensor: Tensor) -> Tensor:
 def wait(name: str) -> None:
     """Make the host wait for a result."""
     assert not thread.reads_nothing, f"{name} reads back to the host"
+    assert thread.graph is None, f"{name} waits in a graph"
     thread.stream.synchronize()
 
 
@@ -341,6 +414,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this GPU in the place of `cuda`, for trainings too."""
     monkeypatch.setattr(session, "use_device", lambda name: DEVICE)
     monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", grouped)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", captured)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", current)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: thread.stream)

@@ -157,6 +157,27 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", RUNS["sac"])
+def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from."""
+    config, cut = short("sac", name), configurations.RUNS["sac"][name].cut
+    theirs = [*runner.weights(train_on_gpu("sac", config, tmp_path / "plain", monkeypatch))]
+    config = dataclasses.replace(config, cuda_graphs=True)
+    learner = train_on_gpu("sac", config, tmp_path / "graphs", monkeypatch, cut=cut)
+    ours = [*runner.weights(learner)]
+    assert len(ours) == len(theirs) > 0
+    for our, their in zip(ours, theirs, strict=True):
+        assert torch.equal(on_cpu(our), on_cpu(their))
+    for table in ("updates.csv", "evaluations.csv"):
+        paths = [
+            tmp_path / each / f"seed-{config.seeds[0]}" / table for each in ("plain", "graphs")
+        ]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("missed", [2, 3])
 def test_the_actor_of_impala_waits_for_its_observations_and_for_its_weights(
     missed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -728,6 +728,26 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
         torch.testing.assert_close(ours.cpu(), theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
+    seeds: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The same weights to 1e-5 after 100 updates, in both phases of an actor that learns seldom."""
+    config = replace(TINY, seeds=seeds, env_steps=140, learning_starts=40, policy_period=2)
+    config = replace(config, device="cuda")
+    plain, _ = train(config, tmp_path / "plain")
+    graphs, _ = train(replace(config, cuda_graphs=True), tmp_path / "graphs")
+    for ours, theirs in zip(parameters_of(graphs), parameters_of(plain), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_graphs_without_a_gpu_are_refused(tmp_path: Path) -> None:
+    """In one line, with the remedy: an update kernel by kernel must not pass for a graph."""
+    with pytest.raises(UsageError, match=r"cuda_graphs needs a GPU, and .* on cpu: leave it out"):
+        train(replace(TINY, device="cpu", cuda_graphs=True), tmp_path)
+
+
 def test_the_memory_of_a_run_is_known() -> None:
     """That of its replay: 2.9 GiB for a million steps of Humanoid, and no more than a run fills."""
     config = replace(sac.PRESETS["mujoco", "paper"].config, task="Humanoid-v4", env_steps=10**6)

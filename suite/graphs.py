@@ -1,0 +1,90 @@
+"""A GPU's work as one CUDA graph: launched at once, not kernel by kernel.
+
+An update of small networks is some 160 kernels. Each takes a GPU a microsecond or two and the host
+five or more to launch, so the GPU waits for the host. A graph is launched as a whole. It repeats
+the same kernels on the same memory, so results are those of the step that was captured.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.settings import UsageError
+from suite.snapshot import pack, unpack
+
+Step = Callable[..., dict[str, Tensor]]
+"""Maps a phase and tensors on the device to results by name; changes tensors in place."""
+WARM_UPS = 3
+"""Steps before a capture, in which libraries choose their kernels and ask for memory."""
+
+
+class Graphs:
+    """A step as CUDA graphs, one for each phase, captured when its phase first comes.
+
+    A phase is all that the step asks of the host, a number: what it does may depend on it and on
+    the values of tensors, and on nothing else that changes. Numbers of Python would be frozen.
+
+    Args:
+        step: `step(phase, *inputs)`; reads nothing back to the host.
+        state: all that the step changes, as `suite.snapshot.pack` takes it; steps that warm up are
+            undone in it.
+        device: the GPU.
+
+    Raises:
+        UsageError: without a GPU.
+    """
+
+    def __init__(self, step: Step, state: Any, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise UsageError(f"cuda_graphs needs a GPU, and this run is on {device}: leave it out")
+        self._step, self._state = step, state
+        self._captured: dict[int, Captured] = {}
+
+    def __call__(self, phase: int, *inputs: Tensor) -> dict[str, Tensor]:
+        """Make a step with these inputs, of the same shapes in every call.
+
+        Returns:
+            the results, which the phase's next step overwrites.
+
+        Raises:
+            UsageError: if the step cannot be captured.
+        """
+        if phase not in self._captured:
+            self._captured[phase] = self._capture(phase, inputs)
+        captured = self._captured[phase]
+        for place, value in zip(captured.inputs, inputs, strict=True):
+            place.copy_(value)
+        captured.graph.replay()
+        return captured.results
+
+    def _capture(self, phase: int, inputs: tuple[Tensor, ...]) -> "Captured":
+        """Return a phase's graph, with the state as it was."""
+        places = [value.clone() for value in inputs]
+        tensors: dict[str, Tensor] = {}
+        before = pack(self._state, tensors, "state")
+        side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._step(phase, *places)
+        main.wait_stream(side)
+        unpack(before, tensors, self._state)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                results = self._step(phase, *places)
+        except RuntimeError as error:
+            raise UsageError(
+                f"the update cannot be captured as a CUDA graph ({str(error).splitlines()[0]}): "
+                "leave out --cuda-graphs"
+            ) from None
+        return Captured(graph, places, results)
+
+
+class Captured:
+    """A graph with the memory that it reads its inputs from and leaves its results in."""
+
+    def __init__(self, graph: Any, inputs: list[Tensor], results: dict[str, Tensor]) -> None:
+        self.graph, self.inputs, self.results = graph, inputs, results
