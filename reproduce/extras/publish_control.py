@@ -105,6 +105,10 @@ def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
     steps = {task: _length(here, task) for task in here.get("tasks", ())} | dict(plan.env_steps)
     held = {"num_runs": max(len(plan.seeds), earlier.get("num_runs", 0))}
     data = {"judges": True, **measured, **held, "path": plan.command(), "notes": _notes(plan)}
+    if others or suites.keys() - {plan.suite}:  # rows that stay were made as is said there
+        for key in ("path", "notes"):
+            lines = [*earlier[key].splitlines(), *str(data[key]).splitlines()]
+            data[key] = "\n".join(dict.fromkeys(lines))
     peer = plan.peer
     facts = {key: getattr(peer, key) for key in ("title", "repository", "commit", "licence")}
     together = {"seeds_together": True} if plan.preset.seeds_together else {}

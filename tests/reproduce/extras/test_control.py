@@ -25,7 +25,7 @@ from reproduce.plan.extension import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from suite import presets
-from suite.presets import read_presets
+from suite.presets import read_presets, read_source
 from suite.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import UsageError
 
@@ -334,11 +334,17 @@ def test_seeds_are_declared_before_any_is_run(
 
 
 def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:
-    """What was published of one task stays when another follows, unless settings differ."""
-    for task in ("CartPole-v1", "Acrobot-v1"):
+    """What was published of one task stays when another follows, unless settings differ.
+
+    So does what is said of how it was made, once, however often the other is published.
+    """
+    made = []
+    for task in ("CartPole-v1", "Acrobot-v1", "Acrobot-v1"):
         plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])
         ends(plan)
-        publish(plan)
+        made.append(plan.command())
+        folder = publish(plan)
+    assert read_source(folder / "a2c.toml")["data"].path == "\n".join(made[:2])
     preset = read_presets("a2c", Config, sources)["classic", "fake_control"]
     assert preset.tasks == ("CartPole-v1", "Acrobot-v1")
     runs = references.single_runs()
