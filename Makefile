@@ -46,7 +46,7 @@ test: venv
 test-slow: venv
 	$(PYTEST) -m slow
 
-## The tests that need a GPU, then what it reaches beside what it could (20 minutes at most); the
+## The tests that need a GPU, then what it reaches beside what it could (27 minutes at most); the
 ## measurements go to .benchmarks/gpu.json.
 test-gpu: venv
 	$(PYTEST) -m gpu
