@@ -22,7 +22,7 @@ from suite.settings import UsageError
 RUNS = {
     "a2c": "a2c-classic/rl_zoo/Pendulum-v1",
     "a2c, discrete": "a2c-classic/rl_zoo/CartPole-v1",
-    "a2c, frames": "a2c-atari-7/openai_baselines/Pong-v5",
+    "a2c, frames": "a2c-atari-7/nnabla_rl/Breakout-v5",
     "acer": "acer-classic/tuned/CartPole-v1",
     "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
     "impala": "impala-classic/tuned/CartPole-v1",
