@@ -189,6 +189,9 @@ RUNS: dict[str, dict[str, Run]] = {
             log_interval=1,
             evaluation_rule="sampled",
         ),
+        "mujoco-small, tianshou_control": _run(
+            "mujoco-small", "tianshou_control", MUJOCO, task="Reacher-v4", evaluation_interval=480
+        ),
         "mujoco, in full": _run(
             "mujoco",
             "tianshou_v3",
