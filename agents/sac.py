@@ -407,12 +407,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
     noise_streams = [stream(seed, "update noise") for seed in seeds]
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
-    phases = math.lcm(config.policy_period, config.target_period)
 
-    def learn(phase: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return update(learner, config, replay.batch(indices), noise, phase)
+    def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        return update(learner, config, replay.batch(indices), noise, number)
 
-    launch = Graphs(learn, learner, device) if config.cuda_graphs else learn
+    def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
+        return number % config.policy_period == 0, (number + 1) % config.target_period == 0
+
+    launch = Graphs(learn, parts_due, learner, device) if config.cuda_graphs else learn
     means, reward_sums = Means(), np.zeros(len(seeds))
     streams = [action_streams, replay_streams, noise_streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
@@ -460,7 +462,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
             rows = torch.from_numpy(np.stack(indices)).to(device)
             noise = stacked_normal(noise_streams, noise_shape, device).transpose(0, 1)
-            means.add(launch(num_updates % phases, rows, noise))
+            means.add(launch(num_updates, rows, noise))
             num_updates += 1
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):

@@ -5,17 +5,18 @@ five or more to launch, so the GPU waits for the host. A graph is launched as a 
 the same kernels on the same memory, so results are those of the step that was captured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from suite.hardware import fills_gpu_memory
 from suite.settings import UsageError
 from suite.snapshot import pack, unpack
 
 Step = Callable[..., dict[str, Tensor]]
-"""Maps a phase and tensors on the device to results by name; changes tensors in place."""
+"""Maps a step's number and tensors on the device to results by name; changes tensors in place."""
 WARM_UPS = 3
 """Steps before a capture, in which libraries choose their kernels and ask for memory."""
 
@@ -23,11 +24,12 @@ WARM_UPS = 3
 class Graphs:
     """A step as CUDA graphs, one for each phase, captured when its phase first comes.
 
-    A phase is all that the step asks of the host, a number: what it does may depend on it and on
-    the values of tensors, and on nothing else that changes. Numbers of Python would be frozen.
+    What a step does may depend on its phase and on the values of tensors, and on nothing else that
+    changes: numbers of Python are frozen.
 
     Args:
-        step: `step(phase, *inputs)`; reads nothing back to the host.
+        step: `step(number, *inputs)`; reads nothing back to the host.
+        phase_of: maps a step's number to its phase; steps of one phase do the same.
         state: all that the step changes, as `suite.snapshot.pack` takes it; steps that warm up are
             undone in it.
         device: the GPU.
@@ -36,13 +38,15 @@ class Graphs:
         UsageError: without a GPU.
     """
 
-    def __init__(self, step: Step, state: Any, device: torch.device) -> None:
+    def __init__(
+        self, step: Step, phase_of: Callable[[int], Hashable], state: Any, device: torch.device
+    ) -> None:
         if device.type != "cuda":
             raise UsageError(f"cuda_graphs needs a GPU, and this run is on {device}: leave it out")
-        self._step, self._state = step, state
-        self._captured: dict[int, Captured] = {}
+        self._step, self._phase_of, self._state = step, phase_of, state
+        self._captured: dict[Hashable, Captured] = {}
 
-    def __call__(self, phase: int, *inputs: Tensor) -> dict[str, Tensor]:
+    def __call__(self, number: int, *inputs: Tensor) -> dict[str, Tensor]:
         """Make a step with these inputs, of the same shapes in every call.
 
         Returns:
@@ -51,16 +55,17 @@ class Graphs:
         Raises:
             UsageError: if the step cannot be captured.
         """
+        phase = self._phase_of(number)
         if phase not in self._captured:
-            self._captured[phase] = self._capture(phase, inputs)
+            self._captured[phase] = self._capture(number, inputs)
         captured = self._captured[phase]
         for place, value in zip(captured.inputs, inputs, strict=True):
             place.copy_(value)
         captured.graph.replay()
         return captured.results
 
-    def _capture(self, phase: int, inputs: tuple[Tensor, ...]) -> "Captured":
-        """Return a phase's graph, with the state as it was."""
+    def _capture(self, number: int, inputs: tuple[Tensor, ...]) -> "Captured":
+        """Return the graph of a step's phase, with the state as it was."""
         places = [value.clone() for value in inputs]
         tensors: dict[str, Tensor] = {}
         before = pack(self._state, tensors, "state")
@@ -68,18 +73,21 @@ class Graphs:
         side.wait_stream(main)
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
-                self._step(phase, *places)
+                self._step(number, *places)
         main.wait_stream(side)
         unpack(before, tensors, self._state)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                results = self._step(phase, *places)
+                results = self._step(number, *places)
         except RuntimeError as error:
+            cause = error.__context__ or error  # ending a capture that failed raises once more
+            if fills_gpu_memory(cause):
+                raise cause from None
+            reason = str(cause).partition("\n")[0]
             raise UsageError(
-                f"the update cannot be captured as a CUDA graph ({str(error).splitlines()[0]}): "
-                "leave out --cuda-graphs"
-            ) from None
+                f"the update cannot be captured as a CUDA graph ({reason}): leave out --cuda-graphs"
+            ) from error
         return Captured(graph, places, results)
 
 

@@ -273,7 +273,7 @@ def gpu_memory_gib(device: str) -> float:
     return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
 
 
-def fills_gpu_memory(error: RuntimeError) -> bool:
+def fills_gpu_memory(error: BaseException) -> bool:
     """Return whether an error says that a GPU's memory did not suffice."""
     import torch
 

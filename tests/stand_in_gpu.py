@@ -175,22 +175,30 @@ class Graph:
 
     def __init__(self) -> None:
         self.operators: list[Captured] = []
+        self._made: dict[StorageWeakRef, Tensor] = {}
         self._before: dict[StorageWeakRef, tuple[Any, Any]] = {}
 
     def keep(self, written: Sequence[Tensor]) -> None:
         """Keep what memory holds that an operator is about to write."""
         for tensor in written:
             storage = tensor.untyped_storage()
-            self._before.setdefault(StorageWeakRef(storage), (storage, storage.clone()))
+            if StorageWeakRef(storage) not in self._made:
+                self._before.setdefault(StorageWeakRef(storage), (storage, storage.clone()))
+
+    def add(self, operator: Captured) -> None:
+        """Add an operator that has run."""
+        self.operators.append(operator)
+        known = {StorageWeakRef(tensor.untyped_storage()) for tensor in operator.read}
+        for tensor in tensors_in(operator.results):
+            place = StorageWeakRef(tensor.untyped_storage())
+            if place not in known and place not in self._before:
+                self._made.setdefault(place, tensor)
 
     def end_capture(self) -> None:
-        """Undo what was computed: a capture computes nothing."""
-        for each in self.operators:
-            old = {StorageWeakRef(tensor.untyped_storage()) for tensor in each.read}
-            for tensor in each.made:
-                new = StorageWeakRef(tensor.untyped_storage()) not in old
-                if new and tensor.is_floating_point():
-                    on_cpu(tensor).detach().fill_(torch.nan)
+        """Undo and spoil what was computed: a capture computes nothing."""
+        for tensor in self._made.values():
+            floats = tensor.is_floating_point()
+            on_cpu(tensor).detach().fill_(torch.nan if floats else 0)
         for storage, content in self._before.values():
             storage.copy_(content)
 
@@ -208,11 +216,17 @@ class Graph:
 
 @contextlib.contextmanager
 def captured(graph: Graph) -> Iterator[None]:
-    """Capture the thread's operators, as `torch.cuda.graph` does."""
+    """Capture the thread's operators, as `torch.cuda.graph` does.
+
+    Raises:
+        RuntimeError: instead of what was raised within, as ending such a capture does.
+    """
     thread.stream.synchronize()
     thread.graph = graph
     try:
         yield
+    except RuntimeError:
+        raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
     finally:
         thread.graph = None
         graph.end_capture()
@@ -245,7 +259,7 @@ class OnGpu(Tensor):
         read += [each for each in indices if isinstance(each, OnGpu)]
         written = [each for argument in operator.writes for each in arguments.get(argument, ())]
         if thread.graph is not None:
-            assert not (operator.is_copy and here), f"{name} copies from the host in a graph"
+            refuse_in_graph(f"{name} copies from the host", operator.is_copy and here)
             thread.graph.keep(written)
         with torch._C._DisableTorchDispatch():
             results = func(*args, **kwargs)
@@ -254,7 +268,7 @@ class OnGpu(Tensor):
             if thread.graph is None:
                 memory.run(name, read, made)
             else:
-                thread.graph.operators.append(Captured(func, args, kwargs, read, made, results))
+                thread.graph.add(Captured(func, args, kwargs, read, made, results))
         if operator.is_copy and here:
             thread.stream.synchronize()  # as the host does where memory is pageable
         return tree_map(lambda each: on_gpu(each) if isinstance(each, Tensor) else each, results)
@@ -307,7 +321,7 @@ def uploaded(tensor: Tensor) -> Tensor:
     """Return a copy on the GPU, for which the host waits."""
     if isinstance(tensor, OnGpu):
         return tensor
-    assert thread.graph is None, "a copy from the host in a graph"
+    refuse_in_graph("a copy from the host")
     copied = on_gpu(tensor.clone())
     memory.run("upload", [], [copied])
     thread.stream.synchronize()
@@ -317,8 +331,14 @@ def uploaded(tensor: Tensor) -> Tensor:
 def wait(name: str) -> None:
     """Make the host wait for a result."""
     assert not thread.reads_nothing, f"{name} reads back to the host"
-    assert thread.graph is None, f"{name} waits in a graph"
+    refuse_in_graph(name)
     thread.stream.synchronize()
+
+
+def refuse_in_graph(name: str, refused: object = True) -> None:
+    """Refuse what a capture cannot hold, as torch does."""
+    if refused and thread.graph is not None:
+        raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
 
 
 def target(

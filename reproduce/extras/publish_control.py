@@ -7,6 +7,7 @@ trains ours with the settings that the peer ran with, and what the peer reached 
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import lzma
 from collections.abc import Mapping
@@ -105,10 +106,11 @@ def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
     steps = {task: _length(here, task) for task in here.get("tasks", ())} | dict(plan.env_steps)
     held = {"num_runs": max(len(plan.seeds), earlier.get("num_runs", 0))}
     data = {"judges": True, **measured, **held, "path": plan.command(), "notes": _notes(plan)}
-    if others or suites.keys() - {plan.suite}:  # rows that stay were made as is said there
-        for key in ("path", "notes"):
-            lines = [*earlier[key].splitlines(), *str(data[key]).splitlines()]
-            data[key] = "\n".join(dict.fromkeys(lines))
+    if before:  # the rows that stay were made as is said there, in lines that belong together
+        made = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
+        kept = [pair for pair in made if not _is_replaced(pair[0], plan)]
+        for number, key in enumerate(("path", "notes")):
+            data[key] = "\n".join([*(pair[number] for pair in kept), str(data[key])])
     peer = plan.peer
     facts = {key: getattr(peer, key) for key in ("title", "repository", "commit", "licence")}
     together = {"seeds_together": True} if plan.preset.seeds_together else {}
@@ -125,6 +127,13 @@ def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
             },
         },
     }
+
+
+def _is_replaced(command: str, plan: ControlPlan) -> bool:
+    """Return whether a plan makes anew all that an earlier command made."""
+    words = command.split()
+    tasks = itertools.takewhile(lambda word: word[0] != "-", words[words.index("--tasks") + 1 :])
+    return plan.suite in words and {*tasks} <= {*plan.tasks}
 
 
 def _length(suite: Mapping[str, Any], task: str) -> int:
@@ -175,6 +184,7 @@ def _reason(entry: Mapping[str, Any], origin: str) -> dict[str, str]:
 def _budgets(plan: ControlPlan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return the source's budgets, none longer than the control, which is that of `paper`."""
     budgets: dict[str, dict[str, Any]] = {}
+    number = len(plan.seeds)
     for name in BUDGETS:
         budget = plan.preset.budgets[name]
         each = {task: min(budget.steps(task), most) for task, most in steps.items()}
@@ -182,7 +192,7 @@ def _budgets(plan: ControlPlan, steps: Mapping[str, int]) -> dict[str, dict[str,
         longest = max(each.values())
         budgets[name] = {
             "env_steps": longest,
-            "num_seeds": len(plan.seeds) if name == "paper" else budget.num_seeds,
+            "num_seeds": number if name == "paper" else min(budget.num_seeds, number),
         }
         shorter = {task: count for task, count in each.items() if count != longest}
         budgets[name] |= {"env_steps_of": shorter} if shorter else {}

@@ -20,10 +20,14 @@ from torch.utils._pytree import tree_leaves
 import agents
 from agents import impala
 from suite import affine
+from suite.graphs import WARM_UPS, Graphs
+from suite.settings import UsageError
+from tests import stand_in_gpu
 from tests.golden import configurations, runner
 from tests.stand_in_gpu import (
     DEFAULT_STREAM,
     DEVICE,
+    Graph,
     OnGpu,
     Pool,
     Stream,
@@ -157,24 +161,90 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", RUNS["sac"])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *((name, {}) for name in RUNS["sac"]),
+        ("jaxrl, two seeds, cut", {"policy_period": 2, "target_period": 3}),
+    ],
+)
 def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from."""
-    config, cut = short("sac", name), configurations.RUNS["sac"][name].cut
+    """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from.
+
+    Only graphs make updates, and each combination of due parts has one in each life of the run.
+    """
+    calls: list[str] = []
+
+    def counted(owner: Any, method: str) -> None:
+        function = getattr(owner, method)
+
+        def call(*arguments: Any) -> Any:
+            calls.append(method)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, method, call)
+
+    counted(module_of("sac"), "update")
+    counted(Graph, "replay")
+    config = dataclasses.replace(short("sac", name), **changes)
+    cut = configurations.RUNS["sac"][name].cut
     theirs = [*runner.weights(train_on_gpu("sac", config, tmp_path / "plain", monkeypatch))]
+    number = len(calls)
+    assert calls == ["update"] * number
+    calls.clear()
     config = dataclasses.replace(config, cuda_graphs=True)
     learner = train_on_gpu("sac", config, tmp_path / "graphs", monkeypatch, cut=cut)
+    periods = config.policy_period, config.target_period
+    phases = {(n % periods[0] == 0, (n + 1) % periods[1] == 0) for n in range(number)}
+    assert number <= calls.count("replay") <= number * (1 + cut)
+    assert calls.count("update") <= (WARM_UPS + 1) * len(phases) * (1 + cut)
     ours = [*runner.weights(learner)]
     assert len(ours) == len(theirs) > 0
     for our, their in zip(ours, theirs, strict=True):
         assert torch.equal(on_cpu(our), on_cpu(their))
     for table in ("updates.csv", "evaluations.csv"):
-        paths = [
-            tmp_path / each / f"seed-{config.seeds[0]}" / table for each in ("plain", "graphs")
-        ]
-        assert paths[0].read_bytes() == paths[1].read_bytes()
+        written = [tmp_path / each / f"seed-{config.seeds[0]}" for each in ("plain", "graphs")]
+        assert (written[0] / table).read_bytes() == (written[1] / table).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "reason"),
+    [
+        (lambda numbers: numbers.sum().item(), "operation not permitted .* capturing"),
+        (lambda numbers: numbers + torch.ones(3).to(DEVICE), "a copy from the host"),
+    ],
+)
+def test_an_update_that_cannot_be_captured_ends_the_run(
+    mistake: Callable[[Tensor], object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first error, not with the one of ending the capture, and with the remedy."""
+
+    def step(number: int, numbers: Tensor) -> dict[str, Tensor]:
+        mistake(numbers)
+        return {}
+
+    with installed(monkeypatch):
+        graphs = Graphs(step, lambda number: 0, [], DEVICE)
+        with pytest.raises(UsageError, match=rf"captured .*{reason}.*: leave out --cuda-graphs"):
+            graphs(0, torch.ones(3, device=DEVICE))
+
+
+def test_a_capture_without_memory_is_told_as_any_lack_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that the run says how many seeds fit, instead of blaming graphs."""
+
+    def step(number: int, numbers: Tensor) -> dict[str, Tensor]:
+        if stand_in_gpu.thread.graph is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return {}
+
+    with installed(monkeypatch):
+        graphs = Graphs(step, lambda number: 0, [], DEVICE)
+        with pytest.raises(torch.OutOfMemoryError):
+            graphs(0, torch.ones(3, device=DEVICE))
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -336,15 +336,17 @@ def test_seeds_are_declared_before_any_is_run(
 def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:
     """What was published of one task stays when another follows, unless settings differ.
 
-    So does what is said of how it was made, once, however often the other is published.
+    So does what is said of how it was made, until it is made anew: the last line is the newest.
     """
     made = []
-    for task in ("CartPole-v1", "Acrobot-v1", "Acrobot-v1"):
+    for task in ("CartPole-v1", "Acrobot-v1", "CartPole-v1"):
         plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])
         ends(plan)
         made.append(plan.command())
         folder = publish(plan)
-    assert read_source(folder / "a2c.toml")["data"].path == "\n".join(made[:2])
+    data = read_source(folder / "a2c.toml")["data"]
+    assert data.path == "\n".join(made[1:])
+    assert len(data.notes.splitlines()) == 2
     preset = read_presets("a2c", Config, sources)["classic", "fake_control"]
     assert preset.tasks == ("CartPole-v1", "Acrobot-v1")
     runs = references.single_runs()
