@@ -141,7 +141,7 @@ def test_both_act_alike(case: str, tmp_path: Path) -> None:
             ],
             "a2c, frames": [
                 *("observations: uint8 [batch, 4, 84, 84]", "actions: int64 [batch]"),
-                "log_probs: float32 [batch, 6]",
+                "log_probs: float32 [batch, 4]",
             ],
         }[case]
     )
