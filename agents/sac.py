@@ -51,6 +51,7 @@ from torch import Tensor
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, NotNegative, Positive, Rate, TransitionConfig, Whole, Widths
+from suite.draws import DeviceDraws, HostDraws
 from suite.graphs import Graphs
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
@@ -126,6 +127,8 @@ class Config(TransitionConfig):
     """Critic updates per update of the target copies."""
     cuda_graphs: bool = False
     """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
+    device_draws: bool = False
+    """Whether updates draw on the device, which is other numbers than those of numpy's streams."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""
@@ -403,20 +406,20 @@ def train(config: Config, recorder: Recorder) -> Learner:
     uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
     replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, action_size, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
-    replay_streams = [stream(seed, "replay sampling") for seed in seeds]
-    noise_streams = [stream(seed, "update noise") for seed in seeds]
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
+    draws_of = DeviceDraws if config.device_draws else HostDraws
+    draw = draws_of(seeds, config.batch_size, noise_shape, device)
 
     def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return update(learner, config, replay.batch(indices), noise, number)
+        return update(learner, config, replay.batch(indices), noise.transpose(0, 1), number)
 
     def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0
 
     launch = Graphs(learn, parts_due, learner, device) if config.cuda_graphs else learn
     means, reward_sums = Means(), np.zeros(len(seeds))
-    streams = [action_streams, replay_streams, noise_streams]
+    streams = [action_streams, *draw.streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
     journal = Journal(recorder, env, state)
     for step, actions in journal.past():  # of a run that was killed
@@ -459,10 +462,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         learned_from = env_steps + uncounted - config.learning_starts
         # 1e-6: a product that should be whole may be rounded down
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
-            indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
-            rows = torch.from_numpy(np.stack(indices)).to(device)
-            noise = stacked_normal(noise_streams, noise_shape, device).transpose(0, 1)
-            means.add(launch(num_updates, rows, noise))
+            means.add(launch(num_updates, *draw(num_updates, replay.size)))
             num_updates += 1
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):

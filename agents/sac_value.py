@@ -56,6 +56,7 @@ from torch import Tensor
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Positive, Range, Rate, TransitionConfig, Whole, Widths
+from suite.draws import HostDraws
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
@@ -348,12 +349,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, obs_size, action_size, device)
     replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, action_size, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
-    replay_streams = [stream(seed, "replay sampling") for seed in seeds]
-    noise_streams = [stream(seed, "update noise") for seed in seeds]
-    noise_shape = (2, config.batch_size, action_size)
+    draw = HostDraws(seeds, config.batch_size, (2, config.batch_size, action_size), device)
 
     means, reward_sums = Means(), np.zeros(len(seeds))
-    streams = [action_streams, replay_streams, noise_streams]
+    streams = [action_streams, *draw.streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
     journal = Journal(recorder, env, state)
     for step, actions in journal.past():  # of a run that was killed
@@ -392,9 +391,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
         learned_from = env_steps - config.warm_up_steps
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
-            indices = [s.integers(0, replay.size, config.batch_size) for s in replay_streams]
-            batch = replay.batch(torch.from_numpy(np.stack(indices)).to(device))
-            noise = stacked_normal(noise_streams, noise_shape, device).transpose(0, 1)
+            indices, noise = draw(num_updates, replay.size)
+            batch, noise = replay.batch(indices), noise.transpose(0, 1)
             means.add(update(learner, config, batch, noise, num_updates))
             num_updates += 1
         clock.lap("learning")

@@ -304,6 +304,14 @@ class OnGpu(Tensor):
         return f"{on_cpu(self)!r} on {DEVICE}"
 
 
+class Generator(torch.Generator):
+    """A generator of the GPU's numbers."""
+
+    def __new__(cls, device: torch.device) -> "Generator":
+        assert device == DEVICE, f"{device}: another GPU"
+        return super().__new__(cls)
+
+
 def on_gpu(tensor: Tensor) -> Tensor:
     """Return the same numbers in the same memory as the GPU's."""
     if isinstance(tensor, OnGpu):
@@ -434,6 +442,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this GPU in the place of `cuda`, for trainings too."""
     monkeypatch.setattr(session, "use_device", lambda name: DEVICE)
     monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", grouped)
+    monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", captured)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)

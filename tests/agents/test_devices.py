@@ -166,6 +166,7 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     [
         *((name, {}) for name in RUNS["sac"]),
         ("jaxrl, two seeds, cut", {"policy_period": 2, "target_period": 3}),
+        ("jaxrl, two seeds, cut", {"device_draws": True}),
     ],
 )
 def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(

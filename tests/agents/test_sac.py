@@ -729,13 +729,14 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("device_draws", [False, True])
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
 def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
-    seeds: tuple[int, ...], tmp_path: Path
+    seeds: tuple[int, ...], device_draws: bool, tmp_path: Path
 ) -> None:
     """The same weights to 1e-5 after 100 updates, in both phases of an actor that learns seldom."""
     config = replace(TINY, seeds=seeds, env_steps=140, learning_starts=40, policy_period=2)
-    config = replace(config, device="cuda")
+    config = replace(config, device="cuda", device_draws=device_draws)
     plain, _ = train(config, tmp_path / "plain")
     graphs, _ = train(replace(config, cuda_graphs=True), tmp_path / "graphs")
     for ours, theirs in zip(parameters_of(graphs), parameters_of(plain), strict=True):

@@ -6,12 +6,13 @@
     .venv/bin/python -m tests.benchmarks.gpu --device cpu  # tiny sizes: tries the program, no GPU
 
 Each part is a process of its own, ended at its limit. `ceilings` are products of 256-wide matrices,
-a node of a replayed CUDA graph, copies to the device and the simulator alone; the trainings are the
-agents as they are, warm-up left out; `bytes` runs one command twice. Targets are aims, not
+a node of a replayed CUDA graph, copies to the device, draws, and the simulator alone; the trainings
+are the agents as they are, warm-up left out; `bytes` runs one command twice. Targets are aims, not
 measurements.
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from reproduce.plan.speeds import warm_up_steps
 from reproduce.speed.workloads import simulator, update_sac
 from suite import hardware
 from suite.command_line import Parser, run_main
+from suite.draws import DeviceDraws, HostDraws
 from suite.files import write_json
 from suite.settings import UsageError, find_preset, nearest
 from tests.benchmarks.speeds import Meter, train, warm_config
@@ -84,7 +86,7 @@ class Training:
 
 
 _SAC = ("sac", "mujoco", "paper", HALF_CHEETAH)
-_GRAPHS = {"cuda_graphs": True}
+_GRAPHS = {"cuda_graphs": True, "device_draws": True}
 TRAININGS = {
     "sac-1": Training(*_SAC, target=3_000),
     "sac-16": Training(*_SAC, target=15_000, num_seeds=16),
@@ -132,6 +134,7 @@ def ceilings(options: argparse.Namespace) -> Iterator[Row]:
     yield from _products(device, seconds)
     yield from _graph(device, seconds)
     yield from _copies(device, seconds)
+    yield from _draws(device, seconds)
     cores = hardware.num_cores()
     threads = sorted({1, max(1, cores // 2), cores})
     for task, num_envs in ((HALF_CHEETAH, 64), (PONG, 32)):
@@ -196,6 +199,21 @@ def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
             yield Row(what, size * speed / 1e9 if unit == "GB/s" else 1e6 / speed, unit)
 
 
+def _draws(device: torch.device, seconds: float) -> Iterator[Row]:
+    """Yield how long an update of SAC on HalfCheetah waits for rows and noise."""
+    for make, place in ((HostDraws, "host"), (DeviceDraws, "device")):
+        for num_seeds in (1, 16, 64):
+            draw, numbers = make(range(num_seeds), 256, (2, 256, 6), device), itertools.count()
+
+            def update(
+                draw: HostDraws | DeviceDraws = draw, numbers: Iterator[int] = numbers
+            ) -> None:
+                draw(next(numbers), 100_000)
+
+            speed = rate(update, seconds, device)
+            yield Row(f"draws of an update, {num_seeds} seeds, {place}", 1e6 / speed, "us")
+
+
 def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Yield the environment steps a second of an agent as it is, of all its seeds together."""
     asked, device = TRAININGS[name], hardware.find_device(options.device)
@@ -254,7 +272,10 @@ def equal_bytes(options: argparse.Namespace, *, graphs: bool = False) -> Iterato
     words += [f"--evaluation-interval={steps}", "--evaluation-episodes=1"]
     if not on_gpu:
         words += ["--hidden-sizes=8", "--batch-size=8"]
-    words += [f"--env-threads={hardware.num_cores()}", *["--cuda-graphs"] * graphs]
+    words += [
+        f"--env-threads={hardware.num_cores()}",
+        *["--cuda-graphs", "--device-draws"] * graphs,
+    ]
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for folder in (first, second):
             status = import_module("agents.sac").main([*words, f"--out={folder}"])

@@ -141,6 +141,15 @@ RUNS: dict[str, dict[str, Run]] = {
         "mujoco, mushroom_rl": _run(
             "mujoco", "mushroom_rl", SAC, task="Walker2d-v4", env_steps=240
         ),
+        "classic, drawn on the device, two seeds, cut": _run(
+            "classic",
+            "tuned",
+            SAC,
+            task="Pendulum-v1",
+            seeds=(2, 9),
+            device_draws=True,
+            cut=True,
+        ),
         "classic, no temperature": _run(
             "classic",
             "tuned",

@@ -1,0 +1,96 @@
+"""What an update of several seeds draws: rows of each seed's replay, and noise.
+
+A seed draws the same numbers alone and beside others.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from suite.noise import stacked_normal
+from suite.randomness import stream
+
+
+class HostDraws:
+    """Draws of numpy's streams, which are the same for every device.
+
+    Args:
+        seeds: the runs' seeds, S of them.
+        batch_size: rows per update, B.
+        noise_shape: of one seed's noise.
+        device: where the draws are used.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        batch_size: int,
+        noise_shape: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self._batch_size, self._noise_shape, self._device = batch_size, noise_shape, device
+        self._rows = [stream(seed, "replay sampling") for seed in seeds]
+        self._noise = [stream(seed, "update noise") for seed in seeds]
+        self.streams = [self._rows, self._noise]
+        """All that changes."""
+
+    def __call__(self, number: int, size: int) -> tuple[Tensor, Tensor]:
+        """Return what an update draws; its number does not matter, updates come in turn.
+
+        Args:
+            number: of the update, from 0.
+            size: rows in each seed's replay.
+
+        Returns:
+            rows, `[S, B]` int64, uniform below `size`; standard normal noise, `[S, *noise_shape]`.
+        """
+        rows = np.stack([each.integers(0, size, self._batch_size) for each in self._rows])
+        noise = stacked_normal(self._noise, self._noise_shape, self._device)
+        return torch.from_numpy(rows).to(self._device), noise
+
+
+class DeviceDraws:
+    """Draws of the device's own generator, for many updates at once.
+
+    What an update draws follows from its number, so there is no state. Other kinds of device draw
+    other numbers. It takes `HostDraws`'s arguments, and is called alike.
+    """
+
+    AHEAD = 32
+    """Updates that are drawn for at once: a seed's share takes two kernels."""
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        batch_size: int,
+        noise_shape: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self._seeds, self._device = seeds, device
+        self._rows_shape = (self.AHEAD, batch_size)
+        self._noise_shape = (self.AHEAD, *noise_shape)
+        self._generator = torch.Generator(device)
+        self.streams: list[list[np.random.Generator]] = []
+        self._draw(0)
+
+    def __call__(self, number: int, size: int) -> tuple[Tensor, Tensor]:
+        """Return what an update draws, as `HostDraws` does."""
+        block, place = divmod(number, self.AHEAD)
+        if block != self._block:
+            self._draw(block)
+        rows = (self._uniform[:, place] * size).long()  # of 53 bits: no row is likelier
+        return rows, self._noise[:, place]
+
+    def _draw(self, block: int) -> None:
+        """Draw for the updates of a block."""
+        uniform, noise = [], []
+        kind = {"generator": self._generator, "device": self._device}
+        for seed in self._seeds:
+            key = stream(seed, "updates", block).integers(2**63)
+            self._generator.manual_seed(int(key))
+            uniform.append(torch.rand(self._rows_shape, dtype=torch.float64, **kind))
+            noise.append(torch.randn(self._noise_shape, **kind))
+        self._uniform, self._noise = torch.stack(uniform), torch.stack(noise)
+        self._block = block
