@@ -141,6 +141,11 @@ class Config(ReplayConfig):
         spaces = Spaces((4, 84, 84), 18) if atari else Spaces((6,), 3)
         return replay_bytes(spaces, self, behaviour_size=spaces.num_outputs)
 
+    @property
+    def keeps_on_device(self) -> bool:
+        """Return whether replay holds frames, which lie in the device's memory."""
+        return self.find_task().family == "atari"
+
 
 PRESETS = read_presets("acer", Config)
 

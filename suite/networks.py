@@ -400,7 +400,7 @@ class BatchedPass(Pass):
 
 
 def prepare(
-    obs: np.ndarray,
+    obs: np.ndarray | Tensor,
     device: torch.device,
     frame_factor: float = 1 / 255,
     out: Tensor | None = None,
@@ -413,12 +413,13 @@ def prepare(
         frame_factor: factor on the bytes.
         out: tensor to fill; default: new memory, channels-last for frames.
     """
-    if obs.dtype != np.uint8:
-        rows = torch.from_numpy(np.asarray(obs, dtype=np.float32))
+    rows = torch.as_tensor(obs)
+    if rows.dtype != torch.uint8:
+        rows = rows.float()
         return rows.to(device) if out is None else out.copy_(rows)
     if out is None:
         out = torch.empty(obs.shape, device=device, memory_format=torch.channels_last)
-    return torch.mul(torch.from_numpy(obs).to(device), frame_factor, out=out)
+    return torch.mul(rows.to(device), frame_factor, out=out)
 
 
 def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:

@@ -4,7 +4,7 @@ Row t holds an observation, the action taken on it, and everything that this act
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -119,9 +119,10 @@ class Unroll:
 class UnrollReplay:
     """The newest unrolls of every environment, and the observation after them.
 
-    A ring of steps, time-major, in the machine's memory. It stores only the newest frame of each
-    stack and rebuilds the stack from the frames before it. envpool fills the stack of a new game
-    with its first frame; a lost life, and the end of a game, leave the stack as it is.
+    A ring of steps, time-major, in the machine's memory but for frames, which lie on the device. It
+    stores only the newest frame of each stack and rebuilds the stack from the frames before it.
+    envpool fills the stack of a new game with its first frame; a lost life, and the end of a game,
+    leave the stack as it is.
 
     Args:
         spaces: the environment's spaces.
@@ -146,7 +147,10 @@ class UnrollReplay:
         # an unroll is read with the observation after it and the frames before it
         self._num_rows = self._num_unrolls * self._length + self._stack
         size = (self._num_rows, config.num_envs)
-        self._obs = np.zeros((*size, *shape), dtype=np.uint8 if self._stack > 1 else np.float32)
+        form: dict[str, Any] = {"dtype": torch.float32}
+        if self._stack > 1:
+            form = {"dtype": torch.uint8, "device": device}
+        self._obs = torch.empty(*size, *shape, **form)
         self._ages = np.zeros(size, dtype=np.uint8)
         kind, dimensions = (np.float32, (spaces.num_outputs,)) if spaces.continuous else (int, ())
         self._actions = np.zeros((*size, *dimensions), dtype=kind)
@@ -201,6 +205,8 @@ class UnrollReplay:
         """
         if self._obs_moments is not None:
             self._obs_moments.add(obs[acted_on])
+        if self._stack > 1:  # they have crossed to the device
+            return self._read_obs(np.full((1, len(obs)), self.num_steps), self._envs)[0]
         return self._prepare(obs)
 
     def newest(self) -> Transitions:
@@ -219,17 +225,10 @@ class UnrollReplay:
     def read(self, numbers: np.ndarray, envs: np.ndarray) -> Transitions:
         """Return unroll `numbers[i]` (the first is 0) of environment `envs[i]`, for every i."""
         steps = numbers * self._length + np.arange(self._length + 1)[:, None]  # [T + 1, B]
-        rows = steps % self._num_rows
-        if self._stack > 1:
-            back = np.minimum(self._ages[rows, envs][..., None], np.arange(self._stack)[::-1])
-            obs = self._obs[(steps[..., None] - back) % self._num_rows, envs[:, None]]
-        else:
-            obs = self._obs[rows, envs]
-        obs = self._prepare(obs.reshape(-1, *obs.shape[2:])).unflatten(0, steps.shape)
-        acted = rows[:-1], envs
+        acted = steps[:-1] % self._num_rows, envs
         outcomes = Outcomes(*(column[acted] for column in self._outcomes))
         return Transitions(
-            obs,
+            self._read_obs(steps, envs),
             torch.from_numpy(self._actions[acted]).to(self._device),
             torch.from_numpy(self.behaviour[acted]).to(self._device),
             *outcomes.tensors(
@@ -237,9 +236,22 @@ class UnrollReplay:
             ),
         )
 
-    def _prepare(self, obs: np.ndarray) -> Tensor:
+    def _read_obs(self, steps: np.ndarray, envs: np.ndarray) -> Tensor:
+        """Return the observations of environments `envs[i]` at `steps[:, i]`, `[T, B, *obs]`."""
+        back = np.minimum(
+            self._ages[steps % self._num_rows, envs][..., None], np.arange(self._stack)[::-1]
+        )
+        places = (steps[..., None] - back) % self._num_rows * len(self._envs) + envs[:, None]
+        where = torch.from_numpy(places.reshape(-1)).to(self._obs.device)
+        obs = self._obs.flatten(0, 1).index_select(0, where)
+        if self._stack > 1:
+            obs = obs.unflatten(0, (-1, self._stack))
+        return self._prepare(obs).unflatten(0, steps.shape)
+
+    def _prepare(self, obs: np.ndarray | Tensor) -> Tensor:
         if self._obs_moments is not None:
-            obs = self._obs_moments.standardise(obs, self._config.observation_clip)
+            rows = np.asarray(obs)
+            obs = self._obs_moments.standardise(rows, self._config.observation_clip)
         return prepare(obs, self._device)
 
     def _draw(self, generator: np.random.Generator, number: int) -> np.ndarray:
@@ -248,7 +260,8 @@ class UnrollReplay:
 
     def _put_obs(self, row: int, obs: np.ndarray, ages: np.ndarray) -> None:
         """Store observations and how many earlier frames of the same game each one holds."""
-        self._obs[row] = obs[:, -1] if self._stack > 1 else obs
+        newest = torch.from_numpy(obs[:, -1] if self._stack > 1 else obs)
+        self._obs[row] = newest.to(self._obs.device)
         self._ages[row] = ages
 
 

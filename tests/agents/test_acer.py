@@ -601,10 +601,11 @@ def test_the_memory_of_a_run_is_known() -> None:
     config = replace(baselines, replay_capacity=400, replay_start=0)
     replay = UnrollReplay(spaces, config, spaces.num_outputs, CPU)
     parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
-    size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
+    size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray | torch.Tensor))
     assert config.memory_bytes == pytest.approx(size, rel=0.02)
     classic = acer.PRESETS["classic", "tuned"].config
     assert 0 < classic.memory_bytes < 2**22
+    assert (config.keeps_on_device, classic.keeps_on_device) == (True, False)  # frames, vectors
 
 
 # Training on a scripted task

@@ -3,6 +3,7 @@
 `tests/stand_in_gpu.py` says which mistakes it finds, and which only a GPU can.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -18,10 +19,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import agents
-from agents import impala
+from agents import acer, impala
 from suite import affine
 from suite.graphs import WARM_UPS, Graphs
 from suite.settings import UsageError
+from suite.unrolls import UnrollReplay
+from suite.vector_env import Spaces, Step
 from tests import stand_in_gpu
 from tests.golden import configurations, runner
 from tests.stand_in_gpu import (
@@ -246,6 +249,60 @@ def test_a_capture_without_memory_is_told_as_any_lack_of_it(
         graphs = Graphs(step, lambda number: 0, [], DEVICE)
         with pytest.raises(torch.OutOfMemoryError):
             graphs(0, torch.ones(3, device=DEVICE))
+
+
+def test_of_stacked_frames_only_the_newest_crosses_to_the_gpu_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Acting, new unrolls and replayed ones read what lies there: the host's stacks, to the bit."""
+    config = acer.PRESETS["atari-7", "openai_baselines"].config
+    config = dataclasses.replace(
+        config, num_envs=2, unroll_length=3, replay_capacity=60, replay_start=0
+    )
+    spaces, num_steps = Spaces((4, 84, 84), 6), 12
+    first, steps = frames_of_games(num_steps, spaces)
+    crossed = 0
+    upload = stand_in_gpu.uploaded
+
+    def counted(tensor: Tensor) -> Tensor:
+        nonlocal crossed
+        if tensor.dtype == torch.uint8 and not isinstance(tensor, OnGpu):
+            crossed += tensor.numel()
+        return upload(tensor)
+
+    monkeypatch.setattr(stand_in_gpu, "uploaded", counted)
+    read = []
+    for device in (torch.device("cpu"), DEVICE):
+        with installed(monkeypatch) if device == DEVICE else contextlib.nullcontext():
+            replay = UnrollReplay(spaces, config, 6, device)
+            crossed = 0
+            replay.put_first_obs(first)
+            acted_on = []
+            for step in steps:
+                replay.add(np.zeros(2, dtype=int), np.zeros((2, 6), dtype=np.float32), step)
+                acted_on.append(replay.read_obs(step.obs[0], np.ones(2, dtype=bool)))
+            unrolls = [replay.newest(), replay.sample(np.random.default_rng(0))]
+            read.append([on_cpu(each) for each in (*acted_on, *(u.obs for u in unrolls))])
+    assert crossed == (1 + num_steps) * 2 * 84 * 84
+    for ours, theirs in zip(*read, strict=True):
+        assert torch.equal(ours, theirs)
+    stacks = np.stack([step.obs[0] for step in steps])
+    acted_on = torch.stack(read[0][:num_steps])
+    assert torch.equal(acted_on, torch.from_numpy(stacks * np.float32(1 / 255)))
+
+
+def frames_of_games(num_steps: int, spaces: Spaces) -> tuple[np.ndarray, list[Step]]:
+    """First stacks of two games that do not end, and steps with the stacks that follow."""
+    frames = np.random.default_rng(0).integers(0, 256, (num_steps + 4, 2, *spaces.obs_shape[1:]))
+    frames = frames.astype(np.uint8)
+    frames[:4] = frames[3]  # a new game's stack is its first frame
+    stacks = [frames[t : t + 4].swapaxes(0, 1) for t in range(num_steps + 1)]
+    no, zeros = np.zeros((1, 2), dtype=bool), np.zeros((1, 2), dtype=np.float32)
+    steps = [
+        Step(obs[None], obs[None], zeros, zeros, no, no, ~no, no, zeros, zeros.astype(int))
+        for obs in stacks[1:]
+    ]
+    return stacks[0], steps
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -476,7 +476,7 @@ def test_replay_keeps_no_more_unrolls_than_a_run_makes(settings: dict[str, Any],
 def ring_bytes(replay: UnrollReplay) -> int:
     """Return the size of all arrays with a row for each step."""
     parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
-    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    arrays = [part for part in parts if isinstance(part, np.ndarray | torch.Tensor)]
     return sum(array.nbytes for array in arrays if len(array) == len(replay.behaviour))
 
 
@@ -491,7 +491,8 @@ def test_the_memory_of_replay_is_known(spaces: Spaces, behaviour_size: int) -> N
     announced, size = replay_bytes(spaces, config, behaviour_size), ring_bytes(replay)
     assert announced * len(replay.behaviour) == size * 400
     assert announced < size <= 1.01 * announced
-    kept = sum(part.nbytes for part in vars(replay).values() if isinstance(part, np.ndarray))
+    parts = vars(replay).values()
+    kept = sum(part.nbytes for part in parts if isinstance(part, np.ndarray | torch.Tensor))
     assert kept < 1.01 * size
 
 
