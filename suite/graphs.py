@@ -6,7 +6,7 @@ the same kernels on the same memory, so results are those of the step that was c
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,8 +91,9 @@ class Graphs:
         return Captured(graph, places, results)
 
 
-class Captured:
+class Captured(NamedTuple):
     """A graph with the memory that it reads its inputs from and leaves its results in."""
 
-    def __init__(self, graph: Any, inputs: list[Tensor], results: dict[str, Tensor]) -> None:
-        self.graph, self.inputs, self.results = graph, inputs, results
+    graph: Any
+    inputs: list[Tensor]
+    results: dict[str, Tensor]

@@ -89,7 +89,8 @@ def _verdict(row: Any) -> str:
 def _published_by_its_project(cell: Cell, theirs: ReferenceScore) -> str:
     """Return the score that belongs to the settings which the peer was given, by their source."""
     data = read_source(presets.REFERENCES / theirs.source / f"{cell.agent}.toml")["data"]
-    made = [line for line in data.path.splitlines() if cell.row["task"] in line.split()]
+    asked = {cell.suite, cell.row["task"]}
+    made = [line for line in data.path.splitlines() if asked <= {*line.split()}]
     given = LIKE.search(made[-1]) if made else None
     source = read_source(presets.REFERENCES / given[1] / f"{cell.agent}.toml") if given else {}
     judge_of = source.get("judged_by")
