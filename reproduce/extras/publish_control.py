@@ -182,12 +182,17 @@ def _reason(entry: Mapping[str, Any], origin: str) -> dict[str, str]:
 
 
 def _budgets(plan: ControlPlan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return the source's budgets, none longer than the control, which is that of `paper`."""
+    """Return the source's budgets, none longer than the control, which is that of `paper`.
+
+    They end with an evaluation, as only such steps have a reference.
+    """
     budgets: dict[str, dict[str, Any]] = {}
     number = len(plan.seeds)
+    interval = 1 if plan.rule == "training" else plan.config.evaluation_interval
     for name in BUDGETS:
         budget = plan.preset.budgets[name]
         each = {task: min(budget.steps(task), most) for task, most in steps.items()}
+        each = {task: max(most // interval, 1) * interval for task, most in each.items()}
         each = dict(steps) if name == "paper" else each
         longest = max(each.values())
         budgets[name] = {

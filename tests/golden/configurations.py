@@ -141,6 +141,12 @@ RUNS: dict[str, dict[str, Run]] = {
         "mujoco, mushroom_rl": _run(
             "mujoco", "mushroom_rl", SAC, task="Walker2d-v4", env_steps=240
         ),
+        "mujoco-small, sb3_control": _run(
+            "mujoco-small", "sb3_control", SAC, task="InvertedPendulum-v4", evaluation_interval=150
+        ),
+        "classic, sb3_control": _run(
+            "classic", "sb3_control", SAC, task="Pendulum-v1", evaluation_interval=150
+        ),
         "classic, drawn on the device, two seeds, cut": _run(
             "classic",
             "tuned",

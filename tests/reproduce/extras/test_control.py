@@ -19,7 +19,7 @@ from agents.a2c import Config
 from reproduce.__main__ import main
 from reproduce.extras import control
 from reproduce.extras.control import ControlPlan, make_control, peers, read_peer
-from reproduce.extras.publish_control import check_publishable, publish
+from reproduce.extras.publish_control import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
 from reproduce.plan.extension import check_extensions
 from reproduce.run import pool as pooling
@@ -27,7 +27,7 @@ from reproduce.run.launch import launch
 from suite import presets
 from suite.presets import read_presets, read_source
 from suite.records import KEYS, SCHEMA_VERSION, read_record
-from suite.settings import UsageError
+from suite.settings import BUDGETS, UsageError
 
 TOML = """
 title = "Somebody's library"
@@ -88,10 +88,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of sources of the test's own, with the settings of `rl_zoo`."""
+    """A folder of sources of the test's own, with `rl_zoo` to be judged by."""
     folder = tmp_path / "references"
-    (folder / "rl_zoo").mkdir(parents=True)
-    for name in ("comparable.csv", "rl_zoo/a2c.toml", "rl_zoo/curves.csv"):
+    settings = "rl_zoo/a2c.toml", "tianshou_v3/a2c.toml"  # of MuJoCo these are the default
+    for name in (*settings, "comparable.csv", "rl_zoo/curves.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((presets.REFERENCES / name).read_bytes())
     (folder / "rl_zoo" / "scores.csv").write_text("agent,env_id,env_steps,score_mean,score_std\n")
     caches: list[Any] = [references._sources, references._table, references._comparable_table]
@@ -273,6 +274,17 @@ def test_what_a_peer_has_needs_a_place(install: Install) -> None:
     install(toml=TOML.replace(', at = "library/a2c.py:7"', ""))
     with pytest.raises(UsageError, match="time_limit_is_terminal needs a value, and at"):
         read_peer("fake", "a2c")
+
+
+@pytest.mark.parametrize(("interval", "smoke"), [(30_000, 90_000), (80, 100_000)])
+def test_budgets_of_a_control_end_with_an_evaluation(
+    install: Install, tmp_path: Path, sources: Path, interval: int, smoke: int
+) -> None:
+    """A shorter one than the control's is made whole: between two there is no reference."""
+    settings = ["evaluation_rule=sampled", f"evaluation_interval={interval}"]
+    plan = plan_of(tmp_path, env_steps=240_000, settings=settings)
+    budgets = _budgets(plan, {"CartPole-v1": 240_000})
+    assert [budgets[name]["env_steps"] for name in BUDGETS] == [smoke, 240_000, 240_000]
 
 
 def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sources: Path) -> None:
