@@ -34,7 +34,7 @@ class HostDraws:
         self._rows = [stream(seed, "replay sampling") for seed in seeds]
         self._noise = [stream(seed, "update noise") for seed in seeds]
         self.streams = [self._rows, self._noise]
-        """All that changes."""
+        """The generators, for a checkpoint."""
 
     def __call__(self, number: int, size: int) -> tuple[Tensor, Tensor]:
         """Return what an update draws; its number does not matter, updates come in turn.
@@ -54,8 +54,9 @@ class HostDraws:
 class DeviceDraws:
     """Draws of the device's own generator, for many updates at once.
 
-    What an update draws follows from its number, so there is no state. Other kinds of device draw
-    other numbers. It takes `HostDraws`'s arguments, and is called alike.
+    What an update draws follows from its number, so there is no state. Another kind of GPU may draw
+    other numbers. On a CPU keys have 32 bits, so two blocks of a long run may coincide. It takes
+    `HostDraws`'s arguments, and is called alike.
     """
 
     AHEAD = 32
@@ -73,24 +74,28 @@ class DeviceDraws:
         self._noise_shape = (self.AHEAD, *noise_shape)
         self._generator = torch.Generator(device)
         self.streams: list[list[np.random.Generator]] = []
-        self._draw(0)
+        """None: there is no state."""
+        self._block = -1
+        self._uniform = self._noise = torch.empty(0)
 
     def __call__(self, number: int, size: int) -> tuple[Tensor, Tensor]:
         """Return what an update draws, as `HostDraws` does."""
         block, place = divmod(number, self.AHEAD)
         if block != self._block:
             self._draw(block)
-        rows = (self._uniform[:, place] * size).long()  # of 53 bits: no row is likelier
+        rows = (self._uniform[:, place] * size).long()  # of 53 bits: equally likely to 1e-9
         return rows, self._noise[:, place]
 
     def _draw(self, block: int) -> None:
         """Draw for the updates of a block."""
         uniform, noise = [], []
-        kind = {"generator": self._generator, "device": self._device}
         for seed in self._seeds:
             key = stream(seed, "updates", block).integers(2**63)
-            self._generator.manual_seed(int(key))
-            uniform.append(torch.rand(self._rows_shape, dtype=torch.float64, **kind))
-            noise.append(torch.randn(self._noise_shape, **kind))
-        self._uniform, self._noise = torch.stack(uniform), torch.stack(noise)
-        self._block = block
+            generator = self._generator.manual_seed(int(key))
+            uniform.append(
+                torch.rand(
+                    self._rows_shape, dtype=torch.float64, generator=generator, device=self._device
+                )
+            )
+            noise.append(torch.randn(self._noise_shape, generator=generator, device=self._device))
+        self._block, self._uniform, self._noise = block, torch.stack(uniform), torch.stack(noise)

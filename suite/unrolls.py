@@ -4,7 +4,7 @@ Row t holds an observation, the action taken on it, and everything that this act
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -147,10 +147,8 @@ class UnrollReplay:
         # an unroll is read with the observation after it and the frames before it
         self._num_rows = self._num_unrolls * self._length + self._stack
         size = (self._num_rows, config.num_envs)
-        form: dict[str, Any] = {"dtype": torch.float32}
-        if self._stack > 1:
-            form = {"dtype": torch.uint8, "device": device}
-        self._obs = torch.empty(*size, *shape, **form)
+        kind, place = (torch.uint8, device) if self._stack > 1 else (torch.float32, "cpu")
+        self._obs = torch.empty(*size, *shape, dtype=kind, device=place)
         self._ages = np.zeros(size, dtype=np.uint8)
         kind, dimensions = (np.float32, (spaces.num_outputs,)) if spaces.continuous else (int, ())
         self._actions = np.zeros((*size, *dimensions), dtype=kind)
@@ -197,10 +195,12 @@ class UnrollReplay:
         self.num_steps += 1
 
     def read_obs(self, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
-        """Return new observations as networks read them; those acted on enter the statistics.
+        """Return the newest observations as networks read them.
+
+        Those acted on enter the statistics.
 
         Args:
-            obs: `[N, *obs]`.
+            obs: those that were stored last, `[N, *obs]`; frames are read from where they lie.
             acted_on: whether a valid action follows, `[N]`.
         """
         if self._obs_moments is not None:

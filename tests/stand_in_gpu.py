@@ -89,6 +89,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.crossed = 0
+        """Bytes that came from the host."""
         self._written: dict[StorageWeakRef, tuple[Stream, int]] = {}
         self._read: defaultdict[StorageWeakRef, Times] = defaultdict(dict)
 
@@ -270,6 +272,7 @@ class OnGpu(Tensor):
             else:
                 thread.graph.add(Captured(func, args, kwargs, read, made, results))
         if operator.is_copy and here:
+            memory.crossed += here[0].nbytes * (here[0] is not args[0])
             thread.stream.synchronize()  # as the host does where memory is pageable
         return tree_map(lambda each: on_gpu(each) if isinstance(each, Tensor) else each, results)
 
@@ -371,6 +374,9 @@ class Gpu(TorchFunctionMode):
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        generator = kwargs.get("generator")
+        if generator is not None and kwargs.get("device") == DEVICE:
+            assert isinstance(generator, Generator), "a processor's generator"
         if func is F.one_hot and isinstance(args[0], OnGpu):  # it asks torch for the device
             return on_gpu(func(on_cpu(args[0]), *args[1:], **kwargs))
         moves = func is Tensor.to
@@ -381,7 +387,10 @@ class Gpu(TorchFunctionMode):
             result = args[0] if kind is None else func(args[0], kind)
         else:
             result = func(*args, **(kwargs | {"device": "cpu"}))
-        return result if device is None or device.type == "cpu" else uploaded(result)
+        if device is None or device.type == "cpu":
+            return result
+        memory.crossed += result.nbytes * (moves and not isinstance(result, OnGpu))
+        return uploaded(result)
 
 
 class Pool(ThreadPoolExecutor):

@@ -5,76 +5,100 @@ from typing import Any
 import pytest
 import scipy.stats
 import torch
+from torch import Tensor
 
 from suite.draws import DeviceDraws, HostDraws
 
-CPU = torch.device("cpu")
 SEEDS = (3, 1, 4)
 BATCH_SIZE = 40
 NOISE_SHAPE = (2, BATCH_SIZE, 3)
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 KINDS = pytest.mark.parametrize("kind", [HostDraws, DeviceDraws])
 
 
-def made(kind: Any, seeds: tuple[int, ...] = SEEDS) -> Any:
-    return kind(seeds, BATCH_SIZE, NOISE_SHAPE, CPU)
+def made(kind: Any, device: str = "cpu", seeds: tuple[int, ...] = SEEDS) -> Any:
+    return kind(seeds, BATCH_SIZE, NOISE_SHAPE, torch.device(device))
 
 
+def drawn(draw: Any, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    """Return rows and noise of as many updates, the first axis."""
+    rows, noise = zip(*(draw(number, size) for number, size in enumerate(sizes)), strict=True)
+    return torch.stack(rows).cpu(), torch.stack(noise).cpu()
+
+
+@DEVICES
 @KINDS
-def test_rows_are_uniform_and_noise_is_normal(kind: Any) -> None:
+def test_rows_are_uniform_and_noise_is_normal(kind: Any, device: str) -> None:
     """Each row of a replay is drawn as often, the last one too, and none beyond it."""
-    draw = made(kind)
-    drawn = [draw(number, 7) for number in range(100)]
-    rows = torch.stack([rows for rows, _ in drawn])
-    noise = torch.stack([noise for _, noise in drawn])
+    rows, noise = drawn(made(kind, device), 100 * [7])
     assert (rows.dtype, rows.shape) == (torch.int64, (100, 3, BATCH_SIZE))
     assert (noise.dtype, noise.shape) == (torch.float32, (100, 3, *NOISE_SHAPE))
     for seed in range(3):
-        assert (
-            scipy.stats.chisquare(torch.bincount(rows[:, seed].flatten(), minlength=7)).pvalue
-            > 0.01
-        )
+        counts = torch.bincount(rows[:, seed].flatten(), minlength=7)
+        assert len(counts) == 7
+        assert scipy.stats.chisquare(counts).pvalue > 0.01
         assert scipy.stats.kstest(noise[:, seed].flatten(), "norm").pvalue > 0.01
-    assert len(noise.unique()) > 0.98 * noise.numel()  # no update and no seed repeats another's
 
 
+@DEVICES
 @KINDS
-def test_a_seed_draws_the_same_alone(kind: Any) -> None:
+def test_no_update_and_no_seed_draws_what_another_draws(kind: Any, device: str) -> None:
+    """Neither rows nor noise, and noise is not the rows' numbers in another form."""
+    rows, noise = drawn(made(kind, device), 100 * [10**6])
+    for numbers in (rows, noise):
+        assert len({each.numpy().tobytes() for each in numbers.flatten(0, 1)}) == 300
+    pairs = rows.flatten().numpy(), noise[:, :, 0, :, 0].flatten().numpy()
+    assert scipy.stats.spearmanr(*pairs).pvalue > 0.01
+
+
+@DEVICES
+@KINDS
+def test_a_seed_draws_the_same_alone(kind: Any, device: str) -> None:
     """Whoever its neighbours are, in every update."""
-    draw, alone = made(kind), made(kind, (1,))
-    for number in range(40):
-        for together, single in zip(draw(number, 1000), alone(number, 1000), strict=True):
-            assert torch.equal(together[1], single[0])
+    together = drawn(made(kind, device), 40 * [1000])
+    alone = drawn(made(kind, device, (1,)), 40 * [1000])
+    for ours, theirs in zip(together, alone, strict=True):
+        assert torch.equal(ours[:, 1], theirs[:, 0])
 
 
+@DEVICES
 @KINDS
-def test_a_replay_that_grows_is_drawn_from_in_full(kind: Any) -> None:
+def test_a_replay_that_grows_is_drawn_from_in_full(kind: Any, device: str) -> None:
     """The size of the moment counts, though numbers were drawn ahead."""
-    draw = made(kind)
-    for number, size in enumerate([1, 2, 500, 1_000_000]):
-        rows, _ = draw(number, size)
-        assert rows.min() >= 0
-        assert (size - 1) * 0.8 <= rows.max() < size
+    sizes = [1, 2, 500, 1_000_000]
+    rows, _ = drawn(made(kind, device), sizes)
+    assert rows.min() >= 0
+    for size, of_update in zip(sizes, rows, strict=True):
+        assert (size - 1) * 0.8 <= of_update.max() < size
 
 
-def test_what_a_device_draws_follows_from_the_number_alone() -> None:
+@DEVICES
+def test_what_a_device_draws_follows_from_the_number_alone(device: str) -> None:
     """So a run that was stopped goes on with the numbers that it would have drawn."""
-    draw = made(DeviceDraws)
-    whole = [draw(number, 10_000) for number in range(3 * DeviceDraws.AHEAD)]
+    rows, noise = drawn(made(DeviceDraws, device), 3 * DeviceDraws.AHEAD * [10_000])
     for number in (0, 1, DeviceDraws.AHEAD, 2 * DeviceDraws.AHEAD + 5, 3):
-        for ours, theirs in zip(made(DeviceDraws)(number, 10_000), whole[number], strict=True):
-            assert torch.equal(ours, theirs)
+        ours = made(DeviceDraws, device)(number, 10_000)
+        assert torch.equal(ours[0].cpu(), rows[number])
+        assert torch.equal(ours[1].cpu(), noise[number])
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000, 2**20 - 1, 2**20, 2**20 + 1, 10**9 + 7])
 def test_the_largest_draw_is_the_last_row(size: int) -> None:
     """Its product with the size is not rounded up to the row after it."""
     draw = made(DeviceDraws)
+    draw(0, size)
     vars(draw)["_uniform"].fill_(1 - 2**-53)
     assert (draw(0, size)[0] == size - 1).all()
 
 
-def test_torchs_own_generator_is_left_alone() -> None:
+@DEVICES
+def test_torchs_own_generators_are_left_alone(device: str) -> None:
     """Numbers drawn elsewhere do not depend on updates."""
-    state = torch.get_rng_state()
-    made(DeviceDraws)(0, 10)
-    assert torch.equal(torch.get_rng_state(), state)
+
+    def states() -> list[Tensor]:
+        own = torch.cuda.get_rng_state if device == "cuda" else torch.get_rng_state
+        return [torch.get_rng_state(), own()]
+
+    before = states()
+    made(DeviceDraws, device)(0, 10)
+    assert all(map(torch.equal, states(), before))
