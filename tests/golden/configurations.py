@@ -283,6 +283,7 @@ RUNS: dict[str, dict[str, Run]] = {
             cut=True,
         ),
         "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
+        "classic, rllib_control": _run("classic", "rllib_control", env_steps=800),
         "classic, far behind, adam, cut": _run(
             "classic",
             "tuned",
