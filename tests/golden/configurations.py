@@ -219,6 +219,7 @@ RUNS: dict[str, dict[str, Run]] = {
             "mujoco", "mushroom_rl", MUJOCO, task="Hopper-v4", num_envs=1, env_steps=300
         ),
         "mujoco, rl_zoo": _run("mujoco", "rl_zoo", task="Hopper-v4", env_steps=300),
+        "mujoco, sb3_control": _run("mujoco", "sb3_control", MUJOCO, task="Walker2d-v4"),
         "mujoco-small, tianshou_v3, cut": _run(
             "mujoco-small",
             "tianshou_v3",
