@@ -21,13 +21,11 @@ Deviations from the paper, and details it leaves open:
 1. The log-density and the target entropy are measured in [-1, 1], where the policy acts. Scaling
    to the task's bounds happens in the environment and is not corrected for.
 2. The density of a = tanh(u) is log N(u; mean, std) - sum_i log(1 - tanh(u_i)^2) (Appendix C). The
-   correction is computed as 2 (log 2 - logaddexp(u, -u)), which is exact where the former
-   underflows.
+   correction is computed as 2 (log 2 - logaddexp(u, -u)), exact where the former underflows.
 3. Order within an update: critics, then the actor against the updated critics, then the temperature
    on the entropy just measured, then the target copies.
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
-   authors' code; the paper does not say. The actor's last layer is drawn as one; `separate_heads`
-   draws means and log standard deviations apart, as tianshou does.
+   authors' code; the paper does not say. `separate_heads` draws the actor's two outputs apart.
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
 6. A step cut by the time limit bootstraps; a termination does not.
 7. The update ratio counts transitions: `num_envs` environments make `num_envs` updates per vector
