@@ -515,7 +515,7 @@ def test_the_memory_of_a_run_is_known() -> None:
         spaces = Spaces.vectors(obs_size, num_actions)
         replay = UnrollReplay(spaces, config, 2 * num_actions, CPU)
         parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
-        size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
+        size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray | torch.Tensor))
         assert size <= 1.01 * config.memory_bytes
         if obs_size == 376:
             assert config.memory_bytes == pytest.approx(size, rel=0.01)

@@ -193,7 +193,7 @@ def test_a_setting_is_shown_where_a_source_differs_from_the_default() -> None:
     (row,) = [line for line in table if line.startswith("| `max_gradient_norm` |")]
     cells = dict(zip(header.split("|"), row.split("|"), strict=True))
     assert (cells[" default "], cells[" `tianshou_v3` "]) == (" 0.5 ", " none ")
-    assert cells[" `rl_zoo` "].strip() == ""
+    assert cells[" `rl_zoo` on `classic` "].strip() == ""
 
 
 def test_costs_are_those_of_the_records() -> None:

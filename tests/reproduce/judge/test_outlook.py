@@ -404,7 +404,12 @@ def test_what_gpus_hold_is_said_before_a_plan_runs(
     pong: dict[str, Any] = {"tasks": ["Pong-v5"], "env_steps": 1_000_000, "device": "cuda"}
     plan = make_plan("acer", "atari-7", num_seeds=8, runs_dir=tmp_path, **pong)
     assert said(plan) == (
-        " Memory, beside networks: 10.6 GiB of 31.0; it holds 5 processes side by side."
+        " GPU memory, beside networks: 5.3 GiB of 79.2 on each of 2 GPUs; it holds all processes "
+        "at once."
+    )
+    plan = make_plan("sac_discrete", "atari-7", num_seeds=8, runs_dir=tmp_path, **pong)
+    assert said(plan) == (
+        " Memory, beside networks: 13.2 GiB of 31.0; it holds 4 processes side by side."
     )
     assert said(make_plan("a2c", "atari-7", num_seeds=8, runs_dir=tmp_path, **pong)) == ""
     cluster = Cluster(None, ({"CPU": 8.0, "GPU": 2.0, "memory": 2.0**36},))
