@@ -407,10 +407,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
     draws_of = DeviceDraws if config.device_draws else HostDraws
-    draw = draws_of(seeds, config.batch_size, noise_shape, device)
+    draw = draws_of(seeds, noise_shape, device)
 
     def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return update(learner, config, replay.batch(indices), noise.transpose(0, 1), number)
+        return update(learner, config, replay.batch(indices), noise, number)
 
     def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0

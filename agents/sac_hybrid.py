@@ -392,7 +392,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     rule = partial(act, learner.actor, learner.critics, learner.log_alphas, config)
     replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, 1 + action_size, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
-    draw = HostDraws(seeds, config.batch_size, (2, config.batch_size, action_size), device)
+    draw = HostDraws(seeds, (2, config.batch_size, action_size), device)
 
     means, reward_sums = Means(), np.zeros(len(seeds))
     streams = [action_streams, *draw.streams]
@@ -436,7 +436,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         learned_from = env_steps - config.learning_starts
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             indices, noise = draw(num_updates, replay.size)
-            batch, noise = replay.batch(indices), noise.transpose(0, 1)
+            batch = replay.batch(indices)
             means.add(update(learner, config, batch, noise))
             num_updates += 1
         clock.lap("learning")

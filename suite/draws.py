@@ -18,19 +18,14 @@ class HostDraws:
 
     Args:
         seeds: the runs' seeds, S of them.
-        batch_size: rows per update, B.
-        noise_shape: of one seed's noise.
+        noise_shape: of one seed's noise, `[K, B, A]`; B is the number of rows, too.
         device: where the draws are used.
     """
 
     def __init__(
-        self,
-        seeds: Sequence[int],
-        batch_size: int,
-        noise_shape: Sequence[int],
-        device: torch.device,
+        self, seeds: Sequence[int], noise_shape: tuple[int, int, int], device: torch.device
     ) -> None:
-        self._batch_size, self._noise_shape, self._device = batch_size, noise_shape, device
+        self._noise_shape, self._device = noise_shape, device
         self._rows = [stream(seed, "replay sampling") for seed in seeds]
         self._noise = [stream(seed, "update noise") for seed in seeds]
         self.streams = [self._rows, self._noise]
@@ -44,11 +39,11 @@ class HostDraws:
             size: rows in each seed's replay.
 
         Returns:
-            rows, `[S, B]` int64, uniform below `size`; standard normal noise, `[S, *noise_shape]`.
+            rows, `[S, B]` int64, uniform below `size`; standard normal noise, `[K, S, B, A]`.
         """
-        rows = np.stack([each.integers(0, size, self._batch_size) for each in self._rows])
+        rows = np.stack([each.integers(0, size, self._noise_shape[1]) for each in self._rows])
         noise = stacked_normal(self._noise, self._noise_shape, self._device)
-        return torch.from_numpy(rows).to(self._device), noise
+        return torch.from_numpy(rows).to(self._device), noise.transpose(0, 1)
 
 
 class DeviceDraws:
@@ -63,14 +58,10 @@ class DeviceDraws:
     """Updates that are drawn for at once: a seed's share takes two kernels."""
 
     def __init__(
-        self,
-        seeds: Sequence[int],
-        batch_size: int,
-        noise_shape: Sequence[int],
-        device: torch.device,
+        self, seeds: Sequence[int], noise_shape: tuple[int, int, int], device: torch.device
     ) -> None:
         self._seeds, self._device = seeds, device
-        self._rows_shape = (self.AHEAD, batch_size)
+        self._rows_shape = (self.AHEAD, noise_shape[1])
         self._noise_shape = (self.AHEAD, *noise_shape)
         self._generator = torch.Generator(device)
         self.streams: list[list[np.random.Generator]] = []
@@ -84,7 +75,7 @@ class DeviceDraws:
         if block != self._block:
             self._draw(block)
         rows = (self._uniform[:, place] * size).long()  # of 53 bits: equally likely to 1e-9
-        return rows, self._noise[:, place]
+        return rows, self._noise[:, place].transpose(0, 1)
 
     def _draw(self, block: int) -> None:
         """Draw for the updates of a block."""

@@ -206,7 +206,7 @@ def _draws(device: torch.device, seconds: float) -> Iterator[Row]:
     """Yield how long an update of SAC on HalfCheetah waits for rows and noise."""
     for make, place in ((HostDraws, "host"), (DeviceDraws, "device")):
         for num_seeds in (1, 16, 64):
-            draw, numbers = make(range(num_seeds), 256, (2, 256, 6), device), itertools.count()
+            draw, numbers = make(range(num_seeds), (2, 256, 6), device), itertools.count()
 
             def update(
                 draw: HostDraws | DeviceDraws = draw, numbers: Iterator[int] = numbers

@@ -17,13 +17,13 @@ KINDS = pytest.mark.parametrize("kind", [HostDraws, DeviceDraws])
 
 
 def made(kind: Any, device: str = "cpu", seeds: tuple[int, ...] = SEEDS) -> Any:
-    return kind(seeds, BATCH_SIZE, NOISE_SHAPE, torch.device(device))
+    return kind(seeds, NOISE_SHAPE, torch.device(device))
 
 
 def drawn(draw: Any, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """Return rows and noise of as many updates, the first axis."""
+    """Return rows and noise of as many updates, by update and seed."""
     rows, noise = zip(*(draw(number, size) for number, size in enumerate(sizes)), strict=True)
-    return torch.stack(rows).cpu(), torch.stack(noise).cpu()
+    return torch.stack(rows).cpu(), torch.stack(noise).cpu().transpose(1, 2)
 
 
 @DEVICES
@@ -79,7 +79,7 @@ def test_what_a_device_draws_follows_from_the_number_alone(device: str) -> None:
     for number in (0, 1, DeviceDraws.AHEAD, 2 * DeviceDraws.AHEAD + 5, 3):
         ours = made(DeviceDraws, device)(number, 10_000)
         assert torch.equal(ours[0].cpu(), rows[number])
-        assert torch.equal(ours[1].cpu(), noise[number])
+        assert torch.equal(ours[1].cpu(), noise[number].transpose(0, 1))
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000, 2**20 - 1, 2**20, 2**20 + 1, 10**9 + 7])
