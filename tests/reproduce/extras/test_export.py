@@ -26,7 +26,7 @@ RUNS = {
     "acer": "acer-classic/tuned/CartPole-v1",
     "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
     "impala": "impala-classic/tuned/CartPole-v1",
-    "impala, frames": "impala-atari-7/cleanba/Breakout-v5",
+    "impala, frames": "impala-atari-7/rllib_2018/Breakout-v5",
     "sac": "sac-mujoco-small/paper/Reacher-v4",
     "sac_discrete": "sac_discrete-classic/tuned/CartPole-v1",
     "sac_hybrid": "sac_hybrid-hybrid/tuned/Claw-v0",
