@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from reproduce.extras.docs import agent, api, controls, results
+from reproduce.extras.docs import agent, api, controls, results, wanted
 from suite.files import write_atomically
 from suite.settings import UsageError, nearest
 
@@ -32,6 +32,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "judged": results.judged,
     "matrix": results.matrix,
     "grids": results.by_source,
+    "missing": wanted.missing,
     "interchangeable": controls.interchangeable,
     "api": api.describe,
 }

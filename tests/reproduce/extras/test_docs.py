@@ -23,7 +23,7 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
 from reproduce.extras.docs import agent as agent_blocks
-from reproduce.extras.docs import controls, results
+from reproduce.extras.docs import controls, results, wanted
 from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -219,6 +219,56 @@ def test_what_is_published_is_in_the_tables() -> None:
     assert sum(line.startswith("| `") for line in listed) == len(results.cells())
 
 
+def test_a_wanted_task_that_is_decided_or_has_its_seeds_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are, with the seeds that are there at just that step; the cost is of those left."""
+    small = [cell for cell in results.cells() if cell.source == "tianshou_v3"]
+    of = {cell.row["task"]: cell.row for cell in small if cell.suite == "mujoco-small"}
+    assert of["InvertedPendulum-v4"]["verdict"] == "reproduced"
+    assert of["Swimmer-v4"]["verdict"] == "inconclusive"
+    tasks = "InvertedPendulum-v4 Swimmer-v4"
+
+    def missing(env_steps: int, num_seeds: int) -> dict[str, wanted.Missing]:
+        (tmp_path / "wanted.csv").write_text(
+            "agent,suite,source,tasks,env_steps,num_seeds\n"
+            f"a2c,mujoco-small,tianshou_v3,{tasks},{env_steps},{num_seeds}\n"
+        )
+        monkeypatch.setattr(wanted, "WANTED", tmp_path / "wanted.csv")
+        ((_, plan),) = wanted.grids()
+        return {task.outlook.task: task for task in wanted.missing_from(plan)}
+
+    there = int(of["Swimmer-v4"]["num_seeds"])
+    assert missing(1_000_000, there) == {}
+    assert wanted.missing(str) == "Everything that was wanted is there."
+    more, far = missing(1_000_000, there + 2), missing(1_000_000, there + 4)
+    assert {task: found.num_seeds for task, found in more.items()} == {"Swimmer-v4": there}
+    hours, twice = more["Swimmer-v4"].core_hours, far["Swimmer-v4"].core_hours
+    assert hours is not None
+    assert twice == pytest.approx(2 * hours)
+    other = missing(500_000, 3)
+    assert {task: found.num_seeds for task, found in other.items()} == dict.fromkeys(
+        tasks.split(), 0
+    )
+
+
+def test_a_wanted_grid_that_cannot_be_planned_is_named_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong task, a number that is none, and a column that is missing."""
+    monkeypatch.setattr(wanted, "WANTED", tmp_path / "wanted.csv")
+    header = "agent,suite,source,tasks,env_steps,num_seeds"
+    good = "sac,mujoco,paper,Hopper-v4,100000,5"
+    for head, row in (
+        (header, good.replace("Hopper-v4", "Hoper-v4")),
+        (header, good.replace("100000", "many")),
+        (header.replace("tasks", "task"), good),
+    ):
+        (tmp_path / "wanted.csv").write_text(f"{head}\n{good}\n{row}\n")
+        with pytest.raises(UsageError, match=r"wanted\.csv, line (2|3): "):
+            list(wanted.grids())
+
+
 @pytest.mark.filterwarnings("ignore:Precision loss")  # every run of a control reached the maximum
 def test_a_control_is_judged_by_ours_as_ours_is_by_it() -> None:
     """Both verdicts are Welch's test on the same single scores, each with its judge's margin."""
@@ -264,7 +314,7 @@ def test_no_link_of_a_page_leads_nowhere() -> None:
 def commands() -> Iterator[tuple[str, str]]:
     """Yield every command of README and pages on use, with its page."""
     names = ("README.md", "agents/README.md", "docs/quickstart.md", "docs/tasks.md")
-    names += ("docs/controls.md", "docs/policies.md")
+    names += ("docs/controls.md", "docs/policies.md", "results/README.md")
     for path in (*(ROOT / name for name in names), *sorted((ROOT / "docs/agents").glob("*.md"))):
         page, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
         page = re.sub(r"^```python\n.*?^```\n", "", page, flags=re.DOTALL | re.MULTILINE)
