@@ -62,6 +62,9 @@ class RunConfig:
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
+    tf32: bool = False
+    """Whether a GPU rounds the factors of products and convolutions to TF32, 10 bits of mantissa
+    in place of 23, which is faster."""
     num_threads: Count = 1
     """CPU threads of torch. With several, set OMP_WAIT_POLICY=PASSIVE in the environment: otherwise
     torch's threads spin while the simulator's work."""

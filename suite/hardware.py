@@ -124,7 +124,6 @@ def find_device(name: str) -> Any:
         raise UsageError(
             f"--device {name}: torch finds {num_gpus} GPUs here{why}; use --device cpu"
         )
-    torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, as all else is by default
     torch.backends.cudnn.deterministic = True  # the same command gives the same bytes
     return torch.device(name)
 
@@ -143,17 +142,24 @@ def _num_gpus() -> tuple[int, str]:
     return 0, " ".join(" ".join(texts).split())
 
 
-def use_device(name: str) -> Any:
+def use_device(name: str, *, tf32: bool = False) -> Any:
     """Return the device called `name` as `find_device` does, and let nothing land on another GPU.
 
     This gives the process its share of that GPU's memory: who only plans calls `find_device`.
 
+    Args:
+        name: as that of `find_device`.
+        tf32: whether products and convolutions are in TF32; otherwise they are in float32.
+
     Raises:
-        UsageError: for an unknown name or a missing GPU.
+        UsageError: for an unknown name, a missing GPU, or TF32 without one.
     """
     import torch
 
     device = find_device(name)
+    if tf32 and device.type != "cuda":
+        raise UsageError(f"tf32 needs a GPU, and this run is on {device}: leave it out")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if device.index is not None:  # otherwise it is torch's own first choice
         torch.cuda.set_device(device)
     return device

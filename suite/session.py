@@ -45,7 +45,7 @@ class Session:
         reward_parts: whether the environments report the parts of rewards, too.
 
     Raises:
-        UsageError: for a missing GPU.
+        UsageError: for a missing GPU, or a setting that needs one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Session:
         reward_parts: bool = False,
     ) -> None:
         self._config, self._recorder, self._stride = config, recorder, stride
-        self.device = use_device(config.device)
+        self.device = use_device(config.device, tf32=config.tf32)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
         self._env_threads = config.env_threads or config.num_threads

@@ -449,7 +449,7 @@ def grouped(*args: Any) -> dict[Any, Any]:
 @contextlib.contextmanager
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this GPU in the place of `cuda`, for trainings too."""
-    monkeypatch.setattr(session, "use_device", lambda name: DEVICE)
+    monkeypatch.setattr(session, "use_device", lambda name, tf32: DEVICE)
     monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", grouped)
     monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)

@@ -99,9 +99,17 @@ TRAININGS = {
     "sac-64-graphs-host": Training(
         *_SAC, target=25_000, num_seeds=64, settings=_GRAPHS | {"device_draws": False}
     ),
+    "sac-64-tf32": Training(
+        *_SAC, target=25_000, num_seeds=64, with_evaluation=True, settings=_GRAPHS | {"tf32": True}
+    ),
     "a2c": Training("a2c", "atari-7", "openai_baselines", PONG, target=10_000),
     "impala": Training(
         *("impala", "atari-7", "paper", PONG), target=12_000, settings={"convolutions": "deep"}
+    ),
+    "impala-tf32": Training(
+        *("impala", "atari-7", "paper", PONG),
+        target=12_000,
+        settings={"convolutions": "deep", "tf32": True},
     ),
     "acer": Training("acer", "atari-7", "openai_baselines", PONG, target=8_000),
 }
@@ -222,7 +230,7 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     asked, device = TRAININGS[name], hardware.find_device(options.device)
     preset = find_preset(import_module(f"agents.{asked.agent}").PRESETS, asked.suite, asked.source)
     on_gpu = device.type == "cuda"
-    if "cuda_graphs" in asked.settings and not on_gpu:
+    if {"cuda_graphs", "tf32"} & {*asked.settings} and not on_gpu:
         yield Row(name, None, "steps/s", note=NEEDS_GPU)
         return
     num_seeds = asked.num_seeds if on_gpu else min(asked.num_seeds, 2)

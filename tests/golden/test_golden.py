@@ -60,6 +60,7 @@ def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     for name in WITHOUT_EFFECT:  # tests/suite/test_session.py, tests/suite/test_beside.py
         del hints[name]
     hints.pop("cuda_graphs", None)  # tests/agents/test_devices.py
+    del hints["tf32"]  # tests/suite/test_hardware.py
     for name, hint in hints.items():
         used = {_choice(getattr(config, name), hint) for config in configs}
         assert set(_choices(hint)) <= used, name

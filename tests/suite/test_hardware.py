@@ -6,6 +6,7 @@ import sys
 import warnings
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,42 @@ def test_nothing_lands_on_another_gpu_than_the_one_in_use(
     assert asked == []
     assert use_device(name) == torch.device(name)
     assert asked == chosen
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_products_and_convolutions_are_in_tf32_if_asked_for(
+    tf32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both or neither: torch's own default has them differ. A process's next run asks anew."""
+    with_gpus(monkeypatch, 1)
+    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    for kind in kinds:
+        kind.allow_tf32 = not tf32
+    use_device("cuda", tf32=tf32)
+    found = [kind.allow_tf32 for kind in kinds]
+    use_device("cpu")  # float32 again, for other tests
+    assert found == [tf32, tf32]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_gpu_rounds_factors_as_asked(tf32: bool) -> None:
+    """In TF32 1 + 2^-12 is 1, in a product as in a convolution; in float32 it is not."""
+    device = use_device("cuda", tf32=tf32)
+    number = 1 + 2**-12
+    ones = torch.ones(64, 64, 1, 1, device=device)
+    products = [
+        (number * torch.eye(256, device=device)) @ torch.eye(256, device=device),
+        torch.nn.functional.conv2d(torch.full((64, 64, 8, 8), number, device=device), ones) / 64,
+    ]
+    use_device("cpu")
+    assert [product.max().item() for product in products] == [1.0 if tf32 else number] * 2
+
+
+def test_tf32_without_a_gpu_is_refused() -> None:
+    """It would change nothing there, and the record would say that it had."""
+    with pytest.raises(UsageError, match="tf32 needs a GPU, and this run is on cpu: leave it out"):
+        use_device("cpu", tf32=True)
 
 
 def test_the_machine_is_described() -> None:
