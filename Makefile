@@ -108,7 +108,7 @@ peers: $(PEERS)/$(if $(PEER),$(PEER)/).installed
 
 $(PEERS)/%/.installed: reproduce/controls/%.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip $(PIP) $(shell grep '^torch==' reproduce/controls/$(PEER).txt)
+	$(@D)/bin/pip $(PIP) $(shell grep '^torch==' $<)
 	$(@D)/bin/pip $(PIP) --no-deps --requirement $<
 	touch $@
 

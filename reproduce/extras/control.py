@@ -13,7 +13,7 @@ import hashlib
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ CONTROLS = ROOT / "reproduce" / "controls"
 PEERS = ROOT / ".venv-peers"
 """Holds an environment for each peer: `make peers PEER=...`."""
 RUN = Path(__file__).resolve().parents[1] / "controls" / "run.py"
-FACTS = ("title", "repository", "commit", "licence", "families")
+FACTS = ("title", "repository", "commit", "licence", "families", "publishes")
 OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
 OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 """Fields of a configuration that say what is run and measured, not how it learns."""
@@ -52,6 +52,10 @@ class Peer:
     licence: str
     families: Sequence[str]
     """Of the tasks that its glue can make."""
+    actions: Sequence[str]
+    """Kinds of actions that its glue can learn with this agent."""
+    publishes: Sequence[str]
+    """Sources whose curves are its own project's."""
     sets: Sequence[str]
     """Settings that the glue hands over."""
     choices: Mapping[str, Sequence[Any]]
@@ -72,17 +76,30 @@ class Peer:
         lines = (CONTROLS / f"{self.name}.txt").read_text(encoding="utf-8").split()
         return dict(line.split("==", 1) for line in lines if "==" in line)
 
-    def configure(self, config: Any) -> Any:
+    def configure(self, config: Any, changed: Collection[str] = ()) -> Any:
         """Return a configuration with the peer's own settings in place of a source's.
+
+        Args:
+            config: as a source, or a user, has it.
+            changed: names of the settings that the user asks for.
 
         Raises:
             UsageError: if it asks for what the peer cannot do.
         """
-        config = dataclasses.replace(config, **{key: of["value"] for key, of in self.has.items()})
-        if find_task(config.task).family not in self.families:
-            raise UsageError(
-                f"{config.task}: {self.name} trains tasks of {', '.join(self.families)}"
-            )
+        task, own = find_task(config.task), {key: of["value"] for key, of in self.has.items()}
+        for kind, kinds in ((task.family, self.families), (task.actions, self.actions)):
+            if kind not in kinds:
+                raise UsageError(
+                    f"{config.task} is {kind}: {self.name}'s {self.agent} is here for tasks "
+                    f"that are {' or '.join(kinds)}, choose such --tasks"
+                )
+        for key in changed:
+            if key in own and getattr(config, key) != own[key]:
+                raise UsageError(
+                    f"{self.name}'s {self.agent} has {key} = {own[key]} of its own: leave out "
+                    f"--set {key}={getattr(config, key)}"
+                )
+        config = dataclasses.replace(config, **own)
         for field in dataclasses.fields(config):
             value, known = getattr(config, field.name), (*self.sets, *self.has, *OURS)
             allowed = self.choices.get(field.name)
@@ -215,6 +232,7 @@ def read_peer(name: str, agent: str) -> Peer:
             **facts,
             **{"name": name, "agent": agent, "sets": of["sets"], "has": has},
             **{"choices": of.get("choices", {}), "departures": of["departures"]},
+            **{"actions": of.get("actions", ("discrete", "continuous"))},
         )
     except KeyError as error:
         raise UsageError(f"{path}: {error.args[0]} is missing") from None
@@ -247,7 +265,8 @@ def make_control(
     found = read_peer(peer, agent)
     folder = runs_dir / "controls" / peer
     plan = make_plan(agent, suite, runs_dir=folder, device="cpu", published=False, **asked)
-    configs = [found.configure(dataclasses.replace(plan.config, task=t)) for t in plan.tasks]
+    each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
+    configs = [found.configure(config, plan.settings) for config in each]
     values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     values |= {"config": configs[0], "accept_older_code": accept_older_code, "peer": found}
     control = ControlPlan(**values)

@@ -97,6 +97,15 @@ def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
     settings = _settings(plan)
     if before and any(earlier[key] != value for key, value in measured.items()):
         raise UsageError(f"{path} was measured otherwise: delete it, with its rows, to replace it")
+    for name, other in suites.items():
+        twice = [task for task in plan.tasks if name != plan.suite and task in other["tasks"]]
+        if any(_length(other, task) != plan.env_steps[task] for task in twice) or (
+            twice and other["settings"] != settings
+        ):
+            raise UsageError(
+                f"{path} holds {', '.join(twice)} of {name} in other settings or steps, and a task "
+                f"has one curve: run them as tasks of {name}"
+            )
     others = set(here.get("tasks", ())) - set(plan.tasks)
     if others and here["settings"] != settings:
         raise UsageError(
@@ -143,7 +152,7 @@ def _length(suite: Mapping[str, Any], task: str) -> int:
 
 
 def _settings(plan: ControlPlan) -> dict[str, dict[str, Any]]:
-    """Return every setting that somebody states, as the peer ran it, with the place that does."""
+    """Return every setting that the peer was given or has, or that a source states, with why."""
     stated = _stated(plan)
     peer = f"{plan.peer.repository}@{plan.peer.commit}:"
     settings = {}
@@ -157,6 +166,8 @@ def _settings(plan: ControlPlan) -> dict[str, dict[str, Any]]:
             reason = {"because": "set by --set"}
         elif field.name in stated:
             reason = stated[field.name]
+        elif field.name in plan.peer.sets:
+            reason = {"because": f"default of agents/{plan.agent}.py"}
         else:
             continue
         plain = list(value) if isinstance(value, tuple) else value

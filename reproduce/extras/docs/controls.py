@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from reproduce.extras.control import read_peer
 from reproduce.extras.docs.markdown import table
 from reproduce.extras.docs.results import Cell, cells
 from reproduce.extras.publish_control import SPEEDS, SUFFIX
@@ -17,8 +18,8 @@ from reproduce.report.page import mean_and_spread, number, read_table, verdict_w
 from suite import presets
 from suite.presets import read_source
 
-LIKE = re.compile(r" --like (\S+)")
-"""In a control's command: the source whose settings the peer was given."""
+LIKE = re.compile(r" --like (\S+)(?:.* --set (.+))?")
+"""In a control's command: the source whose settings the peer was given, and what was changed."""
 
 
 class Pair(NamedTuple):
@@ -74,7 +75,7 @@ def _row(link: Any, pair: Pair) -> tuple[str, ...]:
         *(f"`{cell.agent}`", task, cell.steps, cell.ours, cell.reference),
         f"[{_verdict(cell.row)}]({link(cell.folder)})",
         _verdict(back),
-        _published_by_its_project(cell, theirs),
+        _beside_its_project(cell, theirs),
         number(our_speeds["env_steps_per_second"].median()),
         number(their_speed["env_steps_per_second"].item()),
     )
@@ -86,17 +87,25 @@ def _verdict(row: Any) -> str:
     return f"{verdict_words(row)}, {interval}"
 
 
-def _published_by_its_project(cell: Cell, theirs: ReferenceScore) -> str:
-    """Return the score that belongs to the settings which the peer was given, by their source."""
+def _beside_its_project(cell: Cell, theirs: ReferenceScore) -> str:
+    """Return what the peer's own project has with the settings that it was given, and a verdict.
+
+    The verdict is on the control. What `--set` changed is named: the project had it otherwise.
+    """
+    peer = read_peer(theirs.source.removesuffix(SUFFIX), cell.agent)
     data = read_source(presets.REFERENCES / theirs.source / f"{cell.agent}.toml")["data"]
     asked = {cell.suite, cell.row["task"]}
     made = [line for line in data.path.splitlines() if asked <= {*line.split()}]
     given = LIKE.search(made[-1]) if made else None
-    source = read_source(presets.REFERENCES / given[1] / f"{cell.agent}.toml") if given else {}
-    judge_of = source.get("judged_by")
-    score = judge_of and reference_score(
-        cell.agent, judge_of, cell.row["task"], theirs.env_steps, theirs.rule
-    )
-    if not score:
+    if given is None or given[1] not in peer.publishes:
         return "—"
-    return mean_and_spread(score.mean, score.std, score.num_runs, name_of(score.source))
+    task, steps = cell.row["task"], theirs.env_steps
+    published = reference_score(cell.agent, given[1], task, steps, theirs.rule)
+    if published is None:
+        return "—"
+    verdict = judge(np.array(theirs.scores), published, cell.row["random_score"])
+    score = mean_and_spread(
+        published.mean, published.std, published.num_runs, name_of(published.source)
+    )
+    but = f"; here {given[2]}" if given[2] else ""
+    return f"{score}: {verdict_words(asdict(verdict))}{but}"

@@ -35,8 +35,10 @@ repository = "somebody/library"
 commit = "0123456789012345678901234567890123456789"
 licence = "MIT"
 families = ["classic"]
+publishes = ["rl_zoo"]
 
 [a2c]
+actions = ["discrete"]
 sets = ["num_envs", "unroll_length", "learning_rate", "hidden_sizes", "reward_normalisation"]
 sets_more = 0
 departures = ["its simulator is its own"]
@@ -240,18 +242,25 @@ def test_runs_of_other_glue_or_pins_do_not_count(install: Install, tmp_path: Pat
         plan_of(tmp_path, num_seeds=1).runs()
 
 
+SAMPLED = "--set evaluation_rule=sampled"
 WRONG = {
     "fakes a2c classic": "unknown peer 'fakes'; did you mean fake",
     "fake a2cc classic": "unknown agent 'a2cc'",
     "fake sac mujoco": "fake has no sac",
-    "fake a2c atari-7": "trains tasks of classic",
+    "fake a2c atari-7": "is atari: fake's a2c is here for tasks that are classic",
+    "fake a2c classic --tasks Pendulum-v1": "is continuous: fake's a2c is here for",
+    "fake a2c classic --tasks CartPole-v1 --set entropy_coef=0.5": (
+        "fake's a2c has entropy_coef = 0.25 of its own: leave out --set entropy_coef=0.5"
+    ),
     "fake a2c classic --like nobody": "unknown source 'nobody'",
     "fake a2c classic --tasks Pong-v5": "no task 'Pong-v5'",
     "fake a2c classic --set gamma=0.5": "cannot have gamma = 0.5, only 0.99",
     "fake a2c classic --set reward_normalisation=value_targets": "only none, discounted_returns",
     "fake a2c classic --num-seeds 0": "--num-seeds must be at least 1",
-    "fake a2c classic --publish --env-steps 15000 --set evaluation_rule=sampled": "multiple of",
-    "fake a2c classic": "the environment of fake is missing: run `make peers PEER=fake` first",
+    f"fake a2c classic --tasks CartPole-v1 --publish --env-steps 15000 {SAMPLED}": "multiple of",
+    "fake a2c classic --tasks CartPole-v1": (
+        "the environment of fake is missing: run `make peers PEER=fake` first"
+    ),
 }
 
 
@@ -308,6 +317,9 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     text = (folder / "a2c.toml").read_text()
     assert f"somebody/library@{'0123456789' * 4}:library/a2c.py:8-9" in text
     assert "DLR-RM/rl-trained-agents@cd35bde" in text
+    settings = read_source(folder / "a2c.toml")["suites"]["classic"]["settings"]
+    assert {*plan.peer.sets, *plan.peer.has} <= set(settings)  # the agent's defaults may change
+    assert settings["learning_rate"]["because"] == "default of agents/a2c.py"
     reference = references.reference_score("a2c", "fake_control", "CartPole-v1", 400, "training")
     assert reference is not None
     assert (reference.mean, reference.std) == pytest.approx((2.385, 1.0))
@@ -367,6 +379,22 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     other = plan_of(tmp_path / "other", tasks=["Acrobot-v1"], **two)
     with pytest.raises(UsageError, match="holds CartPole-v1 in other settings"):
         check_publishable(other)
+
+
+def test_a_task_has_one_curve_whatever_suite_it_was_run_in(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
+    """Its rows would be replaced, while the other suite goes on stating the old settings."""
+    plan = plan_of(tmp_path)
+    ends(plan)
+    path = publish(plan) / "a2c.toml"
+    path.write_text(path.read_text().replace("suites.classic", "suites.others"))
+    check_publishable(plan)
+    others: tuple[dict[str, Any], ...] = ({"settings": ["num_envs=2"]}, {"env_steps": 1_000})
+    for changes in others:
+        other = plan_of(tmp_path / "other", **changes)
+        with pytest.raises(UsageError, match="holds CartPole-v1 of others in other settings or"):
+            check_publishable(other)
 
 
 @pytest.mark.parametrize("name", peers())
@@ -437,7 +465,9 @@ def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     """2,000 steps of one seed end finished, with updates and with every episode in its table."""
     plan = grid_of(served, tmp_path, env_steps=2_000, num_seeds=1)
     if not plan.peer.python.exists():
-        pytest.skip(f"the environment of {plan.peer.name} is missing: `make peers`")
+        pytest.skip(
+            f"the environment of {plan.peer.name} is missing: `make peers PEER={plan.peer.name}`"
+        )
     plan.directory.mkdir(parents=True)
     assert list(ends(plan).values()) == [("finished", "")]
     (run,) = plan.runs()
