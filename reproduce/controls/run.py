@@ -17,6 +17,7 @@ import math
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -177,12 +178,23 @@ def main(order: Mapping[str, Any]) -> int:
     glue = importlib.util.spec_from_file_location("glue", order["glue"])
     module = importlib.util.module_from_spec(glue)
     glue.loader.exec_module(module)
+    threading.excepthook = _end_with
     try:
         module.train(order["record"]["agent"], order["record"]["config"], order["seed"], record)
     except Diverged as error:
         record.end("diverged", str(error))
         return 2
+    finally:
+        threading.excepthook = threading.__excepthook__
     return 0
+
+
+def _end_with(error: threading.ExceptHookArgs) -> None:
+    """End the process with a thread of the peer's: its others would wait for it for ever."""
+    if error.exc_type is not SystemExit:
+        threading.__excepthook__(error)
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _version(package: str) -> str:

@@ -179,6 +179,11 @@ def test_evaluations_are_due_as_ours_are(install: Install, tmp_path: Path) -> No
 CRASH = "raise ValueError('the peer is broken')"
 FAULTS = {
     "crash": (f"if seed == 2: {CRASH}", "failed", "ValueError: the peer is broken"),
+    "thread crashes": (
+        f"if seed == 2: import threading as t; t.Thread(target=exec, args=[{CRASH!r}]).start(); "
+        "t.Event().wait()",
+        *("failed", "ValueError: the peer is broken"),
+    ),
     "leaves early": ("if seed == 2: return", "failed", "exit 0"),
     "is killed": ("if seed == 2: import os; os.kill(os.getpid(), 9)", "failed", "SIGKILL"),
     "no number": ("if seed == 2: record.episode(10, float('nan'), 1)", "diverged", "not finite"),
