@@ -384,6 +384,7 @@ RUNS: dict[str, dict[str, Run]] = {
             cut=True,
         ),
         "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
+        "classic, pfrl_control": _run("classic", "pfrl_control", env_steps=800),
         "classic, ChainerRL's choices": _run(
             "classic",
             "tuned",
