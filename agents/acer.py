@@ -96,8 +96,8 @@ class Config(ReplayConfig):
     """Target that advantages subtract V from: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
     trust_region_delta: NotNegative | None = 1.0
     """Bound of the linearised divergence from the average policy, nats; None: no trust region."""
-    statistics: Literal["probabilities", "logits"] = "probabilities"
-    """Statistics that the trust region projects gradients by: the paper's, or ChainerRL's."""
+    statistics: Literal["probabilities", "logits", "log_probabilities"] = "probabilities"
+    """Statistics by which the trust region projects: the paper's, ChainerRL's or PFRL's."""
     entropy_in_trust_region: bool = True
     """Whether the entropy's gradient is projected too (OpenAI Baselines) or added afterwards
     (ChainerRL)."""
@@ -220,19 +220,19 @@ def policy_gradients(
 def by_statistics(
     gradients: Float[Tensor, "*B A"],
     log_probs: Float[Tensor, "*B A"],
-    statistics: Literal["probabilities", "logits"],
+    statistics: Literal["probabilities", "logits", "log_probabilities"],
 ) -> Float[Tensor, "*B A"]:
     """Turn gradients by log-probabilities into gradients by the policy's statistics (Eq. 10).
 
     Args:
         gradients: by the logarithms of the probabilities, each as if it were free.
         log_probs: of every action, nats.
-        statistics: the probabilities (again as if free), or the logits that the network puts out.
+        statistics: the probabilities or their logarithms (again as if free), or the logits.
     """
-    probs = log_probs.exp()
-    if statistics == "probabilities":
-        return gradients / probs.clamp_min(1e-8)
-    return gradients - probs * gradients.sum(-1, keepdim=True)
+    if statistics == "logits":
+        return gradients - log_probs.exp() * gradients.sum(-1, keepdim=True)
+    probs = log_probs.exp().clamp_min(1e-8)
+    return gradients / probs if statistics == "probabilities" else gradients
 
 
 @torch.no_grad()
@@ -443,7 +443,8 @@ def update(
     signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
     weights = batch.weights if config.loss_reduction == "mean" else batch.valid
-    statistics = (logits.softmax(-1) if config.statistics == "probabilities" else logits)[:-1]
+    of_logits = {"probabilities": torch.softmax, "log_probabilities": torch.log_softmax}
+    statistics = of_logits.get(config.statistics, lambda same, _: same)(logits[:-1], -1)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
     taken_q_values = q_values[:-1].gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
     q_loss = 0.5 * ((taken_q_values - signals.q_retrace).square() * weights).sum()  # Eq. 6

@@ -5,7 +5,7 @@ import inspect
 import math
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -274,7 +274,7 @@ def one_row(
     )
 
 
-@pytest.mark.parametrize("statistics", ["probabilities", "logits"])
+@pytest.mark.parametrize("statistics", ["probabilities", "logits", "log_probabilities"])
 def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None:
     """Probabilities of e^-200: nothing divides by 0, in float32."""
     logits = torch.tensor([[[200.0, 0.0, 0.0]], [[0.0, 200.0, 0.0]]])
@@ -366,9 +366,13 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, memory: A
         for i in range(num_envs):
             if not batch.valid[t, i]:
                 continue
-            out = logits[t, i].softmax(-1) if config.statistics == "probabilities" else logits[t, i]
+            out, policy_of = logits[t, i], partial(torch.softmax, dim=-1)
+            if config.statistics == "probabilities":
+                out, policy_of = out.softmax(-1), torch.clone
+            elif config.statistics == "log_probabilities":
+                out, policy_of = out.log_softmax(-1), torch.exp
             phi = out.detach().requires_grad_()  # the statistics of Eq. (10)
-            f = phi if config.statistics == "probabilities" else phi.softmax(-1)
+            f = policy_of(phi)
             pi, rho, a = f.detach(), ratios(t, i), batch.actions[t, i]
             c = config.clip_rho_threshold or math.inf
             advantage = target(t, i, config.advantage_target == "q_retrace") - values[t, i]
@@ -433,6 +437,8 @@ def check_update(module: ModuleType, carried: bool = True, **settings: Any) -> N
 UPDATES: list[dict[str, Any]] = [
     {},
     {"statistics": "logits"},
+    {"statistics": "log_probabilities"},
+    {"statistics": "log_probabilities", "entropy_in_trust_region": False},
     {"statistics": "logits", "entropy_in_trust_region": False},
     {"entropy_in_trust_region": False},
     {"trust_region_delta": None, "clip_rho_threshold": None},
