@@ -16,9 +16,8 @@ on the unroll before; V-trace corrects for the difference.
 
 One process: a second thread acts and steps the simulator, with buffers and weights of its own; the
 two meet at the end of every unroll. Unroll k is collected under the weights after `k - policy_lag`
-unrolls, so results do not depend on which thread is faster. Simulator, acting and learning have
-`num_threads` each. The seeds of one process are trained one after another; each draws
-from streams of its own.
+unrolls, so no result depends on which thread is faster. Acting and learning have `num_threads`
+each, the simulator `env_threads`, or as many. Seeds are trained in turn, from streams of their own.
 
 Deviations from the paper, and details it leaves open:
 1. Actors do not run freely: every unroll is exactly `policy_lag` unrolls old when it is learned
@@ -30,7 +29,8 @@ Deviations from the paper, and details it leaves open:
 4. `trace_lambda` multiplies the c_i alone (Remark 2), not the advantage's bootstrap.
 5. The learning rate of an update depends on the steps taken before its unroll.
 6. A run ends before the unroll that could exceed `env_steps`.
-7. Initial weights are not stated: truncated normal as in the authors' library (Sonnet).
+7. Not stated and as in the authors' code: truncated normal weights (Sonnet's), sums over rows, half
+   of V's squared error, TensorFlow's RMSprop with decay 0.99. `shallow`, of unstated widths: DQN's.
 8. Actions are the argmax of logits plus Gumbel noise, or mean plus deviation times normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 9. With an LSTM, an unroll carries the memory with which it began, and the learner goes on from it
@@ -86,7 +86,7 @@ class Config(UnrollConfig):
     num_envs: Count = 32
     """Environments, N."""
     unroll_length: Count = 20
-    """Steps of every environment between two meetings of actor and learner, T."""
+    """Steps of every environment between two meetings of collector and learner, T."""
     num_minibatches: Count = 1
     """Updates per unroll, each on its share of the environments."""
     drop_last_row: bool = False
@@ -118,12 +118,11 @@ class Config(UnrollConfig):
     max_gradient_norm: Positive | None = 40.0
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     convolutions: Literal["shallow", "deep", "rllib"] = "shallow"
-    """Layers for uint8 frames: the paper's shallow or deep (residual) network, or RLlib's."""
+    """Layers for uint8 frames: DQN's (shallow), the paper's deep (residual) ones, or RLlib's."""
     lstm_size: Whole = 0
     """Units of an LSTM between the last hidden layer and the heads (the paper: 256); 0: none."""
     lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
-    """Inputs of the LSTM: the last hidden layer alone, or also the last action and the last reward,
-    clipped to [-1, 1] (the paper)."""
+    """Its inputs: the last hidden layer alone, or also the last action and clipped reward."""
     frame_divisor: Positive = 255.0
     """Divisor of frames before the first layer; 1 leaves them in 0 to 255."""
     initialisation: Literal["truncated_normal", "orthogonal", "cleanba", "glorot_uniform"] = (
@@ -143,6 +142,8 @@ class Config(UnrollConfig):
         super().__post_init__()
         rule = f"num_minibatches must divide num_envs = {self.num_envs}"
         require(self.num_envs % self.num_minibatches == 0, rule, self.num_minibatches)
+        rule = "with drop_last_row unroll_length must be at least 2"
+        require(self.unroll_length > self.drop_last_row, rule, self.unroll_length)
 
 
 PRESETS = read_presets("impala", Config)
@@ -193,13 +194,8 @@ def vtrace_from_importance_weights(
     Raises:
         ValueError: for a wrong rank, shape, threshold or `lambda_`, naming the argument.
     """
-    if log_rhos.dim() < 2 or not log_rhos.shape[0]:
-        raise ValueError(f"log_rhos must be [T, N, ...] with T > 0, not {[*log_rhos.shape]}")
     columns = {"discounts": discounts, "rewards": rewards, "values": values}
-    columns |= {} if trace_mask is None else {"trace_mask": trace_mask}
-    for name, column in columns.items():
-        check_shape(name, column, log_rhos.shape)
-    check_shape("bootstrap_value", bootstrap_value, log_rhos.shape[1:])
+    _check_shapes(log_rhos, bootstrap_value, **columns, trace_mask=trace_mask)
     require(0 <= lambda_ <= 1, "lambda_ must be in [0, 1]", lambda_)
     rhos = log_rhos.exp()
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
@@ -219,6 +215,16 @@ def vtrace_from_importance_weights(
     return VTraceReturns(
         vs, advantages * _clip(rhos, clip_pg_rho_threshold, "clip_pg_rho_threshold")
     )
+
+
+def _check_shapes(log_rhos: Tensor, bootstrap_value: Tensor, **columns: Tensor | None) -> None:
+    """Raise a ValueError, naming the argument, unless all shapes are those of V-trace."""
+    if log_rhos.dim() < 2 or not log_rhos.shape[0]:
+        raise ValueError(f"log_rhos must be [T, N, ...] with T > 0, not {[*log_rhos.shape]}")
+    for name, column in columns.items():
+        if column is not None:
+            check_shape(name, column, log_rhos.shape)
+    check_shape("bootstrap_value", bootstrap_value, log_rhos.shape[1:])
 
 
 def _clip(rhos: Float[Tensor, "..."], threshold: float | None, name: str) -> Float[Tensor, "..."]:
@@ -438,7 +444,10 @@ METRICS = (
     *("policy_loss", "value_loss", "entropy", "gradient_norm"),
     *("mean_rho", "max_rho", "clipped_share"),
 )
+"""Per update: losses of policy and value, the policy's entropy (nats), the norm of the whole
+gradient, mean and maximum of the importance weights, and the share of them that is clipped."""
 MOMENTS = ("target", "residual", "squared_target", "squared_residual", "num_rows")
+"""Means over valid rows of V's targets and errors and of their squares; the number of rows."""
 
 
 def update(
@@ -530,20 +539,15 @@ class Collected:
     unroll: Unroll
     memory: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     """The acting policy's memory at the unroll's start, `[N, M]`."""
-    log_stds: Tensor | None = None
-    """Log deviations of the policy that acted."""
-    version: int = 0
-    """Unrolls learned by the policy that acted."""
-    first_step: int = 0
-    """Environment steps before it."""
-    env_steps: int = 0
-    """Environment steps until its end."""
+    log_stds: Tensor | None = None  # log deviations of the policy that acted
+    version: int = 0  # unrolls learned by that policy
+    first_step: int = 0  # environment steps before it
+    env_steps: int = 0  # environment steps until its end
     ends: list[tuple[int, Step]] = field(default_factory=list)
     """Steps in which an episode ended, with the environment steps until then."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """How long the actor waited, acted and stepped the simulator."""
+    seconds: dict[str, float] = field(default_factory=dict)  # of waiting, acting and simulating
     obs_moments: RunningMoments | None = None
-    """A copy of the actor's statistics at its end."""
+    """A copy of the collector's statistics at its end."""
 
     def transitions(self, config: Config) -> Transitions:
         """Return the transitions, with the log-probabilities of the policy that acted."""
@@ -553,30 +557,34 @@ class Collected:
         return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 
 
+def learn(learner: Learner, config: Config, collected: Collected) -> list[Tensor]:
+    """Make the updates of an unroll, one on each share of the environments; return their rows."""
+    learning_rate = config.learning_rate_at(collected.first_step)
+    batches = collected.transitions(config).minibatches(config.num_minibatches)
+    memories = collected.memory.chunk(config.num_minibatches)
+    learner.obs_moments = collected.obs_moments
+    return [
+        update(learner, config, batch, learning_rate, memory)
+        for batch, memory in zip(batches, memories, strict=True)
+    ]
+
+
 @dataclass
-class Actor:
+class Collector:
     """The acting side of one seed; the learner touches it only while `collect` is not running."""
 
-    network: ActorCritic
-    """Its own copy of the policy."""
-    weights: FlatWeights
-    """The network's weights."""
-    env: Any
-    """A `VectorEnv`."""
-    generator: np.random.Generator
-    """The seed's action noise."""
+    network: ActorCritic  # its own copy of the policy
+    weights: FlatWeights  # of the network
+    env: Any  # a `VectorEnv`
+    generator: np.random.Generator  # the seed's action noise
     obs: Tensor
     """Observations to act on next, `[N, *obs]`: the last ones of the previous unroll."""
-    memory: Tensor
-    """The policy's memory of unfinished episodes, `[N, M]`."""
-    observation_clip: float
-    """Bound of a normalised observation's components."""
+    memory: Tensor  # the policy's, of unfinished episodes, `[N, M]`
+    observation_clip: float  # bound of a normalised observation's components
     obs_moments: RunningMoments | None = None
     """Statistics that normalise observations as they are stored; None: they are not normalised."""
-    cuda_stream: Any = None
-    """Its own queue of a GPU, so that acting does not wait for learning."""
-    version: int = 0
-    """Unrolls learned by `network`."""
+    cuda_stream: Any = None  # its own queue of a GPU, so that acting does not wait for learning
+    version: int = 0  # unrolls learned by `network`
     env_steps: int = 0
     finished_at: float = field(default_factory=time.perf_counter)
 
@@ -587,7 +595,7 @@ class Actor:
         self.version = version
 
     def wait_for_learner(self) -> None:
-        """Make the actor's queue wait for all work that the learner has queued."""
+        """Make the collector's queue wait for all work that the learner has queued."""
         if self.cuda_stream is not None:
             self.cuda_stream.wait_stream(torch.cuda.current_stream(self.obs.device))
 
@@ -606,27 +614,28 @@ class Actor:
         self.wait_for_learner()
 
 
-def make_actor(config: Config, env: Any, obs: Tensor) -> Actor:
-    """Return an actor with the initial network, ready to act on `obs`."""
+def make_collector(config: Config, env: Any, obs: Tensor) -> Collector:
+    """Return a collector with the initial network, ready to act on `obs`."""
     device, generator = obs.device, stream(config.seeds[0], "action noise")
     network = make_network(config, env.spaces, device).requires_grad_(False)
     cuda_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     weights, clip = FlatWeights(network), config.observation_clip
     memory = network.actor.begin(config.num_envs)
-    return Actor(network, weights, env, generator, obs, memory, clip, cuda_stream=cuda_stream)
+    return Collector(network, weights, env, generator, obs, memory, clip, cuda_stream=cuda_stream)
 
 
 @torch.no_grad()
-def collect(actor: Actor, collected: Collected) -> None:
+def collect(collector: Collector, collected: Collected) -> None:
     """Fill an unroll beside the learner, without touching any of its data."""
-    idle, clock = time.perf_counter() - actor.finished_at, Stopwatch()
-    env, network, unroll = actor.env, actor.network, collected.unroll
-    collected.version, collected.first_step, collected.ends = actor.version, actor.env_steps, []
+    idle, clock = time.perf_counter() - collector.finished_at, Stopwatch()
+    env, network, queue = collector.env, collector.network, collector.cuda_stream
+    collected.version, collected.first_step = collector.version, collector.env_steps
+    unroll, collected.ends = collected.unroll, []
     collected.log_stds = None if network.log_stds is None else network.log_stds.clone()
-    with nullcontext() if actor.cuda_stream is None else torch.cuda.stream(actor.cuda_stream):
-        noise = draw_noise(actor.generator, network, unroll.actions.shape[:2])
-        obs = unroll.obs[0].copy_(actor.obs)
-        memory = collected.memory.copy_(actor.memory)
+    with nullcontext() if queue is None else torch.cuda.stream(queue):
+        noise = draw_noise(collector.generator, network, unroll.actions.shape[:2])
+        obs = unroll.obs[0].copy_(collector.obs)
+        memory = collected.memory.copy_(collector.memory)
         clock.start()
         for t in range(len(unroll.actions)):
             outputs, memory = network.step(obs, memory)
@@ -636,20 +645,20 @@ def collect(actor: Actor, collected: Collected) -> None:
             unroll.behaviour[t], unroll.actions[t] = outputs, actions  # while the simulator works
             step = env.recv()
             unroll.outcomes.put(t, step)
-            actor.env_steps += int(np.count_nonzero(step.valid))
+            collector.env_steps += int(np.count_nonzero(step.valid))
             if step.episode_ends.any():
-                collected.ends.append((actor.env_steps, step))
+                collected.ends.append((collector.env_steps, step))
             dones = step.terminations[0] | step.truncations[0]
-            obs = actor.store_obs(unroll, t + 1, step.obs[0], ~dones)
+            obs = collector.store_obs(unroll, t + 1, step.obs[0], ~dones)
             memory = network.actor.remember(memory, actions, step.rewards[0], step.valid[0])
             clock.lap("environment")
-        actor.memory.copy_(memory)
-        if actor.cuda_stream is not None:
-            actor.cuda_stream.synchronize()
-    actor.obs, collected.env_steps = obs, actor.env_steps
-    collected.obs_moments = copy.deepcopy(actor.obs_moments)
+        collector.memory.copy_(memory)
+        if queue is not None:
+            queue.synchronize()
+    collector.obs, collected.env_steps = obs, collector.env_steps
+    collected.obs_moments = copy.deepcopy(collector.obs_moments)
     collected.seconds = {**clock.seconds, "actor_idle": idle}
-    actor.finished_at = time.perf_counter()
+    collector.finished_at = time.perf_counter()
 
 
 def policy_of(
@@ -704,25 +713,25 @@ def train(config: Config, recorder: Recorder) -> Learner:
     options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
     blank = partial(learner.network.actor.begin, config.num_envs)
     unrolls = [Collected(room(**options), blank()) for _ in range(2 if config.policy_lag else 1)]
-    actor = make_actor(config, env, unrolls[0].unroll.put_obs(0, env.reset()[0]))
+    collector = make_collector(config, env, unrolls[0].unroll.put_obs(0, env.reset()[0]))
     # Weights after 0, 1, 2, ... unrolls; the oldest of those kept acts next.
     versions: deque[tuple[int, Tensor]] = deque(maxlen=max(config.policy_lag, 1))
     updates: list[Tensor] = []
     clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
 
     def renew(learned: int) -> None:
-        """Give the actor the policy to act with once `learned` unrolls are learned."""
+        """Give the collector the policy to act with once `learned` unrolls are learned."""
         versions.append((learned, learner.optimiser.weights.vector.clone()))
-        actor.load(*versions[0])
+        collector.load(*versions[0])
 
     renew(0)
-    state = {"learner": learner, "stream": actor.generator, "memory": actor.memory}
+    state = {"learner": learner, "stream": collector.generator, "memory": collector.memory}
     journal = Journal(recorder, env, {**state, "updates": updates, "versions": versions})
     k, env_steps, first_step, num_updates, reward_sum, lag = journal.resume(0, 0, 0, 0, 0.0, 0)
-    actor.load(*versions[0])
-    actor.begin(unrolls[k % len(unrolls)].unroll, env_steps, learner.obs_moments)
+    collector.load(*versions[0])
+    collector.begin(unrolls[k % len(unrolls)].unroll, env_steps, learner.obs_moments)
 
-    with ThreadPoolExecutor(max_workers=1) as actor_thread:
+    with ThreadPoolExecutor(max_workers=1) as thread:
         collection: Future[None] | None = None
         clock.start()
         while True:
@@ -741,7 +750,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
             newest, following = unrolls[k % len(unrolls)], unrolls[(k + 1) % len(unrolls)]
             if collection is None:
-                collection = actor_thread.submit(collect, actor, newest)
+                collection = thread.submit(collect, collector, newest)
             collection.result()
             clock.lap("learner_idle")
             env_steps, first_step, lag = newest.env_steps, newest.first_step, k - newest.version
@@ -749,17 +758,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
             last = not session.goes_on(env_steps)
             if config.policy_lag:
                 renew(k)
-            # At a checkpoint the two take turns: the actor has nothing half done.
+            # At a checkpoint the two take turns: the collector has nothing half done.
             pausing = last or journal.is_due() or not config.policy_lag
-            collection = None if pausing else actor_thread.submit(collect, actor, following)
+            collection = None if pausing else thread.submit(collect, collector, following)
 
-            learning_rate = config.learning_rate_at(first_step)
-            batches = newest.transitions(config).minibatches(config.num_minibatches)
-            memories = newest.memory.chunk(config.num_minibatches)
-            for batch, first_memory in zip(batches, memories, strict=True):
-                updates.append(update(learner, config, batch, learning_rate, first_memory))
+            updates += learn(learner, config, newest)
             num_updates += config.num_minibatches
-            learner.obs_moments = newest.obs_moments
             clock.lap("learning")
 
             reward_sum += float(newest.unroll.outcomes.rewards.sum())

@@ -304,19 +304,19 @@ def frames_of_games(num_steps: int, spaces: Spaces) -> tuple[np.ndarray, list[St
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("missed", [2, 3])
-def test_the_actor_of_impala_waits_for_its_observations_and_for_its_weights(
+def test_the_collector_of_impala_waits_for_its_observations_and_for_its_weights(
     missed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wait is needed: of the frames before the first unroll, and of each new policy."""
     waits: list[bool] = []
-    wait = impala.Actor.wait_for_learner
+    wait = impala.Collector.wait_for_learner
 
-    def wait_but_once(actor: impala.Actor) -> None:
+    def wait_but_once(collector: impala.Collector) -> None:
         waits.append(True)
         if len(waits) != missed + 1:
-            wait(actor)
+            wait(collector)
 
-    monkeypatch.setattr(impala.Actor, "wait_for_learner", wait_but_once)
+    monkeypatch.setattr(impala.Collector, "wait_for_learner", wait_but_once)
     config = short("impala", "frames, rllib_2018")
     with pytest.raises(AssertionError, match="does not wait for another stream"):
         train_on_gpu("impala", config, tmp_path, monkeypatch)

@@ -639,7 +639,7 @@ def test_drawn_actions_have_the_policys_probabilities() -> None:
 
 
 class Trace:
-    """Keeps, for each unroll learned, what the learner and the actor had."""
+    """Keeps, for each unroll learned, what the learner and the collector had."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lags: list[int] = []
@@ -704,7 +704,7 @@ def test_without_a_lag_the_data_are_on_policy(
 ) -> None:
     """Lag 0: every importance weight is 1 to rounding. Lag 1: only those of the first unroll.
 
-    So the learner's LSTM sees what the actor's saw, across ends and from unroll to unroll.
+    So the learner's LSTM sees what the collector's saw, across ends and from unroll to unroll.
     """
     trace = Trace(monkeypatch)
     config = replace(TINY, env_steps=240, lstm_size=lstm_size)
@@ -722,17 +722,17 @@ def test_the_memory_goes_on_from_unroll_to_unroll(
     """An unroll carries what the steps before it left, the last action and reward included."""
     collect, carried = impala.collect, []
 
-    def checked(actor: impala.Actor, collected: impala.Collected) -> None:
-        before = actor.memory.clone()
-        collect(actor, collected)
+    def checked(collector: impala.Collector, collected: impala.Collected) -> None:
+        before = collector.memory.clone()
+        collect(collector, collected)
         assert torch.equal(collected.memory, before)
         unroll, memory = collected.unroll, before
         outcomes = zip(unroll.actions, unroll.outcomes.rewards, unroll.outcomes.valid, strict=True)
         for obs, outcome in zip(unroll.obs, outcomes, strict=False):
             with torch.no_grad():
-                _, memory = actor.network.step(obs, memory)
-            memory = actor.network.actor.remember(memory, *outcome)
-        assert torch.equal(actor.memory, memory)
+                _, memory = collector.network.step(obs, memory)
+            memory = collector.network.actor.remember(memory, *outcome)
+        assert torch.equal(collector.memory, memory)
         carried.append(memory)
 
     monkeypatch.setattr(impala, "collect", checked)
@@ -772,7 +772,7 @@ def recorded(recorder: Recorder) -> list[bytes]:
 def test_timing_changes_no_bit(
     policy_lag: int, lstm_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow learner, a slow actor, or one after the other in one thread: the same bytes."""
+    """A slow learner, a slow collector, or one after the other in one thread: the same bytes."""
     config = replace(TINY, policy_lag=policy_lag, lstm_size=lstm_size, num_minibatches=2)
     config = replace(config, env_steps=240, normalise_observations=True)
     expected = recorded(train(config, tmp_path / "plain")[1])
@@ -791,7 +791,7 @@ def test_timing_changes_no_bit(
         assert recorded(train(config, tmp_path / "slow learner")[1]) == expected
     with monkeypatch.context() as patch:
         patch.setattr(VectorEnv, "recv", slow_recv)
-        assert recorded(train(config, tmp_path / "slow actor")[1]) == expected
+        assert recorded(train(config, tmp_path / "slow collector")[1]) == expected
     with monkeypatch.context() as patch:
         patch.setattr(impala, "ThreadPoolExecutor", Inline)
         assert recorded(train(config, tmp_path / "inline")[1]) == expected
@@ -890,6 +890,13 @@ def test_the_last_row_can_be_the_bootstrap_alone() -> None:
         assert torch.equal(getattr(cut, name), getattr(whole, name)[:-1]), name
     assert torch.equal(cut.obs, whole.obs[:-1])
     assert len(cut.obs) == len(cut.rewards) + 1 == config.unroll_length
+
+
+def test_an_unroll_without_a_row_to_learn_from_is_refused() -> None:
+    """Of one row none is left without the last."""
+    with pytest.raises(UsageError, match=r"^with drop_last_row unroll_length .* 2, not 1$"):
+        replace(TINY, drop_last_row=True, unroll_length=1)
+    assert replace(TINY, unroll_length=1).unroll_length == 1
 
 
 def test_rows_hold_the_action_and_everything_it_caused(

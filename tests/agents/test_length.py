@@ -12,6 +12,8 @@ LINES = {"sac": 480, "a2c": 540, "acer": 580, "acer_continuous": 710, "impala": 
 FIRST_EQUATION = {"sac_discrete": 175}
 """The line by which its mathematics begins; 160 elsewhere. Discrete SAC has settings for two forms,
 and for vectors and frames."""
+FUNCTION_LINES, LOOP_LINES = 60, 80
+"""At most so many lines of a function; of `train`, the one loop, which is read as a whole."""
 
 
 @pytest.mark.parametrize("agent", agents.AGENTS)
@@ -27,6 +29,18 @@ def test_an_agents_mathematics_begins_early(agent: str) -> None:
     first = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
     assert ast.get_docstring(first)
     assert first.lineno <= FIRST_EQUATION.get(agent, 160)
+
+
+@pytest.mark.parametrize("agent", agents.AGENTS)
+def test_an_agents_functions_are_short(agent: str) -> None:
+    """Methods and functions inside functions, too; decorators do not count."""
+    tree = ast.parse("\n".join(lines_of(agent)))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    lengths = [(each.name, (each.end_lineno or 0) - each.lineno + 1) for each in functions]
+    bounds = {"train": LOOP_LINES}
+    too_long = [each for each in lengths if each[1] > bounds.get(each[0], FUNCTION_LINES)]
+    assert functions
+    assert not too_long
 
 
 def lines_of(agent: str) -> list[str]:
