@@ -137,8 +137,7 @@ class Config(ReplayConfig):
     @property
     def memory_bytes(self) -> int:
         """Return the bytes that replay takes, for a plan of several runs side by side."""
-        atari = self.find_task().family == "atari"
-        spaces = Spaces((4, 84, 84), 18) if atari else Spaces((6,), 3)
+        spaces = Spaces.of(self.find_task())
         return replay_bytes(spaces, self, behaviour_size=spaces.num_outputs)
 
     @property

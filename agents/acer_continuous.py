@@ -33,6 +33,7 @@ Deviations from the paper, and details it leaves open:
 9. A run ends before the unrolls that could exceed `env_steps`.
 10. Actions are mean plus deviation times normal noise from the seed's own stream. The environment
     clips them to [-1, 1]; their density is that of the unclipped draw.
+11. The entropy's gradient is added after the projection into the trust region, as in ChainerRL.
 """
 
 import copy
@@ -144,8 +145,7 @@ class Config(ReplayConfig):
     @property
     def memory_bytes(self) -> int:
         """Return about the bytes that replay takes, for a plan of several runs side by side."""
-        classic = self.find_task().family == "classic"
-        spaces = Spaces.vectors(*((3, 1) if classic else (376, 17)))  # Humanoid has the most
+        spaces = Spaces.of(self.find_task())
         return replay_bytes(spaces, self, behaviour_size=2 * spaces.num_outputs)
 
 

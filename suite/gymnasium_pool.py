@@ -109,10 +109,11 @@ def describe(name: str) -> Task:
             "register it inside gymnasium.wrappers.FlattenObservation"
         )
     kind: Literal["discrete", "hybrid", "continuous"] = "continuous"
+    choices: Any = None
     if isinstance(actions, Discrete):
-        kind = "discrete"
+        kind, choices = "discrete", actions
     elif isinstance(actions, Tuple) and len(actions) == 2 and isinstance(actions[0], Discrete):
-        kind, actions = "hybrid", actions.spaces[1]
+        kind, (choices, actions) = "hybrid", actions.spaces
     if kind != "discrete" and not _is_bounded(actions):
         raise UsageError(
             f"{name} has actions {in_words}: register it inside a wrapper that makes them "
@@ -125,8 +126,9 @@ def describe(name: str) -> Task:
         simulator="gymnasium",
         actions=kind,
         time_limit=time_limit,
-        obs_size=obs.shape[0] if action_size else 0,
+        obs_size=obs.shape[0],
         action_size=action_size,
+        num_actions=0 if choices is None else int(choices.n),
     )
 
 

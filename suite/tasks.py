@@ -44,9 +44,11 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the simulator that belong to the protocol."""
     obs_size: int = 0
-    """Numbers of an observation where actions are continuous or hybrid; else 0."""
+    """Numbers of an observation; 0 of frames."""
     action_size: int = 0
     """Dimensions of the continuous action; else 0."""
+    num_actions: int = 0
+    """Discrete actions; 0 of a game, which has up to 18, and where there are none."""
     reward_parts: tuple[str, ...] = ()
     """Names of the simulator's numbers whose sum is the reward; empty: it tells the sum alone."""
 
@@ -174,9 +176,30 @@ ATARI_PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
 }
 
 CLASSIC_TASKS = (
-    Task(name="CartPole-v1", family="classic", actions="discrete", time_limit=500),
-    Task(name="Acrobot-v1", family="classic", actions="discrete", time_limit=500),
-    Task(name="MountainCar-v0", family="classic", actions="discrete", time_limit=200),
+    Task(
+        name="CartPole-v1",
+        family="classic",
+        actions="discrete",
+        time_limit=500,
+        obs_size=4,
+        num_actions=2,
+    ),
+    Task(
+        name="Acrobot-v1",
+        family="classic",
+        actions="discrete",
+        time_limit=500,
+        obs_size=6,
+        num_actions=3,
+    ),
+    Task(
+        name="MountainCar-v0",
+        family="classic",
+        actions="discrete",
+        time_limit=200,
+        obs_size=2,
+        num_actions=3,
+    ),
     Task(
         name="Pendulum-v1",
         family="classic",
@@ -203,6 +226,8 @@ BOX2D_TASKS = (
         simulator="gymnasium",
         actions="discrete",
         time_limit=1000,
+        obs_size=8,
+        num_actions=4,
     ),
     Task(
         name="LunarLanderContinuous-v3",
@@ -233,6 +258,8 @@ MEMORY_TASKS = (
         observed=(0, 2),
         actions="discrete",
         time_limit=500,
+        obs_size=2,
+        num_actions=2,
     ),
     # See suite/memory_tasks.py: the best return is 1, without memory 1/2.
     Task(
@@ -241,6 +268,8 @@ MEMORY_TASKS = (
         simulator="gymnasium",
         actions="discrete",
         time_limit=50,
+        obs_size=2,
+        num_actions=3,
     ),
 )
 
@@ -254,6 +283,7 @@ HYBRID_TASKS = (
         time_limit=20,
         obs_size=2,
         action_size=2,
+        num_actions=3,
     ),
 )
 

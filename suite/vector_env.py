@@ -82,6 +82,15 @@ class Spaces(NamedTuple):
         return cls((obs_size,), num_dimensions, tuple(-one for one in ones), ones)
 
     @classmethod
+    def of(cls, task: Task) -> "Spaces":
+        """Return the spaces of a task before it is made: actions in [-1, 1], 18 in every game."""
+        if task.family == "atari":
+            return cls((4, 84, 84), 18)
+        if task.actions == "discrete":
+            return cls((task.obs_size,), task.num_actions)
+        return cls.vectors(task.obs_size, task.action_size)._replace(num_choices=task.num_actions)
+
+    @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Spaces":
         """Return the spaces whose fields (`_asdict()`) are among those of a JSON object."""
         low, high = (tuple(fields[name]) if fields[name] else None for name in ("low", "high"))

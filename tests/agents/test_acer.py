@@ -611,6 +611,8 @@ def test_the_memory_of_a_run_is_known() -> None:
     assert config.memory_bytes == pytest.approx(size, rel=0.02)
     classic = acer.PRESETS["classic", "tuned"].config
     assert 0 < classic.memory_bytes < 2**22
+    rows = classic.memory_bytes / (4 * 4 + 8 + 4 * 2 + 8)  # 4 numbers and 2 actions
+    assert replace(classic, task="Acrobot-v1").memory_bytes == rows * (4 * 6 + 8 + 4 * 3 + 8)
     assert (config.keeps_on_device, classic.keeps_on_device) == (True, False)  # frames, vectors
 
 

@@ -31,11 +31,14 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
         simulator="gymnasium",
         actions="discrete",
         time_limit=8,
+        obs_size=3,
+        num_actions=3,
     )
     pulled = find_task(f"{HERE}:Pulled-v0")
     assert (pulled.actions, pulled.obs_size, pulled.action_size) == ("continuous", 3, 2)
     both = find_task(f"{HERE}:Both-v0")
     assert (both.actions, both.obs_size, both.action_size) == ("hybrid", 3, 2)
+    assert (pulled.num_actions, both.num_actions) == (0, 3)
 
 
 @pytest.mark.parametrize(

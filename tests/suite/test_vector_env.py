@@ -17,7 +17,7 @@ import pytest
 
 from suite.randomness import environment_seeds
 from suite.tasks import TASKS, Task, find_task
-from suite.vector_env import Step, VectorEnv
+from suite.vector_env import Spaces, Step, VectorEnv
 
 Reset = Literal["next_step", "same_step"]
 Act = Callable[[np.ndarray], np.ndarray]
@@ -313,6 +313,19 @@ def test_types_and_shapes_are_as_stated(task: Task, obs_size: int, action_size: 
         "episode_lengths": ("int64", (2, 3)),
         "reward_parts": ("float32", (2, 3, 0)),
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "StatelessCartPole-v1", "Hopper-v4", "Claw-v0", "gymnasium:CartPole-v1"]
+)
+def test_the_spaces_of_a_task_are_known_before_it_is_made(name: str) -> None:
+    """Sizes, not bounds; a game may have fewer actions than were counted."""
+    task = find_task(name)
+    made, told = VectorEnv(task, environment_seeds([1], 1, "test")).spaces, Spaces.of(task)
+    assert told._replace(low=made.low, high=made.high) == made
+    assert told.continuous == made.continuous
+    game = VectorEnv(QBERT, environment_seeds([1], 1, "test")).spaces
+    assert Spaces.of(QBERT) == game._replace(num_outputs=18)
 
 
 # Groups, threads, seeds
