@@ -52,7 +52,7 @@ from torch import Tensor
 
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, Fraction, Positive, Rate, RunConfig, Whole, Widths
+from suite.config import Count, Fraction, Positive, Rate, RunConfig, Share, Whole, Widths
 from suite.journal import Journal
 from suite.networks import FrameLayers, Trunk, draw_perceptron, prepare
 from suite.noise import stacked_gumbel
@@ -60,7 +60,7 @@ from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.session import Session, train_together
-from suite.settings import UsageError, require
+from suite.settings import UsageError, check_shape, require
 from suite.stacks import Stack, all_weights_of, put_weights, stack
 from suite.step_replay import StepBatch, StepReplay, row_bytes
 from suite.vector_env import Spaces
@@ -110,7 +110,7 @@ class Config(RunConfig):
     """Lower bound of the log temperature."""
     max_log_alpha: float = 20.0
     """Upper bound of the log temperature."""
-    target_entropy_share: Fraction = 0.98
+    target_entropy_share: Rate = 0.98
     """Target entropy as a share of that of the uniform policy, log |A|."""
     critic_error: Literal["half_squared", "squared", "huber"] = "half_squared"
     """Loss of a critic's error: half its square (Eq. 4), its square, or Huber's with bound 1."""
@@ -124,7 +124,7 @@ class Config(RunConfig):
     """Uniformly random environment steps before the first update; they count as steps."""
     update_ratio: Positive = 0.25
     """Updates per environment step after the warm-up."""
-    tau: Fraction = 1.0
+    tau: Share = 1.0
     """Rate of the target copies: tau * online + (1 - tau) * slow."""
     target_period: Count = 2_000
     """Updates per update of the target copies (the paper: 8,000 steps)."""
@@ -160,9 +160,7 @@ class Config(RunConfig):
     @property
     def memory_bytes(self) -> int:
         """Return the bytes of one seed's replay."""
-        atari = self.find_task().family == "atari"
-        spaces = Spaces((4, 84, 84), 18) if atari else Spaces((6,), 3)
-        return self.replay_rows * self.num_envs * row_bytes(spaces)
+        return self.replay_rows * self.num_envs * row_bytes(Spaces.of(self.find_task()))
 
 
 PRESETS = read_presets("sac_discrete", Config)
@@ -262,7 +260,7 @@ class Learner:
     alpha_optimiser: torch.optim.AdamW
 
     @property
-    def policy(self) -> tuple[Stack, PerSeed]:
+    def acting(self) -> tuple[Stack, PerSeed]:
         """Return the networks that the policy is read off, and its temperature."""
         if self.actor is not None:
             return self.actor, torch.ones_like(self.log_alpha)
@@ -270,7 +268,7 @@ class Learner:
 
     def weights_of(self, seed: int) -> dict[str, Tensor]:
         """Return the tensors that a seed acts with, by name, for its file."""
-        networks, temperature = self.policy
+        networks, temperature = self.acting
         return {**all_weights_of(networks, seed), "temperature": temperature[[seed]]}
 
 
@@ -327,7 +325,7 @@ def update(
         diagnostics by name, each `[S]`, on the learner's device.
     """
     alpha = learner.log_alpha.detach().exp()  # [S]
-    networks, temperature = learner.policy
+    networks, temperature = learner.acting
     how, bound = config.q_of_critics, config.max_gradient_norm
     with torch.no_grad():
         preferences = combine(networks(batch.next_obs), how)  # an actor's are its logits
@@ -345,9 +343,9 @@ def update(
     divisor = q_values.shape[-1] if config.mean_over_actions else 1
     if learner.actor is not None and learner.actor_optimiser is not None:
         with torch.no_grad():
-            judged = combine(learner.critics(batch.obs), how)
+            new_q_values = combine(learner.critics(batch.obs), how)
         log_probs = log_policy(learner.actor(batch.obs).squeeze(1), temperature)
-        metrics["actor_loss"] = losses = actor_loss(log_probs, judged, alpha)
+        metrics["actor_loss"] = losses = actor_loss(log_probs, new_q_values, alpha)
         _descend(learner.actor_optimiser, losses / divisor, learner.actor, bound)
     else:
         log_probs = log_policy(combine(q_values, how), temperature)
@@ -395,7 +393,8 @@ def weight_norms(learner: Learner) -> PerSeed:
 
 @torch.no_grad()
 def act(
-    policy: tuple[Stack, Tensor],
+    networks: Stack,
+    temperature: Tensor,
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
@@ -404,13 +403,13 @@ def act(
     """Return actions `[S, N]` for observations `[S, N, *obs]`.
 
     Args:
-        policy: the networks of S seeds, and their temperature.
+        networks: those that the policies of S seeds are read off.
+        temperature: theirs, `[S]`.
         config: the run's settings.
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
         epsilon: chance that an action is drawn, else it is the mode; unused without streams.
     """
-    networks, temperature = policy
     joined = prepare(obs.reshape(-1, *obs.shape[2:]), temperature.device)
     outputs = networks(joined.unflatten(0, obs.shape[:2]))  # [S, K, N, A]
     log_probs = log_policy(combine(outputs, config.q_of_critics), temperature)
@@ -432,12 +431,14 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
     number = 1 if config.policy == "network" else config.num_critics
     networks = stack([draw_networks(config, spaces, np.random.default_rng(0), number)])
+    weights = dict(weights)
+    temperature = weights.pop("temperature")
+    check_shape("temperature", temperature, (1,))
     put_weights(networks, weights)
-    policy = networks, weights["temperature"]
+    policy = partial(act, networks, temperature, config, epsilon=config.evaluation_epsilon)
 
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        streams = [generator] if generator else None
-        return act(policy, config, np.asarray(obs)[None], streams, config.evaluation_epsilon)[0]
+        return policy(np.asarray(obs)[None], [generator] if generator else None)[0]
 
     return Policy(config.find_task(), spaces, decide)
 
@@ -456,8 +457,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_streams = [stream(seed, "action noise") for seed in seeds]
     replay_streams = [stream(seed, "replay sampling") for seed in seeds]
 
-    def judge(obs: np.ndarray, streams: Sequence[np.random.Generator] | None) -> np.ndarray:
-        return act(learner.policy, config, obs, streams, config.evaluation_epsilon)
+    def policy(obs: np.ndarray, streams: Sequence[np.random.Generator] | None) -> np.ndarray:
+        return act(*learner.acting, config, obs, streams, config.evaluation_epsilon)
 
     means, reward_sums = Means(), np.zeros(len(seeds))
     streams = [action_streams, replay_streams]
@@ -469,7 +470,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     env_steps, num_updates = journal.resume(0, 0)
     clock.start()
     while True:
-        session.evaluate_if_due(env_steps, num_envs, judge, learner.weights_of)
+        session.evaluate_if_due(env_steps, num_envs, policy, learner.weights_of)
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:
@@ -484,7 +485,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             draws = [s.integers(0, env.num_actions, num_envs) for s in action_streams]
             actions = np.stack(draws)
         else:
-            actions = act(learner.policy, config, env.obs, action_streams)
+            actions = act(*learner.acting, config, env.obs, action_streams)
         clock.lap("acting")
 
         step = env.step(actions)
@@ -496,6 +497,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("environment")
 
         learned_from = env_steps - config.learning_starts
+        # 1e-6: a product that should be whole may be rounded down
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             batch = replay.sample(replay_streams, config.batch_size)
             means.add(update(learner, config, batch, num_updates))

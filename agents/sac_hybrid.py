@@ -60,14 +60,14 @@ from suite.config import Count, Positive, Rate, TransitionConfig, Whole, Widths
 from suite.draws import HostDraws
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
-from suite.noise import gumbel, stacked_normal
+from suite.noise import stacked_gumbel, stacked_normal
 from suite.optimisers import FusedAdam
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
 from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
-from suite.settings import UsageError, require
+from suite.settings import UsageError, check_shape, require
 from suite.squashed_gaussian import squash
 from suite.vector_env import Spaces
 
@@ -166,8 +166,9 @@ def q_targets(
         alphas: temperatures of the discrete and the continuous action.
         gamma: discount per decision.
     """
-    next_values = expected_q_values(next_q_values, next_choice_log_probs, alphas[0])
-    next_values = next_values - alphas[1][:, None] * next_log_probs
+    choice_alpha, alpha = alphas
+    next_values = expected_q_values(next_q_values, next_choice_log_probs, choice_alpha)
+    next_values = next_values - alpha[:, None] * next_log_probs
     return rewards + gamma * (1 - terminations) * next_values
 
 
@@ -185,8 +186,9 @@ def actor_loss(
     alphas: Float[Tensor, "2 S"],
 ) -> Float[Tensor, " S"]:
     """Return the mean of alpha_c log pi_c(c|s) - V_d(s, c) at reparametrised c."""
-    values = expected_q_values(q_values, choice_log_probs.detach(), alphas[0])
-    return (alphas[1][:, None] * log_probs - values).mean(-1)
+    choice_alpha, alpha = alphas
+    values = expected_q_values(q_values, choice_log_probs.detach(), choice_alpha)
+    return (alpha[:, None] * log_probs - values).mean(-1)
 
 
 def alpha_loss(
@@ -235,8 +237,8 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
     actors, critics = [], []
     for seed in config.seeds:
-        weights = stream(seed, "initial weights")
-        draw = partial(draw_perceptron, weights, scheme="glorot_uniform", gain=1.0)
+        generator = stream(seed, "initial weights")
+        draw = partial(draw_perceptron, generator, scheme="glorot_uniform", gain=1.0)
         actors.append([draw(sizes, [(2 * action_size, 1.0)])])
         heads = [(spaces.num_choices, 1.0)]
         critics.append([draw(pair_sizes, heads) for _ in range(config.num_critics)])
@@ -267,6 +269,7 @@ def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dic
         diagnostics by name, each `[S]`, on the learner's device.
     """
     alphas = learner.log_alphas.detach().exp()  # [2, S]
+    choice_alpha, _ = alphas
     with torch.no_grad():
         means, log_stds = split_outputs(learner.actor(batch.next_obs), config)
         next_actions, next_log_probs = squash(means, log_stds, noise[0])
@@ -275,7 +278,7 @@ def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dic
             batch.rewards,
             batch.terminations,
             learner.target_critics(next_pairs),
-            choice_log_probs(learner.critics(next_pairs), alphas[0]),
+            choice_log_probs(learner.critics(next_pairs), choice_alpha),
             next_log_probs,
             alphas,
             config.gamma,
@@ -299,21 +302,23 @@ def _update_actor(
 ) -> dict[str, Tensor]:
     """Make one step of the actor against frozen critics, and one of both temperatures."""
     alphas = learner.log_alphas.detach().exp()
+    choice_alpha, alpha = alphas
     actions, log_probs = squash(*split_outputs(learner.actor(obs), config), noise)
     q_values = learner.critics(torch.cat([obs, actions], -1), frozen=True)
-    all_log_probs = choice_log_probs(q_values.detach(), alphas[0])  # [S, B, D]
+    all_log_probs = choice_log_probs(q_values.detach(), choice_alpha)  # [S, B, D]
     actor_losses = actor_loss(log_probs, q_values, all_log_probs, alphas)
     learner.actor_optimiser.minimise(actor_losses)
     mean_log_probs = (all_log_probs.exp() * all_log_probs).sum(-1)  # [S, B]
     if config.learn_alpha:
+        log_choice_alpha, log_alpha = learner.log_alphas
         of_choice = config.target_entropy_share * math.log(q_values.shape[-1])
-        choice_losses = alpha_loss(learner.log_alphas[0], mean_log_probs, of_choice)
+        choice_losses = alpha_loss(log_choice_alpha, mean_log_probs, of_choice)
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
-        losses = alpha_loss(learner.log_alphas[1], log_probs, target_entropy)
+        losses = alpha_loss(log_alpha, log_probs, target_entropy)
         learner.alpha_optimiser.minimise(choice_losses + losses)
     metrics = {"actor_loss": actor_losses.detach(), "choice_entropy": -mean_log_probs.mean(-1)}
     entropy = -log_probs.detach().mean(-1)
-    return {**metrics, "entropy": entropy, "choice_alpha": alphas[0], "alpha": alphas[1]}
+    return {**metrics, "entropy": entropy, "choice_alpha": choice_alpha, "alpha": alpha}
 
 
 # Same in: sac.py
@@ -348,10 +353,10 @@ def act(
     noise = 0.0 if streams is None else stacked_normal(streams, means.shape[1:], inputs.device)
     actions = torch.tanh(means + log_stds.exp() * noise)
     q_values = critics(torch.cat([inputs, actions], -1))
-    log_probs = choice_log_probs(q_values, log_alphas[0].exp())  # [S, N, D]
+    log_choice_alpha, _ = log_alphas
+    log_probs = choice_log_probs(q_values, log_choice_alpha.exp())  # [S, N, D]
     if streams is not None:
-        draws = [gumbel(each, log_probs.shape[1:], inputs.device) for each in streams]
-        log_probs = log_probs + torch.stack(draws)
+        log_probs = log_probs + stacked_gumbel(streams, log_probs.shape[1:], inputs.device)
     return torch.cat([log_probs.argmax(-1, keepdim=True), actions], -1).cpu().numpy()
 
 
@@ -363,16 +368,21 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config = config_of(Config, description, ACTING)
     parts = ["actor.", *(f"critic_{member}." for member in range(config.num_critics))]
+    weights = dict(weights)
+    log_alphas = weights.pop("log_alphas")
+    check_shape("log_alphas", log_alphas, (2, 1))
     actor, *critics = [
-        {name.removeprefix(part): w for name, w in weights.items() if name.startswith(part)}
+        {name.removeprefix(part): weights.pop(name) for name in [*weights] if name.startswith(part)}
         for part in parts
     ]
+    if weights:
+        raise ValueError(f"not the weights of this policy: {', '.join(sorted(weights))}")
     stacks = [StackedPerceptrons.from_weights(*members) for members in ([actor], critics)]
-    rule = partial(act, *stacks, weights["log_alphas"], config)
+    policy = partial(act, *stacks, log_alphas, config)
 
     def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
         rows = np.asarray(obs, dtype=np.float32)[None]
-        return rule(rows, [generator] if generator else None)[0]
+        return policy(rows, [generator] if generator else None)[0]
 
     return Policy(config.find_task(), Spaces.from_json(description), decide)
 
@@ -389,7 +399,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     obs = env.reset()  # [S, N, O]
     (obs_size,), action_size = env.obs_shape, env.action_shape[0] - 1
     learner = make_learner(config, env.spaces, device)
-    rule = partial(act, learner.actor, learner.critics, learner.log_alphas, config)
+    policy = partial(act, learner.actor, learner.critics, learner.log_alphas, config)
     replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, 1 + action_size, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
     draw = HostDraws(seeds, (2, config.batch_size, action_size), device)
@@ -404,7 +414,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     env_steps, num_updates = journal.resume(0, 0)
     clock.start()
     while True:
-        session.evaluate_if_due(env_steps, num_envs, rule, learner.weights_of)
+        session.evaluate_if_due(env_steps, num_envs, policy, learner.weights_of)
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:
@@ -421,7 +431,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             choices = [s.integers(0, env.num_actions, num_envs) for s in action_streams]
             actions[..., 0] = np.stack(choices)
         else:
-            actions = rule(obs, action_streams)
+            actions = policy(obs, action_streams)
         clock.lap("acting")
 
         step = env.step(actions)
@@ -434,6 +444,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("environment")
 
         learned_from = env_steps - config.learning_starts
+        # 1e-6: a product that should be whole may be rounded down
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             indices, noise = draw(num_updates, replay.size)
             batch = replay.batch(indices)

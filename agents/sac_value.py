@@ -35,8 +35,8 @@ Deviations from the paper, and details it leaves open:
 6. Bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction, and so
    is the warm-up, by task: the authors' code has the same (`BY_TASK`).
 7. A step cut by the time limit bootstraps; a termination does not.
-8. The update ratio counts transitions: `num_envs` environments make `num_envs` updates per vector
-   step.
+8. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
+   updates per vector step.
 9. The policy may be updated less often than V and critics (`policy_period`); the paper does not.
 """
 
@@ -46,7 +46,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ from torch import Tensor
 
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, Positive, Range, Rate, TransitionConfig, Whole, Widths
+from suite.config import Count, Positive, Rate, Share, TransitionConfig, Whole, Widths
 from suite.draws import HostDraws
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
@@ -103,7 +103,7 @@ class Config(TransitionConfig):
     """Updates of V and critics per environment step after the warm-up."""
     policy_period: Count = 1
     """Updates of V and critics per actor update."""
-    tau: Annotated[float, Range("(0, 1]")] = 0.005
+    tau: Share = 0.005
     """Rate of V's slow copy: tau * online + (1 - tau) * slow."""
     target_period: Count = 1
     """Updates of V per update of its slow copy."""
@@ -255,11 +255,11 @@ def update(
     policy = split_outputs(learner.actor(batch.obs), config)  # for V's targets and the actor
     with torch.no_grad():
         actions, log_probs = squash(*policy, noise[0])
-        judged = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
+        drawn_q_values = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
         next_values = learner.target_value(batch.next_obs).flatten(1)
         targets = q_targets(batch.rewards, batch.terminations, next_values, config.gamma)
     values = learner.value(batch.obs).flatten(1)  # [S, B]
-    value_losses = value_loss(values, value_targets(judged, log_probs))
+    value_losses = value_loss(values, value_targets(drawn_q_values, log_probs))
     learner.value_optimiser.minimise(value_losses)
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
     critic_losses = critic_loss(q_values, targets)
@@ -390,6 +390,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("environment")
 
         learned_from = env_steps - config.warm_up_steps
+        # 1e-6: a product that should be whole may be rounded down
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             indices, noise = draw(num_updates, replay.size)
             batch = replay.batch(indices)

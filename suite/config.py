@@ -42,6 +42,7 @@ Positive = Annotated[float, Range("(0, inf)")]
 NotNegative = Annotated[float, Range("[0, inf)")]
 Fraction = Annotated[float, Range("[0, 1]")]
 Rate = Annotated[float, Range("(0, 1)")]
+Share = Annotated[float, Range("(0, 1]")]
 Decay = Annotated[float, Range("[0, 1)")]
 Widths = Annotated[tuple[int, ...], Range("[1, inf)")]
 """Widths of hidden layers; at least one."""
@@ -148,7 +149,7 @@ class TransitionConfig(RunConfig):
     """Uniformly random environment steps before the first update."""
     update_ratio: Positive = 1.0
     """Updates of the critics per environment step after the warm-up."""
-    tau: Annotated[float, Range("(0, 1]")] = 0.005
+    tau: Share = 0.005
     """Rate of the target copies: tau * online + (1 - tau) * slow."""
     evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
     """Evaluate the mode of the policy, or actions drawn from it."""

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from suite.networks import StackedPerceptrons, Trunk
+from suite.settings import check_shape
 
 
 class StackedTrunks(nn.Module):
@@ -65,6 +66,15 @@ def all_weights_of(networks: Stack, seed: int) -> dict[str, Tensor]:
 
 
 def put_weights(networks: Stack, weights: Mapping[str, Tensor]) -> None:
-    """Replace the weights of the only seed's members by those that `all_weights_of` returned."""
-    for name, weight in all_weights_of(networks, 0).items():
+    """Replace the weights of the only seed's members by those that `all_weights_of` returned.
+
+    Raises:
+        ValueError: naming those that the networks lack, or that they alone have, or a wrong shape.
+    """
+    own = all_weights_of(networks, 0)
+    if strange := sorted(own.keys() ^ weights.keys()):
+        raise ValueError(f"not the weights of these networks: {', '.join(strange)}")
+    for name, weight in own.items():
+        check_shape(name, weights[name], weight.shape)
+    for name, weight in own.items():
         weight.copy_(weights[name])

@@ -225,8 +225,10 @@ def _of_discrete(module: Any, config: Any, weights: dict[str, Tensor], said: Any
     spaces = Spaces.from_json(said)
     number = 1 if config.policy == "network" else config.num_critics
     critics = stack([module.draw_networks(config, spaces, np.random.default_rng(0), number)])
-    put_weights(critics.requires_grad_(False), weights)
-    critics, temperature = _batched(critics), weights["temperature"]
+    rest = dict(weights)
+    temperature = rest.pop("temperature")
+    put_weights(critics.requires_grad_(False), rest)
+    critics = _batched(critics)
 
     def rule(inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = module.combine(critics(inputs[None]), config.q_of_critics)

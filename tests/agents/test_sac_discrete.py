@@ -1,5 +1,6 @@
 """Discrete soft actor-critic: equations against slow derivations, then what training must do."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from torch import Tensor
 import agents
 from agents import sac_discrete as sac
 from suite import session
+from suite.files import write_json
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.stacks import Stack, StackedTrunks, all_weights_of
@@ -380,14 +382,14 @@ def test_actions_are_drawn_from_the_policy_or_are_its_mode(policy: Any) -> None:
     config = replace(TINY, policy=policy)
     learner = sac.make_learner(config, VECTORS, CPU)
     obs = np.repeat(np.array([[[0.3, -1.0, 0.5]]], dtype=np.float32), 20_000, axis=1)
-    networks, temperature = learner.policy
+    networks, temperature = learner.acting
     with torch.no_grad():
         outputs = sac.combine(networks(torch.from_numpy(obs[:, :1])), "minimum")
         probs = sac.log_policy(outputs, temperature).exp()[0, 0].numpy()
     mode = probs.argmax()
-    assert (sac.act(learner.policy, config, obs) == mode).all()
+    assert (sac.act(*learner.acting, config, obs) == mode).all()
     for epsilon in (1.0, 0.3):
-        drawn = sac.act(learner.policy, config, obs, [np.random.default_rng(0)], epsilon)
+        drawn = sac.act(*learner.acting, config, obs, [np.random.default_rng(0)], epsilon)
         shares = np.bincount(drawn[0], minlength=4) / 20_000
         wanted = epsilon * probs + (1 - epsilon) * np.eye(4)[mode]
         np.testing.assert_allclose(shares, wanted, atol=0.02)
@@ -405,10 +407,33 @@ def test_a_saved_policy_acts_as_the_trained_one(policy: Any, task: str, tmp_path
     obs = rng.standard_normal((1, 30, 4)).astype(np.float32)
     if task == "Breakout-v5":
         obs = rng.integers(0, 256, (1, 5, 4, 84, 84), dtype=np.uint8)
-    expected = sac.act(learner.policy, config, obs)[0]
+    expected = sac.act(*learner.acting, config, obs)[0]
     assert (loaded(obs[0]) == expected).all()
-    drawn = sac.act(learner.policy, config, obs, [np.random.default_rng(7)])[0]
+    drawn = sac.act(*learner.acting, config, obs, [np.random.default_rng(7)])[0]
     assert (loaded(obs[0], np.random.default_rng(7)) == drawn).all()
+
+
+def test_a_description_of_fewer_critics_is_refused(tmp_path: Path) -> None:
+    """Without one of its critics it would be another policy."""
+    config = replace(TINY, policy="critics", env_steps=48, evaluation_interval=1_000)
+    folder = train(config, tmp_path)[1].seed_directories[0]
+    description = json.loads((folder / "policy.json").read_text())
+    write_json(folder / "policy.json", description | {"num_critics": 1})
+    with pytest.raises(UsageError, match=r"^unreadable policy .* these networks: 1\.bias_0, "):
+        agents.load_policy(folder)
+
+
+def test_a_temperature_for_several_seeds_is_refused() -> None:
+    """It would be broadcast, and only the first seed's actions be taken."""
+    config = replace(TINY, policy="critics", seeds=(1, 2))
+    learner = sac.make_learner(config, VECTORS, CPU)
+    description = {name: getattr(config, name) for name in ("task", "protocol", *sac.ACTING)}
+    description |= VECTORS._asdict()
+    weights = learner.weights_of(0)
+    assert sac.load(weights, description)(np.zeros((3, 3), dtype=np.float32)).shape == (3,)
+    weights["temperature"] = learner.acting[1]
+    with pytest.raises(ValueError, match=r"^temperature must have the shape \[1\], not \[2\]$"):
+        sac.load(weights, description)
 
 
 # Training where every value can be told beforehand
@@ -473,7 +498,7 @@ def test_the_temperature_moves_the_entropy_to_its_target(
 
 def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:
     """From the start on, and at both ends."""
-    low = replace(TINY, min_log_alpha=-0.001, target_entropy_share=0.0, alpha_learning_rate=0.1)
+    low = replace(TINY, min_log_alpha=-0.001, target_entropy_share=0.01, alpha_learning_rate=0.1)
     learner, _ = train(low, tmp_path / "low")
     assert learner.log_alpha.item() == pytest.approx(-0.001)
     assert sac.make_learner(replace(TINY, max_log_alpha=-2.0), VECTORS, CPU).log_alpha.item() == -2
@@ -538,6 +563,8 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
         ({"min_log_alpha": 2.0, "max_log_alpha": 1.0}, r"min_log_alpha must be below .* 1.0"),
         ({"replay_capacity": 15, "num_envs": 2}, "must hold 8 observations .* 16, not 15"),
         ({"num_envs": 7}, "env_steps must be a multiple of num_envs 7, not 120"),
+        ({"tau": 0.0}, r"tau must be in \(0, 1\], not 0.0"),
+        ({"target_entropy_share": 1.0}, r"target_entropy_share must be in \(0, 1\), not 1.0"),
     ],
 )
 def test_settings_that_cannot_be_are_one_line(settings: dict[str, Any], message: str) -> None:
@@ -556,3 +583,7 @@ def test_the_memory_of_a_run_is_known() -> None:
     arrays = [a for a in vars(replay).values() if isinstance(a, np.ndarray) and len(a) == 216]
     assert sum(a.nbytes for a in arrays) == small.memory_bytes
     assert row_bytes(FRAMES) == 84 * 84 + 8
+    sizes = {"CartPole-v1": 4, "MountainCar-v0": 2, "LunarLander-v3": 8, "StatelessCartPole-v1": 2}
+    for task, obs_size in sizes.items():
+        vectors = replace(TINY, task=task)
+        assert vectors.memory_bytes == vectors.replay_rows * (4 * obs_size + 8)

@@ -17,6 +17,7 @@ import agents
 from agents import AGENTS, sac, sac_discrete, sac_hybrid
 from suite import affine, session
 from suite.checkpoint import save_policy
+from suite.files import write_json
 from suite.networks import StackedPerceptrons
 from suite.optimisers import FusedAdam
 from suite.recorder import Recorder
@@ -616,6 +617,30 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
     counts = [(draws[..., 0] == choice).mean(0) for choice in range(3)]
     np.testing.assert_allclose(np.stack(counts, -1), expected, atol=0.08)
     assert expected.amax() > 0.5  # the odds are not even
+
+
+@pytest.mark.parametrize("num_critics", [1, 3])
+def test_a_description_of_other_critics_is_refused(num_critics: int, tmp_path: Path) -> None:
+    """Without one of its critics it would be another policy; one that it lacks is nowhere."""
+    folder = train(TINY, tmp_path)[1].seed_directories[0]
+    description = json.loads((folder / "policy.json").read_text())
+    write_json(folder / "policy.json", description | {"num_critics": num_critics})
+    message = "of this policy: critic_1.bias_0, " if num_critics == 1 else ""
+    with pytest.raises(UsageError, match=f"^unreadable policy in .*{message}"):
+        agents.load_policy(folder)
+
+
+def test_temperatures_of_several_seeds_are_refused() -> None:
+    """They would be broadcast, and only the first seed's actions be taken."""
+    of, config = spaces(2, 2, 3), replace(TINY, seeds=(1, 2))
+    learner = sac_hybrid.make_learner(config, of, CPU)
+    description = {name: getattr(config, name) for name in ("task", *sac_hybrid.ACTING)}
+    description |= of._asdict()
+    weights = learner.weights_of(0)
+    assert sac_hybrid.load(weights, description)(np.zeros(2, dtype=np.float32)).shape == (3,)
+    weights["log_alphas"] = learner.log_alphas
+    with pytest.raises(ValueError, match=r"^log_alphas must have the shape \[2, 1\]"):
+        sac_hybrid.load(weights, description)
 
 
 # Settings
