@@ -282,7 +282,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 
 METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm")
+"""Per update: the parts of the loss, the entropy in nats, and the norm of the whole gradient."""
 MOMENTS = ("target", "residual", "squared_target", "squared_residual")
+"""Means over valid rows of V's targets and errors, and of their squares."""
 
 
 def evaluate_actions(

@@ -28,8 +28,8 @@ Deviations from the paper, and details it leaves open:
    authors' code; the paper does not say. `separate_heads` draws the actor's two outputs apart.
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
 6. A step cut by the time limit bootstraps; a termination does not.
-7. The update ratio counts transitions: `num_envs` environments make `num_envs` updates per vector
-   step.
+7. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
+   updates per vector step.
 """
 
 import copy

@@ -268,8 +268,8 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
     actors, critics = [], []
     for seed in config.seeds:
-        weights = stream(seed, "initial weights")
-        draw = partial(draw_perceptron, weights, scheme="glorot_uniform", gain=1.0)
+        generator = stream(seed, "initial weights")
+        draw = partial(draw_perceptron, generator, scheme="glorot_uniform", gain=1.0)
         actors.append([draw(sizes, [(2 * action_size, 1.0)])])
         number = config.num_critics * config.num_parts
         critics.append([draw(pair_sizes, [(1, 1.0)]) for _ in range(number)])
@@ -464,6 +464,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.lap("environment")
 
         learned_from = env_steps - config.learning_starts
+        # 1e-6: a product that should be whole may be rounded down
         while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
             rows, weights = draws.draw(replay_streams, config.batch_size, replay.size)
             batch = replay.batch(torch.from_numpy(rows).to(device))

@@ -114,9 +114,9 @@ class Means:
         return means
 
 
-def has_passed(interval: int, env_steps: int, num_envs: int) -> bool:
-    """Return whether the latest vector step reached or passed a multiple of `interval` above 0."""
-    return env_steps > 0 and env_steps // interval > (env_steps - num_envs) // interval
+def has_passed(interval: int, env_steps: int, gained: int) -> bool:
+    """Return whether the last `gained` steps reached or passed a multiple of `interval` above 0."""
+    return env_steps > 0 and env_steps // interval > (env_steps - gained) // interval
 
 
 class Recorder:
