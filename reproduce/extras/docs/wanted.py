@@ -3,11 +3,11 @@
 import csv
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from reproduce.extras.docs.markdown import table
-from reproduce.extras.docs.results import DECIDED, cells
+from reproduce.extras.docs.results import DECIDED, Cell, cells
 from reproduce.judge.outlook import Outlook, outlooks
 from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.request import make_plan
@@ -35,9 +35,9 @@ def missing(link: object) -> str:
     Raises:
         UsageError: naming the row that asks for what cannot be planned.
     """
-    rows, total, unknown = [], 0.0, 0
+    rows, total, unknown, published = [], 0.0, 0, cells()
     for words, plan in grids():
-        found = list(missing_from(plan))
+        found = list(missing_from(plan, published))
         for task in found:
             outlook, hours = task.outlook, task.core_hours
             total, unknown = total + (hours or 0.0), unknown + (hours is None)
@@ -69,11 +69,11 @@ def grids() -> Iterator[tuple[str, Plan]]:
             raise UsageError(f"{WANTED}, line {number}: {error}") from None
 
 
-def missing_from(plan: Plan) -> Iterator[Missing]:
+def missing_from(plan: Plan, published: Iterable[Cell]) -> Iterator[Missing]:
     """Yield the tasks of a plan that are undecided with fewer published seeds than it asks for."""
     rows = {
         cell.row["task"]: cell.row
-        for cell in cells()
+        for cell in published
         if (cell.agent, cell.source) == (plan.agent, plan.source)
     }
     for outlook in outlooks(plan):
