@@ -6,10 +6,12 @@ Discrete and continuous actions.
 
     python -m agents.a2c --task CartPole-v1 --seeds 1 2 3 --env-steps 500000 --out runs/mine
 
+It trains with the settings of the task's first source, here `rl_zoo`, not with the defaults below.
+
 | what                                        | paper                    | here          |
 |---------------------------------------------|--------------------------|---------------|
 | advantages; n-step returns if lambda is 1   | arXiv:1506.02438, Eq. 16 | `gae`         |
-| log pi(a, s), entropy, discrete actions     | Section 4                | `categorical` |
+| log-probability, entropy, discrete actions  | Section 4                | `categorical` |
 | the same of continuous actions              | Supplement, Section 9    | `gaussian`    |
 | policy gradient, value error, entropy bonus | Section 4, Algorithm S3  | `losses`      |
 | one gradient step on one unroll             | Algorithm S3             | `update`      |
@@ -20,13 +22,13 @@ The seeds of one process are trained one after another; each draws from streams 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous, so one gradient comes from N * T steps; losses are means over the valid
    rows of an unroll (OpenAI Baselines), not sums.
-2. The simulator ignores the action that follows an end. Such a row is not a transition: loss,
+2. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
    trace, running statistics and `env_steps` leave it out.
 3. A step cut by the time limit bootstraps from the value of the last observation; the setting
    `time_limit_is_terminal` removes this value for sources that do so.
 4. The learning rate of an update depends on the steps taken before its unroll.
 5. A run ends before the unroll that could exceed `env_steps`, as OpenAI Baselines' does.
-6. Actions are the argmax of logits plus Gumbel noise, or mean plus deviation times normal noise.
+6. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 7. Acting leaves no graph: the update computes the unroll again in one batch, which is cheaper.
 """
@@ -447,12 +449,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
             obs = obs_moments.standardise(obs, config.observation_clip)
         return unroll.put_obs(t, obs)
 
-    store_obs(0, env.reset()[0], np.ones(num_envs, dtype=bool))
+    env.reset()
     means = Means()
     state = {"learner": learner, "stream": action_stream, "means": means, "scale": scale}
     journal = Journal(recorder, env, state)
     env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
-    obs = store_obs(0, env.obs[0], np.zeros(num_envs, dtype=bool))  # [N, *obs]
+    obs = store_obs(0, env.obs[0], np.full(num_envs, env_steps == 0))  # [N, *obs]
     clock.start()
     while True:
         gained = env_steps - first_step

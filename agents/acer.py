@@ -11,7 +11,7 @@ the policy.
 |---------------------------------------------------|---------------|--------------------|
 | Retrace targets, and Q_opc                        | Eq. 5, App. B | `retrace`          |
 | truncated policy gradient with its correction     | Eqs. 7 to 9   | `policy_gradients` |
-| gradients by the policy's statistics              | Eq. 10        | `by_statistics`    |
+| gradients with respect to the policy's statistics | Eq. 10        | `by_statistics`    |
 | projection into the trust region                  | Eqs. 11, 12   | `trust_region`     |
 | targets and projected gradients of an unroll      | Algorithm 2   | `learning_signals` |
 | one gradient step, average policy                 | Algorithm 2   | `update`           |
@@ -23,7 +23,7 @@ Deviations from the paper, and details it leaves open:
 1. Workers are synchronous (OpenAI Baselines): one gradient comes from one unroll of every
    environment, new ones or old ones, and losses are means over its valid rows.
 2. An unroll continues across the end of an episode; nothing passes to the next episode.
-3. The simulator ignores the action that follows an end. Such a row is not a transition: loss,
+3. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
    trace and `env_steps` leave it out.
 4. A step cut by the time limit bootstraps from the value of the last observation; the setting
    `time_limit_is_terminal` removes this value for sources that do so.
@@ -191,7 +191,7 @@ def policy_gradients(
     values: Float[Tensor, "T N"],
     clip_rho_threshold: float | None,
 ) -> Float[Tensor, "T N A"]:
-    """Return ACER's policy gradient by the log-probability of every action (Eq. 9).
+    """Return ACER's gradient with respect to the log-probability of every action (Eq. 9).
 
     Args:
         log_probs: of every action by the policy that learns, nats.
@@ -221,10 +221,10 @@ def by_statistics(
     log_probs: Float[Tensor, "*B A"],
     statistics: Literal["probabilities", "logits", "log_probabilities"],
 ) -> Float[Tensor, "*B A"]:
-    """Turn gradients by log-probabilities into gradients by the policy's statistics (Eq. 10).
+    """Turn gradients w.r.t. log-probabilities into those w.r.t. the policy's statistics (Eq. 10).
 
     Args:
-        gradients: by the logarithms of the probabilities, each as if it were free.
+        gradients: w.r.t. the logarithms of the probabilities, each as if it were free.
         log_probs: of every action, nats.
         statistics: the probabilities or their logarithms (again as if free), or the logits.
     """
@@ -241,8 +241,8 @@ def trust_region(
     """Return the nearest z to each gradient that raises KL at a rate of at most `delta` (Eq. 12).
 
     Args:
-        gradients: of the objective that is maximised, by the policy's statistics.
-        kl_gradients: of KL(average policy || policy), by the same statistics.
+        gradients: of the objective that is maximised, w.r.t. the policy's statistics.
+        kl_gradients: of KL(average policy || policy), w.r.t. the same statistics.
         delta: bound of `(kl_gradients * z).sum(-1)`, at least 0.
 
     Returns:
@@ -352,7 +352,7 @@ class Signals(NamedTuple):
     q_retrace: Float[Tensor, "T N"]
     """Targets of Q of the actions taken."""
     gradients: Float[Tensor, "T N A"]
-    """Of the objective that is maximised, by the policy's statistics, after projection."""
+    """Of the objective that is maximised, w.r.t. the policy's statistics, after projection."""
     diagnostics: Float[Tensor, "M T N"]
     """`METRICS` of every row, except the last metric."""
 

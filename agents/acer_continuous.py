@@ -23,7 +23,7 @@ Deviations from the paper, and details it leaves open:
 1. Workers are synchronous. After N new unrolls, environments wait for as many updates, one after
    another, as N asynchronous workers would make on their unrolls.
 2. An unroll continues across the end of an episode; nothing passes to the next episode.
-3. The simulator ignores the action that follows an end. Such a row is not a transition: loss,
+3. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
    trace and `env_steps` leave it out. Losses are means over valid rows (ChainerRL), not sums.
 4. A step cut by the time limit bootstraps, unless `time_limit_is_terminal`.
 5. Without truncation importance weights above exp(20) count as exp(20), which keeps them finite.
@@ -192,7 +192,7 @@ class Gaussian(NamedTuple):
         return (self.log_stds + 0.5 + HALF_LOG_2_PI).sum(-1)
 
     def scores(self, actions: Float[Tensor, "*B A"]) -> Float[Tensor, "*B S"]:
-        """Return the gradients of `log_probs` by means and log deviations, side by side."""
+        """Return the gradients of `log_probs` w.r.t. means and log deviations, side by side."""
         inverses = torch.exp(-self.log_stds)
         standardised = (actions - self.means) * inverses
         return torch.cat([standardised * inverses, standardised.square() - 1], -1)
@@ -206,7 +206,7 @@ def divergences(average: Gaussian, policy: Gaussian) -> Float[Tensor, "*B"]:
 
 
 def divergence_gradients(average: Gaussian, policy: Gaussian) -> Float[Tensor, "*B S"]:
-    """Return the gradients of `divergences` by the policy's means and log deviations."""
+    """Return the gradients of `divergences` w.r.t. the policy's means and log deviations."""
     inverses = torch.exp(-policy.log_stds)
     distances = (policy.means - average.means) * inverses
     squared_ratios = (2 * (average.log_stds - policy.log_stds)).exp()
@@ -257,7 +257,7 @@ def policy_gradients(
     values: Float[Tensor, "*B"],
     clip_rho_threshold: float | None,
 ) -> Float[Tensor, "*B S"]:
-    """Return ACER's policy gradient by means and log deviations (Eq. 16).
+    """Return ACER's policy gradient w.r.t. means and log deviations (Eq. 16).
 
     Args:
         policy: the one that learns.

@@ -16,13 +16,13 @@ on the unroll before; V-trace corrects for the difference.
 
 One process: a second thread acts and steps the simulator, with buffers and weights of its own; the
 two meet at the end of every unroll. Unroll k is collected under the weights after `k - policy_lag`
-unrolls, so no result depends on which thread is faster. Acting and learning have `num_threads`
-each, the simulator `env_threads`, or as many. Seeds are trained in turn, from streams of their own.
+unrolls, so no result depends on which thread is faster. Acting and learning use `num_threads` each,
+the simulator `env_threads` (or as many). Seeds are trained in turn, from streams of their own.
 
 Deviations from the paper, and details it leaves open:
 1. Actors do not run freely: every unroll is exactly `policy_lag` unrolls old when it is learned
    from (the first ones are younger), and an update never waits for more than one unroll.
-2. The simulator ignores the action that follows an end. Such a row is not a transition: loss,
+2. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
    trace and `env_steps` leave it out.
 3. A step cut by the time limit bootstraps from the value of the last observation, in target and
    advantage; the trace stops there. `time_limit_is_terminal` removes the value.
@@ -31,7 +31,7 @@ Deviations from the paper, and details it leaves open:
 6. A run ends before the unroll that could exceed `env_steps`.
 7. Not stated and as in the authors' code: truncated normal weights (Sonnet's), sums over rows, half
    of V's squared error, TensorFlow's RMSprop with decay 0.99. `shallow`, of unstated widths: DQN's.
-8. Actions are the argmax of logits plus Gumbel noise, or mean plus deviation times normal noise.
+8. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 9. With an LSTM, an unroll carries the memory with which it began, and the learner goes on from it
    with weights of its own. State, last action and last reward are 0 when an episode begins; the
@@ -493,7 +493,7 @@ def update(
         rhos = log_rhos.exp() * valid
         bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
         residuals = returns.vs - values[:-1]
-        clipped = rhos > bound * (1 + 1e-4)  # more than rounding clips
+        clipped = rhos > bound * (1 + 1e-4)  # not what rounding alone clips
         rows = torch.stack([entropies, rhos, clipped.float(), returns.vs, residuals]).double()
         rows = torch.cat([rows, rows[-2:].square()]) * valid
         entropy, mean_rho, clipped_share, *moments = (rows.sum((1, 2)) / num_rows).unbind(0)

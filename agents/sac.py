@@ -154,7 +154,7 @@ class Config(TransitionConfig):
 PRESETS = read_presets("sac", Config)
 
 
-# Networks run outside autograd, at less cost: losses return their derivatives, `of_x` is that by x.
+# Explicit backward passes cost less than autograd's: `of_x` is the gradient with respect to x.
 
 
 def q_targets(
@@ -186,7 +186,7 @@ def q_targets(
 def critic_loss(
     q_values: Float[Tensor, "S K B"], targets: Float[Tensor, "S B"]
 ) -> tuple[Float[Tensor, " S"], Float[Tensor, "S K B"]]:
-    """Return the squared soft Bellman residual (Eq. 5), and its derivative by Q (Eq. 6).
+    """Return the squared soft Bellman residual (Eq. 5) and its gradient `of_q_values` (Eq. 6).
 
     The loss is halved, averaged over B and summed over K.
     """
@@ -199,7 +199,7 @@ def actor_loss(
 ) -> tuple[Float[Tensor, " S"], Float[Tensor, "S B"], Float[Tensor, "S K B"]]:
     """Return the mean of alpha log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eq. 9).
 
-    Then its derivatives by log pi and by Q, which are factors of Eq. 10.
+    Then its gradients `of_log_probs` and `of_q_values`, which are factors of Eq. 10.
     """
     alphas, batch_size = alpha[:, None], log_probs.shape[1]
     lowest, which = q_values.min(1, keepdim=True)  # [S, 1, B]
@@ -213,7 +213,7 @@ def alpha_loss(
 ) -> Float[Tensor, " S"]:
     """Return alpha (entropy - target entropy), with the entropy the mean of -log pi (Eq. 18).
 
-    Proportional to alpha, it is its own derivative by log alpha.
+    Proportional to alpha, it is its own gradient with respect to log alpha.
     """
     return alpha * (entropy - target_entropy)
 

@@ -81,10 +81,7 @@ def code_of(folder: Path, record: Mapping[str, Any]) -> str:
             return f"behaviour {number}"
     if not isinstance(sources, Mapping):
         return f"commit {str(record.get('commit'))[:7]}"
-    said, number = record.get("behaviour"), number_of(agent, sources)
-    if number is None and type(said) is int:
-        number = said
-    return code_name(agent, sources) if number is None else f"behaviour {number}"
+    return code_name(agent, sources)
 
 
 def declare(agent: str, content: Behaviours) -> None:

@@ -75,7 +75,8 @@ class Beside:
             return result
         _, status = os.waitpid(self._copy, 0)
         if status:
-            error = f"exit status {os.waitstatus_to_exitcode(status)}"
+            number = os.waitstatus_to_exitcode(status)
+            error = "out of memory?" if number == -signal.SIGKILL else f"exit status {number}"
         if error:
             raise RuntimeError(f"work beside training failed (--evaluate-beside): {error}")
         return result

@@ -18,9 +18,12 @@ from typing import Any, NoReturn
 import tyro
 
 from suite.files import NO_SPACE
-from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, nearest
+from suite.records import MOST_STEPS
+from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, near, nearest
 from suite.tasks import Task, find_task, tasks_in
 
+NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
+"""What torch says where the machine has no more memory; Python has an error for it."""
 MANY = 10_000
 """Numbers that a range may name."""
 
@@ -30,9 +33,10 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
 
     What a terminal's encoding lacks, such as a byte of a path that is not UTF-8, is escaped.
 
-    A `UsageError` or a full disk gives one line on standard error and status 2. Any other error
-    gives its traceback and status 2 (status 1 means that a score is below its reference). Ctrl-C
-    gives status 130, and a reader that ends first, such as `head`, 141: a shell's for both.
+    A `UsageError`, a full disk or a full memory gives one line on standard error and status 2. Any
+    other error gives its traceback and status 2 (status 1 means that a score is below its
+    reference). Ctrl-C gives status 130, and a reader that ends first, such as `head`, 141: a
+    shell's for both.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -51,6 +55,8 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             print(f"error: no space: {error}", file=sys.stderr)
+        elif isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+            print(f"error: cannot allocate memory ({error}): train less at once", file=sys.stderr)
         else:
             traceback.print_exc()
         return 2
@@ -65,6 +71,9 @@ def printable(text: str) -> str:
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises `UsageError` and rejects abbreviated flags."""
+
+    hint = ""
+    """What to add where a flag is like none that is known, in place of a list of these."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
@@ -87,7 +96,10 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(argv)
         flags = [word for word in unknown if word.startswith("-")]
         if flags:
-            raise UsageError(f"unknown option {flags[0]}{nearest(flags[0], self.flags())}")
+            advice = nearest(flags[0], self.flags())
+            if self.hint and near(flags[0], self.flags()) is None:
+                advice = self.hint
+            raise UsageError(f"unknown option {flags[0]}{advice}")
         if unknown:
             raise UsageError(f"unexpected argument {unknown[0]!r}")
         return options
@@ -102,6 +114,7 @@ def override(
     flags: Sequence[str],
     *,
     prog: str = "",
+    about: str = "",
     beside: Mapping[str, str] | None = None,
 ) -> ConfigT:
     """Return `config` with command-line flags such as `--gamma 0.9` applied.
@@ -110,6 +123,7 @@ def override(
         config: the configuration to change.
         flags: the command line.
         prog: the program's name, for `--help`.
+        about: what `--help` begins with; empty: what the configuration's class says.
         beside: flags that the caller has read already, with their help, for `--help`.
 
     Raises:
@@ -120,18 +134,18 @@ def override(
     known = {f.name.replace("_", "-") for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     known |= {name.removeprefix("--") for name in beside}
     also = "\n".join(f"{name}: {text}" for name, text in beside.items())
-    description = f"{type(config).__doc__}\n\n{also}" if beside else None
+    description = f"{about or type(config).__doc__}\n\n{also}" if beside else None
     for flag in flags:
         if flag.startswith("--") and flag != "--help":
             name = flag[2:].split("=")[0].replace("_", "-").removeprefix("no-")
             if name not in known:
-                near = nearest("--" + name, ("--" + other for other in known))
+                advice = nearest("--" + name, ("--" + other for other in known))
                 todays = [
                     today.replace("_", "-") for today in RENAMED.get(name.replace("-", "_"), ())
                 ]
                 if todays and known.issuperset(todays):
-                    near = f"; it is called --{' and --'.join(todays)} today"
-                raise UsageError(f"unknown setting {flag.split('=')[0]}{near}")
+                    advice = f"; it is called --{' and --'.join(todays)} today"
+                raise UsageError(f"unknown setting {flag.split('=')[0]}{advice}")
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -176,7 +190,7 @@ def whole(text: str) -> int:
         if not words:
             raise ValueError
         number = Decimal(words[1]) * {"": 1, "k": 1_000, "m": 1_000_000}[words[2]]
-        if number != int(number):
+        if number != int(number) or abs(number) > MOST_STEPS:
             raise ValueError
         return int(number)
     except (ValueError, ArithmeticError):
@@ -257,7 +271,7 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
 
 RUN_FLAGS = {
     "--task-from": "module:id, a task that importing this module registers with gymnasium",
-    "--out": "folder for the runs, one `seed-<k>` each (default: runs/alone/<task>)",
+    "--out": "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)",
     "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
     "--like": "published source whose preset gives the defaults (default: the suite's own)",
     "--checkpoint-minutes": "time between two checkpoints; a killed command that is started again "
@@ -285,14 +299,14 @@ def read_command_line(
     presets: Mapping[tuple[str, str], Preset[ConfigT]],
     argv: Sequence[str],
     *,
-    prog: str,
+    agent: str,
 ) -> tuple[ConfigT, RunOptions]:
     """Read an agent's own command: `--task T --seeds 1 2 --like SOURCE --out DIR --gamma 0.9 ...`.
 
     Args:
         presets: the agent's `PRESETS`.
         argv: the arguments after the program's name.
-        prog: the program's name, for `--help`.
+        agent: the agent's name.
 
     Returns:
         the preset's configuration with every flag applied, and the run's options.
@@ -300,6 +314,7 @@ def read_command_line(
     Raises:
         UsageError: for any mistake in the command line.
     """
+    prog = f"python -m agents.{agent}"
     parser = Parser(prog=prog, add_help=False)
     parser.add_argument("--suite")
     parser.add_argument("--like")
@@ -324,10 +339,15 @@ def read_command_line(
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
+    about = f"Defaults are the settings of {source} on {suite}; --like takes another source's."
     config = override(
-        presets[suite, source].config, [*flags, "--task", task], prog=prog, beside=RUN_FLAGS
+        presets[suite, source].config,
+        [*flags, "--task", task],
+        prog=prog,
+        about=about,
+        beside=RUN_FLAGS,
     )
-    out = options.out or Path("runs") / "alone" / task.replace("/", "-")
+    out = options.out or Path("runs") / "alone" / agent / task.replace("/", "-")
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best)
     return config, RunOptions(suite, source, out, *kept)
 

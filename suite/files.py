@@ -6,7 +6,6 @@ import hashlib
 import json
 import lzma
 import os
-import re
 import stat
 import time
 import uuid
@@ -25,24 +24,6 @@ LARGEST_TABLE = 2**28
 """Bytes of a run's table, packed or not, or of its policy that are read: 256 MiB."""
 LARGEST_TENSORS = 2**32
 """Bytes of a checkpoint's tensors that are read: 4 GiB; `docs/resume.md` has their sizes."""
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-def check_name(name: str, what: str) -> str:
-    """Return `name` if it may become a path component.
-
-    Args:
-        name: the candidate, as a user or a file gave it.
-        what: the kind of thing it names, for the message.
-
-    Raises:
-        UsageError: if it does not match `[A-Za-z0-9][A-Za-z0-9._-]{0,99}`.
-    """
-    if not _SAFE_NAME.fullmatch(name):
-        raise UsageError(
-            f"{what} {name!r} cannot be a file name: use up to 100 letters, digits, '.', '_', '-'"
-        )
-    return name
 
 
 def check_inside(folder: Path, path: Path) -> None:
@@ -157,10 +138,11 @@ def remove_torn(folder: Path, seconds: float = 0.0) -> None:
         folder: it may be absent.
         seconds: keep files that were written since: others may be at work there.
     """
-    for path in folder.rglob(".*.tmp"):
-        with contextlib.suppress(OSError):  # another process has removed it
-            if time.time() - path.stat().st_mtime >= seconds:
-                path.unlink()
+    with contextlib.suppress(FileNotFoundError):  # another process removes a folder meanwhile
+        for path in folder.rglob(".*.tmp"):
+            with contextlib.suppress(OSError):  # or the file
+                if time.time() - path.stat().st_mtime >= seconds:
+                    path.unlink()
 
 
 DAMAGED = (lzma.LZMAError, EOFError)

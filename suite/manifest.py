@@ -6,6 +6,7 @@ compressed file counts by its content (`xz --decompress` it for `sha256sum`). Th
 published run may be left out: its sums are then comments, by which a copy can still be checked.
 """
 
+import errno
 import hashlib
 import re
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ FILES = (*TABLES, *POLICIES, MANIFEST)
 COVERED = (*TABLES, *POLICIES, "run.json")
 LARGEST_MANIFEST = 2**16
 """Bytes of a manifest that are read; more than a run has files for."""
+UNREADABLE = "unreadable"
+"""In place of the sum of a file that cannot be read, or is too large to be."""
 LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  (best/)?policy\.(safetensors|json)\n")
 """Line of a manifest for a file that its folder lacks on purpose."""
 
@@ -33,9 +36,11 @@ def write_manifest(folder: Path, record: bytes) -> None:
     """Write the sums of a run's files, and of `record`, the finished `run.json` to be written next.
 
     Raises:
-        OSError: if writing fails.
+        OSError: if writing fails, or a file cannot be read back.
     """
     sums = _sums(folder)
+    for name in (name for name, sum_ in sums.items() if sum_ == UNREADABLE):
+        raise OSError(errno.EIO, "cannot be read back", str(folder / name))
     sums["run.json"] = hashlib.sha256(record).hexdigest()
     write_atomically(folder / MANIFEST, _render(sums))
 
@@ -101,7 +106,7 @@ def _sums(folder: Path) -> dict[str, str]:
         except FileNotFoundError:
             continue
         except (OSError, *DAMAGED):
-            sums[name] = "unreadable"
+            sums[name] = UNREADABLE
     return sums
 
 

@@ -164,6 +164,9 @@ class Recorder:
         finished = [is_finished(folder, env_steps) for folder in self.seed_directories]
         self.statuses: list[Status] = ["finished" if done else "running" for done in finished]
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
+        self._recent: list[list[float]] = [[] for _ in seeds]
+        """Returns of the training episodes since each seed's last line of output."""
+        self._evaluates = run.get("config", {}).get("evaluation_rule") != "training"
         self._awaited: tuple[Beside, Callable[[Any], None]] | None = None
         """Work beside training, and what records its result; None: there is none."""
         self._held: list[Callable[[], None]] = []
@@ -256,6 +259,7 @@ class Recorder:
             cells = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
             row: dict[str, Any] = dict(zip(EPISODE_COLUMNS, cells, strict=True))
             self._in_order(partial(self._append, i, "episodes.csv", row))
+            self._recent[i].append(row["episode_return"])
 
     def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
         """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`.
@@ -269,8 +273,7 @@ class Recorder:
             self._append(i, "evaluations.csv", row)
             if not np.isfinite(returns).all():
                 self._end(i, "diverged", f"non-finite evaluation at {env_steps} env_steps")
-            name = self.seed_directories[i].name
-            print(f"{name} env_steps {env_steps} mean_return {returns.mean():.4g}", flush=True)
+            self._say(i, env_steps, returns.mean())
 
     def log(
         self,
@@ -309,7 +312,15 @@ class Recorder:
                 self._end(i, "diverged", f"non-finite {', '.join(bad)} at {env_steps} env_steps")
         for i in self.active:
             self._append(i, "timing.csv", timing)
+            if not self._evaluates and self._recent[i]:
+                self._say(i, env_steps, np.mean(self._recent[i]))
+            self._recent[i].clear()
         self.flush()
+
+    def _say(self, i: int, env_steps: int, mean_return: np.floating) -> None:
+        """Print a seed's last evaluation; without any, the mean of its latest training episodes."""
+        name = self.seed_directories[i].name
+        print(f"{name} env_steps {env_steps} mean_return {mean_return:.4g}", flush=True)
 
     def await_result(self, work: Beside, record: Callable[[Any], None]) -> None:
         """Hold all rows back until `settle` has recorded the result of work beside training.
@@ -487,7 +498,10 @@ class Recorder:
         return f"{changed[0]} was changed" if changed else ""
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
-        """Truncate the files to a checkpoint that fits; leave finished seeds as they are."""
+        """Truncate the files to a checkpoint that fits; leave finished seeds as they are.
+
+        Each seed's record is written before, which stops an older process, and after.
+        """
         open_inside(
             self._directory, self.checkpoint_directory / ACTIONS, content["actions"][0]
         ).close()
@@ -500,6 +514,7 @@ class Recorder:
             ours |= content["ends"][i]
             self.statuses[i] = ours["status"]
             files = content["files"][i]
+            write_json(folder / "run.json", ours)
             for name in FILES:
                 if name not in files:
                     (folder / name).unlink(missing_ok=True)
@@ -509,7 +524,7 @@ class Recorder:
                     header = file.readline().decode().rstrip("\n")
                 self._columns[i][name] = tuple(header.split(","))
                 self._rows[i][name] = []
-            write_json(folder / "run.json", self._runs[i])
+            write_json(folder / "run.json", ours)
 
     def _append(self, i: int, name: str, row: Mapping[str, int | float | np.generic]) -> None:
         """Buffer a row under the columns of the file's first row; missing cells stay empty."""
@@ -553,6 +568,8 @@ class Recorder:
             write_manifest(folder, record)
         write_atomically(folder / "run.json", record)
         self._stamps[i] = _stamp(folder)
+        if status == "finished":
+            print(f"{folder.name} finished: {printable(str(folder))}", flush=True)
 
     def _check_ours(self, i: int) -> None:
         """Raise a `UsageError` if another process has replaced this one's `run.json`."""
@@ -656,9 +673,13 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 
 
 def _open(folder: Path, run: Mapping[str, Any]) -> None:
-    """Start a run in its folder; remove the files that an unfinished run left there."""
+    """Start a run in its folder; remove the files that an unfinished run left there.
+
+    Its record claims the folder before a file changes, and says afterwards that all have.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "run.json", run)
         _remove_checkpoint(folder)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)

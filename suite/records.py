@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from suite.files import LARGEST_TABLE, read_json, read_whole
-from suite.manifest import MANIFEST, damage
+from suite.files import DAMAGED, read_json, read_plain
+from suite.manifest import MANIFEST, damage, stamp
 from suite.tasks import SUITES, tasks_in
 
 STATUSES = ("running", "finished", "diverged", "failed")
@@ -163,16 +163,15 @@ def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
 
 
 def _rows(folder: Path) -> str:
-    """Return a checksum of the rows of `updates.csv`; empty without any."""
+    """Return a checksum of the rows of `updates.csv`, compressed or not; empty without any."""
     path = folder / "updates.csv"
     try:
-        facts = path.stat()
-        return _checksum(path, facts.st_mtime_ns, facts.st_size)
-    except (OSError, ValueError):
+        return _checksum(path, stamp(path), stamp(folder / "updates.csv.xz"))
+    except (OSError, ValueError, *DAMAGED):
         return ""
 
 
 @lru_cache(maxsize=4096)
-def _checksum(path: Path, *_stamp: int) -> str:
-    content = read_whole(path, LARGEST_TABLE)
+def _checksum(path: Path, *_stamp: object) -> str:
+    content = read_plain(path)
     return hashlib.sha256(content).hexdigest() if content.count(b"\n") > 1 else ""

@@ -195,7 +195,7 @@ def train_together(
         the exit status: 0, or 2 if a seed diverged.
     """
     agent = Path(file).stem
-    config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
+    config, options = read_command_line(presets, argv, agent=agent)
     ends: list[str | None] = []
     try:
         recorder = Recorder.for_command(agent, config, options)
@@ -218,7 +218,7 @@ def train_in_turn(
 ) -> int:
     """Train as an agent's own command line says, one seed after another; see `train_together`."""
     agent = Path(file).stem
-    config, options = read_command_line(presets, argv, prog=f"python -m agents.{agent}")
+    config, options = read_command_line(presets, argv, agent=agent)
     each = [replace(config, seeds=(seed,)) for seed in config.seeds]
     # If this command was killed, some seeds have ended: continue with the others.
     ends = [status_of(alone, options.out, alone.seeds[0]) for alone in each]

@@ -437,7 +437,7 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
 
 def nearest_task(name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
     """Return the hint of `nearest` for a task; of several versions it names the suite's."""
-    own = [task for tasks in SUITES.values() for task in tasks if task in choices]
+    own = list(dict.fromkeys(t for tasks in SUITES.values() for t in tasks if t in choices))
     return nearest(name, own if near(name, own) or not near(name, choices) else choices)
 
 

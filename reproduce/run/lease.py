@@ -40,7 +40,9 @@ class Holders:
         try:
             with open_regular(lease) as file:  # opened: a network file system then asks its server
                 facts = os.fstat(file.fileno())
-        except FileNotFoundError:
+        except OSError as error:  # absent, or no file at all
+            if not isinstance(error, FileNotFoundError) and not lease.is_dir():
+                raise
             self._seen.pop(lease, None)
             return False
         holder = _read(lease)

@@ -1,7 +1,7 @@
 """Groups that wait and workers that run them, watched through the files of their runs.
 
 This is the common part of all launchers: the queue, the leases, the ends of runs. `Pool` itself
-runs agents on this machine; `ray_pool.py` replaces its workers by those of a Ray cluster.
+runs agents on this machine; `ray/pool.py` replaces its workers by those of a Ray cluster.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -23,6 +24,7 @@ from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End, seeing_gpu
 from reproduce.run.progress import Board, Progress, board_of, read_progress
+from suite.command_line import printable
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
 from suite.records import read_record
 from suite.settings import UsageError
@@ -319,7 +321,7 @@ class Pool:
         if limit == 0 or names & self._retried:
             return False
         self._retried |= names
-        how = self._make_room(rows, limit)
+        how = self._make_room(limit)
         for row in rows:
             self.board.notes.append(
                 f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
@@ -327,7 +329,7 @@ class Pool:
         self._wait_again(worker.group.runs, first=True)
         return True
 
-    def _make_room(self, rows: list[Progress], limit: int) -> str:
+    def _make_room(self, limit: int) -> str:
         """Let no more than `limit` processes run side by side; return that in words."""
         self._most_workers = min(self._most_workers, limit)
         self.board.side_by_side = self._most_workers * self._seeds_per_group
@@ -348,11 +350,22 @@ class Pool:
                 self._leases.release(run.directory)
 
     def _stop(self) -> None:
+        """End all workers. Their leases hold meanwhile: other harnesses may wait for these runs."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(POLL_SECONDS):
+                self._leases.beat()
+
+        beating = threading.Thread(target=beat, daemon=True)
+        beating.start()
         for worker in self._workers:
             worker.terminate()
         until = time.monotonic() + STOP_SECONDS
         for worker in self._workers:
             worker.kill(grace_seconds=max(0.0, until - time.monotonic()))
+        over.set()
+        beating.join()
         for row in self.board.rows:
             self._leases.release(row.run.directory)
 
@@ -377,7 +390,8 @@ def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str])
         reason, record = record["error"], {}
     row.state = "failed"
     row.error = f"{reason}: {log[-1].strip() if log else 'no output'}"
-    config, command = {"env_steps": row.run.env_steps}, shlex.join(group.command)
+    config = {"env_steps": row.run.env_steps}
+    command = printable(shlex.join(group.command))  # a path need not be text
     failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
     failed |= {"config": config, "command": command, **record}
     failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}

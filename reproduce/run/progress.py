@@ -8,6 +8,7 @@ much it is slower or faster than expected, of start-up, warm-up, learning and ev
 import contextlib
 import heapq
 import itertools
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -289,7 +290,8 @@ def read_progress(row: Progress) -> None:
     with contextlib.suppress(KeyError, ValueError, OverflowError):  # damaged files tell nothing
         if timing:
             mark = Mark(float(timing["wall_seconds"]), int(float(timing["env_steps"])))
-            row.hear(mark, learns=float(timing["num_updates"]) > 0)
+            if math.isfinite(mark.seconds):
+                row.hear(mark, learns=float(timing["num_updates"]) > 0)
         if evaluation:
             row.last_return = float(evaluation["mean_return"])
         elif episode:

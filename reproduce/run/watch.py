@@ -22,13 +22,16 @@ Stamp = tuple[int, int] | None
 def find_grid(folder: Path) -> Path:
     """Return the folder of the grid that was started last, at a folder or below it.
 
+    One of a sweep that was begun anew lies four folders deep. Controls are left out.
+
     Args:
         folder: a grid's, or one that holds grids, such as a runs directory.
 
     Raises:
         UsageError: if there is none.
     """
-    paths = [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}{PLAN}")]
+    found = [path for depth in range(5) for path in folder.glob(f"{'*/' * depth}{PLAN}")]
+    paths = [path for path in found if "controls" not in path.relative_to(folder).parts]
     if not paths:
         raise UsageError(f"{folder} holds no grid (<agent>-<suite>/<source>/{PLAN})")
     return max(paths, key=lambda path: path.stat().st_mtime_ns).parent

@@ -35,7 +35,6 @@ from reproduce.pipeline import make_report
 from reproduce.plan.grid import PLAN_KEYS
 from reproduce.plan.request import load_plan, make_plan
 from suite.command_line import run_main
-from suite.files import check_name
 from suite.randomness import environment_seeds
 from suite.records import read_record
 from suite.settings import UsageError
@@ -250,25 +249,6 @@ def test_an_agents_own_command_refuses_names_that_it_does_not_know(
                 refused([*beside, f"{flag}={name}"], deeds, capsys, sac.main)
 
     check()
-
-
-@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=slow)])
-def test_no_hostile_name_becomes_a_path(times: int, tmp_path: Path, deeds: list[str]) -> None:
-    """What `check_name` lets through stays in its folder."""
-
-    @examples(times)
-    @given(names)
-    def check(name: str) -> None:
-        try:
-            path = tmp_path / check_name(name, "agent")
-        except UsageError:
-            return
-        assert path.parent == tmp_path
-        assert path.resolve().parent == tmp_path.resolve()
-        assert name.isascii()
-
-    check()
-    assert deeds == []
 
 
 anything = st.recursive(

@@ -47,14 +47,14 @@ def test_verified_code_is_called_by_its_behaviour() -> None:
 
 
 def test_a_run_is_of_the_code_that_its_record_names(tmp_path: Path) -> None:
-    """What `verify` found first, then checksums, then the recorded number; else its commit."""
+    """What `verify` found first, then checksums, else its commit; what a record claims is none."""
     folder = tmp_path / "seed-1"
     folder.mkdir()
     (folder / "updates.csv").write_text("env_steps\n1\n")
     record = {"agent": "sac", "commit": "0123456789", "sources": CODE, "behaviour": None}
     old = {"agent": "sac", "commit": "0123456789"}
     assert code_of(folder, record) == f"code {fingerprint(CODE)[:12]}"
-    assert code_of(folder, record | {"behaviour": 7}) == "behaviour 7"
+    assert code_of(folder, record | {"behaviour": 7}) == code_of(folder, record)
     assert code_of(folder, old) == "commit 0123456"
     declare("sac", {1: entry(fingerprint(CODE)), 2: entry(old=behaviour.digest(folder))})
     assert code_of(folder, record | {"behaviour": 7}) == "behaviour 2"

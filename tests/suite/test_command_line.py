@@ -215,7 +215,7 @@ def test_a_parser_complains_in_one_line(parser: Parser, argv: list[str], message
 
 
 def read(*argv: str) -> tuple[Config, RunOptions]:
-    return read_command_line(PRESETS, argv, prog="python -m agents.sac")
+    return read_command_line(PRESETS, argv, agent="sac")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,9 @@ def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
     """Without flags a run goes nowhere near another task's."""
     config, options = read("--task", "Hopper-v4")
     assert config == Config(task="Hopper-v4", num_envs=2)
-    assert options == RunOptions(suite="mujoco", source="paper", out=Path("runs/alone/Hopper-v4"))
+    assert options == RunOptions(
+        suite="mujoco", source="paper", out=Path("runs/alone/sac/Hopper-v4")
+    )
 
 
 def test_a_source_may_be_called_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,10 +266,10 @@ def test_a_source_may_be_called_as_it_was(capsys: pytest.CaptureFixture[str]) ->
         ("mujoco", "jaxrl"): replace(PRESETS["mujoco", "jaxrl"], formerly=("j1",)),
     }
     argv = ["--task", "Hopper-v4", "--like", "j1"]
-    config, options = read_command_line(presets, argv, prog="agent")
+    config, options = read_command_line(presets, argv, agent="agent")
     assert (config.num_envs, options.source) == (3, "jaxrl")
     assert capsys.readouterr().err == "--like j1: these settings are called jaxrl now\n"
-    read_command_line(presets, [*argv[:-1], "jaxrl"], prog="agent")
+    read_command_line(presets, [*argv[:-1], "jaxrl"], agent="agent")
     assert capsys.readouterr().err == ""
 
 
@@ -367,12 +369,25 @@ def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
 
 
 @pytest.mark.parametrize(
+    "error",
+    [MemoryError("5 TiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 5 TiB")],
+)
+def test_too_little_memory_is_one_line(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numpy and torch say it in their own ways, before anything was learned."""
+    assert run_main(raising(error)) == 2
+    said = capsys.readouterr().err
+    assert said == f"error: cannot allocate memory ({error}): train less at once\n"
+
+
+@pytest.mark.parametrize(
     ("text", "number"),
     [
         *(("30000", 30_000), ("30_000", 30_000), ("1e6", 1_000_000), ("2.5e5", 250_000)),
         *(("30k", 30_000), ("1.5M", 1_500_000), ("-3", -3), ("0", 0)),
         *(("1.5", None), ("k", None), ("1e-3", None), ("nan", None), ("", None), ("1e6x", None)),
-        *(("1_000_", None), ("_1", None)),
+        *(("1_000_", None), ("_1", None), ("1e16", None), ("9e15", 9 * 10**15)),
     ],
 )
 def test_steps_are_read_as_people_write_them(text: str, number: int | None) -> None:
@@ -404,10 +419,10 @@ def test_an_agents_own_command_reads_steps_and_seeds_alike() -> None:
     """With and without an equals sign; other settings stay as they are."""
     presets = importlib.import_module("agents.sac").PRESETS
     words = ["--env-steps", "2e4", "--seeds", "1-2", "5", "--gamma", "0.5", "--batch-size=8"]
-    config, _ = read_command_line(presets, words, prog="x")
+    config, _ = read_command_line(presets, words, agent="x")
     assert (config.env_steps, config.seeds) == (20_000, (1, 2, 5))
     assert (config.gamma, config.batch_size) == (0.5, 8)
-    config, _ = read_command_line(presets, ["--env-steps=20k", "--seeds=1,4"], prog="x")
+    config, _ = read_command_line(presets, ["--env-steps=20k", "--seeds=1,4"], agent="x")
     assert (config.env_steps, config.seeds) == (20_000, (1, 4))
     with pytest.raises(UsageError, match="argument --env-steps: needs a whole number such as"):
-        read_command_line(presets, ["--env-steps", "many"], prog="x")
+        read_command_line(presets, ["--env-steps", "many"], agent="x")

@@ -1,4 +1,4 @@
-"""Names that become paths, and writes that cannot be torn."""
+"""Files that are opened inside their folder, and writes that cannot be torn."""
 
 import json
 import lzma
@@ -7,12 +7,9 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from suite import files
 from suite.files import (
-    check_name,
     extent,
     open_inside,
     open_plain,
@@ -22,49 +19,6 @@ from suite.files import (
     write_json,
 )
 from suite.settings import UsageError
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-hostile_names = st.one_of(
-    st.text(max_size=120),
-    st.text(alphabet="./\\-_a0~\n\0 ", max_size=12),
-    st.text(alphabet=LETTERS + "._-", max_size=120),
-)
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(hostile_names)
-@example("..")
-@example(".")
-@example("")
-@example("a/../b")
-@example("-rf")
-@example("run\n")
-@example("a" * 101)
-@example("٣")
-@example("é")
-def test_only_plain_names_become_paths(name: str) -> None:
-    """A name from a file or a flag is one ASCII component below where it is put, or refused.
-
-    The rule is restated here character by character, without a regular expression.
-    """
-    plain = (
-        0 < len(name) <= 100
-        and all(letter in LETTERS + "._-" for letter in name)
-        and name[0] in LETTERS
-    )
-    if plain:
-        assert check_name(name, "source") == name
-        assert os.path.normpath(Path("/runs") / name) == f"/runs/{name}"
-    else:
-        with pytest.raises(UsageError, match=r"^source .* cannot be a file name") as refusal:
-            check_name(name, "source")
-        assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", ["a", "7", "HalfCheetah-v4", "seed-1", "x" * 100, "a..b", "a.-_"])
-def test_ordinary_names_pass(name: str) -> None:
-    """Every task, source and run name in use is accepted."""
-    assert check_name(name, "source") == name
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "linked folder", "..", "absolute", "pipe"])

@@ -383,9 +383,9 @@ def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
     for (suite, source), preset in presets.items():
         if source == find_source(presets, suite, None):
             for task in (preset.tasks or find_suite(suite))[::4]:
-                _, options = read_command_line(presets, ["--task", task], prog="")
+                _, options = read_command_line(presets, ["--task", task], agent="x")
                 assert options.suite == (home[task] if home[task] in suites else suite)
-    config, _ = read_command_line(presets, [], prog="")
+    config, _ = read_command_line(presets, [], agent="x")
     assert config.task == DEFAULT_TASKS[agent]
 
 

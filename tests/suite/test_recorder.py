@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,9 @@ import torch
 
 from suite import hardware, recorder
 from suite.command_line import RunOptions
+from suite.files import write_json
 from suite.recorder import (
+    ACTIONS,
     EPISODE_COLUMNS,
     SECTIONS,
     TIMING_COLUMNS,
@@ -283,6 +286,57 @@ def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
     for seed in (1, 2):
         assert lines(tmp_path, seed, "episodes.csv")[1:] == [f"20,{seed}.0,3"]
         assert run_json(tmp_path, seed)["status"] == "finished"
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_run_is_claimed_before_its_files_change(
+    goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the older process would write its rows between the cut and the claim."""
+    old = record(tmp_path, [1])
+    log(old, 10, [1.0])
+    if goes_on:
+        actions = tmp_path / "seed-1" / "checkpoint" / ACTIONS
+        actions.parent.mkdir()
+        actions.touch()
+        content = old.checkpoint((0, sha256().hexdigest()))
+        monkeypatch.setattr(Recorder, "_find_snapshot", lambda _: SimpleNamespace(content=content))
+        log(old, 20, [2.0])
+    refused = []
+
+    def write(path: Path, value: object) -> None:
+        if refused:  # the claim is there and files were cut
+            with pytest.raises(UsageError, match="seed-1 was started again by another process"):
+                log(old, 30, [3.0])
+        refused.append(path)
+        write_json(path, value)
+
+    monkeypatch.setattr(recorder, "write_json", write)
+    new = record(tmp_path, [1])
+    assert len(refused) == 2
+    log(new, 40, [4.0])
+    steps = [line.split(",")[0] for line in lines(tmp_path, 1, "updates.csv")[1:]]
+    assert steps == (["10", "40"] if goes_on else ["40"])
+
+
+@pytest.mark.parametrize("rule", ["training", "deterministic"])
+def test_a_run_says_how_it_goes(
+    rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without evaluations, by the training episodes since the line before; at the end, where."""
+    run = Recorder(tmp_path, RUN | {"config": {"evaluation_rule": rule}}, [1])
+    for steps, episode_returns in ((10, [1.0, 3.0]), (20, []), (30, [7.0])):
+        for each in episode_returns:
+            run.episodes(steps, ended([[each]], [[3]]))
+        log(run, steps, [0.0])
+    run.evaluation(40, np.array([[5.0]]))
+    run.finish()
+    by_training = ["seed-1 env_steps 10 mean_return 2", "seed-1 env_steps 30 mean_return 7"]
+    assert capsys.readouterr().out.splitlines() == [
+        *(by_training if rule == "training" else []),
+        "seed-1 env_steps 40 mean_return 5",
+        f"seed-1 finished: {tmp_path / 'seed-1'}",
+    ]
 
 
 def test_finished_is_the_last_thing_written(

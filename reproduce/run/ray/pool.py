@@ -25,7 +25,6 @@ from reproduce.plan.grid import Group, Plan
 from reproduce.plan.places import Cluster
 from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
-from reproduce.run.progress import Progress
 from reproduce.run.ray import node
 from reproduce.run.ray.mirror import Changes, apply, read_folders
 from suite.behaviour import DECLARED
@@ -209,7 +208,7 @@ class RayPool(Pool):
         others: list[Any] = super()._beside(worker)
         return [other for other in others if other.node == worker.node]
 
-    def _make_room(self, rows: list[Progress], limit: int) -> str:
+    def _make_room(self, limit: int) -> str:
         """Return the measure in words: `_work` will ask Ray for twice the share of a node."""
         return "with twice its share of a node"
 

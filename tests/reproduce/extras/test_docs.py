@@ -353,7 +353,7 @@ def understand(words: list[str]) -> None:
     if module.startswith("agents."):
         presets = importlib.import_module(module).PRESETS
         with contextlib.suppress(SystemExit):  # --help
-            read_command_line(presets, argv, prog=module)
+            read_command_line(presets, argv, agent=module.removeprefix("agents."))
     elif module == "reproduce":
         run(argv)
     else:

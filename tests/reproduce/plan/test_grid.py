@@ -351,7 +351,7 @@ def test_the_command_of_a_process_says_what_the_plan_says(
     groups = plan.groups()
     assert len(groups) == len(plan.tasks)
     for group in groups:
-        config, said = read_command_line(sac.PRESETS, group.command[3:], prog="")
+        config, said = read_command_line(sac.PRESETS, group.command[3:], agent="sac")
         task = group.runs[0].task
         assert config == dataclasses.replace(
             plan.config,
@@ -399,7 +399,7 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
     )
     presets = importlib.import_module(f"agents.{agent}").PRESETS
     for group in plan.groups():
-        config, _ = read_command_line(presets, group.command[3:], prog="")
+        config, _ = read_command_line(presets, group.command[3:], agent=agent)
         assert (config.env_threads or 1) == threads
 
 

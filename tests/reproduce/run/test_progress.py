@@ -22,6 +22,7 @@ from reproduce.run.progress import (
     Mark,
     Progress,
     board_of,
+    read_progress,
     start_progress,
 )
 from suite.files import CHECKPOINT
@@ -183,6 +184,9 @@ def test_a_run_that_goes_on_shows_what_it_has_before_it_starts(tmp_path: Path) -
     row = start_progress(run)
     assert (row.state, row.env_steps) == ("waiting", 600)
     assert Board(1, [row]).seconds_left == pytest.approx(20.0)  # as fast as it was
+    (tmp_path / "timing.csv").write_text("env_steps,num_updates,wall_seconds\n700,7,nan\n")
+    read_progress(row)
+    assert row.env_steps == 600, "a damaged file tells nothing"
 
 
 def published_rows(folder: Path) -> list[tuple[Mark, bool]]:
