@@ -171,7 +171,11 @@ def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> st
         verdicts: its table from `gather`.
         runs: its table from `gather`; the wall times give the hours.
     """
-    left = {task: len(plan.seeds) - count for task, count in plan.num_seeds.items()}
+    left = {
+        task: len(plan.seeds) - count
+        for task, count in plan.num_seeds.items()
+        if len(plan.looks[task].counts) > 1
+    }
     has_ended = runs.status.isin(["finished", "diverged"]).all() and not next_looks(plan, verdicts)
     if not has_ended or not any(left.values()):
         return ""

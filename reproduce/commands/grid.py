@@ -72,6 +72,7 @@ def report(argv: Sequence[str]) -> int:
 
 def _grid_parser(epilog: str) -> Parser:
     parser = flags.make_parser("", "regenerate a paper's curves and judge them", epilog=epilog)
+    parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
     flags.add_grid(parser)
     seeds = flags.add_size(parser)
     seeds.add_argument(
@@ -172,7 +173,8 @@ def _make_plan(options: Namespace, cluster: Cluster | None) -> Plan:
         keep_best=options.keep_best,
         cluster=cluster,
     )
-    plan = keep_looks(plan, until_decided=options.until_decided)
+    names_seeds = options.until_decided or options.seeds or options.num_seeds
+    plan = keep_looks(plan, until_decided=options.until_decided, counts_begun=not names_seeds)
     check_extensions(plan, plan.runs())
     plan.check_memory()
     return plan
@@ -193,7 +195,7 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
         looks = next(iter(plan.looks.values()))
         say(console, f"Declared: {looks}; more are run only where a task is undecided")
     for task, looks in plan.looks.items():
-        if not set(plan.seeds) <= set(looks.seeds):
+        if not set(plan.seeds[: plan.num_seeds[task]]) <= set(looks.seeds):
             say(console, f"{task} was started with {looks}; with more it is exploratory")
     for line in _older_lines(plan):
         say(console, line)

@@ -101,7 +101,8 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 
     The score is the mean over (0.9 t, t] of the evaluations that were due there (`deterministic`,
     `sampled`), or of the returns of the training episodes that end there (`training`); reward
-    units.
+    units. An evaluation at the run's end that was due at no multiple of the interval counts only
+    where there is no other: longer runs, and the reference's, have none there.
     """
     names = ("run.json", "episodes.csv" if rule == "training" else "evaluations.csv")
     return _score(directory, rule, env_steps, tuple(stamp(directory / name) for name in names))
@@ -109,7 +110,12 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 
 @lru_cache(maxsize=4096)  # a report asks twice
 def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...]) -> float:
-    (mean,) = _window_means(*_scored(directory, rule), [env_steps])
+    table, column = _scored(directory, rule)
+    if rule != "training" and len(table) > 1:
+        before, last = table["env_steps"].iloc[-2:]
+        if 10 * before > 9 * env_steps and last % _config(directory).get("evaluation_interval", 1):
+            table = table[:-1]
+    (mean,) = _window_means(table, column, [env_steps])
     return mean
 
 
@@ -117,19 +123,23 @@ def evaluations(directory: Path) -> pd.DataFrame:
     """Return a run's evaluations, each at the step it was due: a multiple of the interval.
 
     Agents that update once per unroll evaluate at the first update past that step, up to one
-    unroll late; their last evaluation may come up to one unroll before the end. With due steps,
-    seeds share their steps and an evaluation falls into the same window as the reference's.
+    unroll late; their last evaluation, up to one unroll before the end, is due at the end. With due
+    steps, seeds share their steps and an evaluation falls into the same window as the reference's.
     """
-    table = read_table(directory / "evaluations.csv")
-    record = read_record(directory) or {}
-    config = record.get("config", {})
+    table, config = read_table(directory / "evaluations.csv"), _config(directory)
     interval = config.get("evaluation_interval")
     if table.empty or not isinstance(interval, int) or interval < 1:
         return table
     due = table.env_steps // interval * interval
-    if record["status"] == "finished":
+    unroll = config.get("num_envs", 1) * config.get("unroll_length", 1)
+    if table.env_steps.iloc[-1] > config["env_steps"] - unroll:
         due.iloc[-1] = config["env_steps"]
     return table.assign(env_steps=due)
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    """Return a run's recorded settings; none without a record."""
+    return (read_record(directory) or {}).get("config", {})
 
 
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
@@ -274,10 +284,12 @@ def collect_areas(
         drawn_of = dict(list(of_task.groupby("seed")))
         ours = [_points(drawn_of.get(seed, of_task[:0]), "mean_return") for seed in finished]
         judging = (reference_curves.task == task) & (reference_curves.role == "judge")
+        judging &= reference_curves.rule == plan.rule
         theirs = _points(reference_curves[judging], "return_mean")
         drawn = [points for points in (*ours, theirs) if len(points[0]) > 1]
         start = max((steps[0] for steps, _ in drawn), default=0.0)
         end = min((steps[-1] for steps, _ in drawn), default=0.0)
+        end = min(end, plan.env_steps[task])
         num_diverged = sum(run.task == task and run.status == "diverged" for run in ended)
         heights = [_mean_height(*points, start, end) for points in ours]
         heights += [random_scores.get(task, float("nan"))] * num_diverged

@@ -170,7 +170,7 @@ def published_runs() -> dict[str, np.ndarray]:
 def looks(
     ours: Scores, theirs: Scores, counts: Sequence[int], level: float, *, control: bool = False
 ) -> Iterator[Look]:
-    """Judge many tasks at their looks, as `check.judge_looks` judges one.
+    """Judge many tasks at their looks, as `verdicts.judge_looks` judges one.
 
     Args:
         ours: scores of our seeds, in the last axis, in the order in which they are added.

@@ -101,7 +101,7 @@ class Plan:
     seeds: tuple[int, ...]
     """Every seed that may be run, in the order in which they are added."""
     num_seeds: Mapping[str, int]
-    """Number of seeds that each task runs: all, or those up to its present look."""
+    """Number of seeds that each task runs: all, or fewer, up to its present look or as begun."""
     looks: Mapping[str, Looks]
     """Looks at which each task is judged, declared when it was first started."""
     settings: Mapping[str, str]
@@ -379,10 +379,10 @@ class Plan:
         """Return the command that makes, or goes on with, this plan."""
         words = [_python(), "-m", "reproduce", self.agent, self.suite, "--tasks", *self.tasks]
         words += ["--budget", self.budget]
-        if min(self.num_seeds.values()) < len(self.seeds):
-            words += ["--until-decided", "--max-seeds", str(len(self.seeds))]
-        else:
+        if min(self.num_seeds.values()) == len(self.seeds):
             words += ["--seeds", *map(str, self.seeds)]
+        elif any(len(looks.counts) > 1 for looks in self.looks.values()):
+            words += ["--until-decided", "--max-seeds", str(len(self.seeds))]
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
             words += ["--env-steps", str(steps.pop())]
@@ -480,6 +480,26 @@ class Plan:
         if remark and not self.accept_older_code:
             return replace(run, status="unverified", remark=remark)
         return replace(run, remark=remark, code=code)
+
+    def seeds_begun(self, task: str) -> set[int]:
+        """Return the seeds of a task whose scores at the plan's step may be guessed.
+
+        They have a record where the task's runs count, of these settings and of code that counts,
+        at least half as long. Of a damaged one nobody knows what it was.
+        """
+        found = set()
+        for path in (path for folder in self._folders(task) for path in folder.glob("seed-*")):
+            seed, record = seed_of(path), read_record(path)
+            if seed is None or record is None:
+                continue
+            if record["status"] != "damaged":
+                is_long = 2 * record["config"]["env_steps"] >= self.env_steps[task]
+                code = (self.agent, self.sources, path, record)
+                is_other = not self.accept_older_code and why_older(*code)
+                if not is_long or is_other or self._differences(record):
+                    continue
+            found.add(seed)
+        return found
 
     def _folders(self, task: str) -> list[Path]:
         """Return the folders that hold a task's runs: the plan's own, and the published."""

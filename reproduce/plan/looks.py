@@ -159,7 +159,8 @@ def from_json(saved: Mapping[str, Any]) -> Declared:
     for row in saved["looks"]:
         looks = Looks(_whole_numbers(row["seeds"]), _whole_numbers(row["looks"]))
         known = looks.counts in ((len(looks.seeds),), several_looks(len(looks.seeds)).counts)
-        if not (known and looks.seeds and type(row["env_steps"]) is int):
+        known &= len(set(looks.seeds)) == len(looks.seeds) > 0
+        if not (known and type(row["env_steps"]) is int):
             raise ValueError("no looks that are ever declared")
         declared[str(row["task"]), row["env_steps"]] = looks
     return declared

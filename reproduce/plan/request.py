@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ from reproduce.plan.grid import (
     folder_of,
     presets_of,
 )
-from reproduce.plan.looks import declare, read_declared, refuse_many
+from reproduce.plan.looks import (
+    MIN_SEEDS,
+    Declared,
+    Looks,
+    declare,
+    read_declared,
+    refuse_many,
+)
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.sweep import variants
 from suite.command_line import override
@@ -117,6 +125,7 @@ def make_plan(
         refuse_no_evaluations(config)
     directory = folder_of(runs_dir, agent, suite, source, preset)
     check_inside(runs_dir, directory)
+    check_writable(directory)
     chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
     looks = declare({}, steps, chosen, until_decided=until_decided)
     return Plan(
@@ -289,17 +298,18 @@ def _load(agent: str, suite: str, source: str | None, root: Path, runs_dir: Path
     return keep_looks(plan)
 
 
-def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
+def keep_looks(plan: Plan, *, until_decided: bool = False, counts_begun: bool = False) -> Plan:
     """Return the plan with the looks that were declared when its tasks were first started.
 
-    Where published runs count, so do the looks that were declared for them: their scores are known.
+    Where published runs count, the looks that were declared for them hold: their scores are known.
 
     Args:
         plan: what is asked for now.
         until_decided: whether it asks for several looks.
+        counts_begun: whether each task also runs the seeds that it was begun with.
 
     Raises:
-        UsageError: if it cannot keep to what was declared.
+        UsageError: if it cannot keep to what was declared, or picks seeds, see `_refuse_picking`.
     """
     declared = read_declared(plan.directory / "plan.json")
     if plan.published:
@@ -307,9 +317,52 @@ def keep_looks(plan: Plan, *, until_decided: bool = False) -> Plan:
         published = read_declared(folder / "plan.json")
         runs = plan.runs() if published else []
         taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
-        declared = {key: looks for key, looks in published.items() if key[0] in taken} | declared
-    looks = declare(declared, plan.env_steps, plan.seeds, until_decided=until_decided)
+        declared |= {key: looks for key, looks in published.items() if key[0] in taken}
+    if counts_begun:
+        plan = _with_begun(plan, declared)
+    looks: dict[str, Looks] = {}
+    for task, env_steps in plan.env_steps.items():
+        is_new = (task, env_steps) not in declared
+        of_task = is_new and not until_decided
+        seeds = plan.seeds[: plan.num_seeds[task]] if of_task else plan.seeds
+        looks |= declare(declared, {task: env_steps}, seeds, until_decided=until_decided)
+        if is_new and len(seeds) >= MIN_SEEDS:
+            _refuse_picking(plan, task, seeds)
     return dataclasses.replace(plan, looks=looks)
+
+
+def _with_begun(plan: Plan, declared: Declared) -> Plan:
+    """Return the plan with every task's other seeds, which it was declared or begun with."""
+    more: dict[str, set[int]] = {}
+    for task, env_steps in plan.env_steps.items():
+        before = declared.get((task, env_steps))
+        begun = set(before.seeds) if before else plan.seeds_begun(task)
+        more[task] = begun - set(plan.seeds) if begun & set(plan.seeds) else set()
+    seeds = (*plan.seeds, *sorted(set().union(*more.values())))
+    num_seeds = {
+        task: 1 + max(map(seeds.index, others), default=plan.num_seeds[task] - 1)
+        for task, others in more.items()
+    }
+    return dataclasses.replace(plan, seeds=seeds, num_seeds=num_seeds)
+
+
+def _refuse_picking(plan: Plan, task: str, seeds: Sequence[int]) -> None:
+    """Refuse to declare a look at some of the seeds that were begun without the others.
+
+    Their scores may be guessed. Seeds of which none was begun are another experiment.
+
+    Raises:
+        UsageError: naming the seeds that are left out.
+    """
+    begun = plan.seeds_begun(task)
+    others = sorted(begun - set(seeds))
+    if others and begun & set(seeds):
+        everything = " ".join(map(str, (*seeds, *others)))
+        anew = "--fresh --no-published" if plan.published else "--fresh"
+        raise UsageError(
+            f"{task}: seeds {' '.join(map(str, others))} were begun, too, and a verdict leaves "
+            f"none out: use --seeds {everything}, or start anew beside them with {anew}"
+        )
 
 
 def _is_plan(saved: Any) -> bool:
@@ -389,6 +442,10 @@ def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
         known = [field.name for field in dataclasses.fields(config)]
         if key not in known:
             raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
+    for key, value in changes.items():
+        words = re.split("[,/]", value)
+        if len(words) > 1 and {"-h", "--help"} & set(words):  # each becomes a word of its own
+            raise UsageError(f"--set: {key} cannot be {value!r}")
     find_task(task)
     return _overridden(config, (*flags_of(config, changes), "--task", task))
 

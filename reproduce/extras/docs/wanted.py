@@ -10,7 +10,7 @@ from reproduce.extras.docs.markdown import table
 from reproduce.extras.docs.results import DECIDED, Cell, cells
 from reproduce.judge.outlook import Outlook, outlooks
 from reproduce.plan.grid import PUBLISHED, Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.request import keep_looks, make_plan
 from reproduce.plan.speeds import find_speed, run_seconds
 from suite.settings import UsageError
 
@@ -24,6 +24,9 @@ class Missing(NamedTuple):
     outlook: Outlook
     num_seeds: int
     """Published at that many steps."""
+    num_wanted: int
+    is_exploratory: bool
+    """Whether fewer seeds were declared: with more they decide nothing."""
     core_hours: float | None
     """Of the seeds that are missing, by `speeds.csv`, on the processor that it names; None: its
     like was never measured."""
@@ -41,8 +44,9 @@ def missing(link: object) -> str:
         for task in found:
             outlook, hours = task.outlook, task.core_hours
             total, unknown = total + (hours or 0.0), unknown + (hours is None)
-            seeds = f"{task.num_seeds} of {outlook.num_seeds}"
-            chance = "—" if math.isnan(outlook.chance) else f"{outlook.chance:.0%}"
+            seeds = f"{task.num_seeds} of {task.num_wanted}"
+            chance = "exploratory" if task.is_exploratory else f"{outlook.chance:.0%}"
+            chance = "—" if math.isnan(outlook.chance) else chance
             cost = "not measured" if hours is None else f"{hours:.1f}"
             cell = (f"`{plan.agent}`", f"`{plan.source}`", outlook.task, f"{outlook.env_steps:,}")
             rows.append((*cell, seeds, chance, cost, f"`{words}`" if task is found[0] else ""))
@@ -80,13 +84,15 @@ def missing_from(plan: Plan, published: Iterable[Cell]) -> Iterator[Missing]:
         row = rows.get(outlook.task, {})
         is_there = row.get("env_steps") == outlook.env_steps
         num_seeds = int(row["num_seeds"] or 0) if is_there else 0
-        if num_seeds < outlook.num_seeds and not (is_there and row["verdict"] in DECIDED):
-            hours = _core_hours(plan, outlook, outlook.num_seeds - num_seeds)
-            yield Missing(outlook, num_seeds, hours)
+        wanted = plan.num_seeds[outlook.task]
+        if num_seeds < wanted and not (is_there and row["verdict"] in DECIDED):
+            hours = _core_hours(plan, outlook, wanted - num_seeds)
+            is_exploratory = not set(plan.seeds) <= set(plan.looks[outlook.task].seeds)
+            yield Missing(outlook, num_seeds, wanted, is_exploratory, hours)
 
 
 def _plan(row: Mapping[str, str]) -> Plan:
-    return make_plan(
+    plan = make_plan(
         row["agent"],
         row["suite"],
         source=row["source"],
@@ -95,6 +101,7 @@ def _plan(row: Mapping[str, str]) -> Plan:
         num_seeds=int(row["num_seeds"]),
         device="cpu",
     )
+    return keep_looks(plan, counts_begun=True)
 
 
 def _command(row: Mapping[str, str]) -> str:

@@ -109,7 +109,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cache.cache_clear()
 
 
-def plan_of(tmp_path: Path, *, num_seeds: int = 3, **asked: Any) -> ControlPlan:
+def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> ControlPlan:
     """Return a plan of CartPole runs of 500 steps by the stand-in."""
     asked = {"tasks": ["CartPole-v1"], "env_steps": 500, **asked}
     plan = make_control("fake", "a2c", "classic", runs_dir=tmp_path, num_seeds=num_seeds, **asked)
@@ -360,6 +360,8 @@ def test_seeds_are_declared_before_any_is_run(
     ends(plan)
     with pytest.raises(UsageError, match="declared before any was run"):
         publish(plan_of(tmp_path, num_seeds=5))
+    with pytest.raises(UsageError, match=r"seeds 2 were begun, too, and a verdict leaves none out"):
+        plan_of(tmp_path, num_seeds=None, seeds=[1, 3, 4], env_steps=450)
 
 
 def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:

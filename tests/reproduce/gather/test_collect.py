@@ -101,14 +101,14 @@ def test_a_score_is_the_mean_of_its_window_and_nothing_else(
 
 
 LATE = {304: 3.0, 600: 6.0, 904: 9.0, 998: 10.0}
-"""Returns by step of an agent that acts 8 steps between updates: due at 300, 600, 900 and 1000."""
+"""Returns by step of an agent that acts 10 steps between updates: due at 300, 600, 900 and 1000."""
 
 
 def test_a_late_evaluation_counts_at_the_step_it_was_due(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
     """The one due at 0.9 t falls out of the window, as the reference's does; the last is at t."""
-    plan = pendulum(tmp_path, [1, 2, 3], settings=["evaluation_interval=300"])
+    plan = pendulum(tmp_path, [1, 2, 3], settings=["evaluation_interval=300", "num_envs=10"])
     folder = record_run(plan, TASK, 1, LATE)
     record_run(plan, TASK, 2, {301: 3.0, 607: 6.0, 900: 9.0, 993: 10.0})
     record_run(plan, TASK, 3, {302: 3.0, 601: 6.0, 903: 9.0}, status="running")
@@ -117,12 +117,38 @@ def test_a_late_evaluation_counts_at_the_step_it_was_due(
     assert steps == {1: [300, 600, 900, 1000], 2: [300, 600, 900, 1000], 3: [300, 600, 900]}
 
 
+def test_an_evaluation_between_two_that_are_due_counts_only_alone(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Every 310 of 1,000 steps: a run that goes on has none at the end, nor has a reference."""
+    returns = {310: 1.0, 620: 2.0, 930: 3.0, 1000: 100.0, 1240: 7.0}
+    each = {"settings": ["evaluation_interval=310"]}
+    ends = pendulum(tmp_path, [1], **each)
+    folder = record_run(ends, TASK, 1, {step: returns[step] for step in (310, 620, 930, 1000)})
+    assert collect.score(folder, "deterministic", 1000) == 3.0
+    longer = pendulum(tmp_path, [2], **each, env_steps=1240)
+    goes_on = record_run(longer, TASK, 2, {step: returns[step] for step in (310, 620, 930, 1240)})
+    assert collect.score(goes_on, "deterministic", 1000) == 3.0
+    alone = pendulum(tmp_path, [3], settings=["evaluation_interval=450"])
+    folder = record_run(alone, TASK, 3, {450: 1.0, 900: 2.0, 1000: 100.0})
+    assert collect.score(folder, "deterministic", 1000) == 100.0
+
+
+def test_a_record_that_lacks_its_last_evaluations_has_no_score(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Its last row stays where it was due, far before the end."""
+    folder = record_run(pendulum(tmp_path, [1]), TASK, 1, {850: 1.0, 900: 2.0})
+    assert np.isnan(collect.score(folder, "deterministic", 1000))
+
+
 @pytest.mark.parametrize(("env_steps", "inside"), [(400, 1), (1000, 2), (1400, 3), (2000, 4)])
 def test_a_window_holds_as_many_evaluations_as_the_references(
     env_steps: int, inside: int, tmp_path: Path, record_run: RecordRun
 ) -> None:
     """Of one and the same step t, `references` counts 0.9 t / interval out, rounded down."""
-    plan = pendulum(tmp_path, [1], env_steps=env_steps)
+    settings = ["evaluation_interval=50", "num_envs=10"]
+    plan = pendulum(tmp_path, [1], env_steps=env_steps, settings=settings)
     last = env_steps - 4
     late = {step + 7: 0.0 for step in range(50, last, 50)} | {last: 0.0}
     table = collect.evaluations(record_run(plan, TASK, 1, late))

@@ -167,6 +167,8 @@ def test_tampered_looks_are_refused_or_could_have_been_declared(looks) -> None:
 def test_only_the_looks_of_the_schedule_are_read(counts, declarable) -> None:
     """Of twenty seeds: one look at all of them, or the three that were calibrated."""
     row = {"task": "T", "env_steps": 1, "seeds": list(range(1, 21)), "looks": counts}
+    with pytest.raises(ValueError, match="no looks that are ever declared"):
+        from_json({"looks": [row | {"seeds": [2] * 20}]})
     if declarable:
         assert from_json({"looks": [row]})["T", 1].counts == tuple(counts)
     else:
@@ -191,6 +193,60 @@ def test_seeds_that_were_published_had_their_look(
     for others in ({"settings": ["gamma=0.98"]}, {"published": False}):
         plan = mujoco(tmp_path / "runs", num_seeds=5, **others)
         assert plan.looks == {HOPPER: one_look(range(1, 6))}
+
+
+def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """A plan of picked seeds that was saved with --no-published declares nothing for published."""
+    plan = started(mujoco(published, num_seeds=5))
+    for run in plan.runs():
+        record_run(plan, HOPPER, run.seed)
+    started(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
+    with pytest.raises(UsageError, match="was started with one look at 5 seeds"):
+        mujoco(tmp_path / "runs", seeds=[2, 4, 5])
+    assert mujoco(tmp_path / "runs", num_seeds=5).looks == {HOPPER: one_look(range(1, 6))}
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "refused"), [(STEPS, True), (STEPS * 9 // 10, True), (STEPS * 3, False)]
+)
+def test_seeds_are_not_picked_among_those_that_were_begun(
+    env_steps: int, refused: bool, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """One by one nothing was declared; of much longer runs the scores tell little."""
+    for seed in range(1, 6):
+        plan = started(mujoco(tmp_path, seeds=[seed]))
+        record_run(plan, HOPPER, seed, status="running" if seed == 5 else "finished")
+    if refused:
+        with pytest.raises(
+            UsageError, match=r"seeds 1 5 were begun, too, .* --seeds 4 2 3 1 5, or"
+        ):
+            mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
+    else:
+        mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
+    assert mujoco(tmp_path, seeds=[6, 7, 8], env_steps=env_steps).looks[HOPPER].counts == (3,)
+    assert mujoco(tmp_path, num_seeds=6, env_steps=env_steps).looks[HOPPER].counts == (6,)
+    other = mujoco(tmp_path, seeds=[4, 2, 3], settings=["gamma=0.98"])
+    assert other.looks == {HOPPER: one_look((4, 2, 3))}
+
+
+def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Hopper has five, Walker2d the budget's three; and so says the plan's command."""
+    plan = started(mujoco(tmp_path, num_seeds=5))
+    for run in plan.runs():
+        record_run(plan, HOPPER, run.seed)
+    both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS - 1, "device": "cpu"}
+    asked = make_plan("sac", "mujoco", runs_dir=tmp_path, **both)
+    plan = keep_looks(asked, counts_begun=True)
+    assert plan.num_seeds == {WALKER: 3, HOPPER: 5}
+    assert plan.looks == {WALKER: one_look((1, 2, 3)), HOPPER: one_look(range(1, 6))}
+    assert "--seeds" not in plan.command().split()
+    started(plan)
+    assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
+    assert keep_looks(asked, counts_begun=True) == plan, "declared now, and kept"
 
 
 @settings(derandomize=True)
