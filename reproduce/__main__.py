@@ -37,6 +37,11 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
         "write the policy that a run saved for ONNX runtimes",
     ),
     "compare": (records.compare, "RUNS_A RUNS_B", "before-and-after table of two folders of runs"),
+    "judge": (
+        records.judge,
+        "AGENT CURVES --like SOURCE",
+        "verdicts on runs of any program, from a CSV file of their curves",
+    ),
     "throughput": (throughput.main, "", "speeds as shares of the machine's, and the gate on them"),
     "list": (
         catalogue.list_all,

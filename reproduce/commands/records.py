@@ -1,4 +1,4 @@
-"""`verify`, `compare`, `track` and `watch`: use the records of runs."""
+"""`verify`, `compare`, `judge`, `track` and `watch`: use the records of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import agents
 from reproduce.commands import flags
 from reproduce.plan.request import load_plan
 from reproduce.run.view import say
-from suite.command_line import printable
+from suite.command_line import printable, whole
 from suite.settings import UsageError
 
 
@@ -66,6 +66,43 @@ def compare(argv: Sequence[str]) -> int:
         )
     flags.make_console().print(table)
     return 0
+
+
+def judge(argv: Sequence[str]) -> int:
+    """Judge anybody's curves by a source; the exit status is that of a grid."""
+    parser = flags.make_parser("judge", "verdicts on runs of any program, from a table of curves")
+    parser.add_argument("agent", help="whose sources judge: " + ", ".join(agents.AGENTS))
+    parser.add_argument(
+        "curves", type=Path, help="CSV file with columns task, seed, env_steps, mean_return"
+    )
+    parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
+    parser.add_argument(
+        "--env-steps", type=whole, metavar="N", help="default: the last step of all runs of a task"
+    )
+    parser.add_argument(
+        "--protocol", choices=("noframeskip", "sticky"), default="noframeskip", help="of Atari"
+    )
+    options = parser.parse(argv)
+    from reproduce.extras.judge_curves import judge_curves
+    from reproduce.pipeline import exit_status
+    from reproduce.report.page import verdict_lines
+
+    if options.env_steps is not None and options.env_steps < 1:
+        raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
+    found = judge_curves(
+        options.agent,
+        options.curves,
+        options.like,
+        env_steps=options.env_steps,
+        protocol=options.protocol,
+    )
+    console = flags.make_console()
+    console.print(verdict_lines(found.tasks, found.suite, printable(str(options.curves))))
+    say(
+        console,
+        f"Taken as measured by rule {found.rule}, as {options.like} was; one look at all seeds.",
+    )
+    return exit_status(found.tasks, found.suite, found.tasks["task"].map(lambda _: "finished"))
 
 
 def track(argv: Sequence[str]) -> int:

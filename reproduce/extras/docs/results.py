@@ -110,17 +110,23 @@ def of_agent(link: Any, agent: str) -> str:
 
 
 def judged(link: Any) -> str:
-    """Return every published score that a reference can judge, those first that are decided."""
-    rows = []
-    for cell in sorted(cells(), key=lambda cell: cell.row["verdict"] not in DECIDED):
+    """Return every published score that was decided, and how many others a reference can judge."""
+    rows, num_open = [], 0
+    for cell in cells():
         row = cell.row
-        if row["verdict"] not in UNJUDGED and row["score_mean"] is not None:
+        if row["verdict"] in UNJUDGED or row["score_mean"] is None:
+            continue
+        num_open += row["verdict"] not in DECIDED
+        if row["verdict"] in DECIDED:
             page = f"[`{cell.agent}`]({link(f'docs/agents/{cell.agent}.md')})"
             verdict = f"[{_words(row)}]({link(cell.folder)})"
             both = (cell.ours, cell.reference, verdict)
             rows.append((page, f"`{cell.source}`", row["task"], cell.steps, *both))
     header = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs, source)")
-    return table((*header, "verdict"), rows, right=[3, 4, 5])
+    body = table((*header, "verdict"), rows, right=[3, 4, 5])
+    every = link("results/README.md")
+    others = f"{num_open} more are [`inconclusive`]({every}): too few runs, here or there."
+    return f"{body}\n\n{others}"
 
 
 def matrix(link: Any) -> str:
