@@ -293,8 +293,8 @@ def trust_region(
     """Return the nearest z to each gradient that raises KL at a rate of at most `delta` (Eq. 12).
 
     Args:
-        gradients: of the objective that is maximised, by the policy's statistics.
-        kl_gradients: of KL(average policy || policy), by the same statistics.
+        gradients: of the objective that is maximised, w.r.t. the policy's statistics.
+        kl_gradients: of KL(average policy || policy), w.r.t. the same statistics.
         delta: bound of `(kl_gradients * z).sum(-1)`, at least 0.
 
     Returns:

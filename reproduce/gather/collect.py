@@ -289,7 +289,7 @@ def collect_areas(
         drawn = [points for points in (*ours, theirs) if len(points[0]) > 1]
         start = max((steps[0] for steps, _ in drawn), default=0.0)
         end = min((steps[-1] for steps, _ in drawn), default=0.0)
-        end = min(end, plan.env_steps[task])
+        end = min(end, float(plan.env_steps[task]))
         num_diverged = sum(run.task == task and run.status == "diverged" for run in ended)
         heights = [_mean_height(*points, start, end) for points in ours]
         heights += [random_scores.get(task, float("nan"))] * num_diverged

@@ -165,6 +165,6 @@ def test_the_command_prints_a_table(
     write(record_run, first, TASK, [10.0, 20.0, 30.0])
     write(record_run, second, TASK, [30.0, 32.0], speed=20.0)
     assert command_line.main(["compare", str(first.directory), str(second.directory)]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if TASK in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
     assert cells == [TASK, "1,000", "20 (3)", "31 (2)", "+11 [-12.91, 34.91]", "2.00"]
