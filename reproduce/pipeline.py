@@ -171,10 +171,9 @@ def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> st
         verdicts: its table from `gather`.
         runs: its table from `gather`; the wall times give the hours.
     """
+    several = {task: looks for task, looks in plan.looks.items() if len(looks.counts) > 1}
     left = {
-        task: len(plan.seeds) - count
-        for task, count in plan.num_seeds.items()
-        if len(plan.looks[task].counts) > 1
+        task: max(len(looks.seeds) - plan.num_seeds[task], 0) for task, looks in several.items()
     }
     has_ended = runs.status.isin(["finished", "diverged"]).all() and not next_looks(plan, verdicts)
     if not has_ended or not any(left.values()):
@@ -182,7 +181,8 @@ def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> st
     seconds = runs.groupby("task")["wall_seconds"].mean()
     hours = sum(count * seconds[task] for task, count in left.items()) / 3600.0
     return (
-        f"Looks saved {sum(left.values())} of {len(plan.seeds) * len(left)} runs, about "
+        f"Looks saved {sum(left.values())} of "
+        f"{sum(len(looks.seeds) for looks in several.values())} runs, about "
         f"{hours:.1f} hours of training."
     )
 

@@ -56,7 +56,8 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             print(f"error: no space: {error}", file=sys.stderr)
         elif isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
-            print(f"error: cannot allocate memory ({error}): train less at once", file=sys.stderr)
+            size = f" ({error})" if str(error) else ""
+            print(f"error: cannot allocate memory{size}: train less at once", file=sys.stderr)
         else:
             traceback.print_exc()
         return 2

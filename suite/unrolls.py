@@ -272,14 +272,9 @@ def _frames(spaces: Spaces) -> tuple[int, tuple[int, ...]]:
 
 
 def replay_bytes(spaces: Spaces, config: ReplayConfig, behaviour_size: int) -> int:
-    """Return how many bytes replay takes in a run: frames at once, other rows as they are filled.
-
-    Rows of ignored actions are counted where memory is taken at once.
-    """
+    """Return how many bytes replay fills in a run, not counting rows of ignored actions."""
     _, shape = _frames(spaces)
     obs = math.prod(shape) * (1 if len(spaces.obs_shape) == 3 else 4)
     action = 4 * spaces.num_outputs if spaces.continuous else 8
-    rows = config.kept_unrolls * config.unroll_length
-    if len(shape) < 2:
-        rows = min(rows, config.env_steps // config.num_envs)
+    rows = min(config.kept_unrolls * config.unroll_length, config.env_steps // config.num_envs)
     return rows * config.num_envs * (obs + action + 4 * behaviour_size + 8)

@@ -157,7 +157,7 @@ def _check_grid(options: Namespace) -> None:
         raise UsageError("--ray-address needs --launcher ray")
 
 
-def _make_plan(options: Namespace, cluster: Cluster | None) -> Plan:
+def _make_plan(options: Namespace, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
     asked = flags.asked(options)
     if options.until_decided:
         asked["num_seeds"] = options.max_seeds or SCHEDULE[-1]
@@ -173,7 +173,7 @@ def _make_plan(options: Namespace, cluster: Cluster | None) -> Plan:
         keep_best=options.keep_best,
         cluster=cluster,
     )
-    names_seeds = options.until_decided or options.seeds or options.num_seeds
+    names_seeds = is_variant or options.until_decided or options.seeds or options.num_seeds
     plan = keep_looks(plan, until_decided=options.until_decided, counts_begun=not names_seeds)
     check_extensions(plan, plan.runs())
     plan.check_memory()
@@ -215,7 +215,8 @@ def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Seq
     plans = []
     for settings in chosen:
         own = {"settings": list(settings), "runs_dir": root / folder_name(settings)}
-        plans.append(_make_plan(Namespace(**(vars(options) | own | {"fresh": False})), cluster))
+        each = Namespace(**(vars(options) | own | {"fresh": False}))
+        plans.append(_make_plan(each, cluster, is_variant=True))
     say_todays_name(options.like, plans[0].source)
     from reproduce.extras import sweep
 

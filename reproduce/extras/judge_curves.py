@@ -11,7 +11,7 @@ from reproduce.gather import references
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.plan.grid import check_agent
 from suite.settings import UsageError, nearest
-from suite.tasks import Protocol, find_task, random_scores
+from suite.tasks import TASKS, Protocol, find_task, nearest_task, random_scores
 
 SUITE_COLUMNS = tuple(field.name for field in dataclasses.fields(SuiteVerdict))
 COLUMNS = ("task", "seed", "env_steps", "mean_return")
@@ -62,6 +62,8 @@ def judge_curves(
         raise UsageError(f"{curves}: {task}, seed {seed} has two evaluations at {step:,}")
     scores, judging, zeros = [], {}, {}
     for name, of_task in rows.groupby("task", sort=False):
+        if name not in TASKS:  # one that a module registers would be imported
+            raise UsageError(f"{curves}: unknown task {name!r}{nearest_task(str(name), TASKS)}")
         task = find_task(str(name), protocol)
         ends = of_task.groupby("seed")["env_steps"].max()
         steps = int(ends.min()) if env_steps is None else env_steps
@@ -104,6 +106,8 @@ def read_curves(path: Path) -> pd.DataFrame:
     table = table[list(COLUMNS)]
     if table.empty:
         raise UsageError(f"{path} has no row")
+    if table["task"].isna().any():
+        raise UsageError(f"{path}: a row has no task")
     for column, kinds in (("seed", "iu"), ("env_steps", "iu"), ("mean_return", "iuf")):
         if table[column].dtype.kind not in kinds or not np.isfinite(table[column]).all():
             raise UsageError(f"{path}: {column} holds what is no number, or not a whole one")

@@ -113,7 +113,7 @@ def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...
     table, column = _scored(directory, rule)
     if rule != "training" and len(table) > 1:
         before, last = table["env_steps"].iloc[-2:]
-        if 10 * before > 9 * env_steps and last % _config(directory).get("evaluation_interval", 1):
+        if 10 * before > 9 * env_steps and last % (_interval(directory) or 1):
             table = table[:-1]
     (mean,) = _window_means(table, column, [env_steps])
     return mean
@@ -126,15 +126,21 @@ def evaluations(directory: Path) -> pd.DataFrame:
     unroll late; their last evaluation, up to one unroll before the end, is due at the end. With due
     steps, seeds share their steps and an evaluation falls into the same window as the reference's.
     """
-    table, config = read_table(directory / "evaluations.csv"), _config(directory)
-    interval = config.get("evaluation_interval")
-    if table.empty or not isinstance(interval, int) or interval < 1:
+    table, interval = read_table(directory / "evaluations.csv"), _interval(directory)
+    if table.empty or interval is None:
         return table
+    config = _config(directory)
     due = table.env_steps // interval * interval
     unroll = config.get("num_envs", 1) * config.get("unroll_length", 1)
     if table.env_steps.iloc[-1] > config["env_steps"] - unroll:
         due.iloc[-1] = config["env_steps"]
     return table.assign(env_steps=due)
+
+
+def _interval(directory: Path) -> int | None:
+    """Return a run's recorded evaluation interval, if it is one."""
+    interval = _config(directory).get("evaluation_interval")
+    return interval if isinstance(interval, int) and interval > 0 else None
 
 
 def _config(directory: Path) -> dict[str, Any]:

@@ -381,7 +381,7 @@ class Plan:
         words += ["--budget", self.budget]
         if min(self.num_seeds.values()) == len(self.seeds):
             words += ["--seeds", *map(str, self.seeds)]
-        elif any(len(looks.counts) > 1 for looks in self.looks.values()):
+        elif all(len(looks.counts) > 1 for looks in self.looks.values()):
             words += ["--until-decided", "--max-seeds", str(len(self.seeds))]
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
@@ -485,18 +485,18 @@ class Plan:
         """Return the seeds of a task whose scores at the plan's step may be guessed.
 
         They have a record where the task's runs count, of these settings and of code that counts,
-        at least half as long. Of a damaged one nobody knows what it was.
+        at least half as long. Of one that cannot be read nobody knows what it was.
         """
         found = set()
         for path in (path for folder in self._folders(task) for path in folder.glob("seed-*")):
             seed, record = seed_of(path), read_record(path)
-            if seed is None or record is None:
+            if seed is None or not (path / "run.json").exists():
                 continue
-            if record["status"] != "damaged":
-                is_long = 2 * record["config"]["env_steps"] >= self.env_steps[task]
-                code = (self.agent, self.sources, path, record)
-                is_other = not self.accept_older_code and why_older(*code)
-                if not is_long or is_other or self._differences(record):
+            if record is not None and record["status"] != "damaged":
+                is_short = 2 * record["config"]["env_steps"] < self.env_steps[task]
+                if is_short or self._differences(record):
+                    continue
+                if not self.accept_older_code and why_older(self.agent, self.sources, path, record):
                     continue
             found.add(seed)
         return found

@@ -247,7 +247,7 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     if (folders[0] / "plan.json").exists() or not (folders[1] / "plan.json").exists():
         return None
     plan = _load(agent, suite, source, planning.PUBLISHED, runs_dir)
-    return count_older(dataclasses.replace(plan, published=True))
+    return keep_looks(count_older(dataclasses.replace(plan, published=True)))
 
 
 def count_older(plan: Plan) -> Plan:
@@ -295,10 +295,12 @@ def _load(agent: str, suite: str, source: str | None, root: Path, runs_dir: Path
         device=saved["device"],
         workers=saved["workers"],
     )
-    return keep_looks(plan)
+    return keep_looks(plan, own_first=True)
 
 
-def keep_looks(plan: Plan, *, until_decided: bool = False, counts_begun: bool = False) -> Plan:
+def keep_looks(
+    plan: Plan, *, until_decided: bool = False, counts_begun: bool = False, own_first: bool = False
+) -> Plan:
     """Return the plan with the looks that were declared when its tasks were first started.
 
     Where published runs count, the looks that were declared for them hold: their scores are known.
@@ -306,18 +308,21 @@ def keep_looks(plan: Plan, *, until_decided: bool = False, counts_begun: bool = 
     Args:
         plan: what is asked for now.
         until_decided: whether it asks for several looks.
-        counts_begun: whether each task also runs the seeds that it was begun with.
+        counts_begun: whether each task also runs the seeds that it was declared, or begun, with.
+        own_first: whether what its own folder declares holds before what is published.
 
     Raises:
         UsageError: if it cannot keep to what was declared, or picks seeds, see `_refuse_picking`.
     """
-    declared = read_declared(plan.directory / "plan.json")
+    own = read_declared(plan.directory / "plan.json")
+    declared = dict(own)
     if plan.published:
         folder = plan.published_folder
         published = read_declared(folder / "plan.json")
         runs = plan.runs() if published else []
         taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
         declared |= {key: looks for key, looks in published.items() if key[0] in taken}
+        declared |= own if own_first else {}
     if counts_begun:
         plan = _with_begun(plan, declared)
     looks: dict[str, Looks] = {}
@@ -332,17 +337,28 @@ def keep_looks(plan: Plan, *, until_decided: bool = False, counts_begun: bool = 
 
 
 def _with_begun(plan: Plan, declared: Declared) -> Plan:
-    """Return the plan with every task's other seeds, which it was declared or begun with."""
+    """Return the plan with every task's other seeds, which it was declared or begun with.
+
+    Several declared looks are left to `declare`: they are asked for as such.
+
+    Raises:
+        UsageError: if a task would get seeds that only another one has.
+    """
     more: dict[str, set[int]] = {}
     for task, env_steps in plan.env_steps.items():
-        before = declared.get((task, env_steps))
-        begun = set(before.seeds) if before else plan.seeds_begun(task)
-        more[task] = begun - set(plan.seeds) if begun & set(plan.seeds) else set()
+        before = declared.get((task, env_steps), Looks((), ()))
+        begun = set(before.seeds) if before.seeds else plan.seeds_begun(task)
+        joins = len(before.counts) < 2 and begun & set(plan.seeds)
+        more[task] = begun - set(plan.seeds) if joins else set()
     seeds = (*plan.seeds, *sorted(set().union(*more.values())))
-    num_seeds = {
-        task: 1 + max(map(seeds.index, others), default=plan.num_seeds[task] - 1)
-        for task, others in more.items()
-    }
+    num_seeds = {task: plan.num_seeds[task] + len(others) for task, others in more.items()}
+    for task, others in more.items():
+        if set(seeds[len(plan.seeds) : num_seeds[task]]) != others:
+            ours = " ".join(map(str, (*plan.seeds, *sorted(others))))
+            raise UsageError(
+                f"{task} was begun with other seeds than the other tasks: start it by itself, with "
+                f"--tasks {task} --seeds {ours}"
+            )
     return dataclasses.replace(plan, seeds=seeds, num_seeds=num_seeds)
 
 
@@ -360,8 +376,9 @@ def _refuse_picking(plan: Plan, task: str, seeds: Sequence[int]) -> None:
         everything = " ".join(map(str, (*seeds, *others)))
         anew = "--fresh --no-published" if plan.published else "--fresh"
         raise UsageError(
-            f"{task}: seeds {' '.join(map(str, others))} were begun, too, and a verdict leaves "
-            f"none out: use --seeds {everything}, or start anew beside them with {anew}"
+            f"{task} was begun with seeds {' '.join(map(str, others))}, too, and a verdict leaves "
+            f"none out: use --seeds {everything}, or start anew beside them with {anew} and other "
+            "--seeds (the same give the same)"
         )
 
 

@@ -355,17 +355,20 @@ class Pool:
 
         def beat() -> None:
             while not over.wait(POLL_SECONDS):
-                self._leases.beat()
+                with contextlib.suppress(OSError):  # of a disk that is gone or full
+                    self._leases.beat()
 
         beating = threading.Thread(target=beat, daemon=True)
         beating.start()
-        for worker in self._workers:
-            worker.terminate()
-        until = time.monotonic() + STOP_SECONDS
-        for worker in self._workers:
-            worker.kill(grace_seconds=max(0.0, until - time.monotonic()))
-        over.set()
-        beating.join()
+        try:
+            for worker in self._workers:
+                worker.terminate()
+            until = time.monotonic() + STOP_SECONDS
+            for worker in self._workers:
+                worker.kill(grace_seconds=max(0.0, until - time.monotonic()))
+        finally:
+            over.set()
+            beating.join()
         for row in self.board.rows:
             self._leases.release(row.run.directory)
 

@@ -10,7 +10,8 @@ from reproduce.extras.docs.markdown import table
 from reproduce.extras.docs.results import DECIDED, Cell, cells
 from reproduce.judge.outlook import Outlook, outlooks
 from reproduce.plan.grid import PUBLISHED, Plan
-from reproduce.plan.request import keep_looks, make_plan
+from reproduce.plan.looks import read_declared
+from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import find_speed, run_seconds
 from suite.settings import UsageError
 
@@ -87,7 +88,7 @@ def missing_from(plan: Plan, published: Iterable[Cell]) -> Iterator[Missing]:
         wanted = plan.num_seeds[outlook.task]
         if num_seeds < wanted and not (is_there and row["verdict"] in DECIDED):
             hours = _core_hours(plan, outlook, wanted - num_seeds)
-            is_exploratory = not set(plan.seeds) <= set(plan.looks[outlook.task].seeds)
+            is_exploratory = wanted > len(plan.looks[outlook.task].seeds)
             yield Missing(outlook, num_seeds, wanted, is_exploratory, hours)
 
 
@@ -101,7 +102,9 @@ def _plan(row: Mapping[str, str]) -> Plan:
         num_seeds=int(row["num_seeds"]),
         device="cpu",
     )
-    return keep_looks(plan, counts_begun=True)
+    declared = read_declared(plan.published_folder / "plan.json")
+    looks = {t: declared.get((t, n), plan.looks[t]) for t, n in plan.env_steps.items()}
+    return dataclasses.replace(plan, looks=looks)
 
 
 def _command(row: Mapping[str, str]) -> str:

@@ -360,7 +360,9 @@ def test_seeds_are_declared_before_any_is_run(
     ends(plan)
     with pytest.raises(UsageError, match="declared before any was run"):
         publish(plan_of(tmp_path, num_seeds=5))
-    with pytest.raises(UsageError, match=r"seeds 2 were begun, too, and a verdict leaves none out"):
+    with pytest.raises(
+        UsageError, match=r"was begun with seeds 2, too, and a verdict leaves none out"
+    ):
         plan_of(tmp_path, num_seeds=None, seeds=[1, 3, 4], env_steps=450)
 
 

@@ -74,6 +74,8 @@ def test_the_command_says_by_what_rule_and_gives_a_grids_status(
         ),
         (lambda t: pd.concat([t, t[:1]]), {}, "Reacher-v4, seed 1 has two evaluations at "),
         (lambda t: t.assign(task="Reecher-v4"), {}, "did you mean Reacher-v4"),
+        (lambda t: t.assign(task="this:Zen-v0"), {}, "unknown task 'this:Zen-v0'"),
+        (lambda t: t.assign(task=""), {}, "a row has no task"),
         (lambda t: t, {"source": "jaxlr"}, "no source 'jaxlr' judges sac; did you mean jaxrl"),
         (lambda t: t, {"agent": "sca"}, "unknown agent 'sca'; did you mean sac"),
         (lambda t: t, {"env_steps": 99_000}, "ends at 30,000: use a smaller --env-steps than 99,"),

@@ -220,7 +220,7 @@ def test_seeds_are_not_picked_among_those_that_were_begun(
         record_run(plan, HOPPER, seed, status="running" if seed == 5 else "finished")
     if refused:
         with pytest.raises(
-            UsageError, match=r"seeds 1 5 were begun, too, .* --seeds 4 2 3 1 5, or"
+            UsageError, match=r"begun with seeds 1 5, too, .* --seeds 4 2 3 1 5, or"
         ):
             mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
     else:
@@ -229,6 +229,44 @@ def test_seeds_are_not_picked_among_those_that_were_begun(
     assert mujoco(tmp_path, num_seeds=6, env_steps=env_steps).looks[HOPPER].counts == (6,)
     other = mujoco(tmp_path, seeds=[4, 2, 3], settings=["gamma=0.98"])
     assert other.looks == {HOPPER: one_look((4, 2, 3))}
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_run_that_died_before_its_record_was_not_begun_and_a_torn_one_was(
+    content: str | None, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """The launcher's own record of a failure says no settings; of a torn one nobody knows."""
+    plan = started(mujoco(tmp_path, seeds=[1]))
+    record_run(plan, HOPPER, 1)
+    folder = plan.directory / HOPPER / "seed-2"
+    folder.mkdir()
+    failed = {"task": HOPPER, "seed": 2, "config": {"env_steps": STEPS}, "command": "x"}
+    failed |= {"status": "failed", "error": "exit 1", "log_tail": []}
+    (folder / "run.json").write_text(json.dumps(failed) if content is None else content)
+    if content is None:
+        assert mujoco(tmp_path, seeds=[1, 3, 4]).looks == {HOPPER: one_look((1, 3, 4))}
+    else:
+        with pytest.raises(UsageError, match="begun with seeds 2, too"):
+            mujoco(tmp_path, seeds=[1, 3, 4])
+
+
+def test_seeds_that_only_another_task_has_are_refused(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Walker2d would get Hopper's fourth and fifth; and declared looks are kept as they are."""
+    plan = started(mujoco(tmp_path, num_seeds=5))
+    for run in plan.runs():
+        record_run(plan, HOPPER, run.seed)
+    record_run(started(mujoco(tmp_path, seeds=[1], tasks=[WALKER])), WALKER, 1)
+    record_run(started(mujoco(tmp_path, seeds=[9], tasks=[WALKER])), WALKER, 9)
+    both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": tmp_path}
+    with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 9"):
+        keep_looks(make_plan("sac", "mujoco", **both), counts_begun=True)
+    started(mujoco(tmp_path / "several", num_seeds=10, until_decided=True))
+    alone = {"tasks": [HOPPER], "env_steps": STEPS, "device": "cpu"}
+    asked = make_plan("sac", "mujoco", runs_dir=tmp_path / "several", **alone)
+    with pytest.raises(UsageError, match=r"go on with --until-decided --max-seeds 10"):
+        keep_looks(asked, counts_begun=True)
 
 
 def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
