@@ -165,7 +165,7 @@ class Recorder:
         self.statuses: list[Status] = ["finished" if done else "running" for done in finished]
         self._rows: list[dict[str, list[str]]] = [{} for _ in seeds]
         self._recent: list[list[float]] = [[] for _ in seeds]
-        """Returns of the training episodes since each seed's last line of output."""
+        """Returns of the training episodes since each seed's last line, if these are its score."""
         self._evaluates = run.get("config", {}).get("evaluation_rule") != "training"
         self._awaited: tuple[Beside, Callable[[Any], None]] | None = None
         """Work beside training, and what records its result; None: there is none."""
@@ -259,7 +259,8 @@ class Recorder:
             cells = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
             row: dict[str, Any] = dict(zip(EPISODE_COLUMNS, cells, strict=True))
             self._in_order(partial(self._append, i, "episodes.csv", row))
-            self._recent[i].append(row["episode_return"])
+            if not self._evaluates:
+                self._recent[i].append(row["episode_return"])
 
     def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
         """Record one evaluation of every seed; `episode_returns` is `[S, episodes]`.
@@ -312,9 +313,9 @@ class Recorder:
                 self._end(i, "diverged", f"non-finite {', '.join(bad)} at {env_steps} env_steps")
         for i in self.active:
             self._append(i, "timing.csv", timing)
-            if not self._evaluates and self._recent[i]:
+            if self._recent[i]:
                 self._say(i, env_steps, np.mean(self._recent[i]))
-            self._recent[i].clear()
+                self._recent[i].clear()
         self.flush()
 
     def _say(self, i: int, env_steps: int, mean_return: np.floating) -> None:

@@ -72,8 +72,8 @@ def judge_curves(
                 f"{curves}: {name}, seed {ends.idxmin()} ends at {ends.min():,}: use a smaller "
                 f"--env-steps than {steps:,}"
             )
-        inside = (10 * of_task["env_steps"] > 9 * steps) & (of_task["env_steps"] <= steps)
-        means = of_task[inside].groupby("seed")["mean_return"].mean().reindex(ends.index)
+        inside = references.window(of_task, steps).groupby("seed")
+        means = inside["mean_return"].mean().reindex(ends.index)
         if means.isna().any():
             seed = means.index[means.isna()][0]
             raise UsageError(f"{curves}: {name}, seed {seed} has no row in (0.9, 1] of {steps:,}")

@@ -303,7 +303,7 @@ def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
 def _scores_of_runs(entry: Source, env_id: str, env_steps: int) -> Float[np.ndarray, " runs"]:
     """Return the window means of single runs; none unless every run has one and goes on to t."""
     runs = _select(single_runs, entry, env_id)
-    inside = _window(runs, env_steps).groupby("seed")
+    inside = window(runs, env_steps).groupby("seed")
     ends = runs.groupby("seed")["env_steps"].max()
     # A run goes on to t if it would have measured nothing more before t: it may end there.
     interval = entry.evaluation_interval_steps
@@ -343,14 +343,14 @@ def _stated(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, i
 def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
     """Return the mean of a drawn curve of training episodes over the window, if it goes on to t."""
     rows = _select(_curves, entry, env_id)
-    inside = _window(rows, env_steps)
+    inside = window(rows, env_steps)
     if entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
         return None
     mean = float(inside["return_mean"].mean())
     return mean, float("nan"), int(inside["num_runs"].min()), "drawn curve"
 
 
-def _window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
+def window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     """Return the rows in (0.9 t, t]; whole numbers decide, so that 0.9 t itself never is."""
     return rows[(10 * rows["env_steps"] > 9 * env_steps) & (rows["env_steps"] <= env_steps)]
 

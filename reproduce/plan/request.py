@@ -331,7 +331,7 @@ def keep_looks(
         of_task = is_new and not until_decided
         seeds = plan.seeds[: plan.num_seeds[task]] if of_task else plan.seeds
         looks |= declare(declared, {task: env_steps}, seeds, until_decided=until_decided)
-        if is_new and len(seeds) >= MIN_SEEDS:
+        if is_new and not counts_begun and len(seeds) >= MIN_SEEDS:
             _refuse_picking(plan, task, seeds)
     return dataclasses.replace(plan, looks=looks)
 

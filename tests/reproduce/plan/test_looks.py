@@ -45,6 +45,12 @@ def started(plan: Plan) -> Plan:
     return plan
 
 
+def ended(plan: Plan, record_run: RecordRun) -> None:
+    """Start the plan and record all of its runs."""
+    for run in started(plan).runs():
+        record_run(plan, run.task, run.seed)
+
+
 @pytest.mark.parametrize(
     ("max_seeds", "counts", "level"),
     [(5, (5,), 0.05), (6, (5, 6), 0.027), (10, (5, 10), 0.027), (12, (5, 10, 12), 0.02),
@@ -199,9 +205,7 @@ def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
     tmp_path: Path, published: Path, record_run: RecordRun
 ) -> None:
     """A plan of picked seeds that was saved with --no-published declares nothing for published."""
-    plan = started(mujoco(published, num_seeds=5))
-    for run in plan.runs():
-        record_run(plan, HOPPER, run.seed)
+    ended(mujoco(published, num_seeds=5), record_run)
     started(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
     with pytest.raises(UsageError, match="was started with one look at 5 seeds"):
         mujoco(tmp_path / "runs", seeds=[2, 4, 5])
@@ -254,11 +258,9 @@ def test_seeds_that_only_another_task_has_are_refused(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
     """Walker2d would get Hopper's fourth and fifth; and declared looks are kept as they are."""
-    plan = started(mujoco(tmp_path, num_seeds=5))
-    for run in plan.runs():
-        record_run(plan, HOPPER, run.seed)
-    record_run(started(mujoco(tmp_path, seeds=[1], tasks=[WALKER])), WALKER, 1)
-    record_run(started(mujoco(tmp_path, seeds=[9], tasks=[WALKER])), WALKER, 9)
+    ended(mujoco(tmp_path, num_seeds=5), record_run)
+    for seed in (1, 9):
+        ended(mujoco(tmp_path, seeds=[seed], tasks=[WALKER]), record_run)
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": tmp_path}
     with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 9"):
         keep_looks(make_plan("sac", "mujoco", **both), counts_begun=True)
@@ -273,9 +275,7 @@ def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
     """Hopper has five, Walker2d the budget's three; and so says the plan's command."""
-    plan = started(mujoco(tmp_path, num_seeds=5))
-    for run in plan.runs():
-        record_run(plan, HOPPER, run.seed)
+    ended(mujoco(tmp_path, num_seeds=5), record_run)
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS - 1, "device": "cpu"}
     asked = make_plan("sac", "mujoco", runs_dir=tmp_path, **both)
     plan = keep_looks(asked, counts_begun=True)
