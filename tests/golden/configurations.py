@@ -147,6 +147,9 @@ RUNS: dict[str, dict[str, Run]] = {
         "classic, sb3_control": _run(
             "classic", "sb3_control", SAC, task="Pendulum-v1", evaluation_interval=150
         ),
+        "mujoco, sb3_control": _run(
+            "mujoco", "sb3_control", SAC, task="HalfCheetah-v4", evaluation_interval=150
+        ),
         "classic, drawn on the device, two seeds, cut": _run(
             "classic",
             "tuned",
