@@ -327,15 +327,13 @@ def read_command_line(
     parser.add_argument("--keep-best", action="store_true")
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
-    default_config = next(iter(presets.values())).config
     if options.task and options.task_from:
         raise UsageError("give either --task or --task-from")
     task = options.task_from or options.task
-    if task is None:
-        task = str(getattr(default_config, "task", ""))
-    _check_simulator(find_task(task))
-    suite = _suite_of(task, list(suites)) if options.suite is None else options.suite
+    suite = options.suite or (_suite_of(task, list(suites)) if task else next(iter(suites)))
     source = find_source(presets, suite, options.like)
+    task = task or str(getattr(presets[suite, source].config, "task", ""))
+    _check_simulator(find_task(task))
     say_todays_name(options.like, source)
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:

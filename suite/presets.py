@@ -80,7 +80,8 @@ class Data:
 
 PRESET = {name: hint for name, hint in _hints(Preset).items() if name != "config"}
 SHARED = {**PRESET, "task": str, "settings": Mapping[str, Any]}
-"""Keys that a file has and its suites may replace; `task`: default of the agent's own command."""
+"""Keys that a file has and its suites may replace; `task`: default of the agent's own command, else
+its `Config`'s, or the suite's first."""
 FACTS = {"title": str, "repository": str, "commit": str, "licence": str}
 SOURCE = {**FACTS, **SHARED, "data": Data, "suites": Mapping[str, Any]}
 SUITE = {**SHARED, "default": Literal["suite", "agent"]}
@@ -214,8 +215,9 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str
     if "judged_by" not in table:
         raise UsageError(f'{where}judged_by is missing; write "none" if no curve judges')
     settings = dict(table["settings"])
-    if "task" in table:
-        settings["task"] = table["task"]
+    settings["task"] = table.get("task", getattr(config_class, "task", ""))
+    if settings["task"] not in possible:
+        settings["task"] = possible[0]
     fields = {field.name for field in dataclasses.fields(config_class)}
     if table.get("protocol") and "protocol" in fields:
         settings["protocol"] = table["protocol"]
