@@ -19,23 +19,23 @@ two meet at the end of every unroll. Unroll k is collected under the weights aft
 unrolls, so no result depends on which thread is faster. Acting and learning use `num_threads` each,
 the simulator `env_threads` (or as many). Seeds are trained in turn, from streams of their own.
 
-Deviations from the paper, and details it leaves open:
+Deviations from the paper, and details it leaves open (the authors' code: scalable_agent@6c0c8a7):
 1. Actors do not run freely: every unroll is exactly `policy_lag` unrolls old when it is learned
    from (the first ones are younger), and an update never waits for more than one unroll.
 2. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
-   trace and `env_steps` leave it out.
+   trace and `env_steps` leave it out. The authors' environment resets within the step.
 3. A step cut by the time limit bootstraps from the value of the last observation, in target and
-   advantage; the trace stops there. `time_limit_is_terminal` removes the value.
+   advantage; the trace stops there. `time_limit_is_terminal` removes it, as experiment.py:372 does.
 4. `trace_lambda` multiplies the c_i alone (Remark 2), not the advantage's bootstrap.
-5. The learning rate of an update depends on the steps taken before its unroll.
+5. The learning rate of an update depends on the steps taken before its unroll (as theirs does).
 6. A run ends before the unroll that could exceed `env_steps`.
-7. Not stated and as in the authors' code: truncated normal weights (Sonnet's), sums over rows, half
-   of V's squared error, TensorFlow's RMSprop with decay 0.99. `shallow`, of unstated widths: DQN's.
+7. Not stated and as in the authors' code: truncated normal weights (Sonnet's) and TensorFlow's
+   RMSprop with decay 0.99 (experiment.py:88, 401). The paper sums losses over rows (Table D.1).
 8. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 9. With an LSTM, an unroll carries the memory with which it began, and the learner goes on from it
    with weights of its own. State, last action and last reward are 0 when an episode begins; the
-   authors' code zeroes the state alone (scalable_agent@6c0c8a7:experiment.py:219-221).
+   authors' code zeroes the state alone (experiment.py:219-221).
 """
 
 import copy
@@ -75,7 +75,7 @@ from suite.vector_env import Spaces, Step
 
 @dataclass(frozen=True, kw_only=True)
 class Config(UnrollConfig):
-    """Every setting of a run. The defaults are the paper's for Atari (Table G.1)."""
+    """Every setting of a run. Defaults are the paper's for Atari, where it has any (Table G.1)."""
 
     task: str = "Pong-v5"
     """Name of a task."""
@@ -96,9 +96,9 @@ class Config(UnrollConfig):
     clip_rho_threshold: Positive | None = 1.0
     """Clip of the importance weights in the temporal differences, rho bar; None: no clip."""
     clip_c_threshold: Positive | None = 1.0
-    """Clip of the importance weights in the trace, c bar; None: no clip."""
+    """The same in the trace, c bar (the paper: at most rho bar); None: no clip."""
     clip_pg_rho_threshold: Positive | None = 1.0
-    """Clip of the importance weights in the policy gradient; None: no clip."""
+    """The same in the policy gradient (the paper: rho bar); None: no clip."""
     trace_lambda: Fraction = 1.0
     """Factor on the trace's weights, lambda (Remark 2)."""
     value_coef: NotNegative = 0.5
@@ -117,10 +117,11 @@ class Config(UnrollConfig):
     """Keeps the step finite where gradients are small."""
     max_gradient_norm: Positive | None = 40.0
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    convolutions: Literal["shallow", "deep", "rllib"] = "shallow"
-    """Layers for uint8 frames: DQN's (shallow), the paper's deep (residual) ones, or RLlib's."""
+    convolutions: Literal["shallow", "deep", "nature", "rllib"] = "shallow"
+    """Layers for uint8 frames: the paper's shallow or deep (residual) ones, DQN's, or RLlib's."""
     lstm_size: Whole = 0
-    """Units of an LSTM between the last hidden layer and the heads (the paper: 256); 0: none."""
+    """Units of an LSTM between the last hidden layer and the heads (the authors' code: 256; the
+    paper has none for Atari); 0: none."""
     lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
     """Its inputs: the last hidden layer alone, or also the last action and clipped reward."""
     frame_divisor: Positive = 255.0
@@ -341,8 +342,10 @@ def vtrace_from_logits(
 
 
 FRAME_LAYERS = {
-    "shallow": FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
+    # "Equivalent to" A3C's (Section 5.3.2), whose third hidden layer is the affine one.
+    "shallow": FrameLayers(((16, 8, 4), (32, 4, 2)), width=256),
     "deep": FrameLayers(sections=(16, 32, 32), width=256),  # Figure 3, right
+    "nature": FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
     "rllib": FrameLayers(
         ((16, 8, 4), (32, 4, 2)), width=256, same_padding=True, drawn_as_kernel=True
     ),

@@ -598,7 +598,12 @@ def test_dense_layers_are_orthogonal_with_gains_of_their_own(scheme: Any) -> Non
 
 @pytest.mark.parametrize(
     ("convolutions", "num_kernels", "features", "width"),
-    [("shallow", 3, 7 * 7 * 64, 512), ("deep", 15, 11 * 11 * 32, 256), ("rllib", 2, 3_872, 256)],
+    [
+        ("shallow", 2, 9 * 9 * 32, 256),
+        ("deep", 15, 11 * 11 * 32, 256),
+        ("nature", 3, 7 * 7 * 64, 512),
+        ("rllib", 2, 11 * 11 * 32, 256),
+    ],
 )
 def test_frames_go_through_the_layers_of_their_source(
     convolutions: Any, num_kernels: int, features: int, width: int

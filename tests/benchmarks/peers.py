@@ -242,7 +242,7 @@ def _run(command: list[str], threads: int) -> str:
 
 
 _PONG = "--suite=atari-7 --task=Pong-v5 --num-envs=16"
-_SHALLOW = f"{_PONG} --num-minibatches=1 --unroll-length=20"
+_LIKE_A2C = f"{_PONG} --num-minibatches=1 --unroll-length=20 --convolutions=nature"
 COMPARISONS = {
     "sac": Comparison(
         steps=1_500,
@@ -297,7 +297,7 @@ COMPARISONS = {
     "impala-pong": Comparison(
         steps=16_000,
         contestants={
-            "encore impala": partial(ours, "impala", _SHALLOW, 1_600),
+            "encore impala": partial(ours, "impala", _LIKE_A2C, 1_600),
             "encore a2c": partial(ours, "a2c", f"{_PONG} --num-threads=2", 1_600),
         },
     ),

@@ -258,7 +258,8 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
     },
     "impala": {
-        "frames": _run("atari-7", "paper", FRAMES, cut=True),
+        "frames, shallow": _run("atari-7", "paper", FRAMES, env_steps=240),
+        "frames, nature": _run("atari-7", "paper", FRAMES, convolutions="nature", cut=True),
         "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=4, env_steps=240),
         "frames, rllib_2018": _run(
             "atari-7",
@@ -268,10 +269,11 @@ RUNS: dict[str, dict[str, Run]] = {
             num_minibatches=2,
             env_steps=200,
         ),
-        "frames, in turns, evaluated": _run(
+        "frames, nature, in turns, evaluated": _run(
             "atari",
             "paper",
             FRAMES,
+            convolutions="nature",
             policy_lag=0,
             initialisation="orthogonal",
             evaluation_rule="sampled",
@@ -287,7 +289,7 @@ RUNS: dict[str, dict[str, Run]] = {
             cut=True,
         ),
         "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
-        "classic, rllib_control": _run("classic", "rllib_control", env_steps=800),
+        "classic, rllib_control, whole unrolls": _run("classic", "rllib_control", env_steps=800),
         "classic, far behind, adam, cut": _run(
             "classic",
             "tuned",
@@ -353,7 +355,9 @@ RUNS: dict[str, dict[str, Run]] = {
             lstm_inputs="features",
             evaluation_rule="deterministic",
         ),
-        "frames, recurrent": _run("atari", "paper", FRAMES, env_steps=80, lstm_size=32),
+        "frames, nature, recurrent": _run(
+            "atari", "paper", FRAMES, convolutions="nature", env_steps=80, lstm_size=32
+        ),
         "classic, normalised, cut": _run(
             "classic",
             "tuned",
@@ -387,7 +391,7 @@ RUNS: dict[str, dict[str, Run]] = {
             cut=True,
         ),
         "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
-        "classic, pfrl_control": _run("classic", "pfrl_control", env_steps=800),
+        "classic, pfrl_control, CartPole": _run("classic", "pfrl_control", env_steps=800),
         "classic, ChainerRL's choices": _run(
             "classic",
             "tuned",
