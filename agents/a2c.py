@@ -21,7 +21,7 @@ The seeds of one process are trained one after another; each draws from streams 
 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous, so one gradient comes from N * T steps; losses are means over the valid
-   rows of an unroll (OpenAI Baselines), not sums.
+   rows of an unroll (OpenAI Baselines), not sums. An unroll goes on across the end of an episode.
 2. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
    trace, running statistics and `env_steps` leave it out.
 3. A step cut by the time limit bootstraps from the value of the last observation; the setting
@@ -31,6 +31,10 @@ Deviations from the paper, and details it leaves open:
 6. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
 7. Acting leaves no graph: the update computes the unroll again in one batch, which is cheaper.
+8. Continuous actions have a log standard deviation per dimension, whatever the observation, as in
+   the sources; the paper's network puts out a variance, and learns from whole episodes.
+9. Defaults are Stable-Baselines3's where the paper has others: the values' weight 0.5 (the paper:
+   1), separate trunks (a shared one), a clipped norm and a constant learning rate (falling to 0).
 """
 
 import math
@@ -79,7 +83,7 @@ class Config(UnrollConfig):
     gae_lambda: Fraction = 1.0
     """Trace decay of the advantages; 1 gives the n-step returns of the paper."""
     convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's (three and 512 units) or the A3C paper's (two and 256)."""
+    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
     shared_trunk: bool = False
     """Whether policy and value share all layers but their heads."""
     initialisation: Literal["orthogonal", "nnabla_rl"] = "orthogonal"
@@ -94,7 +98,7 @@ class Config(UnrollConfig):
     value_coef: NotNegative = 0.5
     """Weight of the mean squared error of the values (not halved)."""
     entropy_coef: NotNegative = 0.01
-    """Weight of the policy's mean entropy, nats (the paper: 0.01)."""
+    """Weight of the policy's mean entropy, nats (the paper: 0.01; on MuJoCo 1e-4)."""
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"

@@ -1,9 +1,8 @@
 """Actor-critic with experience replay, ACER (Wang et al. 2017, arXiv:1611.01224), discrete actions.
 
-N environments take T steps with one policy; one update follows on this unroll and several on
-unrolls from replay. Retrace judges the actions, truncated importance weights with a bias correction
-give the policy gradient, and a trust region around an average of past policies bounds the change of
-the policy.
+N environments take T steps with one policy; one update follows on this unroll, several on unrolls
+from replay. Retrace judges the actions, truncated importance weights with a bias correction give
+the policy gradient, and a trust region around an average of past policies limits each step.
 
     python -m agents.acer --task CartPole-v1 --seeds 1 2 3 --env-steps 100000 --out runs/mine
 
@@ -22,20 +21,21 @@ The seeds of one process are trained one after another; each draws from streams 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous (OpenAI Baselines): one gradient comes from one unroll of every
    environment, new ones or old ones, and losses are means over its valid rows.
-2. An unroll continues across the end of an episode; nothing passes to the next episode.
+2. An unroll goes on across the end of an episode; no trace does. Replay draws whole unrolls.
 3. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
    trace and `env_steps` leave it out.
 4. A step cut by the time limit bootstraps from the value of the last observation; the setting
    `time_limit_is_terminal` removes this value for sources that do so.
-5. Probabilities below 1e-8 count as 1e-8 where a gradient is divided by them.
+5. Retrace cuts ratios at 1 (Algorithm 2); the text under Eq. 5 has c. Probabilities below 1e-8
+   count as 1e-8 where a gradient is divided by them.
 6. The learning rate of an update depends on the steps taken before the newest unroll.
 7. A run ends before the unroll that could exceed `env_steps`.
 8. Actions are the argmax of logits plus Gumbel noise from the seed's own stream.
-9. With an LSTM, the newest unroll goes on from the state with which it was collected, by the
-   policy's weights; so does the average policy (ChainerRL carries a state of its own for it,
-   chainerrl@7eed375:chainerrl/agents/acer.py:611-614; OpenAI Baselines starts both from 0,
+9. With an LSTM (the paper has none), the newest unroll goes on from the state with which it was
+   collected, by the policy's weights; so does the average policy (ChainerRL has a state of its own
+   for it, chainerrl@7eed375:chainerrl/agents/acer.py:611-614; OpenAI Baselines starts both from 0,
    baselines@ea25b9e:baselines/acer/acer.py:208, 260). Unrolls from replay start from 0, as there
-   (chainerrl/agents/acer.py:523-524). The state is 0 when an episode begins.
+   (chainerrl/agents/acer.py:523-524), and so do episodes.
 """
 
 import copy
@@ -95,7 +95,7 @@ class Config(ReplayConfig):
     advantage_target: Literal["q_retrace", "q_opc"] = "q_retrace"
     """Target that advantages subtract V from: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
     trust_region_delta: NotNegative | None = 1.0
-    """Bound of the linearised divergence from the average policy, nats; None: no trust region."""
+    """Bound of the rate at which a gradient raises KL(average || policy); None: no trust region."""
     statistics: Literal["probabilities", "logits", "log_probabilities"] = "probabilities"
     """Statistics by which the trust region projects: the paper's, ChainerRL's or PFRL's."""
     entropy_in_trust_region: bool = True
@@ -106,13 +106,13 @@ class Config(ReplayConfig):
     policy_coef: NotNegative = 1.0
     """Weight of the policy's objective, entropy included."""
     q_coef: NotNegative = 0.5
-    """Weight of half the squared error of Q (OpenAI Baselines)."""
+    """Weight of half the squared error of Q (OpenAI Baselines; Eq. 6: 1)."""
     entropy_coef: NotNegative = 0.001
     """Weight of the policy's entropy, nats, within that objective."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Whether losses are averaged over an update's valid rows, or summed."""
     convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's (three and 512 units) or the A3C paper's (two and 256)."""
+    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
     shared_trunk: bool = True
     """Whether policy and Q share all layers but their heads."""
     lstm_size: Whole = 0
@@ -166,7 +166,7 @@ def retrace(
         trace_mask: 1 where the trace passes from t + 1 to t, 0 at any end.
         taken_q_values: Q of the observation and the action taken on it.
         next_values: V of the observation each action led to, before any reset.
-        cs: truncated importance ratio of each action; row t + 1 weighs the trace into row t.
+        cs: importance ratio of each action, cut at 1; row t + 1 weighs the trace into row t.
 
     Returns:
         targets of Q of the actions taken, in reward units, detached.

@@ -15,7 +15,7 @@ average of past policies bounds the change of the policy.
 | projection into the trust region               | Eqs. 11, 12   | `trust_region`     |
 | all targets (V's: Eq. 14), projected gradients | Algorithm 3   | `learning_signals` |
 | one gradient step, average policy              | Algorithm 3   | `update`           |
-| T steps, then updates on replayed unrolls      | Algorithm 1   | `train`            |
+| T steps, then updates on replayed unrolls      | Section 6     | `train`            |
 
 The seeds of one process are trained one after another; each draws from streams of its own.
 
@@ -27,13 +27,15 @@ Deviations from the paper, and details it leaves open:
    trace and `env_steps` leave it out. Losses are means over valid rows (ChainerRL), not sums.
 4. A step cut by the time limit bootstraps, unless `time_limit_is_terminal`.
 5. Without truncation importance weights above exp(20) count as exp(20), which keeps them finite.
-6. Policy, V and A are three networks (ChainerRL, PFRL); the paper's share an unstated part.
+6. Policy, V and A are three networks (ChainerRL, PFRL); the paper's policy and V share most layers.
 7. Q of the action taken and of the action that corrects the bias share the n draws of Eq. (13).
 8. The trust region's statistics are the mean, and the logarithm of the deviation if learned.
-9. A run ends before the unrolls that could exceed `env_steps`.
+9. A run ends before the unrolls that could exceed `env_steps`. Replay draws whole unrolls; how many
+   is Poisson, as in Algorithm 1 (Section 6: 4 on average).
 10. Actions are mean plus deviation times normal noise from the seed's own stream. The environment
     clips them to [-1, 1]; their density is that of the unclipped draw.
 11. The entropy's gradient is added after the projection into the trust region, as in ChainerRL.
+12. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's are Retrace's alone.
 """
 
 import copy
@@ -98,8 +100,8 @@ class Config(ReplayConfig):
     advantage_target: Literal["q_opc", "q_retrace"] = "q_opc"
     """Target that advantages subtract V from: Q_opc, which lacks c_t (the paper), or Q_ret."""
     trust_region_delta: NotNegative | None = 1.0
-    """Bound of the linearised divergence from the average policy, nats (the paper: drawn from [0.1,
-    2] for each run); None: no trust region."""
+    """Bound of the rate at which a gradient raises KL(average || policy) (the paper: drawn from
+    [0.1, 2] for each run); None: no trust region."""
     tau: Fraction = 0.005
     """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.995)."""
     q_coef: NotNegative = 1.0
@@ -231,7 +233,7 @@ def retrace(
         trace_mask: 1 where the trace passes from t + 1 to t, 0 at any end.
         taken_q_values: Q of the observation and the action taken on it.
         next_values: V of the observation each action led to, before any reset.
-        cs: truncated importance ratio of each action; row t + 1 weighs the trace into row t.
+        cs: importance ratio of each action, cut at 1; row t + 1 weighs the trace into row t.
 
     Returns:
         targets of Q of the actions taken, in reward units, detached.
@@ -430,7 +432,7 @@ def learning_signals(
     corrections: Float[Tensor, "T B A"],
     q_values: Float[Tensor, "M T B"],
 ) -> Signals:
-    """Return targets of Q and V and projected policy gradients (Eqs. 5, 11 to 16).
+    """Return targets of Q and V and projected policy gradients (Eqs. 5, 11, 12, 14, 16).
 
     Args:
         config: the run's settings.

@@ -120,8 +120,7 @@ class Config(UnrollConfig):
     convolutions: Literal["shallow", "deep", "nature", "rllib"] = "shallow"
     """Layers for uint8 frames: the paper's shallow or deep (residual) ones, DQN's, or RLlib's."""
     lstm_size: Whole = 0
-    """Units of an LSTM between the last hidden layer and the heads (the authors' code: 256; the
-    paper has none for Atari); 0: none."""
+    """Units of an LSTM before the heads (the authors' code: 256); 0: none, as in Appendix G."""
     lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
     """Its inputs: the last hidden layer alone, or also the last action and clipped reward."""
     frame_divisor: Positive = 255.0

@@ -8,7 +8,7 @@ uniform replay; a temperature keeps the entropy near a target.
 | what                                         | paper       | here              |
 |----------------------------------------------|-------------|-------------------|
 | actions and their density under the tanh     | Appendix C  | `squash` (suite)  |
-| soft Bellman targets, minimum over critics   | Eqs. 2, 3   | `q_targets`       |
+| soft Bellman targets; the minimum: Section 6 | Eqs. 2, 3   | `q_targets`       |
 | squared soft Bellman residual, derivative    | Eqs. 5, 6   | `critic_loss`     |
 | policy objective and its derivatives         | Eqs. 7 - 10 | `actor_loss`      |
 | temperature objective                        | Eq. 18      | `alpha_loss`      |
@@ -22,11 +22,11 @@ Deviations from the paper, and details it leaves open:
    to the task's bounds happens in the environment and is not corrected for.
 2. The density of a = tanh(u) is log N(u; mean, std) - sum_i log(1 - tanh(u_i)^2) (Appendix C). The
    correction is computed as 2 (log 2 - logaddexp(u, -u)), exact where the former underflows.
-3. Order within an update: critics, then the actor against the updated critics, then the temperature
-   on the entropy just measured, then the target copies.
+3. Order: critics, actor against the updated critics, temperature on its entropy, target copies.
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
    authors' code; the paper does not say. `separate_heads` draws the actor's two outputs apart.
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
+   The temperature starts at 1, as in the authors' code, and is learned as its logarithm.
 6. A step cut by the time limit bootstraps; a termination does not.
 7. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
    updates per vector step.
@@ -67,7 +67,7 @@ from suite.vector_env import Spaces
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransitionConfig):
-    """Every setting of a run; the defaults are the paper's (Appendix D)."""
+    """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""

@@ -30,10 +30,13 @@ Deviations from ALF, and details:
 3. A part with weight 0 is learned by the minimum; ALF's sign of 0 makes its next values 0.
 4. The running mean is that of log pi in s', which is paid; ALF's is that of log pi in s as well.
 5. As in ALF, importance weights multiply the losses of critics, actor and temperature.
-6. Priorities are a seed's own. Of a transition drawn twice the last error counts.
+6. Priorities are a seed's own. Of a transition drawn twice the last error counts. ALF divides an
+   error by the root of 2, but at an episode's end (sac_algorithm.py:1057-1060).
 7. The temperature's loss has the factor alpha, as in `agents.sac`; ALF's has log alpha.
 8. Order within an update: critics, actor against the updated critics, temperature, target copies.
-   ALF takes one gradient of all losses. All else is as in `agents.sac`, numbers 1, 2, 4 to 7.
+   ALF takes one gradient of all losses, and its actor and temperature learn from both states of a
+   transition, with `reproduce_locomotion` from the second alone (lines 108-113, 985-992); here
+   from the first. All else is as in `agents.sac`, numbers 1, 2, 4 to 7.
 """
 
 import copy

@@ -26,7 +26,7 @@ Deviations from the paper, and details it leaves open:
    entropy; here it is a sum over actions.
 2. Order within an update: critics, then the actor against the updated critics, then the
    temperature on the entropy before either step, then the target copies.
-3. Weights are drawn as He et al. (2015) do, biases are 0, as in the author's code.
+3. Weights are drawn as He et al. (2015) do, as in the author's code; biases are 0, there torch's.
 4. Frames pass through the layers of DQN (Nature 2015); actor and critics share none.
 5. A step cut by the time limit bootstraps; a termination does not. In Atari games a lost life is a
    termination under the protocol `noframeskip`.
@@ -127,7 +127,7 @@ class Config(RunConfig):
     tau: Share = 1.0
     """Rate of the target copies: tau * online + (1 - tau) * slow."""
     target_period: Count = 2_000
-    """Updates per update of the target copies (the paper: 8,000 steps)."""
+    """Updates per update of the target copies (the author's code: 8,000 steps)."""
     evaluation_rule: Literal["deterministic", "sampled", "training"] = "deterministic"
     """Evaluate the mode of the policy, or by `evaluation_epsilon`; `training`: score training."""
     evaluation_epsilon: Fraction = 1.0

@@ -31,7 +31,9 @@ Deviations from ALF, and details:
    these very critics has none.
 3. The temperatures' losses have the factor alpha, as in `agents.sac`; ALF's have log alpha.
 4. Order within an update: critics, actor against the updated critics, temperatures on the entropies
-   just measured, target copies. ALF takes one gradient of all losses and draws c once (line 103).
+   just measured, target copies. ALF takes one gradient of all losses and draws c once (line 103);
+   its actor and temperatures learn from both states of a transition, with `reproduce_locomotion`
+   from the second alone (lines 108-113, 985-992), here from the first.
 5. The target entropies are a share of log D, and a number per dimension in [-1, 1]. ALF states the
    probability of all choices but the best, and the share of the range that actions fill
    (alf/utils/dist_utils.py:1334-1360).

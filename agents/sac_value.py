@@ -10,7 +10,7 @@ learned temperature.
 | what                                         | paper       | here              |
 |----------------------------------------------|-------------|-------------------|
 | actions and their density under the tanh     | Appendix C  | `squash` (suite)  |
-| soft state values, minimum over critics      | Eq. 3       | `value_targets`   |
+| soft state values; the minimum: Section 4.2  | Eq. 3       | `value_targets`   |
 | squared residual of V                        | Eq. 5       | `value_loss`      |
 | soft Bellman targets from V's slow copy      | Eq. 8       | `q_targets`       |
 | squared soft Bellman residual                | Eq. 7       | `critic_loss`     |
@@ -26,14 +26,15 @@ Deviations from the paper, and details it leaves open:
 2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - logaddexp(u, -u)), which is
    exact where the former underflows.
 3. Order within an update: V, critics, then the actor against the updated critics, then V's slow
-   copy. V's target and the actor's loss have draws of their own. Both as in nnabla_rl's
+   copy (Algorithm 1). V's target and the actor's loss have draws of their own, as in nnabla_rl's
    reproduction; the authors' code takes all gradients at once, with the same draws.
 4. The actor's loss has the minimum over critics, as the text of Section 4.2 says; in the authors'
    code it is the first critic alone.
 5. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in
    nnabla_rl's reproduction; the paper does not say. The actor's last layer is drawn as one.
-6. Bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction, and so
-   is the warm-up, by task: the authors' code has the same (`BY_TASK`).
+6. Bounds of the log standard deviation, evaluation and warm-up (`BY_TASK`) are as in nnabla_rl's
+   reproduction. The paper scores one episode every 1,000 steps. The authors' code has as many
+   random actions, but learns from step 1,000 on (haarnoja/sac@8258e33:sac/algos/base.py:96-100).
 7. A step cut by the time limit bootstraps; a termination does not.
 8. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
    updates per vector step.
@@ -78,7 +79,7 @@ OTHERWISE = (5.0, 1_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransitionConfig):
-    """Every setting of a run; the defaults are the paper's (Appendix D)."""
+    """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""

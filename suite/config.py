@@ -203,9 +203,9 @@ class UnrollConfig(RunConfig):
     rmsprop_epsilon: Positive = 1e-5
     """Keeps the step finite where gradients are small."""
     rmsprop_epsilon_in_root: bool = True
-    """Whether epsilon stands in the root (TensorFlow, Chainer) or outside (torch)."""
+    """Whether epsilon stands in the root (TensorFlow, ChainerRL) or outside (torch)."""
     rmsprop_initial_average: NotNegative = 1.0
-    """Average of squared gradients at the start: 1 in TensorFlow, 0 in torch and Chainer."""
+    """Average of squared gradients at the start: 1 in TensorFlow, 0 in torch and ChainerRL."""
     max_gradient_norm: Positive | None
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     normalise_observations: bool = False

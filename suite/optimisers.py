@@ -83,10 +83,10 @@ class Optimiser(ABC):
 
 
 class RMSprop(Optimiser):
-    """RMSprop (Hinton 2012, Lecture 6e) in all its published forms.
+    """RMSprop (Hinton 2012, Lecture 6e), without momentum and not centred, in its published forms.
 
     TensorFlow's has epsilon in the root and averages that start at 1, torch's epsilon outside and
-    averages that start at 0, Chainer's epsilon in the root and averages that start at 0.
+    averages that start at 0, ChainerRL's epsilon in the root and averages that start at 0.
 
     Args:
         weights: the weights to change.
