@@ -390,6 +390,15 @@ def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
+def test_a_suite_alone_trains_one_of_its_tasks(agent: str) -> None:
+    """The agent's own default would be refused, or be trained with the settings of other tasks."""
+    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    for (suite, source), preset in presets.items():
+        config, _ = read_command_line(presets, ["--suite", suite, "--like", source], agent="x")
+        assert config.task in (preset.tasks or find_suite(suite))
+
+
+@pytest.mark.parametrize("agent", AGENTS)
 def test_a_judge_has_curves(agent: str) -> None:
     """A misspelt judge would let every run pass without a verdict."""
     from reproduce.gather.references import sources
