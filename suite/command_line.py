@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NoReturn
+from types import NoneType
+from typing import Any, NoReturn, get_args, get_type_hints
 
 import tyro
 
@@ -152,7 +153,7 @@ def override(
         with contextlib.redirect_stderr(complaint):
             return tyro.cli(
                 type(config),
-                args=_plain_numbers(flags),
+                args=_plain_words(flags, type(config)),
                 default=config,
                 prog=prog or None,
                 description=description,
@@ -175,7 +176,8 @@ def _first_sentence(boxed: str) -> str:
             break
         if not border:
             message.append(line)
-    return " ".join(message).removeprefix("Error parsing Config: ") or "unreadable settings"
+    sentence = " ".join(message).removeprefix("Error parsing Config: ")
+    return sentence.removeprefix("Error parsing ") or "unreadable settings"
 
 
 def whole(text: str) -> int:
@@ -221,16 +223,20 @@ def whole_numbers(text: str) -> list[int]:
     return numbers
 
 
-def _plain_numbers(flags: Sequence[str]) -> list[str]:
-    """Return an agent's flags with its steps and seeds as plain numbers.
+def _plain_words(flags: Sequence[str], config_class: type) -> list[str]:
+    """Return an agent's flags with its steps and seeds as plain numbers, and `none` as None.
 
     Raises:
         UsageError: for what is no number.
     """
+    hints = get_type_hints(config_class).items()
+    optional = {f"--{name.replace('_', '-')}" for name, hint in hints if NoneType in get_args(hint)}
     plain: list[str] = []
     flag = ""
     for word in flags:
         flag, equals, value = word.partition("=") if word.startswith("--") else (flag, "", word)
+        if value == "none" and flag.replace("_", "-") in optional:
+            word, value = word.removesuffix(value) + "None", "None"
         read = {"--env-steps": lambda text: [whole(text)], "--seeds": whole_numbers}.get(flag)
         if read is None or (word.startswith("--") and not equals):
             plain.append(word)
@@ -330,9 +336,12 @@ def read_command_line(
     if options.task and options.task_from:
         raise UsageError("give either --task or --task-from")
     task = options.task_from or options.task
-    suite = options.suite or (_suite_of(task, list(suites)) if task else next(iter(suites)))
+    suite = options.suite
+    if suite is None:
+        suite = next(iter(suites)) if task is None else _suite_of(task, list(suites))
     source = find_source(presets, suite, options.like)
-    task = task or str(getattr(presets[suite, source].config, "task", ""))
+    if task is None:
+        task = str(getattr(presets[suite, source].config, "task", ""))
     _check_simulator(find_task(task))
     say_todays_name(options.like, source)
     fitting = [other for other in suites if task in tasks_in(other)]

@@ -55,6 +55,8 @@ def report(argv: Sequence[str]) -> int:
     flags.add_context(parser)
     flags.add_open(parser)
     options = parser.parse(argv)
+    if options.runs_dir != parser.get_default("runs_dir") and not options.runs_dir.exists():
+        raise UsageError(f"--runs-dir: there is no folder {options.runs_dir}")
     check_writable(options.runs_dir)
     where = (options.agent, options.suite, options.like)
     console = flags.make_console()
@@ -305,6 +307,11 @@ def plan_table(plan: Plan) -> Table:
         if groups
         else f"Every run is finished; tables, figures and page go to {plan.directory}."
     )
+    folder = plan.published_folder
+    taken = sum(run.has_ended and run.directory.is_relative_to(folder) for run in plan.runs())
+    if taken:
+        name = f"results/published/{folder.parent.name}/{folder.name}"
+        caption += f" Finished in {name}: {taken}; --no-published trains your own."
     table = Table(
         title=f"{plan.title}, budget {plan.budget}",
         caption=printable(caption),

@@ -76,7 +76,10 @@ def judge_curves(
         means = inside["mean_return"].mean().reindex(ends.index)
         if means.isna().any():
             seed = means.index[means.isna()][0]
-            raise UsageError(f"{curves}: {name}, seed {seed} has no row in (0.9, 1] of {steps:,}")
+            raise UsageError(
+                f"{curves}: {name}, seed {seed} has no row behind {0.9 * steps:,.0f} and up to "
+                f"{steps:,} steps, which are scored"
+            )
         scores += [(task.name, seed, steps, score, rule) for seed, score in means.items()]
         reference = (agent, source, task.name, steps, rule, task.protocol)
         judging[task.name] = references.reference_score(*reference)

@@ -41,8 +41,10 @@ def _describe(path: Path) -> Iterator[str]:
     yield from _wrap(f"{name}, {agent}: {said['title']}")
     if "repository" in said:
         yield f"  {said['repository']} at {said['commit']}, licence {said['licence']}"
+    yield from _wrap(f"read from results/references/{name}/{agent}.toml, which cites them", 2)
     if "suites" in said:
-        yield from _settings(said.get("settings", {}), f"settings, beside agents/{agent}.py's own")
+        title = f"settings; others are agents/{agent}.py's own"
+        yield from _settings(said.get("settings", {}), title)
         try:
             presets = presets_of(agent)
         except UsageError as error:

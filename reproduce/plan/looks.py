@@ -5,7 +5,7 @@ first trains a task, in `plan.json`: one at its number of seeds, or several at a
 (`--until-decided`). A verdict on more seeds is exploratory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,12 @@ def several_looks(max_seeds: int) -> Looks:
 
 
 def declare(
-    declared: Declared, env_steps: Mapping[str, int], seeds: Sequence[int], *, until_decided: bool
+    declared: Declared,
+    env_steps: Mapping[str, int],
+    seeds: Sequence[int],
+    *,
+    until_decided: bool,
+    published: Container[tuple[str, int]] = (),
 ) -> dict[str, Looks]:
     """Return the looks of every task of a plan: those declared before, else new ones.
 
@@ -83,6 +88,7 @@ def declare(
         env_steps: environment steps of the plan, by task.
         seeds: the plan's.
         until_decided: whether several looks at these seeds are asked for.
+        published: tasks and steps whose looks were declared for published runs.
 
     Raises:
         UsageError: if a task was declared otherwise and the plan cannot keep to it: it drops a
@@ -95,9 +101,14 @@ def declare(
             go_on = f"--seeds {' '.join(map(str, before.seeds))}"
             if before == several_looks(len(before.seeds)) and len(before.counts) > 1:
                 go_on = f"--until-decided --max-seeds {len(before.seeds)}"
+            if (task, env_steps[task]) in published:
+                raise UsageError(
+                    f"{task} is published with {before}: take them with {go_on}, or train your own "
+                    "with --no-published"
+                )
             raise UsageError(
                 f"{task} was started with {before}: go on with {go_on}, or start anew "
-                "beside it with --fresh --no-published and other --seeds (the same give the same)"
+                "beside it with --fresh --no-published and other --seeds"
             )
     return looks
 

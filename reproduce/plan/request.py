@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -316,12 +315,14 @@ def keep_looks(
     """
     own = read_declared(plan.directory / "plan.json")
     declared = dict(own)
+    of_published: Declared = {}
     if plan.published:
         folder = plan.published_folder
         published = read_declared(folder / "plan.json")
         runs = plan.runs() if published else []
         taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
-        declared |= {key: looks for key, looks in published.items() if key[0] in taken}
+        of_published = {key: looks for key, looks in published.items() if key[0] in taken}
+        declared |= of_published
         declared |= own if own_first else {}
     if counts_begun:
         plan = _with_begun(plan, declared)
@@ -330,7 +331,8 @@ def keep_looks(
         is_new = (task, env_steps) not in declared
         of_task = is_new and not until_decided
         seeds = plan.seeds[: plan.num_seeds[task]] if of_task else plan.seeds
-        looks |= declare(declared, {task: env_steps}, seeds, until_decided=until_decided)
+        asked = (declared, {task: env_steps}, seeds)
+        looks |= declare(*asked, until_decided=until_decided, published=of_published)
         if is_new and not counts_begun and len(seeds) >= MIN_SEEDS:
             _refuse_picking(plan, task, seeds)
     return dataclasses.replace(plan, looks=looks)
@@ -378,7 +380,7 @@ def _refuse_picking(plan: Plan, task: str, seeds: Sequence[int]) -> None:
         raise UsageError(
             f"{task} was begun with seeds {' '.join(map(str, others))}, too, and a verdict leaves "
             f"none out: use --seeds {everything}, or start anew beside them with {anew} and other "
-            "--seeds (the same give the same)"
+            "--seeds"
         )
 
 
@@ -425,13 +427,16 @@ def _refuse_scoreless(config: Any) -> None:
         return most > 0 and most * limit * config.num_envs > first
 
     if not is_scored(config.env_steps):
-        strides = itertools.count(config.env_steps // stride + 1)
-        enough = next(count * stride for count in strides if is_scored(count * stride))
+        # Steps behind the last whole stride count for nothing, so the worst number is the last one
+        # before the next stride. With a hundred strides and episodes every number is scored.
+        counts = range(100 * (shortest * config.num_envs + stride) // stride, 0, -1)
+        enough = next((n + 1 for n in counts if not is_scored((n + 1) * stride - 1)), 1) * stride
+        strides = range(config.env_steps // stride + 1, enough // stride)
+        first = next((f"{n * stride}, or " for n in strides if is_scored(n * stride)), "")
         raise UsageError(
-            f"{task.name}: {config.env_steps:,} steps give no score: each of {config.num_envs} "
-            f"environments makes {config.env_steps // config.num_envs:,}, and no episode of "
-            f"{shortest:,} or more is known to end in the last tenth of them; use --env-steps "
-            f"{enough} or more"
+            f"{task.name}: {config.env_steps:,} steps give no score: of episodes of {shortest:,} "
+            f"steps or more, in {config.num_envs} environments, none is sure to end in the last "
+            f"tenth; use --env-steps {first}{enough} or more"
         )
 
 

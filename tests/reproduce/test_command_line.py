@@ -108,6 +108,7 @@ NO_TORCH = [
         "unknown option --tasks; choose from --accept-older-code, --context, --help, --like",
     ),
     ("report sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
+    ("report sac classic --runs-dir nowhere", "--runs-dir: there is no folder nowhere"),
     ("evaluate", "the following arguments are required: run"),
     ("evaluate . --sampld", "unknown option --sampld; did you mean --sampled?"),
     ("evaluate . --episodes many", "argument --episodes: invalid int value: 'many'"),
@@ -388,11 +389,12 @@ def test_the_list_shows_one_source(desk: Path, say: Say) -> None:
     assert lines[1] == (
         "  vwxyzjn/cleanba at d1f8979c33e4e1c3d4e67f460afcebb42b6889d4, licence MIT"
     )
+    assert lines[2].startswith("  read from results/references/cleanba/impala.toml")
     assert "    num_envs = 128  (cleanba/cleanba_impala.py:64-66)" in lines
     assert "  on atari-7, atari:" in lines
     assert "    budget paper: 50,000,000 steps; 3 seeds" in lines
     assert "    judged by: cleanba" in lines
-    assert "    departs: policy lag: one unroll (4 updates) from the first unroll on" in lines
+    assert "    departs: simulator: envpool 1.2.5; the source's is 0.8" in lines
     assert "  measured (judges): training, at most 3 runs" in lines
     assert "    Venture-v5: 50,000,000 to 50,000,000 steps, 3 runs, sticky (Venture)" in lines
     assert max(map(len, lines)) <= 100

@@ -73,6 +73,8 @@ PRESETS = {
         (["--seeds", "1", "2", "3"], Config(seeds=(1, 2, 3))),
         (["--alpha", "0.2"], Config(alpha=0.2)),
         (["--alpha", "None"], Config(alpha=None)),
+        (["--alpha", "none"], Config(alpha=None)),
+        (["--alpha=none"], Config(alpha=None)),
         (["--reset", "hard"], Config(reset="hard")),
         (["--no-compile"], Config(compile=False)),
         (["--num-envs", "4", "--gamma", "0.5"], Config(num_envs=4, gamma=0.5)),

@@ -79,7 +79,7 @@ def test_the_command_says_by_what_rule_and_gives_a_grids_status(
         (lambda t: t, {"source": "jaxlr"}, "no source 'jaxlr' judges sac; did you mean jaxrl"),
         (lambda t: t, {"agent": "sca"}, "unknown agent 'sca'; did you mean sac"),
         (lambda t: t, {"env_steps": 99_000}, "ends at 30,000: use a smaller --env-steps than 99,"),
-        (lambda t: t, {"env_steps": 999}, r"seed 1 has no row in \(0.9, 1\] of 999"),
+        (lambda t: t, {"env_steps": 999}, r"seed 1 has no row behind 899 and up to 999 steps"),
     ],
 )
 def test_what_cannot_be_judged_is_one_line(change, asked, message: str, tmp_path: Path) -> None:

@@ -287,19 +287,22 @@ def test_a_run_that_is_too_short_for_any_score_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("task", "env_steps", "enough"),
     [
-        ("MountainCar-v0", 2_000, 3_200),  # 16 environments, whose episodes all take 200 steps
+        ("MountainCar-v0", 2_000, (3_200, 28_800)),  # 16 environments, episodes of 200 steps each
         ("MountainCar-v0", 3_200, None),
-        ("MountainCar-v0", 4_000, 6_400),
+        ("MountainCar-v0", 4_000, (6_400, 28_800)),
         ("MountainCar-v0", 40_000, None),
-        ("Acrobot-v1", 10_000, 14_000),  # nearly all take 500
+        ("Acrobot-v1", 10_000, (14_000, 27_920)),  # nearly all take 500
         ("Acrobot-v1", 60_000, None),
         ("CartPole-v1", 400, None),
     ],
 )
 def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
-    task: str, env_steps: int, enough: int | None, tmp_path: Path
+    task: str, env_steps: int, enough: tuple[int, int] | None, tmp_path: Path
 ) -> None:
-    """All environments start together, so episodes that last alike end together, between gaps."""
+    """All environments start together, so episodes that last alike end together, between gaps.
+
+    The first number of steps behind the gap gives a score, and so do all from the second on.
+    """
 
     def plan(count: int) -> Plan:
         options: dict[str, Any] = {"tasks": [task], "device": "cpu", "runs_dir": tmp_path}
@@ -308,9 +311,16 @@ def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
     if enough is None:
         plan(env_steps)
         return
-    with pytest.raises(UsageError, match=f"give no score: .* use --env-steps {enough} or more"):
+    first, always = enough
+    advice = f"give no score: .* use --env-steps {first}, or {always} or more"
+    with pytest.raises(UsageError, match=advice):
         plan(env_steps)
-    plan(enough)
+    with pytest.raises(UsageError, match=advice.replace(str(first), r"\d+")):
+        plan(first - 1)
+    with pytest.raises(UsageError, match="give no score"):
+        plan(always - 1)
+    for count in (first, *range(always, 10 * always, 997)):
+        plan(count)
 
 
 def humanoid(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:

@@ -193,7 +193,7 @@ def test_seeds_that_were_published_had_their_look(
     again = mujoco(tmp_path / "runs", num_seeds=5)
     assert [run.status for run in again.runs()] == ["finished"] * 5
     assert again.looks == {HOPPER: one_look((1, 2, 3))}
-    with pytest.raises(UsageError, match=r"start anew .*--fresh --no-published"):
+    with pytest.raises(UsageError, match=r"train your own with --no-published$"):
         mujoco(tmp_path / "runs", num_seeds=10, until_decided=True)
     assert mujoco(tmp_path / "runs", seeds=[6, 7, 8]).looks == {HOPPER: one_look((6, 7, 8))}
     for others in ({"settings": ["gamma=0.98"]}, {"published": False}):
@@ -207,7 +207,7 @@ def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
     """A plan of picked seeds that was saved with --no-published declares nothing for published."""
     ended(mujoco(published, num_seeds=5), record_run)
     started(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
-    with pytest.raises(UsageError, match="was started with one look at 5 seeds"):
+    with pytest.raises(UsageError, match=r"is published with one look at 5 seeds: .*--no-pub"):
         mujoco(tmp_path / "runs", seeds=[2, 4, 5])
     assert mujoco(tmp_path / "runs", num_seeds=5).looks == {HOPPER: one_look(range(1, 6))}
 
