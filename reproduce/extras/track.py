@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.plan.grid import Plan
+from reproduce.plan.places import check_writable
 from suite.files import check_inside, open_plain, read_json, write_json
 from suite.records import ENDED, LARGEST_RECORD
 from suite.settings import UsageError, nearest
@@ -254,12 +255,14 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
         logdir: where the mirrors go, one folder per run, named as below `runs`.
 
     Raises:
-        UsageError: for an unknown kind, without its package, or if there is no run below `runs`.
+        UsageError: for an unknown kind, without its package, if there is no run below `runs`, or
+            if nothing can be written to `logdir`.
     """
     check_kind(kind)
     records = sorted(runs.rglob("run.json"))
     if not records:
         raise UsageError(f"{runs} holds no runs (<task>/seed-<k>/run.json)")
+    check_writable(logdir, "logdir")
     for record in records:
         one = Mirror(record.parent, logdir, record.parent.relative_to(runs).as_posix(), kind)
         one.update()

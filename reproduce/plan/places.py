@@ -155,8 +155,13 @@ def fresh_directory(runs_dir: Path) -> Path:
     return next(place for place in places if not place.exists())
 
 
-def check_writable(directory: Path) -> None:
-    """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
+def check_writable(directory: Path, flag: str = "--runs-dir") -> None:
+    """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet.
+
+    Args:
+        directory: the folder.
+        flag: what named it on the command line.
+    """
     existing = directory
     try:
         while not existing.exists() and existing != existing.parent:
@@ -165,4 +170,4 @@ def check_writable(directory: Path) -> None:
             pass
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise UsageError(f"--runs-dir: cannot write to {existing}: {reason}") from None
+        raise UsageError(f"{flag}: cannot write to {existing}: {reason}") from None

@@ -169,6 +169,9 @@ WITH_TORCH = [
     ("evaluate $(x)", "$(x) holds no trained policy"),
     ("evaluate nowhere --episodes 0", "--episodes must be at least 1, not 0"),
     ("evaluate nowhere --seed -1", "--seed must be at least 0, not -1"),
+    ("site --out FILE", "--out: cannot write to FILE: Not a directory"),
+    ("site --out FILE/below", "--out: cannot write to FILE: Not a directory"),
+    (f"site --out {'x' * 300}", "--out: cannot write to xxx"),
     ("compare nowhere ../../x", "nowhere is not a folder of runs"),
     ("compare . .", ". holds no finished runs"),
 ]

@@ -19,6 +19,7 @@ from reproduce.extras.site.documents import Document, render
 from reproduce.extras.sources import describe_source
 from reproduce.gather.references import credits_of, name_of, sources
 from reproduce.plan import grid as planning
+from reproduce.plan.places import check_writable
 from reproduce.report import charts
 from reproduce.report.page import ASSETS, VERDICTS, environment, read_report, read_table, style
 from reproduce.report.page import render as render_grid
@@ -71,9 +72,10 @@ def write_site(out: Path, roots: Sequence[Path] = ()) -> Path:
         roots: runs directories whose grids it shows beside what is published.
 
     Raises:
-        UsageError: if the folder holds something else, a runs directory holds no grid, or a page
-            links to a file that does not exist.
+        UsageError: if the folder holds something else or cannot be written, a runs directory holds
+            no grid, or a page links to a file that does not exist.
     """
+    check_writable(out, "--out")
     if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / MARK).exists())):
         raise UsageError(f"{out} holds no site: choose another --out, or delete it")
     grids = list(_grids(planning.PUBLISHED, "grids", ""))

@@ -122,6 +122,17 @@ def test_a_run_that_begins_anew_has_a_new_mirror(
     assert (run / "episodes.csv").exists()
 
 
+def test_a_mirror_that_cannot_be_written_is_one_line(
+    tmp_path: Path, memory: dict[str, list[Point]]
+) -> None:
+    """Before any sink is opened; the argument and the part of the path that refuses are named."""
+    write_run(tmp_path / "runs" / "seed-1", "noon", "10,1,5")
+    (tmp_path / "FILE").touch()
+    with pytest.raises(UsageError, match=r"^logdir: cannot write to .*/FILE: Not a directory$"):
+        mirror("tensorboard", tmp_path / "runs", tmp_path / "FILE" / "below")
+    assert not memory
+
+
 def test_tensorboard_holds_what_was_recorded(tmp_path: Path, record_run: RecordRun) -> None:
     """Read back by TensorBoard itself; mirroring again adds nothing."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
