@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from reproduce.gather.reference_tables import empty_reference_table, read_reference_table
 from suite.presets import REFERENCES, Data, Rule, read_source
 from suite.settings import UsageError
 
@@ -183,8 +184,8 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
     curves = _curves().query("agent == @agent")
     curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
     curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
-    known = _sources(agent)
-    curves["rule"] = [known[source].rule for source in curves["source"]]
+    rules = {name: _source_of(agent, name, "curves.csv").rule for name in curves["source"].unique()}
+    curves["rule"] = curves["source"].map(rules)
     curves["role"] = np.where(curves["source"] == judge, "judge", "context")
     return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
 
@@ -247,7 +248,7 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
         num_runs=("num_runs", "max"),
     )
     named = _comparable_table().query("agent == @agent and source == @source")
-    named = named.fillna({"protocol": ""}).merge(facts, on="env_id")
+    named = named.merge(facts, on="env_id")
     named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)
     return named[["task", "protocol", "env_id", "first_step", "last_step", "num_runs"]]
 
@@ -374,7 +375,7 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
         raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
     rows = _comparable_table()
     rows = rows[(rows["agent"] == agent) & (rows["task"] == task)]
-    rows = rows[rows["protocol"].fillna("") == protocol]
+    rows = rows[rows["protocol"] == protocol]
     last_steps = rows["max_env_steps"].fillna(np.inf)
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
 
@@ -399,9 +400,8 @@ def _sources(agent: str) -> dict[str, Source]:
 def _table(name: str) -> pd.DataFrame:
     """Return the tables of that name of all sources as one, with a column `source`; read-only."""
     paths = sorted((*REFERENCES.glob(f"*/{name}.csv"), *REFERENCES.glob(f"*/{name}.csv.xz")))
-    return pd.concat(
-        [pd.read_csv(path).assign(source=path.parent.name) for path in paths], ignore_index=True
-    )
+    tables = [read_reference_table(path).assign(source=path.parent.name) for path in paths]
+    return pd.concat(tables or [empty_reference_table(name).assign(source="")], ignore_index=True)
 
 
 def _curves() -> pd.DataFrame:
@@ -415,14 +415,13 @@ def single_runs() -> pd.DataFrame:
 
     Raises:
         UsageError: if a run of a source that evaluates at an interval lacks an evaluation, so that
-            a window could be empty, or be averaged over the part that was kept.
+            a window could be empty, or be averaged over the part that was kept; or if nothing
+            says how a source measured.
     """
     table = _table("curves_by_seed")
     for key, runs in table.groupby(["agent", "source", "env_id"]):
         agent, source, env_id = map(str, key)
-        interval = _sources(agent)[source].evaluation_interval_steps
-        if runs["mean_return"].isna().any():
-            raise UsageError(_refusal(source, "curves_by_seed.csv", env_id, "lacks a return"))
+        interval = _source_of(agent, source, "curves_by_seed.csv").evaluation_interval_steps
         if interval is None:
             continue
         due = runs["env_steps"] // interval  # a first evaluation may stand at step 1
@@ -438,12 +437,13 @@ def _stated_scores() -> pd.DataFrame:
     """Return the scores that sources state.
 
     Raises:
-        UsageError: if a source does not say how it took them (`stated_as`), or evaluated nothing
-            in (0.9 t, t].
+        UsageError: if a source does not say how it measured, or took them (`stated_as`), or
+            evaluated nothing in (0.9 t, t].
     """
     table = _table("scores")
     for row in table.to_dict("records"):
-        entry, env_steps = _sources(row["agent"])[row["source"]], row["env_steps"]
+        entry = _source_of(row["agent"], row["source"], "scores.csv")
+        env_steps = row["env_steps"]
         interval = entry.evaluation_interval_steps or 1
         if not entry.stated_as:
             problem = f"is stated by no rule: {row['agent']}.toml lacks data.stated_as"
@@ -454,11 +454,30 @@ def _stated_scores() -> pd.DataFrame:
     return table
 
 
-def _refusal(source: str, name: str, env_id: object, problem: str) -> str:
+def _source_of(agent: str, source: str, name: str) -> Source:
+    """Return the source of rows of a table; refuse one that does not say how it measured them."""
+    if source not in _sources(agent):
+        problem = f"is not a source's agent: {source}/{agent}.toml is missing, or has no [data]"
+        raise UsageError(_refusal(source, name, agent, problem))
+    return _sources(agent)[source]
+
+
+def _refusal(source: str, name: str, what: object, problem: str) -> str:
     """Return a message about a table of reference data."""
-    return f"{REFERENCES / source / name}: {env_id} {problem}"
+    return f"{REFERENCES / source / name}: {what} {problem}"
 
 
 @functools.cache
 def _comparable_table() -> pd.DataFrame:
-    return pd.read_csv(REFERENCES / "comparable.csv")
+    """Return which environments compare with which tasks; read-only.
+
+    Raises:
+        UsageError: if a protocol is unknown: no run would ever find that row.
+    """
+    path = REFERENCES / "comparable.csv"
+    table = read_reference_table(path).fillna({"protocol": ""})
+    for row in table[~table["protocol"].isin(PROTOCOLS)].to_dict("records"):
+        known = " or ".join(filter(None, PROTOCOLS))
+        what = f"{row['source']}, {row['env_id']}, {row['task']}"
+        raise UsageError(f"{path}: {what}: protocol must be {known}, not {row['protocol']!r}")
+    return table

@@ -383,7 +383,6 @@ def test_irregular_runs_count_while_each_of_them_goes_on(env_steps, mean) -> Non
     [
         ("new,E,1,90,1\nnew,E,1,110,1\n", "lacks an evaluation: there is one every 10 steps"),
         ("new,E,1,90,1\nnew,E,2,100,1\n", "lacks an evaluation: there is one every 10 steps"),
-        ("new,E,1,90,1\nnew,E,1,100,\n", "lacks a return"),
     ],
 )
 def test_single_runs_with_a_gap_are_refused(other_sources: Path, rows, problem) -> None:
@@ -392,6 +391,97 @@ def test_single_runs_with_a_gap_are_refused(other_sources: Path, rows, problem) 
     path.write_text(f"agent,env_id,seed,env_steps,mean_return\n{rows}")
     with pytest.raises(UsageError, match=rf"someone/curves_by_seed\.csv: E {problem}"):
         reference_score("new", "someone", "T-v0", 100, "sampled")
+
+
+HEADERS = {
+    "comparable.csv": "agent,source,env_id,task,protocol,max_env_steps,why",
+    "someone/curves.csv": "agent,env_id,env_steps,return_mean,return_low,return_high,num_runs",
+    "someone/curves_by_seed.csv": "agent,env_id,seed,env_steps,mean_return",
+    "someone/scores.csv": "agent,env_id,env_steps,score_mean,score_std,num_runs",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("comparable.csv", "", "no column agent; its first line must be agent,source,env_id,"),
+        (
+            "comparable.csv",
+            "{}\nnew,someone,E,T-v0,,many,same\n",
+            "line 2: max_env_steps must be a",
+        ),
+        (
+            "comparable.csv",
+            "{}\nnew,someone,E,T-v0,,1_000,same\n",
+            "line 2: max_env_steps must be a",
+        ),
+        ("comparable.csv", "{}\nnew,someone,,T-v0,,,same\n", "line 2: env_id is empty"),
+        (
+            "comparable.csv",  # every row has a cell too many, which pandas takes for an index
+            "{}\nnew,someone,E,T-v0,,,same, alike\n",
+            "line 2 has 8 cells, its header 7: put a text that holds a comma in double quotes",
+        ),
+        (
+            "comparable.csv",
+            '{}\nnew,someone,E,T-v0,,,"same, alike"\n\nold,elsewhere,E,T-v0,,,same, alike\n',
+            "line 4 has 8 cells, its header 7: put a text that holds a comma in double quotes",
+        ),
+        (
+            "comparable.csv",
+            "{}\nnew,someone,E,T-v0,stickey,,same\n",
+            "someone, E, T-v0: protocol must be noframeskip or sticky, not 'stickey'",
+        ),
+        (
+            "someone/curves_by_seed.csv",
+            "env_id,seed,env_steps,mean_return\nE,1,90,1\n",
+            "no column agent; its first line must be agent,env_id,seed,env_steps,mean_return",
+        ),
+        (
+            "someone/curves_by_seed.csv",
+            "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n",
+            "no column env_id; its first line must be agent,env_id,seed,env_steps,mean_return",
+        ),
+        (
+            "someone/curves_by_seed.csv",
+            "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n",
+            "line 3: env_steps must",
+        ),
+        ("someone/curves_by_seed.csv", "{}\nnew,E,1,90,\n", "line 2: mean_return is empty"),
+        (
+            "someone/curves_by_seed.csv",
+            "{}\nnew,E,1,90,nan\n",
+            "line 2: mean_return must be a number",
+        ),
+        ("someone/curves_by_seed.csv", "{}\nnew,E,1,90\n", "line 2 has 4 cells, its header 5"),
+        (
+            "someone/curves_by_seed.csv",
+            "{}\nnwe,E,1,90,1\n",
+            "nwe is not a source's agent: someone/nwe.toml is missing, or has no [data]",
+        ),
+        ("someone/scores.csv", "{}\nnew,E,100,best,,2\n", "line 2: score_mean must be a number"),
+        ("someone/scores.csv", "{}\nnwe,E,100,9,9,2\n", "nwe is not a source's agent: someone/nwe"),
+        ("someone/curves.csv", "{}\nnew,E,100,9,low,9,2\n", "line 2: return_low must be a number"),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(other_sources: Path, name, text, problem) -> None:
+    """The file, the line and the column are named: never nothing, nor a traceback of pandas."""
+    path = other_sources / name
+    path.write_text(text.format(HEADERS[name]))
+    with pytest.raises(UsageError) as refusal:
+        reference_score("new", "someone", "T-v0", 150, "sampled")
+    message = str(refusal.value)
+    assert f"{path}: {problem}" in message
+    assert "\n" not in message
+
+
+def test_a_drawn_curve_of_nobody_is_refused(other_sources: Path) -> None:
+    """Its rule is unknown, so it is not drawn beside ours."""
+    rows = "old,F,100,9,8,10,2\n"
+    (other_sources / "someone" / "curves.csv").write_text(
+        f"{HEADERS['someone/curves.csv']}\n{rows}"
+    )
+    with pytest.raises(UsageError, match=r"someone/curves\.csv: old is not a source's agent: "):
+        reference_curves("old", "T-v0", None)
 
 
 @pytest.mark.parametrize(
