@@ -238,15 +238,25 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
 
     Returns:
         a row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
-        its curve or scores, and `num_runs`.
+        its curve, its scores, or the part that all its single runs cover, and `num_runs`.
+
+    Raises:
+        UsageError: if a table of any source has a mistake.
     """
-    rows = pd.concat([_table("curves"), _table("scores")])
+    rows = pd.concat([_curves(), _stated_scores()])
     rows = rows.query("agent == @agent and source == @source").groupby("env_id")
-    facts = rows.agg(
+    drawn = rows.agg(
         first_step=("env_steps", "min"),
         last_step=("env_steps", "max"),
         num_runs=("num_runs", "max"),
     )
+    runs = single_runs().query("agent == @agent and source == @source")
+    ends = runs.groupby(["env_id", "seed"])["env_steps"].agg(["min", "max"]).groupby("env_id")
+    every = ends.agg(
+        first_step=("min", "max"), last_step=("max", "min"), num_runs=("max", "size")
+    )  # where all of them are
+    facts = pd.concat([drawn, every]).groupby("env_id")
+    facts = facts.agg({"first_step": "min", "last_step": "max", "num_runs": "max"})
     named = _comparable_table().query("agent == @agent and source == @source")
     named = named.merge(facts, on="env_id")
     named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)

@@ -458,6 +458,11 @@ HEADERS = {
             "{}\nnwe,E,1,90,1\n",
             "nwe is not a source's agent: someone/nwe.toml is missing, or has no [data]",
         ),
+        (
+            "someone/curves_by_seed.csv",  # each column would be taken for its left neighbour
+            "{}\nnew,E,1,90,1,7\n",
+            "line 2 has 6 cells, its header 5",
+        ),
         ("someone/scores.csv", "{}\nnew,E,100,best,,2\n", "line 2: score_mean must be a number"),
         ("someone/scores.csv", "{}\nnwe,E,100,9,9,2\n", "nwe is not a source's agent: someone/nwe"),
         ("someone/curves.csv", "{}\nnew,E,100,9,low,9,2\n", "line 2: return_low must be a number"),
@@ -499,6 +504,21 @@ def test_a_stated_score_without_a_window_or_a_rule_is_refused(
     path.write_text(f"agent,env_id,env_steps,score_mean,score_std,num_runs\nnew,{row}\n")
     with pytest.raises(UsageError, match=rf"{source}/scores\.csv: E .*{problem}"):
         reference_score("new", "someone", "T-v0", 500, "sampled")
+
+
+@pytest.mark.usefixtures("other_sources")
+@pytest.mark.parametrize(
+    ("source", "facts"),
+    [
+        ("reported", ("T-v0", "sticky", "E", 70, 101, 2)),  # single runs, and nothing else
+        ("someone", ("T-v0", "", "E", 90, 120, 2)),
+        ("drawn", ("T-v0", "sticky", "E", 100, 300, 2)),
+    ],
+)
+def test_single_runs_cover_a_task_as_a_curve_does(source: str, facts: tuple[object, ...]) -> None:
+    """What can judge is never said to be nothing; single runs count where all of them are."""
+    (row,) = references.coverage("new", source).itertuples(index=False, name=None)
+    assert row == facts
 
 
 @pytest.mark.usefixtures("other_sources")
