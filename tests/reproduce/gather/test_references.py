@@ -1,13 +1,20 @@
 """Reference data: exact numbers, windows, versions that must not mix, and the files' integrity."""
 
+import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from reproduce.extras import sources as source_pages
+from reproduce.extras.judge_curves import judge_curves
+from reproduce.extras.sources import describe_source
 from reproduce.gather import references
+from reproduce.gather.reference_tables import COLUMNS
 from reproduce.gather.references import (
     credits_of,
     human_scores,
@@ -15,6 +22,8 @@ from reproduce.gather.references import (
     reference_score,
     sources,
 )
+from reproduce.judge.outlook import why_no_reference
+from reproduce.plan.request import make_plan
 from suite.presets import REFERENCES
 from suite.settings import UsageError
 from suite.tasks import ATARI_GAMES, TASKS
@@ -54,8 +63,22 @@ notes = "n"
 
 
 @pytest.fixture
-def other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder, which is read in place of ours."""
+    for module in (references, source_pages):
+        monkeypatch.setattr(module, "REFERENCES", tmp_path)
+    caches = [each for each in vars(references).values() if hasattr(each, "cache_clear")]
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def other_sources(no_sources: Path) -> Path:
     """Other reference data: sources that judge, and one that is context."""
+    tmp_path = no_sources
     for agent, source, judges, rule, more in (
         ("new", "someone", "true", "sampled", 'evaluation_interval_steps = 10\nstated_as = "best"'),
         ("old", "elsewhere", "false", "training", 'stated_as = "last"'),
@@ -97,23 +120,7 @@ def other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             f"agent,env_id,env_steps,return_mean,return_low,return_high,num_runs\n{rows}",
             encoding="utf-8",
         )
-    monkeypatch.setattr(references, "REFERENCES", tmp_path)
-    caches = (
-        references._table,
-        references._comparable_table,
-        references.reference_score,
-        references.coverage,
-        references._sources,
-        references.single_runs,
-        references._stated_scores,
-        references._places,
-        references._comparable,
-    )
-    for cache in caches:
-        cache.cache_clear()
-    yield tmp_path
-    for cache in caches:
-        cache.cache_clear()
+    return no_sources
 
 
 @pytest.mark.parametrize(
@@ -519,6 +526,61 @@ def test_single_runs_cover_a_task_as_a_curve_does(source: str, facts: tuple[obje
     """What can judge is never said to be nothing; single runs count where all of them are."""
     (row,) = references.coverage("new", source).itertuples(index=False, name=None)
     assert row == facts
+
+
+@pytest.fixture
+def example(no_sources: Path) -> Path:
+    """The example of the page that says how to add a source, as its reader would write it."""
+    page = (REFERENCES / "README.md").read_text(encoding="utf-8")
+    files = re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    assert len(files) == 5
+    for name, text in files:
+        (no_sources / name).parent.mkdir(exist_ok=True)
+        (no_sources / name).write_text(text, encoding="utf-8")
+    return no_sources
+
+
+def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> None:
+    """Its runs end at -250, -200 and -150; their curve is their mean; they reproduce themselves."""
+    score = reference_score("sac", "somebody", "Pendulum-v1", 2000, "deterministic")
+    assert score is not None
+    assert (score.mean, score.std, score.num_runs) == (-200.0, pytest.approx(50.0), 3)
+    assert score.how == "single runs"
+    assert credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"
+    _, text = describe_source("somebody")
+    assert "    Pendulum-v1: 1,000 to 2,000 steps, 3 runs (Pendulum-v1)" in text.splitlines()
+    runs = pd.read_csv(example / "somebody" / "curves_by_seed.csv")
+    means = runs.groupby("env_steps")["mean_return"].mean()
+    curve = reference_curves("sac", "Pendulum-v1", "somebody")
+    assert curve["return_mean"].tolist() == means.tolist()
+    ours = example / "ours.csv"
+    runs.rename(columns={"env_id": "task"}).to_csv(ours, index=False)
+    assert judge_curves("sac", ours, "somebody").tasks["verdict"].tolist() == ["reproduced"]
+
+
+def test_the_page_has_the_first_line_of_every_table() -> None:
+    """A source's tables are written by hand: their columns are those that are read."""
+    page = (REFERENCES / "README.md").read_text(encoding="utf-8")
+    for name, columns in COLUMNS.items():
+        assert f"| `{name}.csv` | `{','.join(columns)}` |" in page
+
+
+@pytest.mark.parametrize(
+    ("rule", "task", "says"),
+    [
+        ("deterministic", "Pendulum-v1", "no score at this step; the nearest: 2,000"),
+        ("sampled", "Pendulum-v1", "has scores by rule deterministic, these settings by rule samp"),
+        ("deterministic", "Acrobot-v1", "somebody has nothing on this task"),
+    ],
+)
+def test_single_runs_alone_are_no_nothing(example: Path, rule: str, task: str, says: str) -> None:
+    """Without a drawn curve, a plan's reason is still the step or the rule."""
+    (example / "somebody" / "curves.csv").unlink()
+    plan = make_plan("sac", "classic", device="cpu", runs_dir=example / "runs")
+    preset = dataclasses.replace(plan.preset, judged_by="somebody")
+    config: Any = dataclasses.replace(plan.config, evaluation_rule=rule)
+    plan = dataclasses.replace(plan, preset=preset, config=config)
+    assert says in why_no_reference(plan, task, 5000)
 
 
 @pytest.mark.usefixtures("other_sources")
