@@ -253,8 +253,7 @@ def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = F
             with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
                 board = launch(plan, view)
         except KeyboardInterrupt:
-            command = f"{plan.command()} --track {track}" if track else plan.command()
-            say(console, "Stopped. Finished runs are kept; go on with:\n  " + command)
+            say(console, f"Stopped. Finished runs are kept; {plan.way_on(track)}")
             return 130
         failed = [row for row in board.rows if row.state == "failed"]
         failures = {(row.run.task, row.run.seed): row.error for row in failed}
@@ -291,6 +290,8 @@ def _report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, tally(runs.status))
+    if "interrupted" in set(runs.status) and "running" not in set(runs.status):
+        say(console, f"Nobody runs this grid now; {plan.way_on()}")
     say(console, saved_by_looks(plan, verdicts, runs))
     if unmatched := departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.plan.grid import Plan, Run
+from reproduce.run.lease import Holders
 from reproduce.run.log import plain
 from suite.files import DAMAGED, read_plain
 from suite.manifest import stamp
@@ -333,18 +334,23 @@ def collect_runs(
 ) -> pd.DataFrame:
     """Return `runs.csv`: one row per planned run, whatever its status.
 
-    A damaged run, and a finished one without a score, count as failed; `error` says why.
+    A damaged run, and a finished one without a score, count as failed; `error` says why. Running is
+    what somebody holds the lease of; a begun run that nobody holds is `interrupted`.
 
     Args:
         plan: the planned runs.
         failures: errors that the launcher knows; on a full disk a run cannot record its own.
         runs: see `Runs`.
     """
-    runs = _present(plan, runs)
+    runs, holders = _present(plan, runs), Holders()
     rows = [_describe(run) for run in runs]
     for run, row in zip(runs, rows, strict=True):
         if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
             row |= {"status": "failed", "error": failures[run.task, run.seed]}
+        elif row["status"] in ("running", "planned") and holders.is_held(run.directory):
+            row["status"] = "running"
+        elif row["status"] == "running":
+            row["status"] = "interrupted"
         if run.status == "finished" and not np.isfinite(
             score(run.directory, plan.rule, run.env_steps)
         ):

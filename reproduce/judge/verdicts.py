@@ -39,7 +39,10 @@ MAX_SEEDS = 10_000
 MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
 
-STATUSES = ("finished", "failed", "diverged", "running", "planned", "unverified")
+STATUSES = (
+    *("finished", "failed", "diverged", "running", "interrupted", "planned"),
+    "unverified",
+)
 
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),

@@ -406,6 +406,14 @@ class Plan:
         words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
         return printable(shlex.join(words))  # a path need not be text
 
+    def way_on(self, track: str = "") -> str:
+        """Return how to go on with this plan after it was stopped, in words.
+
+        Args:
+            track: what runs are mirrored into while they are written, if anything.
+        """
+        return f"go on with:\n  {self.command()}{f' --track {track}' if track else ''}"
+
     def save(self) -> None:
         """Write `plan.json`, from which `report` works without being told the plan again.
 

@@ -113,6 +113,9 @@ TEXT_COLUMNS = frozenset(
 JUDGEABLE = ("reproduced", "above", "below", "inconclusive")
 """Verdicts on tasks whose reference can judge."""
 
+UNFINISHED = ("running", "interrupted", "planned", "unverified")
+"""Statuses of runs without a result."""
+
 VERDICTS = (
     *("reproduced", "above", "below", "inconclusive", "shown only", "no reference"),
     "not judged",
@@ -578,9 +581,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             without_improvement=[row["task"] for row in verdicts if row["task"] not in compared],
             failures=failures,
             failures_shown_open=FAILURES_SHOWN_OPEN,
-            unfinished=[
-                run for run in runs if run["status"] in ("running", "planned", "unverified")
-            ],
+            unfinished=[run for run in runs if run["status"] in UNFINISHED],
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
             **{name: rows[name] for name in ("scores", "throughput", "summary")},
             films=contact_sheets(directory),

@@ -17,6 +17,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
+from reproduce.run.lease import Leases
 from suite.tasks import find_task
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -226,8 +227,31 @@ def test_a_run_that_is_missing_is_status_two(
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == ["inconclusive"]
     assert verdicts.num_seeds.tolist() == [2]
-    assert statuses(plan).tolist() == ["finished", "finished", status]
+    said = {"running": "interrupted"}.get(status, status)  # nobody holds its lease
+    assert statuses(plan).tolist() == ["finished", "finished", said]
     assert status_of(plan) == 2
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_report_on_a_killed_grid_says_how_to_go_on(
+    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Ctrl-C does; while somebody runs it there is nothing to start."""
+    plan = mujoco(tmp_path, [HOPPER])
+    first, *_ = (record_run(plan, HOPPER, seed, status="running") for seed in (1, 2))
+    plan.save()
+    command = ["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]
+    leases = Leases(plan.directory)
+    assert command_line.main(command) == 2
+    said = capsys.readouterr().out
+    assert f"{HOPPER} seed 1 interrupted\n" in said
+    assert "3 planned = 0 finished + 2 interrupted + 1 not run\n" in said
+    assert f"\nNobody runs this grid now; go on with:\n  {plan.command()}\n" in said
+    assert leases.claim(first)
+    assert command_line.main(command) == 2
+    said = capsys.readouterr().out
+    assert "3 planned = 0 finished + 1 running + 1 interrupted + 1 not run\n" in said
+    assert "Nobody runs" not in said
 
 
 def test_a_report_on_nothing_has_every_file(

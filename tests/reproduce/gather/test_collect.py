@@ -18,6 +18,7 @@ from reproduce.pipeline import gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
 from reproduce.report.page import COLUMNS
+from reproduce.run.lease import Leases
 from suite import records
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -289,6 +290,19 @@ def test_a_longer_run_is_scored_at_the_plans_step(tmp_path: Path, record_run: Re
     assert collect.collect_curves(plan).env_steps.tolist() == [500, 1000]
 
 
+def test_running_is_what_somebody_works_on(tmp_path: Path, record_run: RecordRun) -> None:
+    """A killed harness leaves records that say `running` for ever; its leases ended with it."""
+    plan = pendulum(tmp_path, [1, 2, 3, 4])
+    held, _ = (record_run(plan, TASK, seed, status="running") for seed in (1, 2))
+    leases = Leases(plan.directory)
+    assert leases.claim(held)
+    assert leases.claim(plan.run(TASK, 3).directory)  # it has not written its record yet
+    statuses = ["running", "interrupted", "running", "planned"]
+    assert collect.collect_runs(plan).status.tolist() == statuses
+    leases.release(held)
+    assert collect.collect_runs(plan).status[0] == "interrupted"
+
+
 def test_every_planned_run_has_one_row_whatever_became_of_it(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
@@ -302,7 +316,7 @@ def test_every_planned_run_has_one_row_whatever_became_of_it(
     table = collect.collect_runs(plan)
     assert tuple(table.columns) == COLUMNS["runs"]
     assert table.seed.tolist() == [1, 2, 3, 4, 5, 6]
-    assert table.status.tolist() == [*statuses, "planned", "planned"]
+    assert table.status.tolist() == [*statuses[:2], "interrupted", "failed", "planned", "planned"]
     assert table.env_steps.tolist() == [1000] * 6
     assert table.error.tolist() == [
         "",
