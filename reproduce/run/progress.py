@@ -189,7 +189,9 @@ class Board:
     rows: list[Progress]
     started: float = field(default_factory=lambda: time.monotonic())
     notes: list[str] = field(default_factory=list)
-    """Events other than the ends of runs, one line each; the list only grows."""
+    """Events other than the ends of runs; the list only grows."""
+    is_idle: bool = False
+    """Whether nobody runs it, as far as one who watches it knows: then no time passes for it."""
 
     def estimates(self) -> list[Estimate]:
         """Return where every run is by now, in the order of the rows.

@@ -43,7 +43,7 @@ class View:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._last_line = -LINE_SECONDS
+        self._last_line, self._said = -LINE_SECONDS, ""
         self._reported: set[tuple[str, int]] = set()
         self._num_notes = 0
 
@@ -62,7 +62,10 @@ class View:
             self._live.stop()
 
     def __call__(self, board: Board) -> None:
-        """Show the state of every run; print each note and each end of a run once."""
+        """Show the state of every run; print each note and each end of a run once.
+
+        Without a terminal a line is not said again until another was.
+        """
         if not self._reported:
             done = [row for row in board.rows if row.run.has_ended]
             self._reported |= {(row.run.task, row.run.seed) for row in done} | {("", 0)}
@@ -77,8 +80,10 @@ class View:
         if self._live:
             self._live.update(_screen(board, self._console), refresh=True)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
-            self._last_line = time.monotonic()
-            say(self._console, _line(board))
+            self._last_line, before = time.monotonic(), self._said
+            self._said = _line(board)
+            if self._said != before:
+                say(self._console, self._said)
 
 
 def say(console: Console, text: str, style: str = "") -> None:
@@ -108,6 +113,8 @@ def _totals(board: Board) -> str:
         for state in ("finished", "running", "elsewhere", "waiting", "diverged", "failed")
         if board.count(state)
     )
+    if board.is_idle:
+        return counts
     spent = time.monotonic() - board.started
     return f"{counts}; {duration(spent)} so far, time left: {_left(board.seconds_left)}"
 

@@ -68,7 +68,12 @@ class Watcher:
         for row in self.board.rows:
             if row.state not in ("finished", "diverged"):
                 self._look_at(row)
+        self.board.is_idle = not self.board.count("running")
         return all(row.state in ENDED for row in self.board.rows)
+
+    def way_on(self) -> str:
+        """Return how to go on with the grid, as it was last started, in words."""
+        return self._plan.way_on()
 
     def _read_plan(self) -> None:
         """Take over the plan of a grid that was started once more, with other runs."""
@@ -107,9 +112,11 @@ def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
     """
     watcher, idle = Watcher(plan), 0
     while not watcher.look():
-        idle = 0 if watcher.board.count("running") else idle + 1
+        idle = idle + 1 if watcher.board.is_idle else 0
         if idle == IDLE_LOOKS:
-            watcher.board.notes.append("Nobody runs this grid now; watching until somebody does")
+            watcher.board.notes.append(
+                f"Nobody runs this grid now; watching until somebody does; {watcher.way_on()}"
+            )
         show(watcher.board)
         time.sleep(LOOK_SECONDS)
     show(watcher.board)

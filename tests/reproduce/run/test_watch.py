@@ -1,6 +1,7 @@
 """A grid that others run: what its files say, and that nothing is written."""
 
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Callable
@@ -8,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
+from reproduce.run import view as viewing
 from reproduce.run import watch as watching
 from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
+from reproduce.run.view import View
 from reproduce.run.watch import Watcher, find_grid, load_grid, watch
 from suite.settings import UsageError
 
@@ -92,7 +96,36 @@ def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
 
     board = watch(plan, show)
     assert shown == [*["waiting"] * watching.IDLE_LOOKS, "finished"]
-    assert board.notes == ["Nobody runs this grid now; watching until somebody does"]
+    assert board.notes == [
+        f"Nobody runs this grid now; watching until somebody does; go on with:\n  {plan.command()}"
+    ]
+
+
+def test_a_stopped_grid_is_described_once_without_a_terminal(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is watched: no time passes for it, and its way on is said once."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(viewing, "LINE_SECONDS", 0.0)
+    plan, num_looks = grid(tmp_path, 1, 2), 0
+    record_run(plan, TASK, 1, status="running")
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+
+    def show(board: Board) -> None:
+        nonlocal num_looks
+        num_looks += 1
+        view(board)
+        if num_looks == 10 * watching.IDLE_LOOKS:
+            record_run(plan, TASK, 1)
+            record_run(plan, TASK, 2)
+
+    with View(console) as view:
+        watch(plan, show)
+    assert isinstance(console.file, io.StringIO)
+    waiting, nobody, command, *ends, finished = console.file.getvalue().splitlines()
+    assert (waiting, finished, len(ends)) == ("2 waiting", "2 finished", 2)
+    assert nobody.startswith("Nobody runs this grid now; ")
+    assert command == f"  {plan.command()}"
 
 
 def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -> None:
