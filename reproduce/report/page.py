@@ -30,6 +30,7 @@ from rich.text import Text
 from reproduce.gather.references import name_of
 from reproduce.report import charts, grid_charts
 from reproduce.report.films import contact_sheets
+from reproduce.words import counted
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
@@ -373,7 +374,7 @@ def verdict_lines(
         ours = mean_and_spread(row["score_mean"], row["score_std"]) + _losses(row)
         theirs = mean_and_spread(row["reference_mean"], row["reference_std"])
         cells = (
-            _printable(row["task"]),
+            _printable(row["task"]) + _counted(row["env_steps"], "step"),
             ours + _counted(row["num_seeds"], "seed"),
             theirs + _counted(row["reference_num_runs"], "run"),
             _two_lines(row),
@@ -440,7 +441,7 @@ def _counted(count: Any, noun: str) -> str:
     """Return a number of things on a line of its own; nothing where it is missing."""
     if count is None or pd.isna(count):
         return ""
-    return f"\n{number(count)} {noun}{'s' * (count != 1)}"
+    return f"\n{counted(count, noun)}"
 
 
 class Counts(NamedTuple):
@@ -492,7 +493,7 @@ def headline(
     """State the result in one sentence: settings, judge, the suite's verdict and each count."""
     verdicts = [row["verdict"] for row in rows]
     above, counts = verdicts.count("above"), count_tasks(report, rows)
-    of_all = f"{counts.in_suite} task{'s' * (counts.in_suite != 1)}"
+    of_all = counted(counts.in_suite, "task")
     if verdicts and set(verdicts) <= {"shown only", "no reference"}:
         parts = [f"none of {of_all} can be judged"]
     else:
@@ -655,7 +656,7 @@ def _charts(
 def _heading(row: Mapping[str, Any]) -> charts.Heading:
     """Return what stands above the curves of a task: its verdict, seeds and losses."""
     count = row["num_seeds"]
-    seeds = f", {number(count)} seed{'s' * (count != 1)}" if count else ""
+    seeds = f", {counted(count, 'seed')}" if count else ""
     kind = str(row["verdict"]).replace(" ", "-")
     words = verdict_words(row) + seeds + _losses(row)
     return charts.Heading(str(row["task"]), words, kind, env_steps=float(row["env_steps"] or 0.0))
@@ -726,8 +727,8 @@ def _losses(row: Mapping[str, Any]) -> str:
 def _what_would_decide(row: Mapping[str, Any]) -> str:
     """Say how to settle an inconclusive task whose row lacks a note."""
     if row["seeds_to_settle"] is not None:
-        return f"{number(row['seeds_to_settle'])} seeds would settle it"
-    return f"the reference has only {number(row['reference_num_runs'])} runs"
+        return f"{counted(row['seeds_to_settle'], 'seed')} would settle it"
+    return f"the reference has only {counted(row['reference_num_runs'], 'run')}"
 
 
 def _plain(value: Any) -> str:

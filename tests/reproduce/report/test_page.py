@@ -346,7 +346,7 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
     for cell in ("9,876 ± 512", "10,000 ± 400", "-124", "reproduced"):
         assert cell in row
     assert lines[lines.index(row) + 1].split() == [
-        *("5", "seeds", "10", "runs", "[-600,", "350]", "1,000"),
+        *("1,000,000", "steps", "5", "seeds", "10", "runs", "[-600,", "350]", "1,000"),
     ]
     assert lines[-1] == "Reference: published."
     closing = [line for line in lines if re.match(r"\w+ [a-z ]+\. ", line)]
