@@ -8,6 +8,7 @@ import agents
 from reproduce import ROOT
 from reproduce.commands import flags
 from reproduce.plan.grid import PUBLISHED, presets_of
+from reproduce.words import counted
 from suite.command_line import say_todays_name
 from suite.settings import UsageError
 from suite.tasks import SUITES
@@ -38,7 +39,7 @@ def list_all(argv: Sequence[str]) -> int:
             sources = ", ".join(source for of, source in presets if of == suite)
             print(f"  {suite}: {sources}")
     for suite, tasks in SUITES.items():
-        print(f"suite {suite} ({len(tasks)} tasks): {' '.join(tasks)}")
+        print(f"suite {suite} ({counted(len(tasks), 'task')}): {' '.join(tasks)}")
     for peer in controls.peers():
         print(f"control {peer}: {', '.join(controls.agents_of(peer))}")
     for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):

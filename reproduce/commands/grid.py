@@ -23,6 +23,7 @@ from reproduce.plan.request import (
 )
 from reproduce.plan.sweep import folder_name
 from reproduce.run.view import say
+from reproduce.words import counted
 from suite.command_line import Parser, minutes, printable, say_todays_name
 from suite.settings import UsageError, nearest
 
@@ -304,7 +305,8 @@ def plan_table(plan: Plan) -> Table:
     groups = plan.groups()
     device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
     caption = (
-        f"{len(groups)} processes, {plan.workers} side by side on {device}, into {plan.directory}."
+        f"{counted(len(groups), 'process')}, {plan.workers} side by side on {device}, into "
+        f"{plan.directory}."
         if groups
         else f"Every run is finished; tables, figures and page go to {plan.directory}."
     )

@@ -24,6 +24,7 @@ from reproduce.report.page import mean_and_spread, number, with_interval
 from reproduce.run.launch import launch
 from reproduce.run.lease import Leases
 from reproduce.run.view import View, say
+from reproduce.words import counted
 from suite.command_line import printable
 from suite.files import write_atomically
 from suite.settings import UsageError
@@ -32,8 +33,9 @@ COLUMNS = (
     *("task", "variant", "env_steps", "rule", "num_seeds", "score_mean", "score_std"),
     *("difference", "ci_low", "ci_high", "p", "p_holm"),
 )
-NOTE = (
-    "difference: from the first variant, with Welch's 95 % interval of this comparison alone; "
+DIFFERENCE = "difference: from the first variant"
+COMPARED = (
+    ", with Welch's 95 % interval of this comparison alone; "
     "p: that nothing differs, adjusted for the number of comparisons, {} (Holm)"
 )
 
@@ -77,7 +79,7 @@ def plan_table(plans: Sequence[Plan]) -> Group:
     first = plans[0]
     what = (
         f"{first.agent} on {first.suite}, settings of {first.source}: {len(plans)} variants of "
-        f"{len(first.tasks)} task{'s' * (len(first.tasks) > 1)}, {first.workers} runs side by side "
+        f"{counted(len(first.tasks), 'task')}, {counted(first.workers, 'run')} side by side "
         f"on {first.device}; {outlook.about(total)}. Each has a folder of its own, the first "
         f"{first.directory}."
     )
@@ -112,7 +114,7 @@ def run(plans: Sequence[Plan], root: Path, console: Console) -> int:
     say(console, f"Table: {path}")
     left = [f"{run.task} seed {run.seed}" for plan in plans for run in _unfinished(plan)]
     if left:
-        say(console, f"{len(left)} runs have not finished: {', '.join(left)}", "bold red")
+        say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
     return 2 if left else 0
 
 
@@ -160,7 +162,7 @@ def comparison(table: pd.DataFrame) -> Group:
             style = "bold" if has_p and row["p_holm"] <= 0.05 else ""
             shown.add_row(*(Text(printable(cell)) for cell in cells), style=style)
     count = int(table["p"].notna().sum())
-    return Group(shown, Text(NOTE.format(count)))
+    return Group(shown, Text(DIFFERENCE + (COMPARED.format(count) if count else "")))
 
 
 def _launch(plan: Plan, console: Console) -> Mapping[tuple[str, int], str]:

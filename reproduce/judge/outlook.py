@@ -22,6 +22,7 @@ from reproduce.plan.looks import MIN_SEEDS, Looks, one_look
 from reproduce.plan.request import tasks_of
 from reproduce.plan.speeds import memory_mib
 from reproduce.run.view import duration
+from reproduce.words import counted
 from suite.hardware import machine
 from suite.settings import BUDGETS
 from suite.tasks import find_task, random_scores
@@ -138,6 +139,8 @@ def table_of(rows: Sequence[Outlook]) -> Table:
 def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     """Return time and memory of the runs that are left, in words."""
     waiting = [run for run in plan.runs() if not run.has_ended]
+    if not waiting:
+        return "Time: nothing is left to run."
     shorter = [run for run in waiting if shorter_record(run)]
     left = seconds_left(plan, {row.task: row.run_seconds for row in rows}, waiting)
     memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
@@ -147,7 +150,8 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     if plan.device != "cpu":
         text += _kept_beside_gpus(plan)
     if shorter:
-        text += f" {len(shorter)} finished runs go on where they ended."
+        goes = "goes on from its end" if len(shorter) == 1 else "go on from their ends"
+        text += f" {counted(len(shorter), 'finished run')} {goes}."
     return text
 
 
@@ -170,8 +174,9 @@ def _kept_beside_gpus(plan: Plan) -> str:
         return f"{text}."
     workers = "all processes at once"
     if room.most_workers is not None:
-        workers = f"{room.most_workers} processes side by side"
-    seeds = f", or {room.most_seeds} seeds of a task" if plan.preset.seeds_together else ""
+        workers = f"{counted(room.most_workers, 'process')} side by side"
+    together = f", or {counted(room.most_seeds or 0, 'seed')} of a task"
+    seeds = together if plan.preset.seeds_together else ""
     return f"{text}; it holds {workers}{seeds}."
 
 
@@ -214,8 +219,7 @@ def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
     seconds = _side_by_side([row.run_seconds for row in rows for _ in range(row.num_seeds)], plan)
     steps = sorted({row.env_steps for row in rows})
     spent = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
-    tasks = f"{len(rows)} task{'s' * (len(rows) > 1)}"
-    seeds = f"{rows[0].num_seeds} seed{'s' * (rows[0].num_seeds > 1)}"
+    tasks, seeds = counted(len(rows), "task"), counted(rows[0].num_seeds, "seed")
     line = f"--budget {name}: {tasks}, {seeds}, {spent} steps, {about(seconds)}; "
     chances = [row.chance for row in rows if not row.obstacle]
     if not chances:

@@ -30,6 +30,7 @@ from reproduce.judge.inference import (
     welch,
 )
 from reproduce.plan.looks import LEVELS, MIN_SEEDS, Looks, one_look
+from reproduce.words import counted
 
 VerdictName = Literal["reproduced", "above", "below", "inconclusive", "shown only", "no reference"]
 
@@ -214,7 +215,7 @@ def judge(
         apart = ", for one run lies apart from the others" if least > MIN_SEEDS else ""
         return replace(
             untested,
-            note=f"{scores.size} seeds; at least {least} are needed{apart}",
+            note=f"{counted(scores.size, 'seed')}; at least {least} are needed{apart}",
             seeds_to_settle=None if why else least,
         )
     return _tested(untested, level)

@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.report.curves import align_seeds, clip_reference, same_rule, thinned
+from reproduce.words import counted
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -285,9 +286,7 @@ def _reference_series(
             colour,
             judged,
             ("the judge, " if judged else "")
-            + (
-                f"{number:.0f} run{'s' * bool(number != 1)}" if pd.notna(number) else "runs unknown"
-            ),
+            + (counted(number, "run") if pd.notna(number) else "runs unknown"),
             {words: known[words] for words in ("paper", "code") if known.get(words)},
             "solid" if judged else DASHES[later % len(DASHES)],
         )

@@ -278,8 +278,8 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
         One to three sentences.
     """
     difference, margin = suite["difference"], number(suite["margin"])
-    if difference is None:
-        sentences = ["No mean over tasks yet"]
+    if difference is None:  # nor will there be one of too few tasks: the note says so
+        sentences = ["No mean over tasks yet"] if suite["verdict"] != "not judged" else []
     else:
         interval = with_interval(difference, suite["ci_low"], suite["ci_high"])
         sentences = [

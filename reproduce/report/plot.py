@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from reproduce.report import charts
 from reproduce.report.curves import align_seeds, clip_reference, compact, same_rule, thinned
 from reproduce.report.page import mean_and_spread, verdict_words
+from reproduce.words import counted
 from suite.files import write_atomically
 
 OURS, REFERENCE = charts.OURS[0][0], charts.REFERENCE[0]
@@ -405,14 +406,14 @@ def _fitting(panel: Axes, text: str, largest: float) -> float:
 def _losses(verdict: Mapping[str, Any]) -> list[str]:
     """Return the counts of failed and diverged runs, in words."""
     counts = [(_float(verdict, f"num_{what}"), what) for what in ("failed", "diverged")]
-    return [f"{count:.0f} run{'s' * (count != 1)} {what}" for count, what in counts if count > 0]
+    return [f"{counted(count, 'run')} {what}" for count, what in counts if count > 0]
 
 
 def _verdict_line(verdict: Mapping[str, Any]) -> str:
     seeds = _float(verdict, "num_seeds")
     parts = [verdict_words(verdict)]
     if seeds > 0:
-        parts.append(f"{seeds:.0f} seed{'s' * (seeds != 1)}")
+        parts.append(counted(seeds, "seed"))
     return ", ".join(parts + _losses(verdict))
 
 

@@ -247,7 +247,9 @@ def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: An
     record_run(plan, "Reacher-v4", 1, env_steps=30_000, device="cpu")
     text = outlook.cost(plan, [row])
     assert text.startswith(f"Time: {outlook.about(whole / 2)}; the first")
-    assert text.endswith("1 finished runs go on where they ended.")
+    assert text.endswith("1 finished run goes on from its end.")
+    short = make_plan("sac", "mujoco-small", env_steps=30_000, runs_dir=tmp_path, **options)
+    assert outlook.cost(short, [row]) == "Time: nothing is left to run."
 
 
 def test_the_measured_speeds_are_of_settings_that_exist() -> None:

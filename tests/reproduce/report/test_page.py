@@ -380,6 +380,7 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
     assert said.count("Shown, not judged") == said.count("With a random policy at 0") == 1
     assert f"ours is at 0.97 on {names[0]}, 0.72 on {names[1]}." in said
     assert report.MISSING not in said
+    assert "No mean over tasks yet" not in said, "there never is one of no task"
 
 
 def test_a_source_is_called_what_people_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
