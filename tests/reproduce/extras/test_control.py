@@ -96,7 +96,6 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in (*settings, "comparable.csv", "rl_zoo/curves.csv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((presets.REFERENCES / name).read_bytes())
-    (folder / "rl_zoo" / "scores.csv").write_text("agent,env_id,env_steps,score_mean,score_std\n")
     caches: list[Any] = [references._sources, references._table, references._comparable_table]
     caches += [references.single_runs, references._stated_scores, references.reference_score]
     caches += [references._places, references._comparable]
