@@ -153,6 +153,8 @@ class Journal:
         self._saved_at = time.perf_counter()
         self._recorder.clock.start()
         if self._recorder.is_stopping:
+            where = self._recorder.so_far
+            print(f"stopped after a checkpoint {where}; the same command goes on", flush=True)
             raise KeyboardInterrupt
 
     def _replay(self) -> Iterator[tuple[Step, np.ndarray]]:

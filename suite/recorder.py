@@ -247,6 +247,11 @@ class Recorder:
         )
 
     @property
+    def so_far(self) -> str:
+        """Return how far training is in words: past the last row that was written."""
+        return f"past {self._interval_env_steps} env_steps"
+
+    @property
     def active(self) -> list[int]:
         """Return the indices of the seeds that still run."""
         return [i for i, status in enumerate(self.statuses) if status == "running"]
@@ -453,6 +458,8 @@ class Recorder:
         self._interval_env_steps = clock["interval_env_steps"]
         self._seconds_before = dict(clock["seconds_before"])
         self.clock.seconds = dict(clock["seconds"])
+        for i in self.active:
+            print(f"{self.seed_directories[i].name} goes on {self.so_far}", flush=True)
 
     def _find_snapshot(self) -> Any:
         """Return the checkpoint to resume from; if the one found does not fit, print why."""

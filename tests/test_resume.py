@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -421,9 +422,16 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("case", ["sac, two seeds", "impala"])
 def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
-    case: str, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str,
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ctrl-C or a scheduler's SIGTERM, long before one is due: nothing learned is lost."""
+    """Ctrl-C or a scheduler's SIGTERM, long before one is due: nothing learned is lost.
+
+    It says so once, and the next start says where each seed goes on.
+    """
     agent, config = CASES[case]
     train(agent, config, tmp_path / "whole")
     log, logs = Recorder.log, 0
@@ -440,9 +448,18 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
         patch.setattr(Recorder, "log", log_and_signal)
         patch.setattr(sys, "argv", [case, *flags(config), "--out", str(tmp_path / "cut")])
         assert run_main(agent.main) == 130
+    out = capsys.readouterr().out
+    (steps,) = re.findall(
+        r"^stopped after a checkpoint past (\d+) env_steps; the same command goes on$", out, re.M
+    )
+    assert out.count("stopped") == 1
+    assert int(steps) > 0
+    assert "goes on past" not in out
     assert [signal.getsignal(number) for number in signal.Signals] == handlers
     assert logs == 2  # it ended with the step, not with the run
     assert agent.main([*flags(config), "--out", str(tmp_path / "cut")]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
+    assert said == [f"seed-{seed} goes on past {steps} env_steps" for seed in config.seeds]
     record = json.loads((tmp_path / "cut" / f"seed-{config.seeds[0]}" / "run.json").read_text())
     assert len(record["resumed_at"]) == 1
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
