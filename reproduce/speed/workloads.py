@@ -285,7 +285,9 @@ def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
 
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     """Make a gradient step on the unrolls of eight environments."""
-    config = replace(_default(impala, suite), num_envs=8, num_minibatches=1)
+    # DQN's layers, which the paper's name meant at older commits.
+    layers = "nature" if "nature" in impala.FRAME_LAYERS else "shallow"
+    config = replace(_default(impala, suite), num_envs=8, num_minibatches=1, convolutions=layers)
     learner = impala.make_learner(config, spaces, CPU)
     batch = impala.Collected(_unroll(config, spaces)).transitions(config)
     return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)

@@ -58,7 +58,7 @@ RUNS = {
     "impala": (
         *("classic, far behind, adam, cut", "classic, normalised, cut", "memory, two seeds, cut"),
         *("classic, continuous, in turns, the rate reaches 0", "frames, rllib_2018"),
-        *("classic, continuous, recurrent, features alone", "frames, recurrent"),
+        *("classic, continuous, recurrent, features alone", "frames, nature, recurrent"),
     ),
     "sac": (
         *("jaxrl, two seeds, cut", "tianshou_v3, sampled, one critic, replay twice over"),
