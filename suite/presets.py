@@ -215,13 +215,13 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str
     if "judged_by" not in table:
         raise UsageError(f'{where}judged_by is missing; write "none" if no curve judges')
     settings = dict(table["settings"])
-    settings["task"] = table.get("task", getattr(config_class, "task", ""))
-    if settings["task"] not in possible:
-        settings["task"] = possible[0]
+    task = table.get("task", getattr(config_class, "task", ""))
+    settings["task"] = task if task in possible else possible[0]
     fields = {field.name for field in dataclasses.fields(config_class)}
     if table.get("protocol") and "protocol" in fields:
         settings["protocol"] = table["protocol"]
     try:
+        find_task(table.get("task", possible[0]))
         for budget in table["budgets"].values():
             for task in budget.env_steps_of:
                 find_task(task)

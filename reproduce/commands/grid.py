@@ -291,7 +291,7 @@ def _report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, tally(runs.status))
-    if "interrupted" in set(runs.status) and "running" not in set(runs.status):
+    if {"interrupted", "planned"} & {*runs.status} and "running" not in {*runs.status}:
         say(console, f"Nobody runs this grid now; {plan.way_on()}")
     say(console, saved_by_looks(plan, verdicts, runs))
     if unmatched := departures(plan, verdicts):

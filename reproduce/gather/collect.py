@@ -347,7 +347,7 @@ def collect_runs(
     for run, row in zip(runs, rows, strict=True):
         if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
             row |= {"status": "failed", "error": failures[run.task, run.seed]}
-        elif row["status"] in ("running", "planned") and holders.is_held(run.directory):
+        elif row["status"] in ("running", "planned") and holders.is_held_of_late(run.directory):
             row["status"] = "running"
         elif row["status"] == "running":
             row["status"] = "interrupted"

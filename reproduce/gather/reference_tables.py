@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pandas as pd
 
 from suite.files import DAMAGED
@@ -52,18 +53,22 @@ def read_reference_table(path: Path) -> pd.DataFrame:
             required cell is missing, a cell is no number, or a line has too many cells or too few.
     """
     columns = COLUMNS[path.name.partition(".")[0]]
-    content = path.read_bytes()
+    content = b""
     try:
+        content = path.read_bytes()
         content = lzma.decompress(content) if path.suffix == ".xz" else content
-        table = pd.read_csv(io.BytesIO(content), dtype=dict(columns))
-    except DAMAGED as error:
+        text = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
+        table = pd.read_csv(io.BytesIO(content), dtype=dict(columns), **text)
+    except (*DAMAGED, OSError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         _refuse(path, content, str(error))
     if not {*columns} <= {*table} or not isinstance(table.index, pd.RangeIndex):
         _refuse(path, content, "its lines do not fit its header")
     if table.filter([name for name in columns if name not in MAY_BE_EMPTY]).isna().any(axis=None):
         _refuse(path, content, "a cell is empty")
+    if np.isinf(table.select_dtypes("number")).any(axis=None):
+        _refuse(path, content, "a cell is infinite")
     return table
 
 
@@ -74,7 +79,9 @@ def empty_reference_table(name: str) -> pd.DataFrame:
 
 def _refuse(path: Path, content: bytes, otherwise: str) -> NoReturn:
     """Raise a `UsageError` on a table's first mistake; `otherwise` says it if none is found."""
-    problem = _first_mistake(content.decode(errors="replace"), COLUMNS[path.name.partition(".")[0]])
+    problem = _first_mistake(
+        content.decode("utf-8-sig", "replace"), COLUMNS[path.name.partition(".")[0]]
+    )
     raise UsageError(f"unreadable {path}: {problem or otherwise.splitlines()[0]}")
 
 
@@ -88,8 +95,10 @@ def _first_mistake(text: str, columns: Mapping[str, str]) -> str:
     for cells in filter(None, lines):
         line = f"line {lines.line_num}"
         if len(cells) != len(header):
-            advice = "put a text that holds a comma in double quotes"
-            return f"{line} has {len(cells)} cells, its header {len(header)}: {advice}"
+            advice = ": put a text that holds a comma in double quotes"
+            return f"{line} has {len(cells)} cells, its header {len(header)}" + advice * (
+                len(cells) > len(header)
+            )
         for name, cell in zip(header, cells, strict=True):
             if problem := _mistake(name, cell, columns.get(name, "str")):
                 return f"{line}: {name} {problem}"
@@ -106,6 +115,8 @@ def _mistake(name: str, cell: str, kind: str) -> str:
         value = float(cell)
     except ValueError:
         value = math.nan
-    fits = not math.isnan(value) and (kind == "float64" or value.is_integer())
+    fits = math.isfinite(value) and (
+        kind == "float64" or (value.is_integer() and abs(value) < 2**63)
+    )
     fits = fits and "_" not in cell  # Python reads 1_000, a table does not
     return "" if fits else f"must be {NUMBERS[kind]}, not {cell!r}"

@@ -27,6 +27,7 @@ from reproduce.plan.looks import (
 )
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.sweep import variants
+from reproduce.words import counted
 from suite.command_line import override
 from suite.files import check_inside, read_json
 from suite.recorder import refuse_no_evaluations
@@ -324,6 +325,7 @@ def keep_looks(
         of_published = {key: looks for key, looks in published.items() if key[0] in taken}
         declared |= of_published
         declared |= own if own_first else {}
+        of_published = {key: of for key, of in of_published.items() if declared[key] is of}
     if counts_begun:
         plan = _with_begun(plan, declared)
     looks: dict[str, Looks] = {}
@@ -435,8 +437,8 @@ def _refuse_scoreless(config: Any) -> None:
         first = next((f"{n * stride}, or " for n in strides if is_scored(n * stride)), "")
         raise UsageError(
             f"{task.name}: {config.env_steps:,} steps give no score: of episodes of {shortest:,} "
-            f"steps or more, in {config.num_envs} environments, none is sure to end in the last "
-            f"tenth; use --env-steps {first}{enough} or more"
+            f"steps or more, in {counted(config.num_envs, 'environment')}, none is sure to end in "
+            f"the last tenth; use --env-steps {first}{enough} or more"
         )
 
 

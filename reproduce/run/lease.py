@@ -19,6 +19,8 @@ from suite.files import open_regular, read_json, remove_torn, to_json, write_ato
 from suite.settings import UsageError
 
 HEARTBEAT_SECONDS = 15.0
+LATE_SECONDS = 600.0
+"""Clocks of two machines may differ by so much."""
 LOCK = ".lock"
 TORN_SECONDS = 3600.0
 """Nothing takes this long to write."""
@@ -53,6 +55,16 @@ class Holders:
         if self._seen.get(lease, (None, now))[0] != beat:
             self._seen[lease] = beat, now
         return now - self._seen[lease][1] < 2 * HEARTBEAT_SECONDS
+
+    def is_held_of_late(self, run: Path) -> bool:
+        """Return whether a run's lease is held, at a first and only look.
+
+        One of another machine counts for ten minutes after its last sign of life, by both clocks.
+        """
+        is_held = self.is_held(run)
+        if not is_held or _read(_lease(run)).get("machine") == machine():
+            return is_held
+        return time.time() - _lease(run).stat().st_mtime < LATE_SECONDS
 
     def holder(self, run: Path) -> str:
         """Return the holder of a run's lease in words: `host, process 123`."""

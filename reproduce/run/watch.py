@@ -68,7 +68,6 @@ class Watcher:
         for row in self.board.rows:
             if row.state not in ("finished", "diverged"):
                 self._look_at(row)
-        self.board.is_idle = not self.board.count("running")
         return all(row.state in ENDED for row in self.board.rows)
 
     def way_on(self) -> str:
@@ -112,13 +111,15 @@ def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
     """
     watcher, idle = Watcher(plan), 0
     while not watcher.look():
-        idle = idle + 1 if watcher.board.is_idle else 0
+        idle = 0 if watcher.board.count("running") else idle + 1
+        watcher.board.is_idle = idle >= IDLE_LOOKS
         if idle == IDLE_LOOKS:
             watcher.board.notes.append(
                 f"Nobody runs this grid now; watching until somebody does; {watcher.way_on()}"
             )
         show(watcher.board)
         time.sleep(LOOK_SECONDS)
+    watcher.board.is_idle = False
     show(watcher.board)
     return watcher.board
 

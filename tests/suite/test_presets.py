@@ -164,6 +164,7 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
             ".budgets.laptop.tasks: mujoco has no Hoper-v4; did you mean Hopper-v4?",
         ),
         ("value = 0.9, ", "", ": settings.gamma.value is missing"),
+        ('title = "Somebody"', 'title = "Somebody"\ntask = "Hoper-v4"', "unknown task 'Hoper-v4'"),
         # types
         ("value = 0.9", 'value = "0.9"', ": settings.gamma.value: must be a number, not '0.9'"),
         ("value = 0.9", "value = true", ": settings.gamma.value: must be a number, not True"),

@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import json
 import math
+import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -301,6 +303,16 @@ def test_running_is_what_somebody_works_on(tmp_path: Path, record_run: RecordRun
     assert collect.collect_runs(plan).status.tolist() == statuses
     leases.release(held)
     assert collect.collect_runs(plan).status[0] == "interrupted"
+
+
+def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path, record_run: RecordRun) -> None:
+    """One look cannot see a heartbeat, so a lease of another machine counts by its age."""
+    plan = pendulum(tmp_path, [1, 2])
+    for seed, minutes in ((1, 1), (2, 60)):
+        lease = record_run(plan, TASK, seed, status="running").with_name(f"seed-{seed}.lease")
+        lease.write_text('{"machine": "elsewhere", "pid": 1}')
+        os.utime(lease, (time.time() - 60 * minutes,) * 2)
+    assert collect.collect_runs(plan).status.tolist() == ["running", "interrupted"]
 
 
 def test_every_planned_run_has_one_row_whatever_became_of_it(

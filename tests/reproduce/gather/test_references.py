@@ -460,6 +460,12 @@ HEADERS = {
             "line 2: mean_return must be a number",
         ),
         ("someone/curves_by_seed.csv", "{}\nnew,E,1,90\n", "line 2 has 4 cells, its header 5"),
+        ("someone/curves_by_seed.csv", "{}\nnew,E,1,90,inf\n", "line 2: mean_return must be"),
+        (
+            "someone/curves_by_seed.csv",
+            "{}\nnew,E,1,99999999999999999999,1\n",
+            "line 2: env_steps must be a whole number",
+        ),
         (
             "someone/curves_by_seed.csv",
             "{}\nnwe,E,1,90,1\n",

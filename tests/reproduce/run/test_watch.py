@@ -122,8 +122,11 @@ def test_a_stopped_grid_is_described_once_without_a_terminal(
     with View(console) as view:
         watch(plan, show)
     assert isinstance(console.file, io.StringIO)
-    waiting, nobody, command, *ends, finished = console.file.getvalue().splitlines()
-    assert (waiting, finished, len(ends)) == ("2 waiting", "2 finished", 2)
+    lines = console.file.getvalue().splitlines()
+    before, nobody, command, waiting, *ends, finished = lines
+    assert before.startswith("2 waiting; 0 s so far")
+    assert (waiting, len(ends)) == ("2 waiting", 2)
+    assert finished.startswith("2 finished; 0 s so far")
     assert nobody.startswith("Nobody runs this grid now; ")
     assert command == f"  {plan.command()}"
 
