@@ -311,7 +311,8 @@ def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path, record_run: RecordR
     for seed, minutes in ((1, 1), (2, 60)):
         lease = record_run(plan, TASK, seed, status="running").with_name(f"seed-{seed}.lease")
         lease.write_text('{"machine": "elsewhere", "pid": 1}')
-        os.utime(lease, (time.time() - 60 * minutes,) * 2)
+        beat = time.time() - 60 * minutes
+        os.utime(lease, (beat, beat))
     assert collect.collect_runs(plan).status.tolist() == ["running", "interrupted"]
 
 
