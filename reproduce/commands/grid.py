@@ -291,7 +291,8 @@ def _report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, tally(runs.status))
-    if {"interrupted", "planned"} & {*runs.status} and "running" not in {*runs.status}:
+    statuses = set(runs.status)
+    if statuses & {"interrupted", "planned"} and "running" not in statuses:
         say(console, f"Nobody runs this grid now; {plan.way_on()}")
     say(console, saved_by_looks(plan, verdicts, runs))
     if unmatched := departures(plan, verdicts):
@@ -311,7 +312,8 @@ def plan_table(plan: Plan) -> Table:
         else f"Every run is finished; tables, figures and page go to {plan.directory}."
     )
     folder = plan.published_folder
-    taken = sum(run.has_ended and run.directory.is_relative_to(folder) for run in plan.runs())
+    runs = plan.runs()
+    taken = sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs)
     if taken:
         name = f"results/published/{folder.parent.name}/{folder.name}"
         caption += f" Finished in {name}: {taken}; --no-published trains your own."
@@ -322,7 +324,6 @@ def plan_table(plan: Plan) -> Table:
     )
     for name in ("task", "env steps", "seeds", "already finished", "to run"):
         table.add_column(name, justify="left" if name == "task" else "right")
-    runs = plan.runs()
     for task, env_steps in plan.env_steps.items():
         done = [r.seed for r in runs if r.task == task and r.has_ended]
         to_run = [r.seed for r in runs if r.task == task and r.seed not in done]

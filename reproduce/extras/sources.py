@@ -8,6 +8,7 @@ from typing import Any
 from reproduce.gather.references import Source, coverage
 from reproduce.gather.references import sources as held
 from reproduce.plan.grid import presets_of
+from reproduce.words import counted
 from suite.presets import REFERENCES, read_source
 from suite.settings import Preset, UsageError, nearest
 
@@ -79,7 +80,7 @@ def _preset(preset: Preset[Any]) -> Iterator[str]:
     yield from _wrap(f"tasks: {' '.join(preset.tasks) or 'all of the suite'}", 4)
     for name, budget in preset.budgets.items():
         others = "".join(f", {task} {steps:,}" for task, steps in budget.env_steps_of.items())
-        seeds = f"{budget.num_seeds} seed{'s' * (budget.num_seeds > 1)}"
+        seeds = counted(budget.num_seeds, "seed")
         only = f"; {', '.join(budget.tasks)}" if budget.tasks else ""
         yield from _wrap(f"budget {name}: {budget.env_steps:,} steps{others}; {seeds}{only}", 4)
     yield f"    judged by: {preset.judged_by or 'nothing'}"
@@ -92,19 +93,16 @@ def _data(source: Source) -> Iterator[str]:
     interval = source.evaluation_interval_steps
     every = f", every {interval:,} steps" if interval else ""
     role = "judges" if source.judges else "context only"
-    yield f"  measured ({role}): {source.rule}{every}, at most {_runs(source.num_runs)}"
+    yield f"  measured ({role}): {source.rule}{every}, at most {counted(source.num_runs, 'run')}"
     yield from _wrap(f"read from {source.path} at {source.commit}", 4)
     yield from _wrap(" ".join(source.notes.split()), 4)
     if source.stated_as:
         yield from _wrap(f"its own scores: {source.stated_as}", 4)
     for row in coverage(source.agent, source.source).to_dict("records"):
-        steps = f"{row['first_step']:,} to {row['last_step']:,} steps, {_runs(row['num_runs'])}"
+        steps = f"{row['first_step']:,} to {row['last_step']:,} steps"
+        steps += f", {counted(row['num_runs'], 'run')}"
         protocol = f", {row['protocol']}" if row["protocol"] else ""
         yield f"    {row['task']}: {steps}{protocol} ({row['env_id']})"
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'s' * (number > 1)}"
 
 
 def _wrap(text: str, indent: int = 0) -> list[str]:

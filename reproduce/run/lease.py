@@ -64,7 +64,9 @@ class Holders:
         is_held = self.is_held(run)
         if not is_held or _read(_lease(run)).get("machine") == machine():
             return is_held
-        return time.time() - _lease(run).stat().st_mtime < LATE_SECONDS
+        with contextlib.suppress(FileNotFoundError):  # given back meanwhile
+            return time.time() - _lease(run).stat().st_mtime < LATE_SECONDS
+        return False
 
     def holder(self, run: Path) -> str:
         """Return the holder of a run's lease in words: `host, process 123`."""
