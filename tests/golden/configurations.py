@@ -150,6 +150,9 @@ RUNS: dict[str, dict[str, Run]] = {
         "mujoco, sb3_control": _run(
             "mujoco", "sb3_control", SAC, task="HalfCheetah-v4", evaluation_interval=150
         ),
+        "mujoco, tianshou_control": _run(
+            "mujoco", "tianshou_control", SAC, task="HalfCheetah-v4", evaluation_interval=150
+        ),
         "classic, drawn on the device, two seeds, cut": _run(
             "classic",
             "tuned",

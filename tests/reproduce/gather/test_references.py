@@ -31,7 +31,7 @@ from suite.tasks import ATARI_GAMES, TASKS
 AGENTS = ("sac", "a2c", "impala", "acer", "sac_value", "sac_discrete")
 JUDGES = (
     *("jaxrl", "mushroom_rl", "nnabla_rl", "pytorch_sac", "sb3_control", "simbav2_baselines"),
-    "tianshou_v3",
+    *("tianshou_control", "tianshou_v3"),
 )
 KEYS = ["agent", "source", "env_id"]
 
