@@ -40,15 +40,32 @@ class Pair(NamedTuple):
         )
         return judge(np.array(self.theirs.scores), reference, row["random_score"])
 
+    @property
+    def their_speed(self) -> float:
+        """Return the median speed of the control's runs, steps/s with their evaluations."""
+        speeds = pd.read_csv(presets.REFERENCES / self.theirs.source / SPEEDS)
+        asked = (speeds["agent"] == self.ours.agent) & (speeds["env_id"] == self.theirs.env_id)
+        return float(speeds.loc[asked, "env_steps_per_second"].item())
+
+    @property
+    def their_hours(self) -> float:
+        """Return how long all runs of the control took, one after another."""
+        return self.theirs.num_runs * self.theirs.env_steps / self.their_speed / 3_600
+
 
 def interchangeable(link: Any) -> str:
-    """Return every control beside ours: scores, speeds, and the verdicts both ways."""
-    rows = [_row(link, pair) for pair in pairs()]
-    if not rows:
+    """Return every control beside ours: scores, speeds, the verdicts both ways, and the costs."""
+    every = list(pairs())
+    if not every:
         return "No control is published yet."
+    rows = [_row(link, pair) for pair in every]
     header = ("agent", "task", "steps", "ours", "control", "ours by the control's")
     header += ("the control by ours", "its own project", "steps/s, ours", "steps/s, control")
-    return table(header, rows, right=[2, 3, 4, 8, 9])
+    ours = sum(pair.ours.core_hours for pair in every)
+    theirs = sum(pair.their_hours for pair in every)
+    costs = f"The controls took {theirs:.1f} hours of one core, steps by median speed, and ours "
+    costs += f"{ours:.1f} core-hours."
+    return f"{table(header, rows, right=[2, 3, 4, 8, 9])}\n\n{costs}"
 
 
 def pairs() -> Iterator[Pair]:
@@ -66,18 +83,15 @@ def pairs() -> Iterator[Pair]:
 def _row(link: Any, pair: Pair) -> tuple[str, ...]:
     """Return a line of the table."""
     cell, theirs, back = pair.ours, pair.theirs, asdict(pair.reversed)
-    task, of = cell.row["task"], presets.REFERENCES / theirs.source
+    task = cell.row["task"]
     our_speeds = read_table(cell.directory, "throughput").query("task == @task")
-    their_speed = pd.read_csv(of / SPEEDS).query(
-        "agent == @cell.agent and env_id == @theirs.env_id"
-    )
     return (
         *(f"`{cell.agent}`", task, cell.steps, cell.ours, cell.reference),
         f"[{_verdict(cell.row)}]({link(cell.folder)})",
         _verdict(back),
         _beside_its_project(cell, theirs),
         number(our_speeds["env_steps_per_second"].median()),
-        number(their_speed["env_steps_per_second"].item()),
+        number(pair.their_speed),
     )
 
 

@@ -294,6 +294,17 @@ def test_a_control_is_judged_by_ours_as_ours_is_by_it() -> None:
     assert table.count("\n| `") == len(pairs) >= 4
 
 
+def test_what_a_control_cost_is_the_time_of_all_its_runs() -> None:
+    """Ten runs of 10,000 steps at 84.7 steps/s, as sb3's table of speeds says."""
+    (pair,) = (
+        pair
+        for pair in controls.pairs()
+        if (pair.ours.agent, pair.theirs.source, pair.theirs.env_id)
+        == ("sac", "sb3_control", "Pendulum-v1")
+    )
+    assert pair.their_hours == pytest.approx(10 * 10_000 / 84.7 / 3_600, rel=1e-3)
+
+
 def anchors(path: Path) -> set[str]:
     """Return the anchors that GitHub gives a page's headings."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -426,9 +437,22 @@ def test_every_example_gives_what_it_says(name: str, monkeypatch: pytest.MonkeyP
     """The example of a function uses it, after the page's own beginning."""
     monkeypatch.chdir(ROOT)
     text = API.partition(f"### `{name}`\n")[2].partition("\n##")[0]
-    beginning, example = EXAMPLE.findall(API)[0], EXAMPLE.findall(text)[0]
+    example = EXAMPLE.findall(text)[0]
     assert name.rpartition(".")[2] in example or name == "suite.checkpoint.Policy"
-    test = doctest.DocTestParser().get_doctest(f"{beginning}\n{example}", {}, name, None, None)
+    check_examples(EXAMPLE.findall(API)[0], example)
+
+
+def test_training_from_python_works_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its examples, one after another, print what stands there."""
+    monkeypatch.chdir(ROOT)
+    examples = EXAMPLE.findall(section(API, "Training"))
+    check_examples(*examples)
+    assert "main(" in examples[0]
+
+
+def check_examples(*examples: str) -> None:
+    """Run examples of a page as one, and compare what they print."""
+    test = doctest.DocTestParser().get_doctest("\n".join(examples), {}, "api.md", None, None)
     said = io.StringIO()
     outcome = doctest.DocTestRunner(verbose=False).run(test, out=said.write)
     assert outcome.failed == 0, said.getvalue()
