@@ -45,8 +45,8 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
     "throughput": (throughput.main, "", "speeds as shares of the machine's, and the gate on them"),
     "list": (
         catalogue.list_all,
-        "[--like SOURCE]",
-        "agents, suites, tasks, sources, published results; or one source",
+        "[AGENT | --like SOURCE]",
+        "agents, suites, tasks, sources and who judges, results; or one agent, or one source",
     ),
     "published": (
         catalogue.published,

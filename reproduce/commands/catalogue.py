@@ -7,7 +7,7 @@ from pathlib import Path
 import agents
 from reproduce import ROOT
 from reproduce.commands import flags
-from reproduce.plan.grid import PUBLISHED, presets_of
+from reproduce.plan.grid import PUBLISHED, check_agent, presets_of
 from reproduce.words import counted
 from suite.command_line import say_todays_name
 from suite.settings import UsageError
@@ -15,11 +15,16 @@ from suite.tasks import SUITES
 
 
 def list_all(argv: Sequence[str]) -> int:
-    """Print agents with suites and sources, suites with tasks, published results; or one source."""
+    """Print agents with sources, suites with tasks, published results; or one agent or source."""
     parser = flags.make_parser("list", "agents, suites, tasks, sources, published results")
+    parser.add_argument("agent", nargs="?", help="print this one's alone")
     parser.add_argument("--like", metavar="SOURCE", help="print what this source set and measured")
     options = parser.parse(argv)
+    if options.agent is not None:
+        check_agent(options.agent)
     if options.like is not None:
+        if options.agent is not None:
+            raise UsageError("list prints one agent or one source: leave out either")
         from reproduce.extras.sources import describe_source
 
         name, text = describe_source(options.like)
@@ -28,7 +33,7 @@ def list_all(argv: Sequence[str]) -> int:
         return 0
     from reproduce.extras import control as controls
 
-    for name in agents.AGENTS:
+    for name in agents.AGENTS if options.agent is None else (options.agent,):
         print(f"agent {name}")
         try:
             presets = presets_of(name)
@@ -36,15 +41,28 @@ def list_all(argv: Sequence[str]) -> int:
             print(f"  {error}")
             continue
         for suite in dict.fromkeys(suite for suite, _ in presets):
-            sources = ", ".join(source for of, source in presets if of == suite)
-            print(f"  {suite}: {sources}")
-    for suite, tasks in SUITES.items():
+            sources = (
+                _with_judge(source, preset.judged_by)
+                for (of, source), preset in presets.items()
+                if of == suite
+            )
+            print(f"  {suite}: {', '.join(sources)}")
+    for suite, tasks in SUITES.items() if options.agent is None else ():
         print(f"suite {suite} ({counted(len(tasks), 'task')}): {' '.join(tasks)}")
     for peer in controls.peers():
-        print(f"control {peer}: {', '.join(controls.agents_of(peer))}")
-    for page in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
+        known = controls.agents_of(peer)
+        if options.agent in (None, *known):
+            print(f"control {peer}: {', '.join(known)}")
+    for page in sorted(PUBLISHED.glob(f"{options.agent or '*'}-*/*/verdicts.csv")):
         print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent}")
     return 0
+
+
+def _with_judge(source: str, judge: str | None) -> str:
+    """Return a source's name, and who judges runs with its settings if it is not the source."""
+    if judge == source:
+        return source
+    return f"{source} (judged by {judge})" if judge else f"{source} (not judged)"
 
 
 def published(argv: Sequence[str]) -> int:

@@ -114,7 +114,10 @@ NO_TORCH = [
     ("evaluate . --episodes many", "argument --episodes: invalid int value: 'many'"),
     ("compare .", "the following arguments are required: runs_b"),
     ("list --like jaxlr", "--like: unknown source 'jaxlr'; did you mean jaxrl?"),
-    ("list everything", "unexpected argument 'everything'"),
+    ("list scc", "unknown agent 'scc'; did you mean sac?"),
+    ("list sac --like jaxrl", "list prints one agent or one source: leave out either"),
+    ("list everything", "unknown agent 'everything'; choose from a2c, acer"),
+    ("list sac mujoco", "unexpected argument 'mujoco'"),
 ]
 """Lines whose mistake is seen without torch, and what the answer begins with or contains."""
 
@@ -340,9 +343,22 @@ def test_the_list_shows_what_can_be_named(
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert "agent sac" in lines
-    assert any(line.startswith("  mujoco: paper, ") and "jaxrl" in line for line in lines)
+    mujoco = "  mujoco: paper (judged by nnabla_rl), jaxrl, "
+    assert any(line.startswith(mujoco) for line in lines)
     assert any(line.startswith("suite classic (5 tasks): CartPole-v1 ") for line in lines)
     assert f"published sac-mujoco/paper: {results}" in lines
+
+
+def test_the_list_of_one_agent_has_no_other(say: Say) -> None:
+    """Its sources with their judges, who can run it as a control, and its published grids."""
+    status, out, err = say(["list", "impala"])
+    assert (status, err) == (0, "")
+    first, *lines = out.splitlines()
+    assert first == "agent impala"
+    assert "  classic: tuned (not judged), rllib_control" in lines
+    assert "control rllib: impala" in lines
+    starts = [line for line in lines if not line.startswith("  ")]
+    assert all(line.startswith(("control rllib: ", "published impala-")) for line in starts)
 
 
 def test_an_agent_that_is_not_python_breaks_nothing_else(
@@ -355,7 +371,7 @@ def test_an_agent_that_is_not_python_breaks_nothing_else(
     status, out, err = say(["list"])
     assert (status, err) == (0, "")
     assert "agent torn\n  agents/torn.py cannot be read: invalid syntax (torn.py, line 1)\n" in out
-    assert "agent sac\n  mujoco: paper, " in out
+    assert "agent sac\n  mujoco: paper (" in out
     status, out, err = say(["torn", "classic"])
     assert (status, out) == (2, "")
     assert err == "error: agents/torn.py cannot be read: invalid syntax (torn.py, line 1)\n"
