@@ -35,9 +35,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         **{"agent": "str", "source": "str", "env_id": "str", "task": "str", "protocol": "str"},
         **{"max_env_steps": "float64", "why": "str"},
     },
+    "sources": {"source": "str", "name": "str", "paper": "str"},
 }
 """Columns of each table, with their types; a file may have others beside them."""
-MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps")
+MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps", "paper")
 NUMBERS = {
     "int64": "a whole number without separators",
     "float64": "a number without separators",

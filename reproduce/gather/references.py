@@ -217,8 +217,15 @@ def first_evaluations(
 
 @functools.cache
 def _known() -> Mapping[str, Mapping[str, str]]:
-    """Return name and paper of sources, from `sources.csv`, by their folders' names."""
-    table = pd.read_csv(REFERENCES / "sources.csv", dtype=str, keep_default_na=False)
+    """Return name and paper of sources, from `sources.csv`, by their folders' names.
+
+    Raises:
+        UsageError: if the table has a mistake, or a source twice.
+    """
+    path = REFERENCES / "sources.csv"
+    table = read_reference_table(path).fillna("")
+    for twice in table.loc[table["source"].duplicated(), "source"]:
+        raise UsageError(f"{path}: {twice} has two lines: leave out one")
     rows: Any = table.set_index("source").to_dict("index")
     return rows
 

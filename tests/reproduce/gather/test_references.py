@@ -18,6 +18,7 @@ from reproduce.gather.reference_tables import COLUMNS
 from reproduce.gather.references import (
     credits_of,
     human_scores,
+    name_of,
     reference_curves,
     reference_score,
     sources,
@@ -490,6 +491,23 @@ def test_a_mistake_in_a_table_is_one_line(other_sources: Path, name, text, probl
     message = str(refusal.value)
     assert f"{path}: {problem}" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("folder,name,paper\njaxrl,JAXRL,\n", "no column source; its first line must be source,na"),
+        ("source,name,paper\njaxrl,,\n", "line 2: name is empty"),
+        ("source,name,paper\njaxrl,JAXRL,\njaxrl,jax,\n", "jaxrl has two lines: leave out one"),
+    ],
+)
+def test_a_mistake_in_the_names_of_sources_is_one_line(other_sources: Path, text, problem) -> None:
+    """As in the tables of numbers: names are needed wherever a source is shown."""
+    path = other_sources / "sources.csv"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refusal:
+        name_of("jaxrl")
+    assert f"{path}: {problem}" in str(refusal.value)
 
 
 def test_a_drawn_curve_of_nobody_is_refused(other_sources: Path) -> None:
