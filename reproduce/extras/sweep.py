@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from reproduce.extras.compare import interval
-from reproduce.gather.collect import score
+from reproduce.gather.collect import collect_curves, score
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import make_report
 from reproduce.plan.grid import Plan, Run
+from reproduce.report import plot
 from reproduce.report.page import mean_and_spread, number, with_interval
 from reproduce.run.launch import launch
 from reproduce.run.lease import Leases
@@ -91,7 +92,7 @@ def run(plans: Sequence[Plan], root: Path, console: Console) -> int:
 
     Args:
         plans: one for each variant.
-        root: where their folders are; the table goes there, too.
+        root: where their folders are; the table and its figure go there, too.
         console: where it is shown.
 
     Returns:
@@ -105,13 +106,14 @@ def run(plans: Sequence[Plan], root: Path, console: Console) -> int:
             say(console, "Stopped. Finished runs are kept; the same command goes on.")
             return 130
         make_report(plan, failures)
-    table = compare(plans)
-    path = root / f"sweep-{plans[0].agent}-{plans[0].suite}.csv"
+    table, name = compare(plans), f"sweep-{plans[0].agent}-{plans[0].suite}"
+    path = root / f"{name}.csv"
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
+    plot.draw_variants(_curves(plans), root, name)
     console.print(comparison(table))
     for plan, name in zip(plans, names(plans), strict=True):
         say(console, f"{name}: {plan.directory / 'index.html'}")
-    say(console, f"Table: {path}")
+    say(console, f"Table: {path}; learning curves: {path.with_suffix('.png')}, .svg, .pdf")
     left = [f"{run.task} seed {run.seed}" for plan in plans for run in _unfinished(plan)]
     if left:
         say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
@@ -176,6 +178,15 @@ def _launch(plan: Plan, console: Console) -> Mapping[tuple[str, int], str]:
         board = launch(plan, view)
     failed = [row for row in board.rows if row.state == "failed"]
     return {(row.run.task, row.run.seed): row.error for row in failed}
+
+
+def _curves(plans: Sequence[Plan]) -> pd.DataFrame:
+    """Return the learning curves of all variants, with a column `variant`."""
+    tables = (
+        collect_curves(plan).assign(variant=name)
+        for plan, name in zip(plans, names(plans), strict=True)
+    )
+    return pd.concat(tables, ignore_index=True)
 
 
 def _scores(plan: Plan, task: str) -> np.ndarray:

@@ -27,7 +27,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from reproduce.report import charts
-from reproduce.report.curves import align_seeds, clip_reference, compact, same_rule, thinned
+from reproduce.report.curves import (
+    AlignedCurves,
+    align_seeds,
+    clip_reference,
+    compact,
+    same_rule,
+    thinned,
+)
 from reproduce.report.page import mean_and_spread, verdict_words
 from reproduce.words import counted
 from suite.files import write_atomically
@@ -85,32 +92,62 @@ def draw_curves(
     with _style():
         if not tasks:
             return _save(_message("no task to draw"), directory, "curves")
-        columns = _num_columns(len(tasks))
-        rows = math.ceil(len(tasks) / columns)
-        width = 8.0 if columns == 1 else FIGURE_WIDTH
         references, _ = same_rule(curves["rule"], reference_curves, tasks)
         if not context:
             references = references[references["role"] == "judge"]
         looks = _looks(references)
         handles = _curve_legend(curves, references, looks, credits)
-        num_entries = 4 if columns > 1 else 3
-        panels_height = rows * (0.62 if columns < 3 else 0.74) * width / columns
-        height = panels_height + 0.7 + 0.22 * math.ceil(len(handles) / num_entries)
-        figure = Figure(figsize=(width, height), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        figure, panels = _curve_panels(len(tasks), handles, curves["rule"])
         for panel, task in zip(panels, tasks, strict=False):
             ours, theirs = _of_task(curves, task), _of_task(references, task)
             _draw_panel(panel, task, ours, theirs, _row(verdicts, task), looks)
-        for panel in panels[len(tasks) :]:
-            panel.set_axis_off()
-        rules = list(dict.fromkeys(curves["rule"].dropna()))
-        figure.supxlabel("environment steps", fontsize=10.5, color=FAINT)
-        label = f"episode return ({rules[0]})" if len(rules) == 1 else "episode return"
-        figure.supylabel(label, fontsize=10.5, color=FAINT)
-        figure.get_layout_engine().set(w_pad=0.09, h_pad=0.09)  # type: ignore[union-attr]
-        if handles:
-            _legend(figure, handles, columns=min(len(handles), num_entries))
         return _save(figure, directory, "curves")
+
+
+def draw_variants(curves: pd.DataFrame, directory: Path, name: str) -> list[Path]:
+    """Draw the learning curves of a sweep: a panel per task, and in it a line per variant.
+
+    Args:
+        curves: Rows of the variants' `curves.csv`, with a column `variant`.
+        directory: Where the files are written.
+        name: Of the files, without `.svg`, `.png` and `.pdf`.
+
+    Returns:
+        Paths of the files.
+    """
+    tasks = _tasks(curves)
+    with _style():
+        if not tasks:
+            return _save(_message("no curve recorded"), directory, name)
+        looks = {
+            str(variant): (
+                charts.OURS[place % len(charts.OURS)][0],
+                ("-", *DASHES)[place // len(charts.OURS) % (len(DASHES) + 1)],
+            )
+            for place, variant in enumerate(curves["variant"].unique())
+        }
+        handles: list[Artist] = [
+            Line2D([], [], color=colour, lw=2.4, ls=dash, label=variant)
+            for variant, (colour, dash) in looks.items()
+        ]
+        if curves["seed"].nunique() > 1:
+            label = "95 % of bootstrap resamples"
+            handles.append(Patch(color=FAINT, alpha=0.22, lw=0, label=label))
+        figure, panels = _curve_panels(len(tasks), handles, curves["rule"])
+        for panel, task in zip(panels, tasks, strict=False):
+            of_task = _of_task(curves, task)
+            horizon, remarks = float(of_task["env_steps"].max()), []
+            for variant, own in of_task.groupby("variant", sort=False):
+                aligned = align_seeds(own)
+                _draw_mean(panel, aligned, *looks[str(variant)])
+                if remark := aligned.remark(horizon):
+                    remarks.append(f"{variant}: {remark}")
+            if remarks:
+                _whisper(panel, "\n".join(remarks))
+            size = _fitting(panel, task, 11.0)
+            panel.set_title(task, loc="left", fontweight="bold", fontsize=size)
+            _set_axes(panel, horizon)
+        return _save(figure, directory, name)
 
 
 def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -> list[Path]:
@@ -296,6 +333,30 @@ def _looks(references: pd.DataFrame) -> dict[str, tuple[str, Any]]:
     return looks
 
 
+def _curve_panels(
+    num_tasks: int, handles: Sequence[Artist], rules: pd.Series
+) -> tuple[Figure, NDArray[Any]]:
+    """Return a figure of learning curves with empty panels, as many as tasks or more."""
+    columns = _num_columns(num_tasks)
+    rows = math.ceil(num_tasks / columns)
+    width = 8.0 if columns == 1 else FIGURE_WIDTH
+    num_entries = 4 if columns > 1 else 3
+    panels_height = rows * (0.62 if columns < 3 else 0.74) * width / columns
+    height = panels_height + 0.7 + 0.22 * math.ceil(len(handles) / num_entries)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[num_tasks:]:
+        panel.set_axis_off()
+    known = list(dict.fromkeys(rules.dropna()))
+    figure.supxlabel("environment steps", fontsize=10.5, color=FAINT)
+    label = f"episode return ({known[0]})" if len(known) == 1 else "episode return"
+    figure.supylabel(label, fontsize=10.5, color=FAINT)
+    figure.get_layout_engine().set(w_pad=0.09, h_pad=0.09)  # type: ignore[union-attr]
+    if handles:
+        _legend(figure, handles, columns=min(len(handles), num_entries))
+    return figure, panels
+
+
 def _draw_panel(
     panel: Axes,
     task: str,
@@ -327,6 +388,14 @@ def _draw_panel(
         color=_verdict_colour(verdict),
         fontsize=_fitting(panel, line, 9.5),
     )
+    _set_axes(panel, horizon)
+    if not panel.has_data():
+        panel.set_xticks([])
+        panel.set_yticks([])
+
+
+def _set_axes(panel: Axes, horizon: float) -> None:
+    """Set what curves are read by, up to our last step."""
     panel.grid(axis="y", color=GRID, lw=0.8)
     panel.set_axisbelow(True)
     _tidy(panel)
@@ -336,9 +405,6 @@ def _draw_panel(
     panel.yaxis.set_major_formatter(FuncFormatter(compact))
     if math.isfinite(horizon) and horizon > 0:
         panel.set_xlim(0.0, horizon)
-    if not panel.has_data():
-        panel.set_xticks([])
-        panel.set_yticks([])
 
 
 def _draw_reference(
@@ -366,17 +432,23 @@ def _draw_ours(panel: Axes, curves: pd.DataFrame, horizon: float) -> None:
         marker = "o" if len(x) == 1 else ""
         panel.plot(x, y, color=OURS, lw=0.8, alpha=0.35, marker=marker, ms=3, zorder=5)
     aligned = align_seeds(curves)
-    num_seeds, num_points = aligned.values.shape
-    if num_points:
-        x, (mean, low, high) = aligned.env_steps, aligned.band()
-        if num_seeds > 1:
-            panel.fill_between(x, low, high, color=OURS, alpha=0.22, lw=0, zorder=3)
-        marker = "o" if num_points == 1 else ""
-        panel.plot(x, mean, color=OURS, lw=2.4, marker=marker, ms=6, clip_on=False, zorder=7)
-        if x[-1] < horizon:
-            panel.axvline(x[-1], color=FAINT, lw=0.8, ls=(0, (2, 2)), zorder=1)
+    _draw_mean(panel, aligned, OURS)
+    if aligned.env_steps.size and aligned.env_steps[-1] < horizon:
+        panel.axvline(aligned.env_steps[-1], color=FAINT, lw=0.8, ls=(0, (2, 2)), zorder=1)
     if remark := aligned.remark(horizon):
         _whisper(panel, remark)
+
+
+def _draw_mean(panel: Axes, aligned: AlignedCurves, colour: str, dash: Any = "-") -> None:
+    """Draw the mean of several seeds and its bootstrap band, where all have a value."""
+    num_seeds, num_points = aligned.values.shape
+    if not num_points:
+        return
+    x, (mean, low, high) = aligned.env_steps, aligned.band()
+    if num_seeds > 1:
+        panel.fill_between(x, low, high, color=colour, alpha=0.22, lw=0, zorder=3)
+    marker = "o" if num_points == 1 else ""
+    panel.plot(x, mean, color=colour, lw=2.4, ls=dash, marker=marker, ms=6, clip_on=False, zorder=7)
 
 
 def _whisper(panel: Axes, text: str, size: float = 8.5) -> None:

@@ -40,7 +40,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which have tests of their own and take most of a report's time."""
-    for name in ("draw_curves", "draw_scores"):
+    for name in ("draw_curves", "draw_variants", "draw_scores"):
         monkeypatch.setattr(plot, name, lambda *arguments, **options: None)
 
 

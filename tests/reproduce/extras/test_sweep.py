@@ -165,6 +165,7 @@ def test_a_sweep_from_command_to_table(
         assert f"runs/{name}/sac-classic/tuned/index.html" in out
         assert (tmp_path / "runs" / name / "sac-classic" / "tuned" / "index.html").exists()
     assert (tmp_path / "runs" / "sweep-sac-classic.csv").exists()
+    assert "curves: runs/sweep-sac-classic.png, .svg, .pdf" in " ".join(out.split())
 
 
 def test_several_looks_are_of_one_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,40 @@ def test_a_failed_task_says_so_and_still_shows_its_reference(
     assert widths(figures[0].axes[0])[1.8].tolist() == [50, 100]
 
 
+def variant(name: str, task: str, steps: list[int], seeds: tuple[int, ...] = (1, 2)):
+    """Curves of a sweep's variant."""
+    rows = pd.concat([curve(task, seed, steps, seed) for seed in seeds])
+    return rows.assign(variant=name)
+
+
+def test_every_variant_of_a_sweep_has_a_line_in_every_panel(
+    tmp_path: Path, figures: list[Figure]
+) -> None:
+    """Each has a look of its own; one without a seed's end says where its mean ends."""
+    names = [f"gamma=0.{number}" for number in range(8)]
+    curves = [variant(name, task, [10, 20, 30]) for name in names for task in ("A-v4", "B-v4")]
+    curves += [variant("gamma=1", "A-v4", [10, 20])]
+    (path,) = plot.draw_variants(pd.concat(curves), tmp_path, "sweep-sac-mujoco")
+    assert path.name == "sweep-sac-mujoco.svg"
+    texts = svg_texts(path)
+    assert {"A-v4", "B-v4", *names, "gamma=1"} <= set(texts)
+    assert "gamma=1: no mean beyond 20: a seed ends there" in texts
+    first, second = (panel.get_lines() for panel in figures[0].axes)
+    assert (len(first), len(second)) == (9, 8)
+    looks = {(line.get_color(), line.get_linestyle()) for line in first}
+    assert len(looks) == 9
+    assert (
+        first[0].get_ydata().tolist()
+        == variant("", "A-v4", [10, 20, 30]).groupby("env_steps")["mean_return"].mean().tolist()
+    )
+
+
+def test_a_sweep_without_a_curve_says_so(tmp_path: Path) -> None:
+    """As when every run failed."""
+    none = no_rows("curves").assign(variant=[])
+    assert "no curve recorded" in svg_texts(plot.draw_variants(none, tmp_path, "sweep")[0])
+
+
 def test_figures_are_the_same_bytes_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
