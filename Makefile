@@ -47,10 +47,15 @@ test-slow: venv
 	$(PYTEST) -m slow
 
 ## The tests that need a GPU, then what it reaches beside what it could (27 minutes at most); the
-## measurements go to .benchmarks/gpu.json.
-test-gpu: venv
-	$(PYTEST) -m gpu
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.gpu --out .benchmarks/gpu.json
+## measurements go to .benchmarks/gpu.json, after each part. Where another Python has the packages:
+## `make test-gpu GPU_PYTHON=python3 GPU_OUT=... GPU_PARTS="--only bytes sac-64"`.
+GPU_PYTHON ?= $(BIN)/python
+GPU_OUT ?= .benchmarks/gpu.json
+GPU_TESTS = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.gpu' tests)
+test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
+	status=0; $(subst $(BIN)/python,$(GPU_PYTHON),$(PYTEST)) -m gpu -W default $(GPU_TESTS) || status=$$?; \
+	OMP_NUM_THREADS=1 $(GPU_PYTHON) -m tests.benchmarks.gpu --out $(GPU_OUT) $(GPU_PARTS) || status=$$?; \
+	exit $$status
 
 ## What continuous integration runs: format, lint, then types, published tables and pages, and the
 ## site, each on one core; short trainings, one published run of every agent made again, tests.

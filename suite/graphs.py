@@ -45,6 +45,9 @@ class Graphs:
             raise UsageError(f"cuda_graphs needs a GPU, and this run is on {device}: leave it out")
         self._step, self._phase_of, self._state = step, phase_of, state
         self._captured: dict[Hashable, Captured] = {}
+        # Its own, for torch's is shared: a graph that is freed takes its stream's workspaces along,
+        # which others that were captured there still read (pytorch issue 193402).
+        self._stream = torch.cuda.Stream(device)
 
     def __call__(self, number: int, *inputs: Tensor) -> dict[str, Tensor]:
         """Make a step with these inputs, of the same shapes in every call.
@@ -69,16 +72,16 @@ class Graphs:
         places = [value.clone() for value in inputs]
         tensors: dict[str, Tensor] = {}
         before = pack(self._state, tensors, "state")
-        side, main = torch.cuda.Stream(), torch.cuda.current_stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
+        main = torch.cuda.current_stream()
+        self._stream.wait_stream(main)
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 self._step(number, *places)
-        main.wait_stream(side)
+        main.wait_stream(self._stream)
         unpack(before, tensors, self._state)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._stream):
                 results = self._step(number, *places)
         except RuntimeError as error:
             cause = error.__context__ or error  # ending a capture that failed raises once more

@@ -217,8 +217,8 @@ class Graph:
 
 
 @contextlib.contextmanager
-def captured(graph: Graph) -> Iterator[None]:
-    """Capture the thread's operators, as `torch.cuda.graph` does.
+def captured(graph: Graph, stream: "Stream") -> Iterator[None]:
+    """Capture the thread's operators on a stream, as `torch.cuda.graph` does.
 
     Raises:
         RuntimeError: instead of what was raised within, as ending such a capture does.
@@ -226,7 +226,8 @@ def captured(graph: Graph) -> Iterator[None]:
     thread.stream.synchronize()
     thread.graph = graph
     try:
-        yield
+        with current(stream):
+            yield
     except RuntimeError:
         raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
     finally:

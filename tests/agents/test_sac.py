@@ -26,6 +26,7 @@ from tests.scripted import ScriptedEnv
 CPU = torch.device("cpu")
 TINY = sac.Config(
     task="Pendulum-v1",
+    device="cpu",
     env_steps=120,
     hidden_sizes=(16, 16),
     batch_size=8,

@@ -30,6 +30,7 @@ from tests.scripted import ScriptedEnv
 CPU = torch.device("cpu")
 TINY = sac_hybrid.Config(
     task="Claw-v0",
+    device="cpu",
     env_steps=120,
     hidden_sizes=(16, 16),
     batch_size=8,

@@ -1,7 +1,10 @@
 """The measurements of a GPU: the whole program, tried on a CPU with tiny sizes."""
 
 import json
+import subprocess
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +57,35 @@ def test_a_part_has_its_own_process_and_its_limit(
     *rows, late = json.loads(out.read_bytes())["rows"]
     assert (late["what"], late["value"], late["note"]) == ("sac-64", None, "not done within 0 s")
     assert any(row["what"].startswith("simulator, Pong") and row["value"] for row in rows)
+
+
+def test_what_was_measured_is_written_after_each_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is taken away in the second part leaves the first."""
+    out = tmp_path / "gpu.json"
+
+    def measure(name: str, options: Any) -> list[Row]:
+        if name == "bytes":
+            raise KeyboardInterrupt
+        return [Row(name, 1.0, "steps/s")]
+
+    monkeypatch.setattr(gpu, "in_a_process", measure)
+    with pytest.raises(KeyboardInterrupt):
+        main([*ON_CPU, f"--out={out}", "--only", "sac-1", "bytes"])
+    assert [row["what"] for row in json.loads(out.read_bytes())["rows"]] == ["sac-1"]
+
+
+def test_bytes_that_differ_are_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part's process ends with status 1, and its row says which files differ."""
+    row = Row("sac, twice", 2.0, "files", 0.0, "differ: seed-1/updates.csv, seed-2/updates.csv")
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        gpu.write(Path(command[-1].removeprefix("--out=")), {}, [row])
+        return subprocess.CompletedProcess(command, 1, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert gpu.in_a_process("bytes", Namespace(device="cpu", seconds=1.0)) == [row]
 
 
 def test_a_share_is_of_the_best_of_its_kind() -> None:

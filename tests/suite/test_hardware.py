@@ -126,10 +126,11 @@ def test_a_gpu_rounds_factors_as_asked(tf32: bool) -> None:
     """In TF32 1 + 2^-12 is 1, in a product as in a convolution; in float32 it is not."""
     device = use_device("cuda", tf32=tf32)
     number = 1 + 2**-12
-    ones = torch.ones(64, 64, 1, 1, device=device)
+    ones = torch.ones(256, 256, 1, 1, device=device).contiguous(memory_format=torch.channels_last)
+    maps = torch.full((64, 256, 16, 16), number, device=device)
     products = [
         (number * torch.eye(256, device=device)) @ torch.eye(256, device=device),
-        torch.nn.functional.conv2d(torch.full((64, 64, 8, 8), number, device=device), ones) / 64,
+        torch.nn.functional.conv2d(maps.contiguous(memory_format=torch.channels_last), ones) / 256,
     ]
     use_device("cpu")
     assert [product.max().item() for product in products] == [1.0 if tf32 else number] * 2
