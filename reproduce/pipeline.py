@@ -30,15 +30,18 @@ MARKS = ("", "left out", "counted")
 """Treatments of a task's older runs; a suite has the last of these among its tasks."""
 
 
-def make_report(plan: Plan, failures: collect.Failures = MappingProxyType({})) -> pd.DataFrame:
+def make_report(
+    plan: Plan, failures: collect.Failures = MappingProxyType({}), *, context: bool = False
+) -> pd.DataFrame:
     """Gather, judge and draw the records of a plan's runs so far; return the verdicts.
 
     Args:
         plan: the plan whose runs are reported.
         failures: errors of failed runs that the launcher knows and the records may lack.
+        context: whether curves that do not judge are drawn, too.
     """
     tables = gather(plan, failures)
-    write_report(plan, tables)
+    write_report(plan, tables, context=context)
     return tables["verdicts"]
 
 

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from rich.console import Console
@@ -226,7 +227,13 @@ def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Seq
     sweep.refuse_alike(plans)
     console = flags.make_console()
     console.print(sweep.plan_table(plans))
-    return 0 if options.dry_run else sweep.run(plans, root, console)
+    if options.dry_run:
+        return 0
+    train = partial(_train, console=console, track=options.track)
+    status = sweep.run(plans, root, console, train, context=options.context)
+    if status != 130:
+        flags.open_page(options, sweep.stem(plans, root).with_suffix(".svg"))
+    return status
 
 
 def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = False) -> int:
@@ -238,32 +245,42 @@ def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = F
         track: what runs are mirrored into while they are written, if anything.
         context: whether curves that do not judge are drawn, too.
     """
-    from reproduce.extras.track import mirrored
     from reproduce.pipeline import gather, next_looks
-    from reproduce.run.launch import launch
-    from reproduce.run.lease import Leases
-    from reproduce.run.view import View
 
     while True:
-        if plan.groups():
-            plan.refuse_mixture()
-            Leases(plan.directory, plan.name_of_settings).refuse_rivals()
-        plan.directory.mkdir(parents=True, exist_ok=True)
-        plan.save()
         try:
-            with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
-                board = launch(plan, view)
+            failures = _train(plan, console, track)
         except KeyboardInterrupt:
             say(console, f"Stopped. Finished runs are kept; {plan.way_on(track)}")
             return 130
-        failed = [row for row in board.rows if row.state == "failed"]
-        failures = {(row.run.task, row.run.seed): row.error for row in failed}
         num_seeds = next_looks(plan, gather(plan, failures)["verdicts"])
         if num_seeds is None:
             return _report(plan, console, failures, context=context)
         undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
         say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
         plan = replace(plan, num_seeds=num_seeds)
+
+
+def _train(plan: Plan, console: Console, track: str) -> dict[tuple[str, int], str]:
+    """Run what is left of a plan; return the errors of the runs that failed.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, when every run has stopped.
+    """
+    from reproduce.extras.track import mirrored
+    from reproduce.run.launch import launch
+    from reproduce.run.lease import Leases
+    from reproduce.run.view import View
+
+    if plan.groups():
+        plan.refuse_mixture()
+        Leases(plan.directory, plan.name_of_settings).refuse_rivals()
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    plan.save()
+    with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
+        board = launch(plan, view)
+    failed = [row for row in board.rows if row.state == "failed"]
+    return {(row.run.task, row.run.seed): row.error for row in failed}
 
 
 def _report(

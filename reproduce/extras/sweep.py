@@ -4,7 +4,7 @@ Every variant is a plan of its own in a runs folder that its settings name; it r
 reported, like any other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from reproduce.extras.compare import interval
-from reproduce.gather.collect import collect_curves, score
+from reproduce.gather.collect import Failures, collect_curves, score
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import make_report
 from reproduce.plan.grid import Plan, Run
 from reproduce.report import plot
 from reproduce.report.page import mean_and_spread, number, with_interval
-from reproduce.run.launch import launch
-from reproduce.run.lease import Leases
-from reproduce.run.view import View, say
+from reproduce.run.view import say
 from reproduce.words import counted
 from suite.command_line import printable
 from suite.files import write_atomically
@@ -87,13 +85,27 @@ def plan_table(plans: Sequence[Plan]) -> Group:
     return Group(table, Text(printable(what)))
 
 
-def run(plans: Sequence[Plan], root: Path, console: Console) -> int:
+def stem(plans: Sequence[Plan], root: Path) -> Path:
+    """Return where the table of all variants and its figure lie, without `.csv` and the like."""
+    return root / f"sweep-{plans[0].agent}-{plans[0].suite}"
+
+
+def run(
+    plans: Sequence[Plan],
+    root: Path,
+    console: Console,
+    train: Callable[[Plan], Failures],
+    *,
+    context: bool = False,
+) -> int:
     """Run, report and compare every variant.
 
     Args:
         plans: one for each variant.
         root: where their folders are; the table and its figure go there, too.
         console: where it is shown.
+        train: runs what is left of a variant and returns the errors of the runs that failed.
+        context: whether curves that do not judge are drawn, too.
 
     Returns:
         the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.
@@ -101,15 +113,14 @@ def run(plans: Sequence[Plan], root: Path, console: Console) -> int:
     for i, (plan, name) in enumerate(zip(plans, names(plans), strict=True)):
         say(console, f"Variant {i + 1} of {len(plans)}: {name}", "bold")
         try:
-            failures = _launch(plan, console)
+            failures = train(plan)
         except KeyboardInterrupt:
             say(console, "Stopped. Finished runs are kept; the same command goes on.")
             return 130
-        make_report(plan, failures)
-    table, name = compare(plans), f"sweep-{plans[0].agent}-{plans[0].suite}"
-    path = root / f"{name}.csv"
+        make_report(plan, failures, context=context)
+    table, path = compare(plans), stem(plans, root).with_suffix(".csv")
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
-    plot.draw_variants(_curves(plans), root, name)
+    plot.draw_variants(_curves(plans), root, path.stem)
     console.print(comparison(table))
     for plan, name in zip(plans, names(plans), strict=True):
         say(console, f"{name}: {plan.directory / 'index.html'}")
@@ -165,19 +176,6 @@ def comparison(table: pd.DataFrame) -> Group:
             shown.add_row(*(Text(printable(cell)) for cell in cells), style=style)
     count = int(table["p"].notna().sum())
     return Group(shown, Text(DIFFERENCE + (COMPARED.format(count) if count else "")))
-
-
-def _launch(plan: Plan, console: Console) -> Mapping[tuple[str, int], str]:
-    """Run what is left of a variant; return the errors of failed runs."""
-    if plan.groups():
-        plan.refuse_mixture()
-        Leases(plan.directory, plan.name_of_settings).refuse_rivals()
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    plan.save()
-    with View(console) as view:
-        board = launch(plan, view)
-    failed = [row for row in board.rows if row.state == "failed"]
-    return {(row.run.task, row.run.seed): row.error for row in failed}
 
 
 def _curves(plans: Sequence[Plan]) -> pd.DataFrame:

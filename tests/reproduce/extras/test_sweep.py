@@ -1,7 +1,8 @@
 """A sweep is the product of the values, one grid each, compared with the first honestly."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,35 @@ def test_a_sweep_from_command_to_table(
         assert (tmp_path / "runs" / name / "sac-classic" / "tuned" / "index.html").exists()
     assert (tmp_path / "runs" / "sweep-sac-classic.csv").exists()
     assert "curves: runs/sweep-sac-classic.png, .svg, .pdf" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_sweep_heeds_the_flags_of_a_grid(
+    tmp_path: Path, record_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every variant is mirrored and drawn with context, and the figure of all is opened."""
+    monkeypatch.chdir(tmp_path)
+    plans = [grid(Path("runs"), f"gamma={gamma}", "tau=0.01") for gamma in (0.9, 0.99)]
+    for plan in plans:
+        for seed in (1, 2, 3):
+            record_run(plan, TASK, seed, {1000: seed}, device="cpu")
+    mirrors, contexts, opened = list[tuple[Path, str]](), list[bool](), list[str]()
+
+    @contextlib.contextmanager
+    def mirrored(plan: Plan, kind: str, say: object) -> Iterator[None]:
+        mirrors.append((plan.directory, kind))
+        yield
+
+    monkeypatch.setattr("reproduce.extras.track.mirrored", mirrored)
+    monkeypatch.setattr(
+        "reproduce.pipeline.write_report",
+        lambda plan, tables, *, context: contexts.append(context),
+    )
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert command_line.main([*WORDS, "--track", "tensorboard", "--context", "--open"]) == 0
+    assert mirrors == [(plan.directory, "tensorboard") for plan in plans]
+    assert contexts == [True, True]
+    assert opened == [(tmp_path / "runs" / "sweep-sac-classic.svg").as_uri()]
 
 
 def test_several_looks_are_of_one_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
