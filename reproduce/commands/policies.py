@@ -9,6 +9,7 @@ from rich.progress import track
 
 from reproduce.commands import flags
 from reproduce.run.view import say
+from reproduce.words import counted
 from suite.settings import UsageError
 
 FILM_SECONDS = 10.0
@@ -49,7 +50,7 @@ def evaluate(argv: Sequence[str]) -> int:
         interval = f" (95 % interval {result['ci_low']:.4g} to {result['ci_high']:.4g})"
     print(
         f"{result['task']}: mean return {result['mean_return']:.4g}{interval} over "
-        f"{result['num_episodes']} episodes, {result['rule']} actions"
+        f"{counted(result['num_episodes'], 'episode')}, {result['rule']} actions"
     )
     if options.video:
         print(film_first(options.run, result, options.video, _follow).sentence())

@@ -9,6 +9,7 @@ import agents
 from reproduce.commands import flags
 from reproduce.plan.request import load_plan
 from reproduce.run.view import say
+from reproduce.words import counted
 from suite.command_line import printable, whole
 from suite.settings import UsageError
 
@@ -116,7 +117,7 @@ def track(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     num_runs = mirror(options.kind, options.runs, options.logdir)
     where = LOOK[options.kind].format(options.logdir)
-    print(f"{num_runs} runs mirrored; look at them with: {where}")
+    print(f"{counted(num_runs, 'run')} mirrored; look at them with: {where}")
     return 0
 
 

@@ -69,7 +69,7 @@ def evaluate_run(
             made; `film_first` makes it.
 
     Returns:
-        `task`, `rule`, `num_episodes`, `mean_return`, `std_return`, and `ci_low`, `ci_high`: the
+        `task`, `rule`, `num_episodes`, `mean_return`, and `ci_low`, `ci_high`: the
         95 % t-interval of the mean (None for a single episode); `first`: the first episode.
 
     Raises:
@@ -96,7 +96,6 @@ def evaluate_run(
         "rule": "sampled" if sampled else "deterministic",
         "num_episodes": episodes,
         "mean_return": mean,
-        "std_return": float(episode_returns.std(ddof=1)) if episodes > 1 else None,
         "ci_low": low,
         "ci_high": high,
         "first": scores.first,
@@ -157,12 +156,22 @@ def film_run(run: Path, video: Path, follow: Follow, *, best: bool = False) -> F
     return _film(scores.first, video, run, words, rule, follow)
 
 
+def policy_folder(run: Path, best: bool) -> Path:
+    """Return the folder of a run's policy: the last, or that of its best evaluation.
+
+    Raises:
+        UsageError: if the best was not kept.
+    """
+    folder = run / BEST if best else run
+    if best and not folder.is_dir():
+        raise UsageError(f"{run} kept no best policy: train with --keep-best")
+    return folder
+
+
 def _load(run: Path, best: bool) -> tuple[Policy, dict[str, Any] | None]:
     """Return a run's policy and its record, None without one."""
     record = read_record(run)
-    if best and not (run / BEST).is_dir():
-        raise UsageError(f"{run} kept no best policy: train with --keep-best")
-    policy = agents.load_policy(run / BEST if best else run)
+    policy = agents.load_policy(policy_folder(run, best))
     env = VectorEnv(policy.task, environment_seeds([0], 1, "evaluate", 0))
     if not policy.fits(env.spaces):
         raise UsageError(

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 import agents
+from reproduce.extras.evaluate import policy_folder
 from suite import networks
 from suite.checkpoint import Policy, config_of, read_policy
 from suite.files import write_atomically
-from suite.manifest import BEST
 from suite.moments import RunningMoments
 from suite.networks import StackedPerceptrons
 from suite.settings import UsageError
@@ -113,9 +113,7 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
         UsageError: without a readable policy or the packages, for a recurrent policy or one of an
             agent whose graph is not known here, or a file that cannot be written.
     """
-    folder = run / BEST if best else run
-    if best and not folder.is_dir():
-        raise UsageError(f"{run} kept no best policy: train with --keep-best")
+    folder = policy_folder(run, best)
     if file is not None and file.suffix != ".onnx":
         raise UsageError(f"--onnx: {file} must end in .onnx")
     if file is not None and not file.parent.is_dir():

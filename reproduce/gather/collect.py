@@ -320,7 +320,14 @@ def collect_throughput(plan: Plan, runs: Runs = None) -> pd.DataFrame:
         if speed:
             frame_skip = find_task(run.task, plan.protocol).frame_skip
             speed["env_frames_per_second"] = frame_skip * speed["env_steps_per_second"]
-            rows.append({"task": run.task, "seed": run.seed, "device": _device(run), **speed})
+            rows.append(
+                {
+                    "task": run.task,
+                    "seed": run.seed,
+                    "device": _config(run.directory).get("device", ""),
+                    **speed,
+                }
+            )
     columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
     columns += ["env_steps_per_second", "updates_per_second", "environment_share"]
     columns += ["acting_share", "learning_share", "other_share", "env_frames_per_second"]
@@ -382,7 +389,7 @@ def _describe(run: Run) -> dict[str, Any]:
         "remark": run.remark,
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),
-        "device": _device(run),
+        "device": _config(run.directory).get("device", ""),
         "cpu": machine.get("cpu", ""),
         "gpu": machine.get("gpu") or "",
         "commit": record.get("commit") or "",
@@ -390,11 +397,6 @@ def _describe(run: Run) -> dict[str, Any]:
         "command": record.get("command", ""),
         "log_tail": "\n".join(plain(str(line)) for line in record.get("log_tail", [])),
     }
-
-
-def _device(run: Run) -> str:
-    record = read_record(run.directory) or {}
-    return record.get("device", "") or record.get("config", {}).get("device", "")
 
 
 def _scored(directory: Path, rule: str) -> tuple[pd.DataFrame, str]:

@@ -47,12 +47,6 @@ class Source(Data):
     """The agent its curves belong to."""
     source: str
     """Name of the source: its folder."""
-    title: str
-    """Whose it is."""
-    repository: str
-    """Owner and name on GitHub."""
-    licence: str
-    """SPDX identifier of the repository's licence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +401,6 @@ def _sources(agent: str) -> dict[str, Source]:
             found[path.parent.name] = Source(
                 agent=agent,
                 source=path.parent.name,
-                **{name: said[name] for name in ("title", "repository", "licence")},
                 **{**vars(said["data"]), "commit": said["data"].commit or said["commit"]},
             )
     return found

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from reproduce.plan.grid import Run
+from reproduce.words import counted
 
 Older = Literal["", "counted", "left out"]
 """Treatment of a task's older runs; empty if there are none."""
@@ -16,11 +17,11 @@ def describe(runs: Iterable[Run]) -> tuple[Older, str]:
         (run.has_ended, run.remark) for run in runs if run.remark and run.status != "damaged"
     )
     words = [
-        f"{count} run{'s' * (count > 1)} {remark} ({'counted' if counts else 'left out'})"
+        f"{counted(count, 'run')} {remark} ({'counted' if counts else 'left out'})"
         for (counts, remark), count in remarks.items()
     ]
-    counted = any(counts for counts, _ in remarks)
-    return ("counted" if counted else "left out") if remarks else "", "; ".join(words)
+    any_counts = any(counts for counts, _ in remarks)
+    return ("counted" if any_counts else "left out") if remarks else "", "; ".join(words)
 
 
 def by_task(runs: Iterable[Run]) -> dict[str, tuple[Older, str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import ROOT
+from reproduce.words import counted
 from suite.behaviour import code_name, code_of, fingerprint
 
 COMMIT = re.compile("[0-9a-f]{7,40}")
@@ -53,7 +54,7 @@ def why_older(agent: str, ours: Mapping[str, str], folder: Path, record: Mapping
     more = len(files) - 1
     if not more:
         return f"{made}; {files[0]} has changed since and was not verified"
-    others = f"{more} more file{'s' * (more > 1)}"
+    others = counted(more, "more file")
     return f"{made}; {files[0]} and {others} have changed since and were not verified"
 
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.hardware import find_device, num_cores
-from suite.settings import (
-    UsageError,
-)
+from suite.settings import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,8 +73,6 @@ class Panel(NamedTuple):
     """Words under the title; a verdict, for example."""
     kind: str = ""
     """Class of the remark."""
-    href: str = ""
-    """Where the title leads."""
     note: str = ""
     """Words on the parts that the drawing lacks."""
     height: int = 300
@@ -87,7 +85,6 @@ class Heading(NamedTuple):
     task: str
     remark: str = ""
     kind: str = ""
-    href: str = ""
     env_steps: float = 0.0
     """Planned steps: how far references are drawn where we have no curve; 0: to their ends."""
 
@@ -156,7 +153,7 @@ def learning_curves(
         notes = [_note(grid, rows, grids) for grid, rows in zip(grids, of_task, strict=True)]
         panels.append(
             Panel(
-                *(heading.task, traces, layout, heading.remark, heading.kind, heading.href),
+                *(heading.task, traces, layout, heading.remark, heading.kind),
                 note="; ".join(filter(None, notes)),
             )
         )

@@ -2,7 +2,7 @@
 
 `write_page(directory)` writes `index.html`: one file that needs no network and no other file. Its
 charts need scripts, which it carries; without them it shows the figures instead.
-`verdict_lines(directory)` returns the same verdicts as a table for the terminal. Names in the files
+`verdict_lines` returns the same verdicts as a table for the terminal. Names in the files
 are treated as hostile: they are escaped on the page and stripped of control characters in the
 terminal; the page runs no script but those whose checksums it states.
 """
@@ -335,14 +335,12 @@ def suite_row(directory: Path) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
-def verdict_lines(
-    comparison: Path | pd.DataFrame, suite: pd.DataFrame | None = None, title: str = ""
-) -> Group:
+def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Group:
     """Return the verdicts as they are shown in a terminal, the suite's first.
 
     Args:
-        comparison: Directory of a comparison, or the rows of its `verdicts.csv`.
-        suite: The rows of its `suite.csv`; read where `comparison` is a directory.
+        verdicts: The rows of `verdicts.csv`.
+        suite: The rows of `suite.csv`.
         title: What was run; empty: no title.
 
     Returns:
@@ -350,11 +348,8 @@ def verdict_lines(
         be said of the suite and of every task that is marked or not `reproduced`. What holds of
         several tasks is said once.
     """
-    if isinstance(comparison, pd.DataFrame):
-        rows = _records(comparison.reindex(columns=list(COLUMNS["verdicts"])))
-        whole = next(iter(_records(suite)), None) if suite is not None else None
-    else:
-        rows, whole = verdict_rows(Path(comparison)), suite_row(Path(comparison))
+    rows = _records(verdicts.reindex(columns=list(COLUMNS["verdicts"])))
+    whole = next(iter(_records(suite)), None)
     compared = any(row["reference_mean"] is not None for row in rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     headings = ["task", "ours,\nmean ± std", "reference,\nmean ± std", "difference\n[interval]"]
@@ -612,6 +607,7 @@ def environment() -> jinja2.Environment:
     """Return the template environment of the page and the site."""
     own = charts.environment().overlay()
     own.filters = own.filters | {
+        "counted": counted,
         "number": number,
         "duration": duration,
         "percentage": percentage,

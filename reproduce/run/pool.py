@@ -26,6 +26,7 @@ from reproduce.run.processes import AgentProcess, End, seeing_gpu
 from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.command_line import printable
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
+from suite.manifest import stamp
 from suite.records import read_record
 from suite.settings import UsageError
 
@@ -100,7 +101,7 @@ class Pool:
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, plan.name_of_settings)
         self._sources = plan.code()
-        self._before = {run.directory: _stamp(run.directory) for run in runs}
+        self._before = {run.directory: stamp(run.directory / "run.json") for run in runs}
         self._retried: set[tuple[str, int]] = set()
 
     def run(self, watch: Callable[[Board], None]) -> None:
@@ -166,7 +167,7 @@ class Pool:
     def _has_ended_elsewhere(self, run: Run) -> bool:
         """Return whether another harness has run a run since this pool began; take its result."""
         now = self._plan.run(run.task, run.seed)
-        new = _stamp(run.directory) != self._before[run.directory]
+        new = stamp(run.directory / "run.json") != self._before[run.directory]
         ended = now.has_ended or (now.status == "failed" and new)
         if ended:
             self._settle([now])
@@ -421,15 +422,6 @@ def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
     except OSError as error:
         return error.errno in NO_SPACE
     return False
-
-
-def _stamp(directory: Path) -> tuple[int, int] | None:
-    """Return numbers that identify one record of a run; None without one."""
-    try:
-        facts = (directory / "run.json").stat()
-    except OSError:
-        return None
-    return facts.st_ino, facts.st_mtime_ns
 
 
 def _name(run: Run) -> str:

@@ -109,12 +109,6 @@ class Progress:
         """Return the seconds since it began."""
         return (self.marks[-1].seconds if self.marks else 0.0) + self._silence
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Return the estimated seconds left by its own speed; None unless it runs and has one."""
-        slowdown = self.slowdown() if self.state == "running" else None
-        return None if slowdown is None else self.estimate(slowdown).seconds_left
-
     def slowdown(self, *, at_first: bool = False) -> float | None:
         """Return its measured seconds over the expected ones; None before it learns.
 

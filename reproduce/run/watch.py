@@ -8,6 +8,7 @@ from reproduce.plan.grid import Plan, Run
 from reproduce.plan.request import load_plan
 from reproduce.run.lease import Holders
 from reproduce.run.progress import ENDED, Board, Progress, board_of, read_progress
+from suite.manifest import stamp
 from suite.records import read_record
 from suite.settings import UsageError
 
@@ -16,7 +17,6 @@ LOOK_SECONDS = 1.0
 IDLE_LOOKS = 5
 """Between two runs nobody holds a lease, for less than this."""
 PLAN = "plan.json"
-Stamp = tuple[int, int] | None
 
 
 def find_grid(folder: Path) -> Path:
@@ -56,14 +56,14 @@ class Watcher:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan, self._written = plan, _stamp(plan.directory / PLAN)
+        self._plan, self._written = plan, stamp(plan.directory / PLAN)
         self._holders = Holders()
-        self._read: dict[Path, tuple[Stamp, Run]] = {}
+        self._read: dict[Path, tuple[object, Run]] = {}
         self.board = board_of(plan, plan.runs(), plan.workers)
 
     def look(self) -> bool:
         """Return whether every run has ended, after reading the files again."""
-        if _stamp(self._plan.directory / PLAN) != self._written:
+        if stamp(self._plan.directory / PLAN) != self._written:
             self._read_plan()
         for row in self.board.rows:
             if row.state not in ("finished", "diverged"):
@@ -76,7 +76,7 @@ class Watcher:
 
     def _read_plan(self) -> None:
         """Take over the plan of a grid that was started once more, with other runs."""
-        self._written = _stamp(self._plan.directory / PLAN)
+        self._written = stamp(self._plan.directory / PLAN)
         self._plan = load_grid(self._plan.directory)
         known = {_name(row.run): row for row in self.board.rows}
         rows = board_of(self._plan, self._plan.runs(), self._plan.workers).rows
@@ -85,9 +85,9 @@ class Watcher:
 
     def _look_at(self, row: Progress) -> None:
         folder = row.run.directory
-        stamp, run = _stamp(folder / "run.json"), row.run
-        if self._read.get(folder, (None, run))[0] != stamp:
-            self._read[folder] = stamp, self._plan.run(run.task, run.seed)
+        record, run = stamp(folder / "run.json"), row.run
+        if self._read.get(folder, (None, run))[0] != record:
+            self._read[folder] = record, self._plan.run(run.task, run.seed)
         run = self._read.get(folder, (None, run))[1]
         is_held = self._holders.is_held(folder)
         if is_held or run.has_ended:
@@ -126,12 +126,3 @@ def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
 
 def _name(run: Run) -> tuple[str, int, int]:
     return run.task, run.seed, run.env_steps
-
-
-def _stamp(path: Path) -> Stamp:
-    """Return numbers that identify a file that is replaced whole; None without one."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return facts.st_ino, facts.st_mtime_ns

@@ -10,9 +10,9 @@ from typing import Any
 
 import agents
 from reproduce.extras.docs.markdown import code, table
-from reproduce.plan.grid import NOT_SETTINGS
+from reproduce.plan.grid import NOT_SETTINGS, check_agent
 from suite.presets import REFERENCES, read_source
-from suite.settings import Preset, UsageError, nearest
+from suite.settings import Preset, UsageError
 from suite.tasks import SUITES
 
 MOST_TASKS = 10
@@ -186,8 +186,7 @@ def _module(agent: str) -> ModuleType:
     Raises:
         UsageError: naming the nearest agent.
     """
-    if agent not in agents.AGENTS:
-        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+    check_agent(agent)
     return importlib.import_module(f"agents.{agent}")
 
 

@@ -25,7 +25,7 @@ from reproduce.gather.references import (
 )
 from reproduce.judge.outlook import why_no_reference
 from reproduce.plan.request import make_plan
-from suite.presets import REFERENCES
+from suite.presets import REFERENCES, read_source
 from suite.settings import UsageError
 from suite.tasks import ATARI_GAMES, TASKS
 
@@ -291,9 +291,10 @@ def test_every_source_states_where_it_comes_from(agent) -> None:
     """Repository, commit, licence and path, and a rule that the product knows."""
     assert sources(agent)
     for entry in sources(agent):
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+", entry.repository)
+        said = read_source(REFERENCES / entry.source / f"{agent}.toml")
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", said["repository"])
         assert re.fullmatch(r"[0-9a-f]{40}", entry.commit or "")
-        assert entry.licence in {"MIT", "Apache-2.0"}
+        assert said["licence"] in {"MIT", "Apache-2.0"}
         assert entry.path
         assert entry.notes.strip()
         assert entry.rule in {"deterministic", "sampled", "training"} or not entry.judges

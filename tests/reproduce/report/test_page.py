@@ -18,6 +18,7 @@ from reproduce.report import charts
 from reproduce.report import page as report
 from reproduce.report.page import ASSETS, COLUMNS
 from suite.settings import UsageError
+from tests.reproduce.report.tables import no_rows
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -46,6 +47,14 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         """Keep text, with white space as a browser shows it."""
         self.text += " ".join([*data.split(), ""])
+
+
+def terminal(comparison: Path | pd.DataFrame) -> Group:
+    """The terminal's table of a folder, as it is read, or of rows without a suite's."""
+    if isinstance(comparison, pd.DataFrame):
+        return report.verdict_lines(comparison, no_rows("suite"), "")
+    rows = pd.DataFrame(report.verdict_rows(comparison))
+    return report.verdict_lines(rows, report.read_table(comparison, "suite"), "")
 
 
 def verdict(task: str, name: str, **fields: object) -> dict[str, object]:
@@ -265,7 +274,7 @@ def test_no_task_vanishes(tmp_path: Path) -> None:
     }
     text = Page(report.write_page(tmp_path)).text
     assert "1 of 4 tasks reproduced, 1 below, 2 not judged." in text
-    assert all(task in printed(report.verdict_lines(tmp_path)) for task in rows)
+    assert all(task in printed(terminal(tmp_path)) for task in rows)
 
 
 def test_the_headline_counts_a_verdict_it_does_not_know() -> None:
@@ -341,7 +350,7 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
         verdict("Noted", "inconclusive", note="no number of seeds would settle it"),
         verdict("New", "no reference", reference_mean=None, difference=None),
     ]
-    lines = printed(report.verdict_lines(write(tmp_path, verdicts=rows))).splitlines()
+    lines = printed(terminal(write(tmp_path, verdicts=rows))).splitlines()
     row = next(line for line in lines if line.strip().startswith("Fine"))
     for cell in ("9,876 ± 512", "10,000 ± 400", "-124", "reproduced"):
         assert cell in row
@@ -386,9 +395,7 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
 def test_a_source_is_called_what_people_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By one function; a source without a name is called what its folder is."""
     monkeypatch.setattr(references, "_known", lambda: {"published": {"name": "The Zoo"}})
-    assert "Reference: The Zoo." in printed(
-        report.verdict_lines(pd.DataFrame([verdict("A", "reproduced")]))
-    )
+    assert "Reference: The Zoo." in printed(terminal(pd.DataFrame([verdict("A", "reproduced")])))
     assert references.name_of("another") == "another"
 
 
@@ -403,7 +410,7 @@ def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
     """Above every task, with what was left out; a plan of one task has no such row."""
     rows = [verdict("A", "reproduced"), verdict("B", "inconclusive")]
     write(tmp_path, verdicts=rows, suite=[suite("reproduced")])
-    lines = printed(report.verdict_lines(tmp_path)).splitlines()
+    lines = printed(terminal(tmp_path)).splitlines()
     places = [
         next(i for i, line in enumerate(lines) if word in line) for word in ("suite of 2", "A ")
     ]
@@ -416,7 +423,7 @@ def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
     assert page.index("suite: reproduced") < page.index("9,876 ± 512")
     assert "Left out: Ant: no comparable reference." in page
     write(tmp_path, suite=[])
-    assert "suite" not in printed(report.verdict_lines(tmp_path))
+    assert "suite" not in printed(terminal(tmp_path))
     assert "suite:" not in Page(report.write_page(tmp_path)).text
 
 
@@ -424,14 +431,14 @@ def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> No
     """In the row, the closing lines, the headline and the page; an older file has none."""
     row = verdict("A", "reproduced", exploratory=True, note="declared was one look at 3 seeds")
     write(tmp_path, verdicts=[row], suite=[suite("below", exploratory=True)])
-    text = printed(report.verdict_lines(tmp_path))
+    text = printed(terminal(tmp_path))
     assert text.count("reproduced, exploratory") == 2
     assert text.count("below, exploratory") == 2
     page = Page(report.write_page(tmp_path)).text
     assert "the suite below, exploratory, 1 of 1 task reproduced, 1 exploratory." in page
     assert "Declared was one look at 3 seeds." in page
     assert "exploratory" not in printed(
-        report.verdict_lines(pd.DataFrame([verdict("A", "reproduced", exploratory=float("nan"))]))
+        terminal(pd.DataFrame([verdict("A", "reproduced", exploratory=float("nan"))]))
     )
 
 
@@ -448,13 +455,13 @@ def test_a_frame_and_its_file_print_alike(tmp_path: Path) -> None:
     frame = frame.astype({"seeds_to_settle": "Int64", "env_steps": "Int64"})
     write(tmp_path, verdicts=[])
     frame.to_csv(tmp_path / "verdicts.csv", index=False)
-    assert printed(report.verdict_lines(frame)) == printed(report.verdict_lines(tmp_path))
+    assert printed(terminal(frame)) == printed(terminal(tmp_path))
 
 
 def test_the_terminal_prints_names_literally(tmp_path: Path) -> None:
     """Neither an escape sequence nor console markup in a name does anything."""
     row = verdict("[red]A\x1b[2J\nB", "strange\x1b[2J", note="\x1b]0;title\x07")
-    text = printed(report.verdict_lines(pd.DataFrame([row])))
+    text = printed(terminal(pd.DataFrame([row])))
     assert "\x1b" not in text
     assert text.count("[red]A\ufffd[2J\ufffdB") == 2, "in its row and in its closing line"
 

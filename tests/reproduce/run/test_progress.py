@@ -53,10 +53,11 @@ def rows(*states: tuple[str, int, float | None]) -> list[Progress]:
 def test_the_time_left_of_a_run_is_its_steps_over_its_speed() -> None:
     """600 steps at 20 per second are 30 seconds; before it learns nobody knows."""
     (row,) = rows(("running", 400, 20.0))
-    assert row.seconds_left == 30.0
-    for state, speed in (("running", None), ("waiting", 20.0), ("finished", 20.0)):
-        (row,) = rows((state, 400, speed))
-        assert row.seconds_left is None
+    slowdown = row.slowdown()
+    assert slowdown is not None
+    assert row.estimate(slowdown).seconds_left == 30.0
+    (row,) = rows(("running", 400, None))
+    assert row.slowdown() is None
 
 
 @pytest.mark.parametrize(

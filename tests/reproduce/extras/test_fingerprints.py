@@ -1,14 +1,18 @@
 """Initial weights are the sources': untrained policies return what theirs did."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from agents import AGENTS
+from reproduce.extras import fingerprints
+from reproduce.extras.fingerprints import Pair
 from reproduce.gather.references import first_evaluations
-from reproduce.judge import fingerprints
-from reproduce.judge.fingerprints import Pair
+from reproduce.judge import fingerprints as table_of_fingerprints
+from suite.settings import UsageError
 
 Pairs = dict[tuple[str, str, str], Pair]
 
@@ -74,3 +78,26 @@ def test_when_learning_starts_may_be_up_to_the_task(pairs: Pairs) -> None:
     """The judge of `sac_value` had learned for 4,000 steps on Hopper, and not on HalfCheetah."""
     tasks = {task for agent, _, task in pairs if agent == "sac_value"}
     assert tasks == {"HalfCheetah-v4"}
+
+
+def test_one_source_is_measured_without_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new reference costs its own pairs; every other row stays as it is."""
+    path, before = tmp_path / "fingerprints.csv", pd.read_csv(fingerprints.PATH)
+    stale = before.assign(p=before["p"].where(before["source"] != "sb3_control", 0.5))
+    stale.to_csv(path, index=False)
+    for module in (fingerprints, table_of_fingerprints):
+        monkeypatch.setattr(module, "PATH", path)
+    returns = {
+        (row["agent"], row["task"]): np.array(row["our_returns"].split(), dtype=float)
+        for row in before.query("source == 'sb3_control'").to_dict("records")
+    }
+    monkeypatch.setattr(
+        fingerprints, "untrained_returns", lambda pair: returns[pair.agent, pair.task]
+    )
+    assert fingerprints.main(["--agent", "sac", "--source", "sb3_control"]) == 0
+    table_of_fingerprints.read_table.cache_clear()
+    pd.testing.assert_frame_equal(pd.read_csv(path), before)
+    with pytest.raises(UsageError, match="no preset 'sb3' has a judge"):
+        fingerprints.main(["--source", "sb3"])
