@@ -22,8 +22,10 @@ import agents
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
+from reproduce.extras import sweep
 from reproduce.extras.docs import agent as agent_blocks
 from reproduce.extras.docs import controls, results, wanted
+from reproduce.report.page import COLUMNS
 from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -303,6 +305,27 @@ def test_what_a_control_cost_is_the_time_of_all_its_runs() -> None:
         == ("sac", "sb3_control", "Pendulum-v1")
     )
     assert pair.their_hours == pytest.approx(10 * 10_000 / 84.7 / 3_600, rel=1e-3)
+
+
+def test_every_column_of_a_grids_tables_is_explained() -> None:
+    """Once, under its file's name, and no column that the file has not."""
+    text, found = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8"), {}
+    for part in re.split(r"^(?=`[\w<>-]+\.csv`)", text, flags=re.MULTILINE)[1:]:
+        name, table = re.match(r"`(.+?)\.csv`", part), part.partition("\n## ")[0]
+        assert name is not None
+        cells = re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE)
+        found[name[1]] = sorted(column for cell in cells for column in re.findall(r"`(\w+)`", cell))
+    sweeps = {"sweep-<agent>-<suite>": sweep.COLUMNS}
+    assert found == {name: sorted(columns) for name, columns in (COLUMNS | sweeps).items()}
+
+
+def test_the_tables_are_read_as_their_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its example runs as it stands, and draws a panel for each task."""
+    monkeypatch.chdir(ROOT)
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    assert names["figure"].axes.size == names["scores"]["task"].nunique() == 3
 
 
 def anchors(path: Path) -> set[str]:
