@@ -23,7 +23,7 @@ from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
-from suite.records import read_record
+from suite.records import ENDED, read_record
 from suite.tasks import find_suite, find_task, random_scores
 
 MARKS = ("", "left out", "counted")
@@ -178,7 +178,7 @@ def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> st
     left = {
         task: max(len(looks.seeds) - plan.num_seeds[task], 0) for task, looks in several.items()
     }
-    has_ended = runs.status.isin(["finished", "diverged"]).all() and not next_looks(plan, verdicts)
+    has_ended = runs.status.isin(ENDED).all() and not next_looks(plan, verdicts)
     if not has_ended or not any(left.values()):
         return ""
     seconds = runs.groupby("task")["wall_seconds"].mean()

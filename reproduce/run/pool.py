@@ -27,7 +27,7 @@ from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.command_line import printable
 from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
 from suite.manifest import stamp
-from suite.records import read_record
+from suite.records import ENDED, read_record
 from suite.settings import UsageError
 
 POLL_SECONDS = 0.5
@@ -377,7 +377,7 @@ class Pool:
 def _has_result(row: Progress, log: Sequence[str]) -> bool:
     """Return whether a run is finished or diverged; if so, take over its result."""
     record = read_record(row.run.directory)
-    if record is None or record["status"] not in ("finished", "diverged"):
+    if record is None or record["status"] not in ENDED:
         return False
     if shorter_record(row.run):  # its agent refused to go on
         return False

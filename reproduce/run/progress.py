@@ -21,7 +21,7 @@ from reproduce.plan.speeds import Pace
 from reproduce.run.log import LAST_BYTES
 from suite.files import CHECKPOINT, open_regular
 
-ENDED = ("finished", "diverged", "failed")
+OVER = ("finished", "diverged", "failed")
 """Final states of a run: in the end, planned = finished + diverged + failed."""
 AT_WORK = ("running", "elsewhere")
 WINDOW_SECONDS = 120.0
@@ -132,7 +132,7 @@ class Progress:
             slowdown: seconds over expected ones; None: unknown.
             start_seconds: how long the others took to start; None: unknown.
         """
-        if self.state in ENDED:
+        if self.state in OVER:
             steps = self.run.env_steps if self.state == "finished" else self.env_steps
             return Estimate(steps, True, None)
         if slowdown is None:
@@ -211,7 +211,7 @@ class Board:
         """
         estimates = self.estimates()
         pairs = list(zip(self.rows, estimates, strict=True))
-        if any(row.state not in ENDED and left.seconds_left is None for row, left in pairs):
+        if any(row.state not in OVER and left.seconds_left is None for row, left in pairs):
             return None
         lefts = {
             state: [left.seconds_left or 0.0 for row, left in pairs if row.state == state]
@@ -238,7 +238,7 @@ class Board:
         Where none tells: with a pace 1, without one the seconds per step of all others.
         """
         alike = [row for row in self.rows if (row.pace is not None) == has_pace]
-        for at_first, states in itertools.product((False, True), (AT_WORK, ENDED)):
+        for at_first, states in itertools.product((False, True), (AT_WORK, OVER)):
             slowdowns = [row.slowdown(at_first=at_first) for row in alike if row.state in states]
             known = [slowdown for slowdown in slowdowns if slowdown is not None]
             if known:

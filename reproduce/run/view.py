@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from reproduce.run.progress import Board, Estimate, Progress
+from reproduce.run.progress import OVER, Board, Estimate, Progress
 from suite.command_line import printable
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
@@ -74,7 +74,7 @@ class View:
         self._num_notes = len(board.notes)
         for row in board.rows:
             name = (row.run.task, row.run.seed)
-            if row.state in ("failed", "diverged", "finished") and name not in self._reported:
+            if row.state in OVER and name not in self._reported:
                 self._reported.add(name)
                 say(self._console, _event(row), STYLES[row.state])
         if self._live:

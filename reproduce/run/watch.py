@@ -7,9 +7,9 @@ from pathlib import Path
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.request import load_plan
 from reproduce.run.lease import Holders
-from reproduce.run.progress import ENDED, Board, Progress, board_of, read_progress
+from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
 from suite.manifest import stamp
-from suite.records import read_record
+from suite.records import ENDED, read_record
 from suite.settings import UsageError
 
 LOOK_SECONDS = 1.0
@@ -66,9 +66,9 @@ class Watcher:
         if stamp(self._plan.directory / PLAN) != self._written:
             self._read_plan()
         for row in self.board.rows:
-            if row.state not in ("finished", "diverged"):
+            if row.state not in ENDED:
                 self._look_at(row)
-        return all(row.state in ENDED for row in self.board.rows)
+        return all(row.state in OVER for row in self.board.rows)
 
     def way_on(self) -> str:
         """Return how to go on with the grid, as it was last started, in words."""

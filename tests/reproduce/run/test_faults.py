@@ -35,7 +35,7 @@ from reproduce.run import lease as leasing
 from reproduce.run import processes
 from reproduce.run.launch import launch
 from reproduce.run.lease import Leases
-from reproduce.run.progress import ENDED, Board
+from reproduce.run.progress import OVER, Board
 from suite import manifest
 from suite.recorder import Recorder
 from suite.records import read_record
@@ -108,7 +108,7 @@ class Harness:
     def __init__(self, plan: Plan, watch: Callable[[Board], None] = ignore) -> None:
         def work() -> None:
             board = launch(plan, watch)
-            assert all(row.state in ENDED for row in board.rows)
+            assert all(row.state in OVER for row in board.rows)
             os._exit(0 if board.count("finished") == len(board.rows) else 2)
 
         self.process = FORK.Process(target=work)
@@ -799,11 +799,11 @@ def test_planned_is_finished_and_failed_and_diverged(
         plan = pendulum(tmp_path / str(next(number)), len(fates))
         stand_in({seed: scripts[fate] for seed, fate in enumerate(fates, start=1)})
         board = launch(plan, ignore)
-        expected = [fate if fate in ENDED else "failed" for fate in fates]
+        expected = [fate if fate in OVER else "failed" for fate in fates]
         assert [row.state for row in board.rows] == expected
         statuses = collect_runs(plan).status
         assert statuses.tolist() == expected
-        assert sum(expected.count(state) for state in ENDED) == len(plan.runs())
+        assert sum(expected.count(state) for state in OVER) == len(plan.runs())
         assert tally(statuses).startswith(f"{len(fates)} planned = {expected.count('finished')} f")
 
     check()

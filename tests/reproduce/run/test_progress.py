@@ -16,7 +16,7 @@ from reproduce.plan import speeds
 from reproduce.plan.grid import Run
 from reproduce.plan.request import make_plan
 from reproduce.run.progress import (
-    ENDED,
+    OVER,
     WINDOW_SECONDS,
     Board,
     Mark,
@@ -215,7 +215,7 @@ def announced(
 ) -> Iterator[tuple[float, float | None]]:
     """Play runs side by side; yield second and time left every five seconds, and the end."""
     second, ages, clocks, read = 0.0, {}, {}, {}
-    while any(row.state not in ENDED for row in board.rows):
+    while any(row.state not in OVER for row in board.rows):
         for i, row in enumerate(board.rows):
             if row.state == "waiting" and board.count("running") < board.side_by_side:
                 row.turn("running")
