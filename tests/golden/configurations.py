@@ -535,6 +535,14 @@ RUNS: dict[str, dict[str, Run]] = {
             trust_region_delta=0.0,
             cut=True,
         ),
+        "classic, pfrl_control": _run(
+            "classic",
+            "pfrl_control",
+            REPLAY,
+            task="Pendulum-v1",
+            env_steps=600,
+            evaluation_interval=300,
+        ),
         "classic, learned deviation": _run(
             "classic",
             "tuned",

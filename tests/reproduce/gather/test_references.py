@@ -29,7 +29,7 @@ from suite.presets import REFERENCES, read_source
 from suite.settings import UsageError
 from suite.tasks import ATARI_GAMES, TASKS
 
-AGENTS = ("sac", "a2c", "impala", "acer", "sac_value", "sac_discrete")
+AGENTS = ("sac", "a2c", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (
     *("jaxrl", "mushroom_rl", "nnabla_rl", "pytorch_sac", "sb3_control", "simbav2_baselines"),
     *("tianshou_control", "tianshou_v3"),
