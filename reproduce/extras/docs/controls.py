@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
     @property
     def their_hours(self) -> float:
-        """Return how long all runs of the control took, one after another."""
+        """Return how long all runs of the control last one after another, at their own speed."""
         return self.theirs.num_runs * self.theirs.env_steps / self.their_speed / 3_600
 
 
@@ -63,8 +63,8 @@ def interchangeable(link: Any) -> str:
     header += ("the control by ours", "its own project", "steps/s, ours", "steps/s, control")
     ours = sum(pair.ours.core_hours for pair in every)
     theirs = sum(pair.their_hours for pair in every)
-    costs = f"The controls took {theirs:.1f} hours of one core, steps by median speed, and ours "
-    costs += f"{ours:.1f} core-hours."
+    costs = f"One after another the controls' runs would last {theirs:.0f} hours at these speeds, "
+    costs += f"ours {ours:.0f}; what ran beside them made them longer."
     return f"{table(header, rows, right=[2, 3, 4, 8, 9])}\n\n{costs}"
 
 
