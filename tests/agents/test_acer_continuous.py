@@ -873,9 +873,15 @@ def test_presets_state_their_sources_settings() -> None:
     suites = ("mujoco", "mujoco-small", "mujoco-9")
     assert set(acer.PRESETS) == {
         *((suite, source) for suite in suites for source in ("tuned", "chainerrl", "pfrl")),
-        *(("classic", source) for source in ("tuned", "chainerrl")),
+        *(("classic", source) for source in ("tuned", "chainerrl", "pfrl_control")),
     }
+    control, origin = (acer.PRESETS["classic", name] for name in ("pfrl_control", "chainerrl"))
+    assert (control.judged_by, control.tasks) == ("pfrl_control", ("Pendulum-v1",))
+    changes = {"num_envs": 1, "time_limit_is_terminal": False, "evaluation_interval": 5_000}
+    assert control.config == replace(origin.config, **changes, env_steps=control.config.env_steps)
     for (suite, source), preset in acer.PRESETS.items():
+        if source == "pfrl_control":
+            continue
         ours = preset.config
         tuned = (suite, source) == ("classic", "tuned")
         assert (ours.replay_ratio, ours.batch_unrolls) == ((8.0, 8) if tuned else (4.0, 1))
