@@ -12,8 +12,8 @@ from suite.draws import DeviceDraws, HostDraws
 SEEDS = (3, 1, 4)
 BATCH_SIZE = 40
 NOISE_SHAPE = (2, BATCH_SIZE, 3)
-LEAST_P = 1e-4
-"""Of seven tests on a device whose numbers are not known yet, one in 1,400 may fail by chance."""
+LEAST_P = {"cpu": 0.01, "cuda": 1e-4}
+"""A GPU's numbers are not known yet: of its seven tests one in 1,400 may fail by chance."""
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 KINDS = pytest.mark.parametrize("kind", [HostDraws, DeviceDraws])
 
@@ -38,8 +38,8 @@ def test_rows_are_uniform_and_noise_is_normal(kind: Any, device: str) -> None:
     for seed in range(3):
         counts = torch.bincount(rows[:, seed].flatten(), minlength=7)
         assert len(counts) == 7
-        assert scipy.stats.chisquare(counts).pvalue > LEAST_P
-        assert scipy.stats.kstest(noise[:, seed].flatten(), "norm").pvalue > LEAST_P
+        assert scipy.stats.chisquare(counts).pvalue > LEAST_P[device]
+        assert scipy.stats.kstest(noise[:, seed].flatten(), "norm").pvalue > LEAST_P[device]
 
 
 @DEVICES
@@ -50,7 +50,7 @@ def test_no_update_and_no_seed_draws_what_another_draws(kind: Any, device: str) 
     for numbers in (rows, noise):
         assert len({each.numpy().tobytes() for each in numbers.flatten(0, 1)}) == 300
     pairs = rows.flatten().numpy(), noise[:, :, 0, :, 0].flatten().numpy()
-    assert scipy.stats.spearmanr(*pairs).pvalue > LEAST_P
+    assert scipy.stats.spearmanr(*pairs).pvalue > LEAST_P[device]
 
 
 @DEVICES
