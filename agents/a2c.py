@@ -49,14 +49,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from suite.checkpoint import Decide, Policy, config_of
+from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
 from suite.journal import Journal
 from suite.moments import DeviceMoments, RewardScale, RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel, normal
-from suite.optimisers import FlatWeights, RMSprop
+from suite.optimisers import FlatWeights, Network, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
@@ -213,7 +213,7 @@ FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
 }
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(Network):
     """Policy and value: one trunk with two heads, or one trunk each.
 
     Args:
@@ -398,17 +398,19 @@ def draw_noise(
     return draw(generator, (*shape, network.num_outputs), network.actor.device)
 
 
-def policy_of(config: Config, network: ActorCritic, obs_moments: RunningMoments | None) -> Decide:
-    """Return a function from observations to actions in [-1, 1], for scores and for `load`."""
-
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        if obs_moments is not None:
-            obs = obs_moments.standardise(obs, config.observation_clip)
-        noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
-        actions = act(network, prepare(obs, network.actor.device), noise)
-        return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
-
-    return decide
+def decide(
+    config: Config,
+    network: ActorCritic,
+    obs_moments: RunningMoments | None,
+    obs: np.ndarray,
+    generator: np.random.Generator | None,
+) -> np.ndarray:
+    """Return actions in [-1, 1] for observations, in evaluations and of a policy from a file."""
+    if obs_moments is not None:
+        obs = obs_moments.standardise(obs, config.observation_clip)
+    noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
+    actions = act(network, prepare(obs, network.actor.device), noise)
+    return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
 
 
 ACTING = ("convolutions", "hidden_sizes", "activation", "shared_trunk", "observation_clip")
@@ -423,7 +425,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
     FlatWeights(network)  # they lie as in training, for the same last bits
     network.load_state_dict(weights)
-    return Policy(config.find_task(), spaces, policy_of(config, network, moments))
+    return Policy(config.find_task(), spaces, partial(decide, config, network, moments))
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -438,7 +440,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     num_envs, length = config.num_envs, config.unroll_length
     learner = make_learner(config, env.spaces, device)
     network, obs_moments = learner.network, learner.obs_moments
-    policy = of_one_seed(policy_of(config, network, obs_moments))
+    policy = of_one_seed(partial(decide, config, network, obs_moments))
     weights_of = partial(weights_with, network, obs_moments)
     unroll = Unroll(env.spaces, num_envs, length, device)
     action_stream = stream(seed, "action noise")

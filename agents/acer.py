@@ -22,8 +22,7 @@ Deviations from the paper, and details it leaves open:
 1. Workers are synchronous (OpenAI Baselines): one gradient comes from one unroll of every
    environment, new ones or old ones, and losses are means over its valid rows.
 2. An unroll goes on across the end of an episode; no trace does. Replay draws whole unrolls.
-3. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
-   trace and `env_steps` leave it out.
+3. Loss, trace and `env_steps` leave the ignored action after an end out: the simulator resets.
 4. A step cut by the time limit bootstraps from the value of the last observation; the setting
    `time_limit_is_terminal` removes this value for sources that do so.
 5. Retrace cuts ratios at 1 (Algorithm 2); the text under Eq. 5 has c. Probabilities below 1e-8
@@ -49,16 +48,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from suite.checkpoint import Decide, Policy, config_of
+from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel
-from suite.optimisers import FlatWeights, RMSprop
+from suite.optimisers import FlatWeights, Network, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
@@ -260,7 +259,7 @@ FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
 }
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(Network):
     """Policy and Q: one trunk with two heads, or one trunk each.
 
     Args:
@@ -461,20 +460,21 @@ def act(logits: Float[Tensor, "B A"], noise: Tensor | None) -> Int[Tensor, " B"]
     return (logits if noise is None else logits + noise).argmax(-1)
 
 
-def policy_of(
-    config: Config, network: ActorCritic, obs_moments: RunningMoments | None, memory: Memory
-) -> Decide:
-    """Return a function from observations to actions, for scores and for `load`."""
-
-    @torch.no_grad()
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        if obs_moments is not None:
-            obs = obs_moments.standardise(obs, config.observation_clip)
-        device, shape = network.actor.device, (len(obs), network.num_actions)
-        noise = gumbel(generator, shape, device) if generator else None
-        return memory.act(prepare(obs, device), partial(act, noise=noise)).cpu().numpy()
-
-    return decide
+@torch.no_grad()
+def decide(
+    config: Config,
+    network: ActorCritic,
+    obs_moments: RunningMoments | None,
+    memory: Memory,
+    obs: np.ndarray,
+    generator: np.random.Generator | None,
+) -> np.ndarray:
+    """Return actions for observations, in evaluations and of a policy from a file."""
+    if obs_moments is not None:
+        obs = obs_moments.standardise(obs, config.observation_clip)
+    device, shape = network.actor.device, (len(obs), network.num_actions)
+    noise = gumbel(generator, shape, device) if generator else None
+    return memory.act(prepare(obs, device), partial(act, noise=noise)).cpu().numpy()
 
 
 ACTING = (
@@ -493,7 +493,8 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     FlatWeights(network)  # they lie as in training, for the same last bits
     network.load_state_dict(weights)
     memory = Memory(network)
-    return Policy(config.find_task(), spaces, policy_of(config, network, moments, memory), memory)
+    choose = partial(decide, config, network, moments, memory)
+    return Policy(config.find_task(), spaces, choose, memory)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -510,7 +511,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay = UnrollReplay(env.spaces, config, env.spaces.num_outputs, device, obs_moments)
     memory = network.actor.begin(config.num_envs)  # [N, M]
     policy_memory = Memory(network)
-    policy = of_one_seed(policy_of(config, network, obs_moments, policy_memory))
+    policy = of_one_seed(partial(decide, config, network, obs_moments, policy_memory))
     weights_of = partial(weights_with, network, obs_moments)
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream = stream(seed, "replay counts")
@@ -551,8 +552,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             journal.record(actions)
             replay.add(actions, behaviour_log_probs, step)
             obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
-            outcome = actions, step.rewards[0], step.valid[0]
-            memory.copy_(network.actor.remember(after, *outcome))
+            memory.copy_(network.actor.remember(after, actions, step.rewards[0], step.valid[0]))
             reward_sum += float(step.rewards.sum())
             env_steps += int(np.count_nonzero(step.valid))
             recorder.episodes(env_steps, step)

@@ -52,14 +52,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.checkpoint import Decide, Policy, config_of
+from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import Trunk, prepare
 from suite.noise import normal
-from suite.optimisers import FlatWeights, RMSprop
+from suite.optimisers import FlatWeights, Network, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
@@ -308,7 +308,7 @@ def trust_region(
     return gradients - (excess / squares.clamp_min(tiny)).clamp_min(0) * kl_gradients
 
 
-class GaussianPolicy(nn.Module):
+class GaussianPolicy(Network):
     """The policy's network.
 
     Args:
@@ -544,20 +544,22 @@ def update(
         return torch.cat([(signals.diagnostics * weights).sum((1, 2)), norm.view(1)])
 
 
-def policy_of(config: Config, policy: GaussianPolicy, obs_moments: RunningMoments | None) -> Decide:
-    """Return a function from observations to actions in [-1, 1], for scores and for `load`."""
-
-    @torch.no_grad()
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        if obs_moments is not None:
-            obs = obs_moments.standardise(obs, config.observation_clip)
-        distributions = policy(prepare(obs, policy.layers.device))
-        actions = distributions.means
-        if generator is not None:
-            actions = distributions.draw(normal(generator, actions.shape, actions.device))
-        return actions.clamp(-1, 1).cpu().numpy()
-
-    return decide
+@torch.no_grad()
+def decide(
+    config: Config,
+    policy: GaussianPolicy,
+    obs_moments: RunningMoments | None,
+    obs: np.ndarray,
+    generator: np.random.Generator | None,
+) -> np.ndarray:
+    """Return actions in [-1, 1] for observations, in evaluations and of a policy from a file."""
+    if obs_moments is not None:
+        obs = obs_moments.standardise(obs, config.observation_clip)
+    distributions = policy(prepare(obs, policy.layers.device))
+    actions = distributions.means
+    if generator is not None:
+        actions = distributions.draw(normal(generator, actions.shape, actions.device))
+    return actions.clamp(-1, 1).cpu().numpy()
 
 
 ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "observation_clip")
@@ -572,7 +574,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     policy = GaussianPolicy(config, spaces, np.random.default_rng(0))  # every weight is replaced
     FlatWeights(policy)  # they lie as in training, for the same last bits
     policy.load_state_dict(weights)
-    return Policy(config.find_task(), spaces, policy_of(config, policy, moments))
+    return Policy(config.find_task(), spaces, partial(decide, config, policy, moments))
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -587,7 +589,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, env.spaces, device)
     network, obs_moments = learner.network.policy, learner.obs_moments
     replay = UnrollReplay(env.spaces, config, 2 * env.spaces.num_outputs, device, obs_moments)
-    policy = of_one_seed(policy_of(config, network, obs_moments))
+    policy = of_one_seed(partial(decide, config, network, obs_moments))
     weights_of = partial(weights_with, network, obs_moments)
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream, sample_stream = stream(seed, "replay counts"), stream(seed, "policy samples")

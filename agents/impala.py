@@ -55,14 +55,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from suite.checkpoint import Decide, Policy, config_of
+from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
 from suite.noise import gumbel, normal
-from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
+from suite.optimisers import Adam, FlatWeights, Network, Optimiser, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Recorder, Stopwatch
@@ -351,7 +351,7 @@ FRAME_LAYERS = {
 }
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(Network):
     """Policy and value: one trunk with two heads.
 
     Args:
@@ -663,22 +663,22 @@ def collect(collector: Collector, collected: Collected) -> None:
     collector.finished_at = time.perf_counter()
 
 
-def policy_of(
-    config: Config, network: ActorCritic, obs_moments: RunningMoments | None, memory: Memory
-) -> Decide:
-    """Return a function from observations to actions in [-1, 1], for scores and for `load`."""
-
-    @torch.no_grad()
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        if obs_moments is not None:
-            obs = obs_moments.standardise(obs, config.observation_clip)
-        inputs = prepare(obs, network.actor.device, 1 / config.frame_divisor)
-        noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
-        choose = partial(act, log_stds=network.log_stds, noise=noise)
-        actions = memory.act(inputs, choose)
-        return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
-
-    return decide
+@torch.no_grad()
+def decide(
+    config: Config,
+    network: ActorCritic,
+    obs_moments: RunningMoments | None,
+    memory: Memory,
+    obs: np.ndarray,
+    generator: np.random.Generator | None,
+) -> np.ndarray:
+    """Return actions in [-1, 1] for observations, in evaluations and of a policy from a file."""
+    if obs_moments is not None:
+        obs = obs_moments.standardise(obs, config.observation_clip)
+    inputs = prepare(obs, network.actor.device, 1 / config.frame_divisor)
+    noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
+    actions = memory.act(inputs, partial(act, log_stds=network.log_stds, noise=noise))
+    return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
 
 
 ACTING = (
@@ -698,7 +698,8 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     FlatWeights(network)  # they lie as in training, for the same last bits
     network.load_state_dict(weights)
     memory = Memory(network)
-    return Policy(config.find_task(), spaces, policy_of(config, network, moments, memory), memory)
+    choose = partial(decide, config, network, moments, memory)
+    return Policy(config.find_task(), spaces, choose, memory)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -738,7 +739,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         clock.start()
         while True:
             gained = env_steps - first_step
-            policy = policy_of(config, learner.network, learner.obs_moments, memory)
+            policy = partial(decide, config, learner.network, learner.obs_moments, memory)
             weights_of = partial(weights_with, learner.network, learner.obs_moments)
             session.evaluate_if_due(env_steps, gained, of_one_seed(policy), weights_of, memory)
             if session.log_is_due(env_steps, gained):

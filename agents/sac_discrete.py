@@ -456,10 +456,6 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay = StepReplay(env.spaces, len(seeds), num_envs, config.replay_rows, device)
     action_streams = [stream(seed, "action noise") for seed in seeds]
     replay_streams = [stream(seed, "replay sampling") for seed in seeds]
-
-    def policy(obs: np.ndarray, streams: Sequence[np.random.Generator] | None) -> np.ndarray:
-        return act(*learner.acting, config, obs, streams, config.evaluation_epsilon)
-
     means, reward_sums = Means(), np.zeros(len(seeds))
     streams = [action_streams, replay_streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
@@ -470,7 +466,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
     env_steps, num_updates = journal.resume(0, 0)
     clock.start()
     while True:
-        session.evaluate_if_due(env_steps, num_envs, policy, learner.weights_of)
+        policy = partial(act, *learner.acting, config)
+        scored = partial(policy, epsilon=config.evaluation_epsilon)
+        session.evaluate_if_due(env_steps, num_envs, scored, learner.weights_of)
         if session.log_is_due(env_steps, num_envs):
             metrics = means.read()
             if metrics:
@@ -485,7 +483,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             draws = [s.integers(0, env.num_actions, num_envs) for s in action_streams]
             actions = np.stack(draws)
         else:
-            actions = act(*learner.acting, config, env.obs, action_streams)
+            actions = policy(env.obs, action_streams)
         clock.lap("acting")
 
         step = env.step(actions)

@@ -1,39 +1,105 @@
-"""Do work in a copy of this process, while the process itself goes on.
+"""Do work while the process goes on: in a copy of it, or on a GPU by another thread.
 
 A copy (`fork`) keeps the state that the process had: its work sees no later weights, statistics or
-random numbers, and gives the bits that the process would have given.
+random numbers, and gives the bits that the process would have given. It cannot use a GPU. A thread
+can, on a queue of its own, but shares the process's state: who calls it gives it copies.
 """
 
 import contextlib
 import ctypes
 import gc
+import inspect
 import os
 import signal
 import sys
 import threading
 import traceback
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
 
 
-def can_copy(device: Any) -> bool:
-    """Return whether a copy of this process could work as the process would.
+class Beside(ABC):
+    """Work that goes on beside the process."""
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Return whether `result` would answer at once."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """Wait for the end of the work and return its result, once.
+
+        Raises:
+            RuntimeError: if the work failed.
+        """
+
+
+class OnGpu(Beside):
+    """Work that a thread does on a queue of a GPU of its own; the process goes on with its own.
+
+    Kernels run in turns, or side by side where they leave room; the host's work in both threads
+    shares Python's lock.
+
+    Args:
+        work: what to do; it begins after all that the process has queued, and nothing that the
+            process changes from now on may be read by it. Its failure is raised by `result`.
+        device: the GPU.
+    """
+
+    def __init__(self, work: Callable[[], Any], device: Any) -> None:
+        import torch
+
+        queue = torch.cuda.Stream(device)
+        queue.wait_stream(torch.cuda.current_stream(device))
+
+        def run() -> Any:
+            with torch.cuda.stream(queue):
+                result = work()
+            queue.synchronize()  # what it read may be freed now
+            return result
+
+        thread = ThreadPoolExecutor(max_workers=1)
+        self._future = thread.submit(run)
+        thread.shutdown(wait=False)
+
+    def has_ended(self) -> bool:
+        """Return whether `result` would answer at once."""
+        return self._future.done()
+
+    def result(self) -> Any:
+        """Wait for the end of the work and return its result."""
+        return self._future.result()
+
+
+def is_closure(value: Any) -> bool:
+    """Return whether a function, or a part of a `partial`, holds what `copy.deepcopy` leaves."""
+    if isinstance(value, partial):
+        return any(map(is_closure, (value.func, *value.args, *value.keywords.values())))
+    function = inspect.unwrap(value) if callable(value) else value
+    return getattr(function, "__closure__", None) is not None
+
+
+def can_copy() -> bool:
+    """Return whether a copy of this process could work as the process would, without a GPU.
 
     It lacks the other threads, and a lock that one of them held stays closed. So torch must have
     one thread, and Python too, which IMPALA has not: its actor works meanwhile. The simulators'
-    threads sleep between steps. A copy cannot use a GPU. Linux ends it when the process dies.
+    threads sleep between steps. Linux ends it when the process dies.
     """
     import torch
 
     alone = torch.get_num_threads() == 1 and threading.active_count() == 1
-    return alone and device.type == "cpu" and sys.platform == "linux"
+    return alone and sys.platform == "linux"
 
 
-class Beside:
+class InCopy(Beside):
     """Work that a copy of this process does; the copy ends with the process, however that ends.
 
     Where the system grants no copy, for want of memory or processes, the work is done at once, and

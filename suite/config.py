@@ -84,8 +84,9 @@ class RunConfig:
     evaluation_episodes: Count = 10
     """Episodes of one evaluation, each in a fresh environment of its own."""
     evaluate_beside: bool = False
-    """Whether to evaluate in a second process, which needs a core, while training goes on; where
-    that is not possible (`suite/beside.py`), training waits. Results do not depend on it."""
+    """Whether training goes on during evaluations: in a second process, which needs a core, or in a
+    thread on a GPU; where that is not possible (`suite/beside.py`), it waits. Results do not depend
+    on it."""
     log_interval: Count = 10_000
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 

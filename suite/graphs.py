@@ -81,7 +81,9 @@ class Graphs:
         unpack(before, tensors, self._state)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            # other threads may wait for the GPU meanwhile: an evaluation beside training does
+            mode = "thread_local"
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=mode):
                 results = self._step(number, *places)
         except RuntimeError as error:
             cause = error.__context__ or error  # ending a capture that failed raises once more

@@ -1,5 +1,6 @@
 """Optimisers on a network's weights as one vector: a few long operations instead of many."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -37,6 +38,17 @@ class FlatWeights:
     def norm(self) -> float:
         """Return the vector's Euclidean norm; finite while a run is healthy."""
         return torch.linalg.vector_norm(self.vector).item()
+
+
+class Network(nn.Module):
+    """A network whose copies have `FlatWeights`, as those that train: they give the same bits."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Network":
+        """Return a copy."""
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        FlatWeights(copied)
+        return copied
 
 
 def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:

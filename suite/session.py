@@ -1,5 +1,6 @@
 """The frame of every training loop: device, environments, evaluations, logs and policies."""
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from suite.beside import Beside, can_copy
+from suite.beside import Beside, InCopy, OnGpu, can_copy, is_closure
 from suite.best import copy_weights
 from suite.checkpoint import Decide, save_policy
 from suite.command_line import read_command_line
@@ -99,7 +100,7 @@ class Session:
         Args:
             env_steps: training steps so far.
             gained: those of the last pass of the training loop.
-            act: the policies.
+            act: the policies; a closure, of which no copy can be made, is waited for on a GPU.
             weights_of: maps a seed's index to its tensors by name, to keep the best.
             memory: what the policies remember of their episodes; None: nothing.
         """
@@ -111,10 +112,14 @@ class Session:
         if not is_due:
             return
         goes_on = self.goes_on(env_steps)  # else nothing is left to do meanwhile
-        beside = config.evaluate_beside and goes_on and can_copy(self.device)
+        on_gpu = self.device.type == "cuda"
+        is_possible = not is_closure(act) if on_gpu else can_copy()
+        beside = config.evaluate_beside and goes_on and is_possible
         if beside and best is not None:
             weights = {i: copy_weights(weights_of(i)) for i in recorder.active}
             weights_of = weights.__getitem__
+        if beside and on_gpu:
+            act, memory = copy.deepcopy((act, memory))
 
         def record(episode_returns: np.ndarray) -> None:
             recorder.evaluation(env_steps, episode_returns)
@@ -124,7 +129,8 @@ class Session:
 
         score = partial(self.score, env_steps, act, memory)
         if beside:
-            recorder.await_result(Beside(score), record)
+            work: Beside = OnGpu(score, self.device) if on_gpu else InCopy(score)
+            recorder.await_result(work, record)
         else:
             record(score())
         recorder.clock.lap("evaluation")
@@ -177,7 +183,13 @@ class Session:
 
 def of_one_seed(decide: Decide) -> Act:
     """Return a single seed's rule as an `Act`, which takes a batch of one seed."""
-    return lambda obs, generators: decide(obs[0], generators[0] if generators else None)[None]
+    return partial(_decide_for_one, decide)
+
+
+def _decide_for_one(
+    decide: Decide, obs: np.ndarray, generators: Sequence[np.random.Generator] | None
+) -> np.ndarray:
+    return decide(obs[0], generators[0] if generators else None)[None]
 
 
 def train_together(

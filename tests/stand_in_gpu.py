@@ -217,12 +217,13 @@ class Graph:
 
 
 @contextlib.contextmanager
-def captured(graph: Graph, stream: "Stream") -> Iterator[None]:
+def captured(graph: Graph, stream: "Stream", capture_error_mode: str = "global") -> Iterator[None]:
     """Capture the thread's operators on a stream, as `torch.cuda.graph` does.
 
     Raises:
         RuntimeError: instead of what was raised within, as ending such a capture does.
     """
+    assert capture_error_mode == "thread_local", "a thread that waits would end the capture"
     thread.stream.synchronize()
     thread.graph = graph
     try:

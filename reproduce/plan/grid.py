@@ -545,7 +545,7 @@ class Plan:
 
     def _command(self, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
         first, minutes, has_idle_cores = runs[0], self.checkpoint_minutes, env_threads > 1
-        beside = has_idle_cores and self.device == "cpu" and self.rule != "training"
+        beside = has_idle_cores and self.rule != "training"
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
             *("--suite", self.suite, "--like", self.source, "--task", first.task),

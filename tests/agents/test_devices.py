@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 import agents
 from agents import acer, impala
-from suite import affine
+from suite import affine, beside, session
+from suite.beside import OnGpu as BesideOnGpu
 from suite.draws import DeviceDraws
 from suite.graphs import WARM_UPS, Graphs
 from suite.settings import UsageError
@@ -217,6 +218,110 @@ def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
     for table in ("updates.csv", "evaluations.csv"):
         written = [tmp_path / each / f"seed-{config.seeds[0]}" for each in ("plain", "graphs")]
         assert (written[0] / table).read_bytes() == (written[1] / table).read_bytes()
+
+
+BESIDE = {
+    **{agent: (names[0],) for agent, names in RUNS.items()},
+    "impala": ("classic, normalised, cut", "memory, two seeds, cut"),
+}
+"""Names of golden runs with all that a policy can hold: statistics, memory, one seed or two."""
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[BesideOnGpu]:
+    """Ask for a result of work beside training as late as a run may; return all such work."""
+    made: list[BesideOnGpu] = []
+
+    def work_beside(work: Callable[[], Any], device: torch.device) -> BesideOnGpu:
+        made.append(BesideOnGpu(work, device))
+        return made[-1]
+
+    monkeypatch.setattr(session, "OnGpu", work_beside)
+    monkeypatch.setattr(BesideOnGpu, "has_ended", lambda work: False)
+    monkeypatch.setattr(beside, "ThreadPoolExecutor", Pool)
+    return made
+
+
+def evaluated(agent: str, name: str) -> Any:
+    """Return the settings of a short run with evaluations on its way."""
+    config = short(agent, name)
+    changes: dict[str, Any] = {"evaluation_rule": "sampled", "evaluation_episodes": 2}
+    if config.find_task().actions == "continuous":
+        changes["task"] = TASKS["continuous"]
+    return dataclasses.replace(config, evaluation_interval=2 * config.log_interval, **changes)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("agent", "name"), [(agent, name) for agent, names in BESIDE.items() for name in names]
+)
+def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
+    agent: str,
+    name: str,
+    evaluations: list[BesideOnGpu],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They score a copy of the policy, with all that it holds, and no stream is ahead of another.
+
+    As a graph, too, where an agent's updates are captured while they run.
+    """
+    config = evaluated(agent, name)
+    config = dataclasses.replace(config, **{"cuda_graphs": True} if agent == "sac" else {})
+    theirs = train_on_gpu(agent, config, tmp_path / "waits", monkeypatch)
+    assert not evaluations
+    config = dataclasses.replace(config, evaluate_beside=True)
+    ours = train_on_gpu(agent, config, tmp_path / "beside", monkeypatch)
+    assert len(evaluations) >= 1
+    for our, their in zip(runner.weights(ours), runner.weights(theirs), strict=True):
+        assert torch.equal(on_cpu(our), on_cpu(their))
+    tables = {path.relative_to(tmp_path / "waits") for path in (tmp_path / "waits").rglob("*.csv")}
+    assert {"updates.csv", "evaluations.csv"} <= {table.name for table in tables}
+    for table in tables:
+        written = [tmp_path / each / table for each in ("waits", "beside")]
+        assert table.name == "timing.csv" or written[0].read_bytes() == written[1].read_bytes()
+
+
+@pytest.mark.usefixtures("unchecked", "evaluations")
+@pytest.mark.parametrize("agent", ["a2c", "sac"])
+def test_an_evaluation_of_the_weights_that_training_changes_is_found(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without copies its scores would be of whatever weights it meets."""
+    config = dataclasses.replace(evaluated(agent, BESIDE[agent][0]), evaluate_beside=True)
+    monkeypatch.setattr(session.copy, "deepcopy", lambda value: value)
+    with pytest.raises(AssertionError, match="does not wait for another stream"):
+        train_on_gpu(agent, config, tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_training_waits_for_the_evaluation_of_a_closure(
+    evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No copy can be made of what a function found around itself, so it would see later weights."""
+    config = dataclasses.replace(evaluated("a2c", BESIDE["a2c"][0]), evaluate_beside=True)
+
+    def of_one_seed(decide: Any) -> Any:
+        return lambda obs, generators: decide(obs[0], generators[0])[None]
+
+    monkeypatch.setattr(module_of("a2c"), "of_one_seed", of_one_seed)
+    train_on_gpu("a2c", config, tmp_path, monkeypatch)
+    assert not evaluations
+
+
+@pytest.mark.usefixtures("unchecked", "evaluations")
+def test_a_failed_evaluation_on_a_gpu_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own error, so that a lack of memory is told as one."""
+
+    def evaluate(*_: Any, **__: Any) -> np.ndarray:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(session, "evaluate", evaluate)
+    config = dataclasses.replace(evaluated("sac", BESIDE["sac"][0]), evaluate_beside=True)
+    with pytest.raises(torch.OutOfMemoryError):
+        train_on_gpu("sac", config, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import torch
 
 from agents import a2c, sac
 from suite import session
-from suite.beside import Beside, can_copy
+from suite.beside import InCopy, can_copy
 from suite.journal import Journal
 from suite.recorder import Recorder
 from suite.session import Session
@@ -31,20 +31,20 @@ TIMES = ("started_at", "resumed_at", "ended_at", "wall_seconds")
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[Beside]:
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[InCopy]:
     """Evaluate beside training, and ask for a result as late as a run may; return all such work.
 
     The tests' own threads only wait for orders.
     """
-    made: list[Beside] = []
+    made: list[InCopy] = []
 
-    def beside(work: Callable[[], Any]) -> Beside:
-        made.append(Beside(work))
+    def beside(work: Callable[[], Any]) -> InCopy:
+        made.append(InCopy(work))
         return made[-1]
 
-    monkeypatch.setattr(session, "can_copy", lambda device: True)
-    monkeypatch.setattr(session, "Beside", beside)
-    monkeypatch.setattr(Beside, "has_ended", lambda work: False)
+    monkeypatch.setattr(session, "can_copy", lambda: True)
+    monkeypatch.setattr(session, "InCopy", beside)
+    monkeypatch.setattr(InCopy, "has_ended", lambda work: False)
     return made
 
 
@@ -75,14 +75,14 @@ def test_a_run_has_the_bytes_of_one_that_waits(
     case: str,
     at_once: bool,
     tmp_path: Path,
-    copies: list[Beside],
+    copies: list[InCopy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows in their order, weights, last and best policies: with statistics, seeds and memory.
 
     A result may come as late as the next evaluation, or before any other row.
     """
-    monkeypatch.setattr(Beside, "has_ended", lambda work: at_once)
+    monkeypatch.setattr(InCopy, "has_ended", lambda work: at_once)
     agent, config = CASES[case]
     interval = config.evaluation_interval // 2
     config = replace(config, evaluation_interval=interval, evaluation_rule="sampled")
@@ -95,7 +95,7 @@ def test_a_run_has_the_bytes_of_one_that_waits(
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_run_killed_during_an_evaluation_goes_on_with_the_same_bytes(
-    tmp_path: Path, copies: list[Beside], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, copies: list[InCopy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint waits for the result; one that was lost is computed again, beside or not."""
     config = replace(A2C, evaluation_interval=80)
@@ -126,7 +126,7 @@ def test_a_seed_diverges_where_it_does_in_a_run_that_waits(
     bad_score: int,
     bad_metric: int,
     tmp_path: Path,
-    copies: list[Beside],
+    copies: list[InCopy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first has a score of NaN, which takes its later rows back, or its policy at the end.
@@ -158,7 +158,7 @@ def test_a_seed_diverges_where_it_does_in_a_run_that_waits(
 def test_rows_held_back_are_those_that_were_recorded(tmp_path: Path) -> None:
     """Training goes on with the arrays that it gave; times are those of the call."""
     recorder = Recorder(tmp_path, {"agent": "mine"}, [1])
-    recorder.await_result(Beside(lambda: 7.0), lambda score: recorder.evaluation(5, one(score)))
+    recorder.await_result(InCopy(lambda: 7.0), lambda score: recorder.evaluation(5, one(score)))
     losses, rewards = one(2.0)[0], one(3.0)[0]
     recorder.log(5, 1, {"loss": losses}, {"reward": rewards})
     assert not (tmp_path / "seed-1" / "timing.csv").exists()
@@ -193,7 +193,7 @@ def test_a_failed_evaluation_fails_the_run(tmp_path: Path, monkeypatch: pytest.M
 
 def test_work_that_is_killed_is_an_error() -> None:
     """As by the kernel where memory is short, which the launcher takes as such."""
-    work = Beside(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    work = InCopy(lambda: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(RuntimeError, match=r"\(--evaluate-beside\): out of memory"):
         work.result()
 
@@ -208,7 +208,7 @@ def test_without_a_copy_the_work_is_done_at_once(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fork", fork)
-    work = Beside(os.getpid)
+    work = InCopy(os.getpid)
     assert work.has_ended()
     assert work.result() == os.getpid()
 
@@ -221,7 +221,7 @@ def test_a_signal_to_all_processes_leaves_the_work_alone() -> None:
         os.write(begins, b"!")
         return os.read(go, 1)
 
-    work = Beside(wait)
+    work = InCopy(wait)
     os.read(begun, 1)
     assert not work.has_ended()
     assert work._copy is not None
@@ -253,7 +253,7 @@ def test_the_work_leaves_the_garbage_of_the_process_alone() -> None:
     gc.disable()
     try:
         Simulator()
-        assert Beside(collect).result() == []
+        assert InCopy(collect).result() == []
     finally:
         gc.enable()
     assert collect() == ["ended"]
@@ -262,8 +262,8 @@ def test_the_work_leaves_the_garbage_of_the_process_alone() -> None:
 def test_a_process_that_is_killed_leaves_no_copy() -> None:
     """`kill -9` reaches the process alone; its copy would work on for nobody."""
     program = (
-        "import time; from suite.beside import Beside;"
-        "print(Beside(lambda: time.sleep(60))._copy, flush=True); time.sleep(60)"
+        "import time; from suite.beside import InCopy;"
+        "print(InCopy(lambda: time.sleep(60))._copy, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -285,13 +285,12 @@ def has_gone(pid: int) -> bool:
 
 
 def test_only_a_process_without_other_threads_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy would wait for ever for a lock that one of them holds; a GPU it cannot use."""
+    """A copy would wait for ever for a lock that one of them holds."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert can_copy(torch.device("cpu"))
-    assert not can_copy(torch.device("cuda"))
+    assert can_copy()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 2)
-        assert not can_copy(torch.device("cpu"))
+        assert not can_copy()
     monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert not can_copy(torch.device("cpu"))
+    assert not can_copy()
