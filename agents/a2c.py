@@ -236,6 +236,7 @@ class ActorCritic(Network):
             head_scheme=None if orthogonal else "glorot_uniform",
             gain=config.hidden_gain,
             activation=config.activation,
+            bfloat16=config.bfloat16,
         )
         policy_head = (spaces.num_outputs, config.policy_head_gain)
         value_head = (1, config.value_head_gain)
@@ -413,7 +414,10 @@ def decide(
     return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
 
 
-ACTING = ("convolutions", "hidden_sizes", "activation", "shared_trunk", "observation_clip")
+ACTING = (
+    *("convolutions", "bfloat16", "hidden_sizes", "activation", "shared_trunk"),
+    "observation_clip",
+)
 """Settings that rebuild a policy, beside task and protocol."""
 
 

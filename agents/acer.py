@@ -23,8 +23,7 @@ Deviations from the paper, and details it leaves open:
    environment, new ones or old ones, and losses are means over its valid rows.
 2. An unroll goes on across the end of an episode; no trace does. Replay draws whole unrolls.
 3. Loss, trace and `env_steps` leave the ignored action after an end out: the simulator resets.
-4. A step cut by the time limit bootstraps from the value of the last observation; the setting
-   `time_limit_is_terminal` removes this value for sources that do so.
+4. A step cut by the time limit bootstraps from its value, unless `time_limit_is_terminal`.
 5. Retrace cuts ratios at 1 (Algorithm 2); the text under Eq. 5 has c. Probabilities below 1e-8
    count as 1e-8 where a gradient is divided by them.
 6. The learning rate of an update depends on the steps taken before the newest unroll.
@@ -280,6 +279,7 @@ class ActorCritic(Network):
             gain=config.hidden_gain,
             activation=config.activation,
             lstm_size=config.lstm_size,
+            bfloat16=config.bfloat16,
         )
         policy_head = (self.num_actions, config.policy_head_gain)
         q_head, shared = (self.num_actions, config.q_head_gain), config.shared_trunk
@@ -478,8 +478,8 @@ def decide(
 
 
 ACTING = (
-    *("convolutions", "hidden_sizes", "activation", "shared_trunk", "lstm_size"),
-    "observation_clip",
+    *("convolutions", "bfloat16", "hidden_sizes", "activation", "shared_trunk"),
+    *("lstm_size", "observation_clip"),
 )
 """Settings that rebuild a policy, beside task and protocol."""
 

@@ -377,6 +377,7 @@ class ActorCritic(Network):
             activation=config.activation,
             lstm_size=config.lstm_size,
             lstm_actions_of=spaces if config.lstm_inputs == "action_and_reward" else None,
+            bfloat16=config.bfloat16,
         )
         self.log_stds: Tensor | None = None
         if spaces.continuous:
@@ -682,7 +683,7 @@ def decide(
 
 
 ACTING = (
-    *("convolutions", "frame_divisor", "hidden_sizes", "activation"),
+    *("convolutions", "frame_divisor", "bfloat16", "hidden_sizes", "activation"),
     *("lstm_size", "lstm_inputs", "observation_clip"),
 )
 """Settings that rebuild a policy, beside task and protocol."""

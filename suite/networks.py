@@ -56,6 +56,8 @@ class Trunk(nn.Module):
         activation: activation between the layers for vector observations.
         lstm_size: units of an LSTM before the heads; 0: none, the network is feed-forward.
         lstm_actions_of: see `suite.recurrence.Core`.
+        bfloat16: whether convolutions compute in bfloat16, forwards and backwards; weights, inputs,
+            features and all gradients are float32.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Trunk(nn.Module):
         activation: Literal["tanh", "relu"] = "relu",
         lstm_size: int = 0,
         lstm_actions_of: Spaces | None = None,
+        bfloat16: bool = False,
     ) -> None:
         super().__init__()
+        self._bfloat16 = bfloat16
         self.kernels, self.kernel_biases = nn.ParameterList(), nn.ParameterList()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         self._convolve, sizes, area = None, [math.prod(obs_shape), *hidden_sizes], 1
@@ -119,7 +123,7 @@ class Trunk(nn.Module):
         """
         if self.core is not None:
             raise ValueError("a recurrent network needs its memory: call step or unroll")
-        features = (obs if self._convolve is None else self._convolve(obs)).flatten(1)
+        features = self._flat(obs)
         weight, bias = self._layers[0]
         if actions is None:
             hidden = affine(bias, features, weight)
@@ -170,10 +174,19 @@ class Trunk(nn.Module):
 
     def _features(self, obs: Tensor) -> Float[Tensor, "B F"]:
         """Return the outputs of the last hidden layer."""
-        hidden = (obs if self._convolve is None else self._convolve(obs)).flatten(1)
+        hidden = self._flat(obs)
         for weight, bias in self._layers[:-1]:
             hidden = self._activation(affine(bias, hidden, weight))
         return hidden
+
+    def _flat(self, obs: Tensor) -> Float[Tensor, "B I"]:
+        """Return the inputs of the first affine layer."""
+        if self._convolve is None:
+            return obs.flatten(1)
+        if not self._bfloat16:
+            return self._convolve(obs).flatten(1)
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            return self._convolve(obs).flatten(1).float()
 
     def _plain(self, hidden: Tensor) -> Tensor:
         for (kernel, bias), (stride, padding) in zip(self._kernels, self._steps, strict=True):

@@ -62,15 +62,15 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
 WITHOUT_EFFECT = ("env_threads", "evaluate_beside")
 """Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
-    "a2c": {"initialisation": "orthogonal"},
-    "acer": {"observation_clip": 10.0, "lstm_size": 0},
+    "a2c": {"initialisation": "orthogonal", "bfloat16": False},
+    "acer": {"observation_clip": 10.0, "lstm_size": 0, "bfloat16": False},
     "acer_continuous": {
         **{"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
         "observation_clip": 10.0,
     },
     "impala": {
         **{"drop_last_row": False, "observation_clip": 10.0},
-        **{"lstm_size": 0, "lstm_inputs": "action_and_reward"},
+        **{"lstm_size": 0, "lstm_inputs": "action_and_reward", "bfloat16": False},
     },
     "sac": {"separate_heads": True},
 }

@@ -166,6 +166,8 @@ def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> G
         raise UsageError(f"{agent} has no ONNX form: its file has none of {', '.join(GRAPHS)}")
     if description.get("lstm_size"):
         raise UsageError("a recurrent policy has no ONNX form here: its memory stays in torch")
+    if description.get("bfloat16"):
+        raise UsageError("a policy with bfloat16 has no ONNX form here: train it without")
     names = [name for name in module.ACTING if name in description]
     config = config_of(module.Config, description, module.ACTING if names else ())
     with torch.no_grad():

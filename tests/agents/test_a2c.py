@@ -17,6 +17,7 @@ from agents import a2c, sac
 from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.pipeline import make_report
 from reproduce.plan.request import make_plan
+from suite.networks import prepare
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError
 from suite.unrolls import Transitions, Unroll
@@ -582,6 +583,25 @@ def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
         torch.testing.assert_close(
             torch.from_numpy(policy.act(frames)), learner.network.policy(prepared).argmax(-1)
         )
+
+
+def test_a_policy_in_bfloat16_acts_as_it_was_trained_to(tmp_path: Path) -> None:
+    """From its file, to the last bit; in float32 the same weights prefer nearly the same."""
+    config = replace(TINY, task="Pong-v5", num_envs=2, env_steps=20, convolutions="a3c")
+    config = replace(config, evaluation_rule="training", bfloat16=True)
+    learner, recorder = train(config, tmp_path)
+    policy = agents.load_policy(recorder.seed_directories[0])
+    frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84)).astype(np.uint8)
+    prepared = prepare(frames, torch.device("cpu"))
+    logits = learner.network.policy(prepared).detach()
+    assert np.array_equal(policy.act(frames), logits.argmax(-1).numpy())
+    plain = a2c.ActorCritic(
+        replace(config, bfloat16=False), policy._spaces, np.random.default_rng()
+    )
+    plain.load_state_dict(learner.network.state_dict())
+    exact = plain.policy(prepared).detach()
+    assert not torch.equal(logits, exact)
+    torch.testing.assert_close(logits, exact, atol=0.01, rtol=0.02)
 
 
 @pytest.mark.parametrize("config", [TINY, SWING, NORMALISED, replace(TINY, shared_trunk=True)])

@@ -250,6 +250,9 @@ RUNS: dict[str, dict[str, Run]] = {
         "frames, nnabla_rl, evaluated": _run(
             "atari-7", "nnabla_rl", FRAMES, learning_rate_decay_steps=320
         ),
+        "frames, bfloat16": _run(
+            "atari-7", "openai_baselines", FRAMES, env_steps=100, bfloat16=True
+        ),
         "frames, sticky, two trunks": _run(
             "atari",
             "openai_baselines",
@@ -263,6 +266,9 @@ RUNS: dict[str, dict[str, Run]] = {
     "impala": {
         "frames, shallow": _run("atari-7", "paper", FRAMES, env_steps=240),
         "frames, nature": _run("atari-7", "paper", FRAMES, convolutions="nature", cut=True),
+        "frames, bfloat16": _run(
+            "atari-7", "paper", FRAMES, convolutions="deep", env_steps=240, bfloat16=True
+        ),
         "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=4, env_steps=240),
         "frames, rllib_2018": _run(
             "atari-7",
@@ -478,6 +484,9 @@ RUNS: dict[str, dict[str, Run]] = {
             "classic", "tuned", CLASSIC, REPLAY, normalise_observations=True, cut=True
         ),
         "frames": _run("atari-7", "openai_baselines", FRAMES, REPLAY, replay_start=40, cut=True),
+        "frames, bfloat16": _run(
+            "atari-7", "openai_baselines", FRAMES, REPLAY, replay_start=40, bfloat16=True
+        ),
         "frames, replay twice over, two trunks, evaluated": _run(
             "atari",
             "openai_baselines",

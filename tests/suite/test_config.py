@@ -145,6 +145,13 @@ def test_frames_cannot_be_normalised() -> None:
         Unrolls(env_steps=20, task="Pong-v5", normalise_observations=True)
 
 
+def test_bfloat16_is_for_frames() -> None:
+    """A run of vectors that asked for it would be one in float32, and its record would not say."""
+    assert Unrolls(env_steps=20, task="Pong-v5", bfloat16=True).bfloat16
+    with pytest.raises(UsageError, match="bfloat16 is for convolutions, and CartPole-v1 has none"):
+        Unrolls(env_steps=20, bfloat16=True)
+
+
 def test_a_setting_younger_than_a_record_had_its_default() -> None:
     """A run from before a setting was there is not one with that setting changed."""
     recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "rollout_length": 9})

@@ -245,6 +245,29 @@ def test_a_copy_is_a_network_of_its_own(frames: bool) -> None:
     assert torch.equal(twin(obs), before)
 
 
+@pytest.mark.parametrize("layers", [A3C, DEEP])
+def test_convolutions_in_bfloat16_are_near_those_in_float32(layers: FrameLayers) -> None:
+    """Outputs to a hundredth; all else is in float32, and stays near.
+
+    Gradients are of noise, where rounding turns a unit on or off: they point the same way.
+    """
+    obs, of_outputs = channels_last(draw(0, 8, 4, 42, 42)), draw(1, 8, 7)
+    exact = frames_trunk(layers, 42)
+    rounded = frames_trunk(layers, 42, bfloat16=True)
+    pairs = []
+    for trunk in (exact, rounded):
+        outputs = trunk(obs)
+        gradients = torch.autograd.grad((outputs * of_outputs).sum(), [*trunk.parameters()])
+        pairs.append([outputs.detach(), *gradients])
+    (theirs, *of_theirs), (ours, *of_ours) = pairs
+    assert 0 < (ours - theirs).norm() / theirs.norm() < 0.01
+    for our, their in zip(of_ours, of_theirs, strict=True):
+        assert our.dtype == torch.float32
+        assert F.cosine_similarity(our.flatten(), their.flatten(), dim=0) > 0.95
+    assert ours.dtype == torch.float32
+    assert all(torch.equal(*both) for both in zip(exact.kernels, rounded.kernels, strict=True))
+
+
 def test_the_same_stream_gives_the_same_network() -> None:
     """Initial weights are the seed's, and those of another seed differ."""
     ours, same, other = (

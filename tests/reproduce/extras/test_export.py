@@ -160,6 +160,8 @@ def test_what_has_no_onnx_form_says_so_in_a_line(
     weights, description = read_policy(run)
     with pytest.raises(UsageError, match="a recurrent policy has no ONNX form here"):
         graph_of(weights, {**description, "lstm_size": 8})
+    with pytest.raises(UsageError, match="a policy with bfloat16 has no ONNX form here"):
+        graph_of(weights, {**description, "bfloat16": True})
     shutil.copytree(run, tmp_path / "copy")
     for words, hint in (
         (["--onnx", str(tmp_path / "a.pb")], r"a\.pb must end in \.onnx"),
