@@ -245,15 +245,19 @@ def test_a_copy_is_a_network_of_its_own(frames: bool) -> None:
     assert torch.equal(twin(obs), before)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("layers", [A3C, DEEP])
-def test_convolutions_in_bfloat16_are_near_those_in_float32(layers: FrameLayers) -> None:
+def test_convolutions_in_bfloat16_are_near_those_in_float32(
+    layers: FrameLayers, device: str
+) -> None:
     """Outputs to a hundredth; all else is in float32, and stays near.
 
     Gradients are of noise, where rounding turns a unit on or off: they point the same way.
     """
-    obs, of_outputs = channels_last(draw(0, 8, 4, 42, 42)), draw(1, 8, 7)
-    exact = frames_trunk(layers, 42)
-    rounded = frames_trunk(layers, 42, bfloat16=True)
+    obs = channels_last(draw(0, 8, 4, 42, 42)).to(device)
+    of_outputs = draw(1, 8, 7).to(device)
+    exact = frames_trunk(layers, 42).to(device)
+    rounded = frames_trunk(layers, 42, bfloat16=True).to(device)
     pairs = []
     for trunk in (exact, rounded):
         outputs = trunk(obs)
