@@ -46,7 +46,7 @@ test: venv
 test-slow: venv
 	$(PYTEST) -m slow
 
-## The tests that need a GPU, then what it reaches beside what it could (27 minutes at most); the
+## The tests that need a GPU, then what it reaches beside what it could (30 minutes at most); the
 ## measurements go to .benchmarks/gpu.json, after each part. Where another Python has the packages:
 ## `make test-gpu GPU_PYTHON=python3 GPU_OUT=... GPU_PARTS="--only bytes sac-64"`.
 GPU_PYTHON ?= $(BIN)/python

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge.error_rates import looks as judge_many
+from reproduce.judge.simulation import looks as judge_many
 from reproduce.judge.verdicts import obstacle
 from reproduce.plan.extension import shorter_record
 from reproduce.plan.grid import Plan, Run
@@ -83,7 +83,7 @@ def chance_if_equal(reference: ReferenceScore, random_score: float, looks: Looks
         looks: declared ones.
     """
     rng = np.random.default_rng(SEED)
-    spread = reference.std / (reference.mean - random_score)  # the gap is 1, as in `error_rates`
+    spread = reference.std / (reference.mean - random_score)  # the gap is 1, as in `simulation`
     shape = (NUM_REPETITIONS, looks.counts[-1])
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
     ours = means + rng.normal(0.0, spread, shape)

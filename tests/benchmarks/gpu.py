@@ -345,7 +345,7 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], float]] = 
     "bytes-graphs": (partial(equal_bytes, graphs=True), 120.0),
     "bytes-beside": (partial(equal_bytes, graphs=True, beside=True), 120.0),
 }
-"""What is measured, by name, and the seconds at which it is ended: 30 minutes for all of it."""
+"""What is measured, by name, and the seconds at which it is ended: 29 minutes for all of it."""
 
 
 def in_a_process(name: str, options: argparse.Namespace) -> list[Row]:

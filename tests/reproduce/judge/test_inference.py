@@ -9,14 +9,7 @@ from scipy import stats
 from reproduce import ROOT
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import error_rates, inference, verdicts
-from reproduce.judge.error_rates import (
-    bimodal,
-    looks,
-    looks_at_margin,
-    normal,
-    simulate,
-    simulate_suite,
-)
+from reproduce.judge.error_rates import looks_at_margin
 from reproduce.judge.inference import (
     MARGIN_FRACTION,
     Sample,
@@ -29,6 +22,7 @@ from reproduce.judge.inference import (
     sample,
     welch,
 )
+from reproduce.judge.simulation import bimodal, looks, normal, simulate, simulate_suite
 from reproduce.judge.verdicts import judge, judge_looks
 from reproduce.plan.looks import LEVELS, SCHEDULE, several_looks
 
