@@ -1,9 +1,26 @@
 """Words for numbers, as tables, pages and messages say them."""
 
-from typing import SupportsFloat
+import math
+from typing import Any, SupportsFloat
+
+MISSING = "\N{EM DASH}"
 
 
 def counted(count: SupportsFloat, noun: str) -> str:
     """Return a number of things: `1 run`, `2 runs`, `10,000 processes`."""
     ending = "es" if noun.endswith("s") else "s"
     return f"{float(count):,.0f} {noun}{ending * (float(count) != 1)}"
+
+
+def number(value: Any) -> str:
+    """Format a number for people: three significant digits, or all before the point."""
+    import pandas as pd
+
+    if pd.isna(value):
+        return MISSING
+    value = float(value)
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    if abs(value) >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

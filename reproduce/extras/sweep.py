@@ -21,9 +21,9 @@ from reproduce.judge.inference import holm
 from reproduce.pipeline import make_report
 from reproduce.plan.grid import Plan, Run
 from reproduce.report import plot
-from reproduce.report.page import mean_and_spread, number, with_interval
+from reproduce.report.page import mean_and_spread, with_interval
 from reproduce.run.view import say
-from reproduce.words import counted
+from reproduce.words import counted, number
 from suite.command_line import printable
 from suite.files import write_atomically
 from suite.settings import UsageError

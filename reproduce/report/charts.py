@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.report.curves import align_seeds, clip_reference, same_rule, thinned
-from reproduce.words import counted
+from reproduce.words import counted, number
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -299,7 +299,7 @@ def _reference_traces(series: Series, rows: pd.DataFrame, horizon: float) -> lis
         spread = high - mean
         if np.isfinite(spread).any() and len(steps) > 1:
             traces.append(band(series, steps, low, high))
-        hover = [f" ± {said(value)}" if np.isfinite(value) else "" for value in spread]
+        hover = [f" ± {number(value)}" if np.isfinite(value) else "" for value in spread]
         traces.append(
             trace(
                 series,
@@ -365,9 +365,9 @@ def _hover(seeds: Sequence[Any], values: np.ndarray) -> str:
     """Return what is said of one point of our mean: spread, seeds, and each seed's value."""
     if len(values) == 1:
         return " (1 seed)"
-    each = [f"{seed}: {said(value)}" for seed, value in zip(seeds, values, strict=True)]
+    each = [f"{seed}: {number(value)}" for seed, value in zip(seeds, values, strict=True)]
     rows = [" · ".join(each[first : first + 5]) for first in range(0, len(each), 5)]
-    lines = [f" ± {said(values.std(ddof=1))} ({len(values)} seeds)", f"seed {rows[0]}", *rows[1:]]
+    lines = [f" ± {number(values.std(ddof=1))} ({len(values)} seeds)", f"seed {rows[0]}", *rows[1:]]
     return "<br>".join(lines)
 
 
@@ -383,11 +383,6 @@ def band(
     return trace(
         series, "band", np.concatenate([x, x[::-1]]), np.concatenate([low, high[::-1]]), **outline
     )
-
-
-def said(value: float) -> str:
-    """Return a number for a hover text: whole from 100 on, else three digits."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _cycled(colours: Sequence[tuple[str, str]], place: int) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from reproduce.judge.statistics import Scores, performance_profile
 from reproduce.report import charts
 from reproduce.report.charts import Panel, Series, literal, trace
+from reproduce.words import number
 
 OURS = Series("ours", "ours", charts.OURS[0], remark="each seed, their mean, the deciding interval")
 MARGIN = Series("margin", "reference mean - margin", ("#9A4A12", "#E0A070"))
@@ -152,14 +153,14 @@ def throughput_chart(throughput: pd.DataFrame) -> str:
     for place, (_, runs) in enumerate(groups):
         per_second = runs["env_steps_per_second"].to_numpy(np.float64)
         hover = [
-            f"{literal(names[place])}, seed {seed}: <b>{charts.said(value)}</b> steps/s"
+            f"{literal(names[place])}, seed {seed}: <b>{number(value)}</b> steps/s"
             for seed, value in zip(runs["seed"], per_second, strict=True)
         ]
         places = np.full(len(runs), place)
         speeds.append(_points(SPEED, per_second, places, hover, DOT))
         median = np.nanmedian(per_second) if np.isfinite(per_second).any() else np.nan
         speeds.append(
-            _points(SPEED, [median], [place], [f"median: {charts.said(median)} steps/s"], TICK)
+            _points(SPEED, [median], [place], [f"median: {number(median)} steps/s"], TICK)
         )
     for name, entry in series.items():
         shares = [runs[f"{name}_share"].mean() for _, runs in groups]
@@ -232,14 +233,14 @@ def _our_row(
     of_task = scores[scores["task"] == row["task"]]
     values = of_task["score"].to_numpy(np.float64)
     hover = [
-        f"seed {seed}: <b>{charts.said(value)}</b>"
+        f"seed {seed}: <b>{number(value)}</b>"
         for seed, value in zip(of_task["seed"], values, strict=True)
     ]
     mean = values.mean()
     ends = [row["reference_mean"] + row[name] for name in ("ci_low", "ci_high")]
-    text = f"ours, mean of {len(values)}: <b>{charts.said(mean)}</b>"
+    text = f"ours, mean of {len(values)}: <b>{number(mean)}</b>"
     if np.isfinite(ends).all():
-        text += f", deciding interval [{charts.said(ends[0])}, {charts.said(ends[1])}]"
+        text += f", deciding interval [{number(ends[0])}, {number(ends[1])}]"
     dots, means = np.full(len(values), place - 0.32), place - 0.14
     return [
         _points(OURS, (values - origin) / scale, dots, hover, DOT),
@@ -262,7 +263,7 @@ def _reference_row(
     marks = ((RANDOM, row["random_score"]), (MARGIN, mean - margin))
     for series, value in marks:
         if np.isfinite(value):
-            text = f"{series.name}: <b>{charts.said(value)}</b>"
+            text = f"{series.name}: <b>{number(value)}</b>"
             traces.append(_points(series, [(value - origin) / scale], [place], [text], TICK))
     if not np.isfinite(mean):
         return traces
@@ -270,11 +271,11 @@ def _reference_row(
     values = of_task["score"].to_numpy(np.float64)
     name = literal(reference.name)
     hover = [
-        f"{name}, run {run}: <b>{charts.said(value)}</b>"
+        f"{name}, run {run}: <b>{number(value)}</b>"
         for run, value in zip(of_task["run"], values, strict=True)
     ]
-    text = f"{name}, mean of {row['reference_num_runs']:.0f} runs: <b>{charts.said(mean)}</b>"
-    text += f" ± {charts.said(std)}" if np.isfinite(std) else ""
+    text = f"{name}, mean of {row['reference_num_runs']:.0f} runs: <b>{number(mean)}</b>"
+    text += f" ± {number(std)}" if np.isfinite(std) else ""
     dots, means = np.full(len(values), place + 0.32), place + 0.14
     ends = [(end - origin) / scale for end in (mean - std, mean + std)]
     return [

@@ -30,11 +30,10 @@ from rich.text import Text
 from reproduce.gather.references import name_of
 from reproduce.report import charts, grid_charts
 from reproduce.report.films import contact_sheets
-from reproduce.words import counted
+from reproduce.words import MISSING, counted, number
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
-MISSING = "\N{EM DASH}"
 LARGEST_INLINE_SVG = 3_000_000
 """Bytes above which the page shows the PNG of a figure instead, so that it still opens quickly."""
 LARGEST_FIGURE = 2**25
@@ -154,18 +153,6 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
         raise UsageError(f"unreadable {path}: {error}") from None
     table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
     return table.reindex(columns=columns)
-
-
-def number(value: Any) -> str:
-    """Format a number for people: three significant digits, or all before the point."""
-    if pd.isna(value):
-        return MISSING
-    value = float(value)
-    if math.isinf(value):
-        return "infinite" if value > 0 else "-infinite"
-    if abs(value) >= 100 or value == round(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | None = None) -> str:

@@ -10,13 +10,13 @@ from reproduce.extras.docs.markdown import table
 from reproduce.plan import grid as planning
 from reproduce.report.page import (
     mean_and_spread,
-    number,
     read_table,
     suite_row,
     verdict_rows,
     verdict_words,
     with_interval,
 )
+from reproduce.words import number
 from suite.settings import find_preset
 from suite.tasks import SUITES, tasks_in
 
