@@ -45,7 +45,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -58,6 +57,7 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
+from suite.hardware import on_queue
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
@@ -635,7 +635,7 @@ def collect(collector: Collector, collected: Collected) -> None:
     collected.version, collected.first_step = collector.version, collector.env_steps
     unroll, collected.ends = collected.unroll, []
     collected.log_stds = None if network.log_stds is None else network.log_stds.clone()
-    with nullcontext() if queue is None else torch.cuda.stream(queue):
+    with on_queue(queue):
         noise = draw_noise(collector.generator, network, unroll.actions.shape[:2])
         obs = unroll.obs[0].copy_(collector.obs)
         memory = collected.memory.copy_(collector.memory)

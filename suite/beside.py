@@ -22,6 +22,8 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
+from suite.hardware import on_queue
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -37,8 +39,12 @@ class Beside(ABC):
         """Wait for the end of the work and return its result, once.
 
         Raises:
-            RuntimeError: if the work failed.
+            Exception: if the work failed.
         """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Ask for no result any more: the process is about to end."""
 
 
 class OnGpu(Beside):
@@ -49,21 +55,23 @@ class OnGpu(Beside):
 
     Args:
         work: what to do; it begins after all that the process has queued, and nothing that the
-            process changes from now on may be read by it. Its failure is raised by `result`.
-        device: the GPU.
+            process changes from now on may be read by it. It is given a function that tells
+            whether it is abandoned, and asks it often: Python waits for all threads as it ends.
+        queue: the GPU's queue, a `torch.cuda.Stream` that nothing else uses.
     """
 
-    def __init__(self, work: Callable[[], Any], device: Any) -> None:
+    def __init__(self, work: Callable[[Callable[[], bool]], Any], queue: Any) -> None:
         import torch
 
-        queue = torch.cuda.Stream(device)
-        queue.wait_stream(torch.cuda.current_stream(device))
+        self._abandoned = threading.Event()
+        queue.wait_stream(torch.cuda.current_stream(queue.device))
 
         def run() -> Any:
-            with torch.cuda.stream(queue):
-                result = work()
-            queue.synchronize()  # what it read may be freed now
-            return result
+            try:
+                with on_queue(queue):
+                    return work(self._abandoned.is_set)
+            finally:
+                queue.synchronize()  # what it read may be freed now
 
         thread = ThreadPoolExecutor(max_workers=1)
         self._future = thread.submit(run)
@@ -74,16 +82,24 @@ class OnGpu(Beside):
         return self._future.done()
 
     def result(self) -> Any:
-        """Wait for the end of the work and return its result."""
+        """Wait for the end of the work and return its result, or raise its own failure."""
         return self._future.result()
 
+    def abandon(self) -> None:
+        """Let the work stop when it next asks."""
+        self._abandoned.set()
 
-def is_closure(value: Any) -> bool:
-    """Return whether a function, or a part of a `partial`, holds what `copy.deepcopy` leaves."""
+
+def is_copyable(value: Any) -> bool:
+    """Return whether `copy.deepcopy` copies a function with all, and only, what it was given.
+
+    It leaves what a closure holds, and takes along the whole object that a method belongs to. So
+    functions of a module are copyable, and `partial`s of them.
+    """
     if isinstance(value, partial):
-        return any(map(is_closure, (value.func, *value.args, *value.keywords.values())))
-    function = inspect.unwrap(value) if callable(value) else value
-    return getattr(function, "__closure__", None) is not None
+        return all(map(is_copyable, (value.func, *value.args, *value.keywords.values())))
+    function = inspect.unwrap(value) if callable(value) else None
+    return not inspect.ismethod(function) and getattr(function, "__closure__", None) is None
 
 
 def can_copy() -> bool:
@@ -126,6 +142,9 @@ class InCopy(Beside):
     def has_ended(self) -> bool:
         """Return whether `result` would answer at once."""
         return self._reader.poll()
+
+    def abandon(self) -> None:
+        """Do nothing: the copy ends with the process."""
 
     def result(self) -> Any:
         """Wait for the end of the work and return its result, once.

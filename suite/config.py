@@ -84,9 +84,9 @@ class RunConfig:
     evaluation_episodes: Count = 10
     """Episodes of one evaluation, each in a fresh environment of its own."""
     evaluate_beside: bool = False
-    """Whether training goes on during evaluations: in a second process, which needs a core, or in a
-    thread on a GPU; where that is not possible (`suite/beside.py`), it waits. Results do not depend
-    on it."""
+    """Whether training goes on during evaluations, which a second process makes or, on a GPU, a
+    thread; either needs a core. Where that is not possible (`suite/beside.py`), training waits.
+    Results do not depend on it."""
     log_interval: Count = 10_000
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
@@ -214,8 +214,8 @@ class UnrollConfig(RunConfig):
     observation_clip: Positive = 10.0
     """Bound of a normalised observation's components."""
     bfloat16: bool = False
-    """Whether convolutions compute in bfloat16, 7 bits of mantissa in place of 23, which is faster
-    on a GPU; all else, weights too, stays in float32."""
+    """Whether convolutions compute in bfloat16, 7 bits of mantissa in place of 23, forwards and
+    backwards, which is faster on a GPU; all else, weights too, stays in float32."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges, and a run that is shorter than an unroll."""

@@ -56,8 +56,8 @@ class Trunk(nn.Module):
         activation: activation between the layers for vector observations.
         lstm_size: units of an LSTM before the heads; 0: none, the network is feed-forward.
         lstm_actions_of: see `suite.recurrence.Core`.
-        bfloat16: whether convolutions compute in bfloat16, forwards and backwards; weights, inputs,
-            features and all gradients are float32.
+        bfloat16: whether convolutions compute in bfloat16, forwards and backwards. Their weights
+            and features are float32; their gradients are rounded to bfloat16, then float32.
     """
 
     def __init__(
@@ -81,11 +81,12 @@ class Trunk(nn.Module):
         self._bfloat16 = bfloat16
         self.kernels, self.kernel_biases = nn.ParameterList(), nn.ParameterList()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        self._convolve, sizes, area = None, [math.prod(obs_shape), *hidden_sizes], 1
+        self._convolutions: Literal["none", "plain", "residual"] = "none"
+        sizes, area = [math.prod(obs_shape), *hidden_sizes], 1
         if len(obs_shape) == 3:
             if frame_layers is None:
                 raise ValueError("frames need a table of layers")
-            self._convolve = self._residual if frame_layers.sections else self._plain
+            self._convolutions = "residual" if frame_layers.sections else "plain"
             shapes, self._steps, space = _plan(frame_layers, obs_shape)
             for shape in shapes:
                 kernel = draw_kernel(generator, shape, kernel_scheme or scheme, gain)
@@ -181,12 +182,13 @@ class Trunk(nn.Module):
 
     def _flat(self, obs: Tensor) -> Float[Tensor, "B I"]:
         """Return the inputs of the first affine layer."""
-        if self._convolve is None:
+        if self._convolutions == "none":
             return obs.flatten(1)
+        convolve = self._plain if self._convolutions == "plain" else self._residual
         if not self._bfloat16:
-            return self._convolve(obs).flatten(1)
+            return convolve(obs).flatten(1)
         with torch.autocast(obs.device.type, torch.bfloat16):
-            return self._convolve(obs).flatten(1).float()
+            return convolve(obs).flatten(1).float()
 
     def _plain(self, hidden: Tensor) -> Tensor:
         for (kernel, bias), (stride, padding) in zip(self._kernels, self._steps, strict=True):

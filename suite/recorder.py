@@ -346,7 +346,7 @@ class Recorder:
             wait: False: only if the result is there.
 
         Raises:
-            RuntimeError: if the work failed.
+            Exception: if the work failed.
         """
         if self._awaited is None or not (wait or self._awaited[0].has_ended()):
             return
@@ -355,6 +355,11 @@ class Recorder:
         record(work.result())
         for record_next in held:
             record_next()
+
+    def abandon(self) -> None:
+        """Ask for no awaited result any more, if there is one: the process is about to end."""
+        if self._awaited is not None:
+            self._awaited[0].abandon()
 
     def _in_order(self, record: Callable[[], None]) -> None:
         """Record now, or after the awaited result."""

@@ -11,9 +11,10 @@ from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from suite.beside import Beside, InCopy, OnGpu, can_copy, is_closure
+from suite.beside import Beside, InCopy, OnGpu, can_copy, is_copyable
 from suite.best import copy_weights
 from suite.checkpoint import Decide, save_policy
 from suite.command_line import read_command_line
@@ -59,6 +60,7 @@ class Session:
         reward_parts: bool = False,
     ) -> None:
         self._config, self._recorder, self._stride = config, recorder, stride
+        self._queue: Any = None  # of a GPU, for evaluations
         self.device = use_device(config.device, tf32=config.tf32)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
@@ -100,7 +102,7 @@ class Session:
         Args:
             env_steps: training steps so far.
             gained: those of the last pass of the training loop.
-            act: the policies; a closure, of which no copy can be made, is waited for on a GPU.
+            act: the policies; without a copy (`suite.beside.is_copyable`) a GPU's training waits.
             weights_of: maps a seed's index to its tensors by name, to keep the best.
             memory: what the policies remember of their episodes; None: nothing.
         """
@@ -113,13 +115,14 @@ class Session:
             return
         goes_on = self.goes_on(env_steps)  # else nothing is left to do meanwhile
         on_gpu = self.device.type == "cuda"
-        is_possible = not is_closure(act) if on_gpu else can_copy()
+        is_possible = is_copyable(act) if on_gpu else can_copy()
         beside = config.evaluate_beside and goes_on and is_possible
         if beside and best is not None:
             weights = {i: copy_weights(weights_of(i)) for i in recorder.active}
             weights_of = weights.__getitem__
         if beside and on_gpu:
             act, memory = copy.deepcopy((act, memory))
+            self._queue = self._queue or torch.cuda.Stream(self.device)
 
         def record(episode_returns: np.ndarray) -> None:
             recorder.evaluation(env_steps, episode_returns)
@@ -129,26 +132,42 @@ class Session:
 
         score = partial(self.score, env_steps, act, memory)
         if beside:
-            work: Beside = OnGpu(score, self.device) if on_gpu else InCopy(score)
+            work: Beside = OnGpu(score, self._queue) if on_gpu else InCopy(score)
             recorder.await_result(work, record)
         else:
             record(score())
         recorder.clock.lap("evaluation")
 
-    def score(self, env_steps: int, act: Act, memory: Memory | None = None) -> np.ndarray:
+    def score(
+        self,
+        env_steps: int,
+        act: Act,
+        memory: Memory | None = None,
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
 
         Args:
             env_steps: training steps so far.
             act: the policies.
             memory: what they remember of their episodes; None: nothing.
+            is_abandoned: whether nobody waits for the returns any more.
+
+        Raises:
+            InterruptedError: if they are abandoned.
         """
         config, generators = self._config, None
         if config.evaluation_rule == "sampled":
             generators = [stream(seed, "evaluation actions", env_steps) for seed in config.seeds]
+
+        def choose(obs: np.ndarray) -> np.ndarray:
+            if is_abandoned():
+                raise InterruptedError("the evaluation is abandoned")
+            return act(obs, generators)
+
         return evaluate(
             config.find_task(),
-            lambda obs: act(obs, generators),
+            choose,
             config.seeds,
             env_steps,
             episodes=config.evaluation_episodes,
@@ -271,6 +290,7 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
             raise
         raise _too_large(config) from None
     finally:
+        recorder.abandon()
         for number, handler in before.items():
             signal.signal(number, handler)
     if recorder.is_stopping:  # too late for a checkpoint

@@ -47,7 +47,8 @@ Times = dict["Stream", int]
 class Stream:
     """A queue of the GPU: its operators run one after another, beside those of other queues."""
 
-    def __init__(self, device: object = None) -> None:
+    def __init__(self, device: torch.device = DEVICE) -> None:
+        self.device = device
         self.known: Times = {}
         """What ends before the next operator begins."""
         self.length = 0
@@ -75,6 +76,8 @@ class Thread(threading.local):
         """What it has waited for."""
         self.stream = DEFAULT_STREAM
         """Where its operators go."""
+        self.device = torch.device("cuda", 0)
+        """Where leaving a stream leads to: a thread begins on GPU 0."""
         self.graph: Graph | None = None
         """What captures them instead."""
         self.reads_nothing = False
@@ -422,9 +425,15 @@ class Pool(ThreadPoolExecutor):
         return future
 
 
+def move_to(device: torch.device) -> None:
+    """Make a GPU the thread's, as `torch.cuda.set_device` does."""
+    thread.device = device
+
+
 @contextlib.contextmanager
 def current(stream: Stream) -> Iterator[None]:
     """Send the thread's operators to a stream, as `torch.cuda.stream` does."""
+    assert thread.device == DEVICE, "leaving the stream would wake GPU 0"
     before, thread.stream = thread.stream, stream
     try:
         yield
@@ -456,12 +465,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", captured)
+    monkeypatch.setattr(torch.cuda, "set_device", move_to)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", current)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: thread.stream)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device=None: DEFAULT_STREAM)
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the same objects
+    thread.device = DEVICE
     try:
         with Gpu():
             yield

@@ -545,7 +545,9 @@ class Plan:
 
     def _command(self, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
         first, minutes, has_idle_cores = runs[0], self.checkpoint_minutes, env_threads > 1
-        beside = has_idle_cores and self.rule != "training"
+        # A GPU's training kernel by kernel keeps Python's lock: a thread beside it gains little.
+        by_kernel = self.device != "cpu" and not getattr(self.config, "cuda_graphs", False)
+        beside = has_idle_cores and self.rule != "training" and not by_kernel
         return (
             *(sys.executable, "-m", f"agents.{self.agent}"),
             *("--suite", self.suite, "--like", self.source, "--task", first.task),

@@ -445,7 +445,7 @@ def _refuse_scoreless(config: Any) -> None:
 THREADS = {
     "num_threads": "is 1 in every process",
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
-    "evaluate_beside": "is on where a process has idle cores and makes evaluations",
+    "evaluate_beside": "is on where a process has idle cores, and a CPU or CUDA graphs to train",
 }
 """Settings that the harness decides itself, and how."""
 

@@ -7,9 +7,11 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import agents
-from agents import acer, impala
+from agents import acer, impala, sac
 from suite import affine, beside, session
 from suite.beside import OnGpu as BesideOnGpu
 from suite.draws import DeviceDraws
 from suite.graphs import WARM_UPS, Graphs
+from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import UnrollReplay
 from suite.vector_env import Spaces, Step
@@ -222,9 +225,10 @@ def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
 
 BESIDE = {
     **{agent: (names[0],) for agent, names in RUNS.items()},
+    "acer": ("classic, normalised, cut", "frames, recurrent"),
     "impala": ("classic, normalised, cut", "memory, two seeds, cut"),
 }
-"""Names of golden runs with all that a policy can hold: statistics, memory, one seed or two."""
+"""Golden runs with all that a policy can hold: statistics, memory, convolutions, two seeds."""
 
 
 @pytest.fixture
@@ -232,8 +236,8 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[BesideOnGpu]:
     """Ask for a result of work beside training as late as a run may; return all such work."""
     made: list[BesideOnGpu] = []
 
-    def work_beside(work: Callable[[], Any], device: torch.device) -> BesideOnGpu:
-        made.append(BesideOnGpu(work, device))
+    def work_beside(work: Callable[..., Any], queue: Any) -> BesideOnGpu:
+        made.append(BesideOnGpu(work, queue))
         return made[-1]
 
     monkeypatch.setattr(session, "OnGpu", work_beside)
@@ -248,7 +252,8 @@ def evaluated(agent: str, name: str) -> Any:
     changes: dict[str, Any] = {"evaluation_rule": "sampled", "evaluation_episodes": 2}
     if config.find_task().actions == "continuous":
         changes["task"] = TASKS["continuous"]
-    return dataclasses.replace(config, evaluation_interval=2 * config.log_interval, **changes)
+    interval = config.log_interval * (2 if name.endswith("cut") else 1)
+    return dataclasses.replace(config, evaluation_interval=interval, **changes)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -264,14 +269,15 @@ def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
 ) -> None:
     """They score a copy of the policy, with all that it holds, and no stream is ahead of another.
 
-    As a graph, too, where an agent's updates are captured while they run.
+    Also where updates are graphs, captured meanwhile, and across a checkpoint, which waits.
     """
     config = evaluated(agent, name)
     config = dataclasses.replace(config, **{"cuda_graphs": True} if agent == "sac" else {})
     theirs = train_on_gpu(agent, config, tmp_path / "waits", monkeypatch)
     assert not evaluations
     config = dataclasses.replace(config, evaluate_beside=True)
-    ours = train_on_gpu(agent, config, tmp_path / "beside", monkeypatch)
+    cut = name.endswith("cut")
+    ours = train_on_gpu(agent, config, tmp_path / "beside", monkeypatch, cut=cut)
     assert len(evaluations) >= 1
     for our, their in zip(runner.weights(ours), runner.weights(theirs), strict=True):
         assert torch.equal(on_cpu(our), on_cpu(their))
@@ -289,7 +295,7 @@ def test_an_evaluation_of_the_weights_that_training_changes_is_found(
 ) -> None:
     """Without copies its scores would be of whatever weights it meets."""
     config = dataclasses.replace(evaluated(agent, BESIDE[agent][0]), evaluate_beside=True)
-    monkeypatch.setattr(session.copy, "deepcopy", lambda value: value)
+    monkeypatch.setattr(session, "copy", SimpleNamespace(deepcopy=lambda value: value))
     with pytest.raises(AssertionError, match="does not wait for another stream"):
         train_on_gpu(agent, config, tmp_path, monkeypatch)
 
@@ -309,9 +315,9 @@ def test_training_waits_for_the_evaluation_of_a_closure(
     assert not evaluations
 
 
-@pytest.mark.usefixtures("unchecked", "evaluations")
+@pytest.mark.usefixtures("unchecked")
 def test_a_failed_evaluation_on_a_gpu_fails_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its own error, so that a lack of memory is told as one."""
 
@@ -322,6 +328,41 @@ def test_a_failed_evaluation_on_a_gpu_fails_the_run(
     config = dataclasses.replace(evaluated("sac", BESIDE["sac"][0]), evaluate_beside=True)
     with pytest.raises(torch.OutOfMemoryError):
         train_on_gpu("sac", config, tmp_path, monkeypatch)
+    assert len(evaluations) == 1
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_evaluation_stops_with_the_run(
+    evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would wait for its thread, minutes for games, before a run that failed could end."""
+    config = dataclasses.replace(evaluated("sac", BESIDE["sac"][0]), evaluate_beside=True)
+    begun, add = threading.Event(), sac.Replay.add
+
+    def fail(*arguments: Any) -> None:
+        if not evaluations:
+            return add(*arguments)
+        begun.wait(20)
+        raise ValueError("no room")
+
+    def play_long(task: Any, choose: Any, *rest: Any, **more: Any) -> Any:
+        for _ in range(100_000):
+            begun.set()
+            choose(np.zeros((len(config.seeds), 1, 4), dtype=np.float32))
+
+    def train_beside(config: sac.Config, recorder: Recorder) -> None:
+        with installed(monkeypatch):
+            sac.train(config, recorder)
+
+    monkeypatch.setattr(sac.Replay, "add", fail)
+    monkeypatch.setattr(session, "evaluate", play_long)
+    recorder = Recorder(tmp_path, {"agent": "sac"}, config.seeds)
+    config = dataclasses.replace(config, device="cuda:1")
+    with pytest.raises(ValueError, match="no room"):
+        session._train(config, recorder, train_beside)
+    (work,) = evaluations
+    with pytest.raises(InterruptedError, match="abandoned"):
+        work.result()
 
 
 @pytest.mark.parametrize(

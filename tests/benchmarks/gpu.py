@@ -283,7 +283,7 @@ def equal_bytes(
     Args:
         options: the command line's.
         graphs: whether updates are CUDA graphs, with their draws on the device.
-        beside: whether evaluations are on the way, the second time beside training.
+        beside: whether evaluations are made during training, the second time beside it.
     """
     on_gpu = hardware.find_device(options.device).type == "cuda"
     if graphs and not on_gpu:

@@ -1,7 +1,9 @@
 """Networks from tables of layers: the published ones, their inputs, and copies of them."""
 
 import copy
+import gc
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -270,6 +272,18 @@ def test_convolutions_in_bfloat16_are_near_those_in_float32(
         assert F.cosine_similarity(our.flatten(), their.flatten(), dim=0) > 0.95
     assert ours.dtype == torch.float32
     assert all(torch.equal(*both) for both in zip(exact.kernels, rounded.kernels, strict=True))
+
+
+@pytest.mark.parametrize("layers", [A3C, DEEP])
+def test_a_copy_is_freed_at_once(layers: FrameLayers) -> None:
+    """On a GPU nothing else would make room: torch's memory wakes no garbage collector."""
+    trunk = frames_trunk(layers, 42)
+    gc.disable()
+    try:
+        copied = weakref.ref(copy.deepcopy(trunk))
+        assert copied() is None
+    finally:
+        gc.enable()
 
 
 def test_the_same_stream_gives_the_same_network() -> None:

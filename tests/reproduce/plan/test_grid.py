@@ -360,7 +360,6 @@ def test_the_command_of_a_process_says_what_the_plan_says(
             env_steps=plan.env_steps[task],
             device="cuda:0",
             env_threads=config.env_threads,
-            evaluate_beside=config.evaluate_beside,
         )
         assert (said.suite, said.source) == (suite, plan.source)
         assert said.checkpoint_minutes == options.get("checkpoint_minutes", 5.0)
@@ -407,7 +406,8 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
 @pytest.mark.parametrize(
     ("agent", "num_cores", "device", "beside"),
     [
-        *[("a2c", 2, "cpu", True), ("a2c", 1, "cpu", False), ("a2c", 2, "cuda", True)],
+        *[("a2c", 2, "cpu", True), ("a2c", 1, "cpu", False), ("a2c", 2, "cuda", False)],
+        *[("sac", 2, "cuda", False), ("sac, graphs", 2, "cuda", True)],
         ("impala", 8, "cpu", False),  # no evaluations
     ],
 )
@@ -419,11 +419,13 @@ def test_evaluations_run_beside_training_where_a_core_is_idle(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On any device, where there are evaluations: a grid that fills its cores stays as it is."""
+    """On the CPU, or a GPU whose host waits, where there are evaluations; a full grid stays."""
     monkeypatch.setattr(planning, "num_cores", lambda: num_cores)
-    suite = {"a2c": "mujoco", "impala": "classic"}[agent]
+    agent, _, graphs = agent.partition(", ")
+    suite = "classic" if agent == "impala" else "mujoco"
     plan = make_plan(agent, suite, seeds=[1], workers=1, device="cpu", runs_dir=tmp_path)
-    plan = dataclasses.replace(plan, device=device, workers=1, published=False)
+    config = dataclasses.replace(plan.config, **{"cuda_graphs": True} if graphs else {})
+    plan = dataclasses.replace(plan, device=device, workers=1, published=False, config=config)
     for group in plan.groups():
         assert ("--evaluate-beside" in group.command) == beside
 
