@@ -1,5 +1,6 @@
 """Optimisers on one flat vector: what they do to the weights, against references written out."""
 
+import copy
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.optimisers import Adam, FlatWeights, FusedAdam, Optimiser, RMSprop
+from suite.optimisers import Adam, FlatWeights, FusedAdam, Network, Optimiser, RMSprop
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
 """Whether epsilon stands in the root, and the average of squared gradients at the start."""
@@ -88,6 +89,29 @@ def test_the_flat_gradient_is_every_tensors_in_its_place() -> None:
         assert gradient.any()
         torch.testing.assert_close(tensor.detach(), old - gradient)
     assert all(tensor.grad is None for tensor in module.parameters())
+
+
+def test_the_copy_of_a_network_has_its_own_flat_weights() -> None:
+    """In the memory that the original's have, where libraries choose the same kernels."""
+
+    class Both(Network):
+        """A network and its one part."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = Convolutional()
+
+    network = Both()
+    FlatWeights(network)
+    copied, own_part = copy.deepcopy((network, network.part))
+    assert own_part is copied.part
+    pairs = list(zip(copied.parameters(), network.parameters(), strict=True))
+    assert len({ours.untyped_storage().data_ptr() for ours, _ in pairs}) == 1
+    for ours, theirs in pairs:
+        assert torch.equal(ours, theirs)
+        assert ours.stride() == theirs.stride()
+        assert ours.storage_offset() == theirs.storage_offset()
+        assert ours.untyped_storage().data_ptr() != theirs.untyped_storage().data_ptr()
 
 
 def test_the_norm_is_that_of_all_weights() -> None:
