@@ -278,7 +278,7 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
 def equal_bytes(
     options: argparse.Namespace, *, graphs: bool = False, beside: bool = False
 ) -> Iterator[Row]:
-    """Yield whether one command, given twice, writes the same files, and how long it takes.
+    """Yield whether one command, given twice, writes the same files; with `beside`, how soon.
 
     Args:
         options: the command line's.
@@ -311,9 +311,10 @@ def equal_bytes(
             seconds.append(f"{time.perf_counter() - started:.1f}")
         differ = differing(Path(first), Path(second))
     note = f"differ: {', '.join(differ[:3])}" if differ else "equal, byte by byte"
-    how = ", graphs" * graphs + ", evaluations waited for, then beside" * beside
-    note += f"; {' and '.join(seconds)} s"
-    what = f"sac, {num_seeds} seeds, {steps} steps{how}, twice"
+    what = f"sac, {num_seeds} seeds, {steps} steps{', graphs' * graphs}, twice"
+    if beside:
+        what += ", evaluations waited for, then beside"
+        note += f"; {' and '.join(seconds)} s"
     yield Row(what, len(differ), "files", 0.0, note)
 
 
