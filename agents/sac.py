@@ -62,6 +62,7 @@ from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
 from suite.squashed_gaussian import squash
+from suite.updates import Updates, updates_due
 from suite.vector_env import Spaces
 
 
@@ -133,10 +134,9 @@ class Config(TransitionConfig):
         super().__post_init__()
         if self.find_task().actions != "continuous":
             raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
-        lowest, highest = self.log_std_min, self.log_std_max
+        lowest, highest, alpha = self.log_std_min, self.log_std_max, self.initial_alpha
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
-        alpha, learned = self.initial_alpha, self.learn_alpha
-        require(alpha > 0 or not learned, "initial_alpha must be above 0 to be learned", alpha)
+        require(alpha > 0 or not self.learn_alpha, "a learned initial_alpha must be above 0", alpha)
 
     @property
     def replay_size(self) -> int:
@@ -417,6 +417,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     launch = Graphs(learn, parts_due, learner, device) if config.cuda_graphs else learn
     means, reward_sums = Means(), np.zeros(len(seeds))
+    updates = Updates(launch, draw, means)
     streams = [action_streams, *draw.streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
     journal = Journal(recorder, env, state)
@@ -433,8 +434,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             metrics = means.read()
             if metrics:
                 metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            alphas = learner.log_alpha.exp().cpu().numpy()
-            checks = {"reward": reward_sums, "alpha": alphas}
+            checks = {"reward": reward_sums, "alpha": learner.log_alpha.exp().cpu().numpy()}
             recorder.log(env_steps, num_updates, metrics, checks)
         if not session.goes_on(env_steps):
             break
@@ -446,9 +446,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
             actions = act(learner.actor, config, obs, action_streams)
         clock.lap("acting")
 
-        step = env.step(actions)
-        journal.record(actions)
+        env.send(actions)
         env_steps += num_envs
+        until = updates_due(config.update_ratio, env_steps + uncounted - config.learning_starts)
+        updates.begin(num_updates, until, replay)  # those that draw no row of this step
+        clock.lap("learning")
+
+        step = env.recv()
+        journal.record(actions)
         rewards = step.rewards * config.reward_scale
         replay.add(obs, actions, rewards, step.terminations, step.next_obs)
         obs = step.obs
@@ -457,11 +462,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             recorder.episodes(env_steps, step)
         clock.lap("environment")
 
-        learned_from = env_steps + uncounted - config.learning_starts
-        # 1e-6: a product that should be whole may be rounded down
-        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
-            means.add(launch(num_updates, *draw(num_updates, replay.size)))
-            num_updates += 1
+        num_updates = updates.finish()
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, num_updates)

@@ -69,6 +69,7 @@ from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
 from suite.squashed_gaussian import squash
+from suite.updates import updates_due
 from suite.vector_env import Spaces, Step
 
 S = Float[Tensor, " S"]
@@ -137,9 +138,8 @@ class Config(TransitionConfig):
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         parts, weights = task.reward_parts or ("reward",), self.reward_weights
         fits = weights is None or (len(weights) == len(parts) and all(map(math.isfinite, weights)))
-        require(
-            fits, f"reward_weights must be {len(parts)} numbers, of {', '.join(parts)}", weights
-        )
+        rule = f"reward_weights must be {len(parts)} numbers, of {', '.join(parts)}"
+        require(fits, rule, weights)
 
     @property
     def num_parts(self) -> int:
@@ -466,9 +466,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         recorder.episodes(env_steps, step)
         clock.lap("environment")
 
-        learned_from = env_steps - config.learning_starts
-        # 1e-6: a product that should be whole may be rounded down
-        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
+        while num_updates < updates_due(config.update_ratio, env_steps - config.learning_starts):
             rows, weights = draws.draw(replay_streams, config.batch_size, replay.size)
             batch = replay.batch(torch.from_numpy(rows).to(device))
             importance = torch.from_numpy(weights).to(device)

@@ -63,6 +63,7 @@ from suite.session import Session, train_together
 from suite.settings import UsageError, check_shape, require
 from suite.stacks import Stack, all_weights_of, put_weights, stack
 from suite.step_replay import StepBatch, StepReplay, row_bytes
+from suite.updates import updates_due
 from suite.vector_env import Spaces
 
 
@@ -494,9 +495,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         recorder.episodes(env_steps, step)
         clock.lap("environment")
 
-        learned_from = env_steps - config.learning_starts
-        # 1e-6: a product that should be whole may be rounded down
-        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
+        while num_updates < updates_due(config.update_ratio, env_steps - config.learning_starts):
             batch = replay.sample(replay_streams, config.batch_size)
             means.add(update(learner, config, batch, num_updates))
             num_updates += 1

@@ -71,6 +71,7 @@ from suite.replay import Batch, Replay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, check_shape, require
 from suite.squashed_gaussian import squash
+from suite.updates import Updates, updates_due
 from suite.vector_env import Spaces
 
 
@@ -406,7 +407,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_streams = [stream(seed, "action noise") for seed in seeds]
     draw = HostDraws(seeds, (2, config.batch_size, action_size), device)
 
+    def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        return update(learner, config, replay.batch(indices), noise)
+
     means, reward_sums = Means(), np.zeros(len(seeds))
+    updates = Updates(learn, draw, means)
     streams = [action_streams, *draw.streams]
     state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
     journal = Journal(recorder, env, state)
@@ -436,22 +441,21 @@ def train(config: Config, recorder: Recorder) -> Learner:
             actions = policy(obs, action_streams)
         clock.lap("acting")
 
-        step = env.step(actions)
-        journal.record(actions)
+        env.send(actions)
         env_steps += num_envs
+        until = updates_due(config.update_ratio, env_steps - config.learning_starts)
+        updates.begin(num_updates, until, replay)  # those that draw no row of this step
+        clock.lap("learning")
+
+        step = env.recv()
+        journal.record(actions)
         replay.add(obs, actions, step.rewards, step.terminations, step.next_obs)
         obs = step.obs
         reward_sums += step.raw_rewards.sum(1)
         recorder.episodes(env_steps, step)
         clock.lap("environment")
 
-        learned_from = env_steps - config.learning_starts
-        # 1e-6: a product that should be whole may be rounded down
-        while num_updates < math.floor(config.update_ratio * learned_from + 1e-6):
-            indices, noise = draw(num_updates, replay.size)
-            batch = replay.batch(indices)
-            means.add(update(learner, config, batch, noise))
-            num_updates += 1
+        num_updates = updates.finish()
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):
             journal.save(env_steps, num_updates)

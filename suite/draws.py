@@ -4,6 +4,7 @@ A seed draws the same numbers alone and beside others.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,17 @@ from torch import Tensor
 
 from suite.noise import stacked_normal
 from suite.randomness import stream
+
+
+class Draw(NamedTuple):
+    """What an update of several seeds draws."""
+
+    rows: Tensor
+    """Rows of each seed's replay, `[S, B]` int64."""
+    noise: Tensor
+    """Standard normal, `[K, S, B, A]`."""
+    last_row: int
+    """The greatest of all rows."""
 
 
 class HostDraws:
@@ -31,19 +43,16 @@ class HostDraws:
         self.streams = [self._rows, self._noise]
         """The generators, for a checkpoint."""
 
-    def __call__(self, number: int, size: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, number: int, size: int) -> Draw:
         """Return what an update draws; its number does not matter, updates come in turn.
 
         Args:
             number: of the update, from 0.
-            size: rows in each seed's replay.
-
-        Returns:
-            rows, `[S, B]` int64, uniform below `size`; standard normal noise, `[K, S, B, A]`.
+            size: rows in each seed's replay, which are equally likely.
         """
         rows = np.stack([each.integers(0, size, self._noise_shape[1]) for each in self._rows])
         noise = stacked_normal(self._noise, self._noise_shape, self._device)
-        return torch.from_numpy(rows).to(self._device), noise.transpose(0, 1)
+        return Draw(torch.from_numpy(rows).to(self._device), noise.transpose(0, 1), int(rows.max()))
 
 
 class DeviceDraws:
@@ -68,14 +77,16 @@ class DeviceDraws:
         """None: there is no state."""
         self._block = -1
         self._uniform = self._noise = torch.empty(0)
+        self._greatest: list[float] = []
 
-    def __call__(self, number: int, size: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, number: int, size: int) -> Draw:
         """Return what an update draws, as `HostDraws` does."""
         block, place = divmod(number, self.AHEAD)
         if block != self._block:
             self._draw(block)
         rows = (self._uniform[:, place] * size).long()  # of 53 bits: equally likely to 1e-9
-        return rows, self._noise[:, place].transpose(0, 1)
+        last_row = int(self._greatest[place] * size)
+        return Draw(rows, self._noise[:, place].transpose(0, 1), last_row)
 
     def _draw(self, block: int) -> None:
         """Draw for the updates of a block."""
@@ -90,3 +101,4 @@ class DeviceDraws:
             )
             noise.append(torch.randn(self._noise_shape, generator=generator, device=self._device))
         self._block, self._uniform, self._noise = block, torch.stack(uniform), torch.stack(noise)
+        self._greatest = self._uniform.amax((0, 2)).tolist()  # of each update

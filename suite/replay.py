@@ -78,6 +78,11 @@ class Replay:
         self.size = min(self.size + rows.shape[1], self.capacity)
 
     @property
+    def coming(self) -> tuple[int, int]:
+        """Return the size once another vector step is stored, and the first of that step's rows."""
+        return min(self.size + self._num_envs, self.capacity), self._next
+
+    @property
     def newest(self) -> np.ndarray:
         """Return the indices of the vector step stored last, `[N]`."""
         return (self._next - self._num_envs + np.arange(self._num_envs)) % self.capacity

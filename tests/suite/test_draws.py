@@ -24,8 +24,11 @@ def made(kind: Any, device: str = "cpu", seeds: tuple[int, ...] = SEEDS) -> Any:
 
 def drawn(draw: Any, sizes: list[int]) -> tuple[Tensor, Tensor]:
     """Return rows and noise of as many updates, by update and seed."""
-    rows, noise = zip(*(draw(number, size) for number, size in enumerate(sizes)), strict=True)
-    return torch.stack(rows).cpu(), torch.stack(noise).cpu().transpose(1, 2)
+    draws = [draw(number, size) for number, size in enumerate(sizes)]
+    for each in draws:
+        assert each.last_row == each.rows.max()
+    rows, noise = torch.stack([each.rows for each in draws]), [each.noise for each in draws]
+    return rows.cpu(), torch.stack(noise).cpu().transpose(1, 2)
 
 
 @DEVICES
@@ -80,8 +83,8 @@ def test_what_a_device_draws_follows_from_the_number_alone(device: str) -> None:
     rows, noise = drawn(made(DeviceDraws, device), 3 * DeviceDraws.AHEAD * [10_000])
     for number in (0, 1, DeviceDraws.AHEAD, 2 * DeviceDraws.AHEAD + 5, 3):
         ours = made(DeviceDraws, device)(number, 10_000)
-        assert torch.equal(ours[0].cpu(), rows[number])
-        assert torch.equal(ours[1].cpu(), noise[number].transpose(0, 1))
+        assert torch.equal(ours.rows.cpu(), rows[number])
+        assert torch.equal(ours.noise.cpu(), noise[number].transpose(0, 1))
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000, 2**20 - 1, 2**20, 2**20 + 1, 10**9 + 7])
@@ -90,7 +93,7 @@ def test_the_largest_draw_is_the_last_row(size: int) -> None:
     draw = made(DeviceDraws)
     draw(0, size)
     vars(draw)["_uniform"].fill_(1 - 2**-53)
-    assert (draw(0, size)[0] == size - 1).all()
+    assert (draw(0, size).rows == size - 1).all()
 
 
 @DEVICES

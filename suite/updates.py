@@ -1,0 +1,73 @@
+"""Updates made while the simulator steps, where that changes no result."""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from suite.draws import Draw
+from suite.recorder import Means
+from suite.replay import Replay
+
+
+def updates_due(update_ratio: float, num_steps: int) -> int:
+    """Return how many updates belong to the first so many environment steps after the warm-up."""
+    return math.floor(update_ratio * num_steps + 1e-6)  # what should be whole may be rounded down
+
+
+class Updates:
+    """The updates that are due after an environment step, begun during it.
+
+    An update reads the weights, which the simulator does not, and the rows that it draws. If all of
+    them were stored before the step, it makes no difference whether the update comes before or
+    after the step's end. Of a full replay, which is a ring, the step's rows replace old ones
+    anywhere: there it waits more often than it must.
+
+        env.send(actions)
+        updates.begin(num_updates, until, replay)
+        step = env.recv()
+        replay.add(...)
+        num_updates = updates.finish()
+
+    Args:
+        update: makes an update, from its number, rows and noise; returns diagnostics.
+        draw: draws for an update, from its number and the rows in each seed's replay.
+        means: collects the diagnostics.
+    """
+
+    def __init__(
+        self,
+        update: Callable[[int, Tensor, Tensor], dict[str, Tensor]],
+        draw: Callable[[int, int], Draw],
+        means: Means,
+    ) -> None:
+        self._update, self._draw, self._means = update, draw, means
+        self._number = self._until = self._size = 0
+        self._waits: Draw | None = None
+
+    def begin(self, number: int, until: int, replay: Replay) -> None:
+        """Make updates up to the first that draws a row of the step under way.
+
+        Args:
+            number: of the first update that is due.
+            until: the number behind the last.
+            replay: as it was before the step.
+        """
+        self._number, self._until, (self._size, first_new) = number, until, replay.coming
+        while self._waits is None and self._number < until:
+            draw = self._draw(self._number, self._size)
+            if draw.last_row < first_new:
+                self._make(draw)
+            else:
+                self._waits = draw
+
+    def finish(self) -> int:
+        """Make the others, now that the step is stored; return the number of the next update."""
+        while self._number < self._until:
+            draw, self._waits = self._waits, None
+            self._make(draw or self._draw(self._number, self._size))
+        return self._number
+
+    def _make(self, draw: Draw) -> None:
+        self._means.add(self._update(self._number, draw.rows, draw.noise))
+        self._number += 1
