@@ -44,7 +44,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -57,7 +57,7 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
-from suite.hardware import on_queue
+from suite.hardware import on_queue, worker_thread
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
@@ -735,7 +735,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     collector.load(*versions[0])
     collector.begin(unrolls[k % len(unrolls)].unroll, env_steps, learner.obs_moments)
 
-    with ThreadPoolExecutor(max_workers=1) as thread:
+    with worker_thread() as thread:
         collection: Future[None] | None = None
         clock.start()
         while True:

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import inspect
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -17,12 +18,11 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
-from suite.hardware import on_queue
+from suite.hardware import on_queue, worker_thread
 
 PR_SET_PDEATHSIG = 1
 
@@ -73,7 +73,7 @@ class OnGpu(Beside):
             finally:
                 queue.synchronize()  # what it read may be freed now
 
-        thread = ThreadPoolExecutor(max_workers=1)
+        thread = worker_thread()
         self._future = thread.submit(run)
         thread.shutdown(wait=False)
 
@@ -177,10 +177,10 @@ def _serve(work: Callable[[], Any], writer: Connection, parent: int) -> NoReturn
             for number in (signal.SIGINT, signal.SIGTERM):  # the process needs the result to stop
                 signal.signal(number, signal.SIG_IGN)
             try:
-                answer = work(), ""
+                answer = pickle.dumps((work(), ""))
             except BaseException:
-                answer = None, traceback.format_exc()
-            writer.send(answer)
+                answer = pickle.dumps((None, traceback.format_exc()))
+            writer.send_bytes(answer)  # as `Connection.recv` expects it
             status = 0
     finally:
         os._exit(status)

@@ -45,7 +45,8 @@ class GymnasiumPool:
             raise UsageError(f"{task.name} draws no frames")
         self.observation_space: Any = self._envs.single_observation_space
         self.action_space: Any = self._envs.single_action_space
-        self._env_seeds, self._sent = list(env_seeds), np.empty(0)
+        self._task, self._env_seeds = task, list(env_seeds)
+        self._sent = self._obs = np.empty(0)
 
     def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Seed and reset every environment; return observations and infos."""
@@ -64,14 +65,23 @@ class GymnasiumPool:
         else:
             actions = _in(space, self._sent)
         obs, rewards, terminations, truncations, info = self._envs.step(actions)
-        obs, rewards = obs.astype(np.float32), rewards.astype(np.float32)
-        return obs, rewards, terminations, truncations & ~terminations, info
+        self._obs, rewards = obs.astype(np.float32), rewards.astype(np.float32)
+        return self._obs, rewards, terminations, truncations & ~terminations, info
 
     def step(self, _actions: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-        """Take the step after an end in the environments `ids`: reset them; return their rows."""
+        """Take the step after an end in the environments `ids`: reset them; return their rows.
+
+        Raises:
+            UsageError: if the simulator reset others, too.
+        """
         mask = np.zeros(len(self._env_seeds), dtype=bool)
         mask[ids] = True
         obs, info = self._envs.reset(options={"reset_mask": mask})
+        if not np.array_equal(obs[~mask].astype(np.float32), self._obs[~mask], equal_nan=True):
+            raise UsageError(
+                f"{self._task.name} must reset those environments alone that options['reset_mask'] "
+                "names, as gymnasium's vectors do; or train one seed with one environment"
+            )
         return obs[ids].astype(np.float32), info
 
     def render(self, env_ids: np.ndarray) -> np.ndarray | None:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -194,6 +195,18 @@ def use_threads(num_threads: int) -> None:
     if set_option is not None:
         set_option(M_MMAP_THRESHOLD, 2**25)
         set_option(M_TRIM_THRESHOLD, 2**30)
+
+
+def worker_thread() -> ThreadPoolExecutor:
+    """Return a thread in which torch computes with as many threads as in this one.
+
+    `torch.set_num_threads` holds for the thread that calls it: in a new one, oneDNN's convolutions
+    and products would take all cores.
+    """
+    import torch
+
+    number = torch.get_num_threads()
+    return ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(number,))
 
 
 @cache

@@ -141,7 +141,7 @@ def train_on_gpu(
 
     with monkeypatch.context() as patch, installed(patch):
         patch.setattr(module, "update", read_nothing)
-        patch.setattr(impala, "ThreadPoolExecutor", Pool)
+        patch.setattr(impala, "worker_thread", functools.partial(Pool, 1))
         config = dataclasses.replace(config, device="cuda:1")
         return runner.train(module, config, folder, cut=cut)
 
@@ -242,7 +242,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[BesideOnGpu]:
 
     monkeypatch.setattr(session, "OnGpu", work_beside)
     monkeypatch.setattr(BesideOnGpu, "has_ended", lambda work: False)
-    monkeypatch.setattr(beside, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(beside, "worker_thread", functools.partial(Pool, 1))
     return made
 
 

@@ -750,9 +750,6 @@ def test_the_memory_goes_on_from_unroll_to_unroll(
 class Inline:
     """Stands in for the second thread: collects at once, before the learner does anything."""
 
-    def __init__(self, max_workers: int) -> None:
-        assert max_workers == 1
-
     def __enter__(self) -> "Inline":
         return self
 
@@ -798,7 +795,7 @@ def test_timing_changes_no_bit(
         patch.setattr(VectorEnv, "recv", slow_recv)
         assert recorded(train(config, tmp_path / "slow collector")[1]) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(impala, "ThreadPoolExecutor", Inline)
+        patch.setattr(impala, "worker_thread", Inline)
         assert recorded(train(config, tmp_path / "inline")[1]) == expected
     threads = replace(config, num_threads=2)
     assert recorded(train(threads, tmp_path / "threads")[1])[0] == expected[0]

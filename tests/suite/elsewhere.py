@@ -6,6 +6,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
+from suite.memory_tasks import TMaze
+
 VECTORS = Box(-np.inf, np.inf, (3,), np.float64)
 
 
@@ -48,6 +50,14 @@ class Tape(gymnasium.Env[Any, Any]):
         return np.full((4, 6, 3), shade, dtype=np.uint8)
 
 
+class Deaf(TMaze):
+    """Resets all environments where some are asked for."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new episodes everywhere."""
+        return super().reset(seed=seed)
+
+
 def _register(name: str, max_episode_steps: int | None = 8, **kwargs: Any) -> None:
     gymnasium.register(
         f"{name}-v0", f"{__name__}:Tape", max_episode_steps=max_episode_steps, kwargs=kwargs
@@ -69,3 +79,4 @@ _register("Unbounded", actions=Box(-np.inf, np.inf, (2,), np.float32))
 _register("Matrix", actions=Box(-1.0, 1.0, (2, 2), np.float32))
 _register("Whole", actions=Box(0, 9, (2,), np.int64))
 _register("Broken", colour="blue")
+gymnasium.register("Deaf-v0", vector_entry_point=f"{__name__}:Deaf", max_episode_steps=40)

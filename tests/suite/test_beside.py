@@ -191,6 +191,12 @@ def test_a_failed_evaluation_fails_the_run(tmp_path: Path, monkeypatch: pytest.M
     assert json.loads((tmp_path / "seed-1/run.json").read_text())["status"] == "running"
 
 
+def test_a_result_that_cannot_be_sent_is_told_as_such() -> None:
+    """Not as a copy that ended for no reason."""
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback .*pickle"):
+        InCopy(lambda: lambda: 1).result()
+
+
 def test_work_that_is_killed_is_an_error() -> None:
     """As by the kernel where memory is short, which the launcher takes as such."""
     work = InCopy(lambda: os.kill(os.getpid(), signal.SIGKILL))

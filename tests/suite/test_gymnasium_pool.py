@@ -155,6 +155,24 @@ def test_an_end_on_the_last_allowed_step_is_a_termination_only() -> None:
     assert not any(step.truncations.item() for step in steps)
 
 
+def test_a_simulator_that_resets_more_than_it_is_asked_to_is_refused() -> None:
+    """Its other environments' transitions would lead into episodes that they did not come from."""
+    right, forward = 1, 2
+    seeds = environment_seeds([1], 2, "environments")
+    env = VectorEnv(find_task(f"{HERE}:Deaf-v0"), seeds, reset="same_step")
+    env.reset()
+    for _ in range(10):
+        env.step(np.full((1, 2), forward))
+    with pytest.raises(
+        UsageError, match=r"Deaf-v0 must reset .*\['reset_mask'\].* train one"
+    ):
+        env.step(np.array([[right, forward]]))
+    alone = VectorEnv(find_task(f"{HERE}:Deaf-v0"), seeds[:, :1], reset="same_step")
+    alone.reset()
+    steps = [alone.step(np.array([[right if n % 11 == 10 else forward]])) for n in range(33)]
+    assert sum(step.terminations.sum() for step in steps) == 3
+
+
 def test_frames_are_drawn_where_a_task_draws_any() -> None:
     """One for each environment, as it moves; asked of a task that draws none, a line."""
     env_seeds = environment_seeds([1, 2], 3, "test")

@@ -307,3 +307,27 @@ def test_memory_of_one_update_serves_the_next() -> None:
     given_back, kept = map(int, result.stdout.split())
     assert given_back > 1_000
     assert kept < 100
+
+
+THREADS = """
+import os, torch
+from suite.hardware import use_threads, worker_thread
+def convolve():
+    torch.nn.functional.conv2d(torch.ones(1, 4, 84, 84), torch.ones(16, 4, 8, 8))
+def number():
+    return len(os.listdir("/proc/self/task"))
+use_threads(1)
+convolve()
+with worker_thread() as thread:
+    thread.submit(int).result()
+    before = number()
+    thread.submit(convolve).result()
+    print(number() - before)
+"""
+
+
+def test_another_thread_computes_with_as_many_threads() -> None:
+    """OneDNN would take all cores in a new thread, and IMPALA acts in one."""
+    command, unset = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "8"}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=unset)
+    assert int(result.stdout) == 0
