@@ -48,9 +48,9 @@ from torch import Tensor
 
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
-from suite.config import Count, NotNegative, Positive, Rate, TransitionConfig, Whole, Widths
+from suite.config import Count, GpuConfig, NotNegative, Positive, Rate, Whole, Widths
 from suite.draws import DeviceDraws, HostDraws
-from suite.graphs import Graphs
+from suite.graphs import Graphs, fused
 from suite.journal import Journal
 from suite.networks import StackedPerceptrons, draw_perceptron
 from suite.noise import stacked_normal
@@ -67,7 +67,7 @@ from suite.vector_env import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransitionConfig):
+class Config(GpuConfig):
     """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
@@ -124,10 +124,6 @@ class Config(TransitionConfig):
     """Whether an actor update is then repeated `policy_period` times on its batch."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
-    cuda_graphs: bool = False
-    """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
-    device_draws: bool = False
-    """Whether updates draw on the device, which is other numbers than those of numpy's streams."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""
@@ -406,11 +402,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_streams = [stream(seed, "action noise") for seed in seeds]
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
-    draws_of = DeviceDraws if config.device_draws else HostDraws
-    draw = draws_of(seeds, noise_shape, device)
+    draw = (DeviceDraws if config.device_draws else HostDraws)(seeds, noise_shape, device)
+
+    make = fused(update, device) if config.fuse_kernels else update
 
     def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return update(learner, config, replay.batch(indices), noise, number)
+        return make(learner, config, replay.batch(indices), noise, number)
 
     def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0

@@ -35,7 +35,8 @@ _FEWEST_IN_PASS = 2_000_000
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """oneDNN's `x @ w.T + b`; None where torch was built without it."""
 _affine_relu: Any = torch._addmm_activation  # type: ignore[attr-defined]
-_relu_gradient: Any = torch.ops.aten.threshold_backward.grad_input
+relu_gradient: Any = torch.ops.aten.threshold_backward.grad_input
+"""Writes what a ReLU passes back of a gradient, from its outputs."""
 
 
 def affine(
@@ -107,7 +108,7 @@ class Pass:
                     biases[i].append(gradient.sum(0))
                 if i:
                     gradient = _input_product(gradient, layers[i])
-                    _relu_gradient(gradient, hidden[i], 0, grad_input=gradient)
+                    relu_gradient(gradient, hidden[i], 0, grad_input=gradient)
             of_first.append(gradient)
         return [gradient for layer in weights + biases for gradient in layer], of_first
 

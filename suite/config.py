@@ -180,6 +180,18 @@ class TransitionConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuConfig(TransitionConfig):
+    """Settings of how a GPU makes the updates; see `suite.graphs` and `suite.draws`."""
+
+    cuda_graphs: bool = False
+    """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
+    device_draws: bool = False
+    """Whether updates draw on the device, which is other numbers than those of numpy's streams."""
+    fuse_kernels: bool = False
+    """Whether torch.compile joins the elementwise kernels of an update, which rounds otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnrollConfig(RunConfig):
     """Settings shared by agents that learn from unrolls of T steps."""
 

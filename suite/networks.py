@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.affine import Layer, Layers, Pass, affine, perceptrons
+from suite.affine import Layer, Layers, Pass, affine, perceptrons, relu_gradient
 from suite.initialisation import Scheme, draw_kernel, draw_layer
 from suite.recurrence import Core
 from suite.vector_env import Spaces
@@ -385,7 +385,7 @@ def batched_forward(
 
 
 class BatchedPass(Pass):
-    """The same by one batched product per layer, and back by autograd: the fastest way on a GPU.
+    """The same by one batched product per layer: the fastest way on a GPU.
 
     Args:
         weights: stacked weights, layer by layer.
@@ -396,22 +396,41 @@ class BatchedPass(Pass):
     def __init__(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> None:
-        self._parts = [part.detach().requires_grad_() for part in (*weights, *biases)]
-        self._inputs = [columns.detach().requires_grad_() for columns in inputs]
-        with torch.enable_grad():
-            batches, number = torch.cat(self._inputs, -1), len(weights)
-            results = batched_forward(batches, self._parts[:number], self._parts[number:])
-        self._results, self.outputs = results, results.detach().squeeze(-1)
+        self._widths = [columns.shape[-1] for columns in inputs]
+        self._weights = [weight.flatten(0, 1) for weight in weights]  # [S*K, in, out]
+        self._members_shape = weights[0].shape[:2]
+        num_members = weights[0].shape[1]
+        batches = torch.cat([*inputs], -1) if len(inputs) > 1 else inputs[0]
+        hidden = batches.unsqueeze(1).expand(-1, num_members, -1, -1).flatten(0, 1)  # [S*K, B, I]
+        self._inputs: list[Tensor] = []
+        for weight, bias in zip(self._weights, biases, strict=True):
+            self._inputs.append(hidden.relu_() if self._inputs else hidden)
+            hidden = torch.baddbmm(bias.flatten(0, 1).unsqueeze(1), hidden, weight)
+        self.outputs = hidden.unflatten(0, self._members_shape).squeeze(-1)
 
     def weight_gradients(self, of_outputs: Tensor) -> list[Tensor]:
         """Return the gradients of all weights, then of all biases, layer by layer."""
-        of_results = of_outputs.reshape(self._results.shape)
-        return list(torch.autograd.grad(self._results, self._parts, of_results))
+        of_layers = self._of_layers(of_outputs)
+        pairs = zip(self._inputs, of_layers, strict=True)
+        of_weights = [torch.bmm(hidden.mT, gradient) for hidden, gradient in pairs]
+        of_biases = [gradient.sum(1) for gradient in of_layers]
+        return [each.unflatten(0, self._members_shape) for each in of_weights + of_biases]
 
     def input_gradient(self, of_outputs: Tensor, part: int = 0) -> Float[Tensor, "S B _"]:
-        """Return the gradient of one part of the inputs."""
-        of_results = of_outputs.reshape(self._results.shape)
-        return torch.autograd.grad(self._results, self._inputs[part], of_results)[0]
+        """Return the gradient of one part of the inputs: each seed's sum over its members."""
+        end = sum(self._widths[: part + 1])
+        columns = self._weights[0][:, end - self._widths[part] : end]
+        of_inputs = torch.bmm(self._of_layers(of_outputs)[0], columns.mT)
+        return of_inputs.unflatten(0, self._members_shape).sum(1)
+
+    def _of_layers(self, of_outputs: Tensor) -> list[Tensor]:
+        """Return the gradient of what every layer gives before its ReLU, `[S*K, B, out]`."""
+        num_rows, width = self._inputs[0].shape[1], self._weights[-1].shape[-1]
+        gradients = [of_outputs.reshape(-1, num_rows, width)]
+        for weight, hidden in zip(self._weights[:0:-1], self._inputs[:0:-1], strict=True):
+            gradient = torch.bmm(gradients[-1], weight.mT)
+            gradients.append(relu_gradient(gradient, hidden, 0, grad_input=gradient))
+        return gradients[::-1]
 
 
 def prepare(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-_fused_adam: Any = torch._fused_adam_  # type: ignore[attr-defined]
+fused_adam: Any = torch._fused_adam_  # type: ignore[attr-defined]
 
 
 class FlatWeights:
@@ -187,7 +187,7 @@ class FusedAdam:
     def step(self, gradients: list[Tensor]) -> None:
         """Change the parameters against their gradients."""
         self.num_steps += 1
-        _fused_adam(
+        fused_adam(
             self.parameters,
             gradients,
             self.averages,

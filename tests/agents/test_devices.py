@@ -223,6 +223,26 @@ def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
         assert (written[0] / table).read_bytes() == (written[1] / table).read_bytes()
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_an_update_has_no_more_operators_than_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one seed, its rows' reading and Adam's steps included: a GPU's time goes by kernels."""
+    counted: list[int] = []
+    replay = Graph.replay
+
+    def count(graph: Graph) -> None:
+        counted.append(len(graph.operators))
+        replay(graph)
+
+    monkeypatch.setattr(Graph, "replay", count)
+    config = sac.PRESETS["mujoco", "paper"].config
+    config = dataclasses.replace(config, task=TASKS["continuous"], env_steps=20, learning_starts=10)
+    config = dataclasses.replace(config, evaluation_episodes=1, cuda_graphs=True)
+    train_on_gpu("sac", config, tmp_path, monkeypatch)
+    assert set(counted) == {108}
+
+
 BESIDE = {
     **{agent: (names[0],) for agent, names in RUNS.items()},
     "acer": ("classic, normalised, cut", "frames, recurrent"),

@@ -744,6 +744,21 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_a_gpu_learns_from_fused_kernels_what_it_learns_from_others(
+    seeds: tuple[int, ...], cuda_graphs: bool, tmp_path: Path
+) -> None:
+    """The same weights to rounding after 40 updates, in both phases of an actor."""
+    config = replace(TINY, seeds=seeds, env_steps=80, learning_starts=40, policy_period=2)
+    config = replace(config, device="cuda", cuda_graphs=cuda_graphs)
+    plain, _ = train(config, tmp_path / "plain")
+    joined, _ = train(replace(config, fuse_kernels=True), tmp_path / "fused")
+    for ours, theirs in zip(parameters_of(joined), parameters_of(plain), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
 def test_graphs_without_a_gpu_are_refused(tmp_path: Path) -> None:
     """In one line, with the remedy: an update kernel by kernel must not pass for a graph."""
     with pytest.raises(UsageError, match=r"cuda_graphs needs a GPU, and .* on cpu: leave it out"):

@@ -163,9 +163,7 @@ def test_a_simulator_that_resets_more_than_it_is_asked_to_is_refused() -> None:
     env.reset()
     for _ in range(10):
         env.step(np.full((1, 2), forward))
-    with pytest.raises(
-        UsageError, match=r"Deaf-v0 must reset .*\['reset_mask'\].* train one"
-    ):
+    with pytest.raises(UsageError, match=r"Deaf-v0 must reset .*\['reset_mask'\].* train one"):
         env.step(np.array([[right, forward]]))
     alone = VectorEnv(find_task(f"{HERE}:Deaf-v0"), seeds[:, :1], reset="same_step")
     alone.reset()

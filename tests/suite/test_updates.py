@@ -16,7 +16,7 @@ NUM_ENVS = 2
 
 def add_step(replay: Replay, number: int) -> None:
     """Store a vector step of two seeds, whose numbers tell it from others."""
-    tags = np.float32(10 * number + np.arange(4).reshape(2, NUM_ENVS))
+    tags = (10 * number + np.arange(4).reshape(2, NUM_ENVS)).astype("f4")
     wide = tags[..., None]
     replay.add(wide, wide + 0.5, tags, tags < 0, wide + 10)
 
