@@ -263,7 +263,8 @@ class ReplayConfig(UnrollConfig):
     replay_capacity: Count
     """Steps of each environment that replay holds."""
     replay_start: Whole
-    """Steps of each environment before the first update from replay."""
+    """Steps of each environment before the first update from replay, those with ignored actions
+    among them."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges, and those that contradict each other."""
