@@ -74,7 +74,9 @@ def judge(argv: Sequence[str]) -> int:
     parser = flags.make_parser("judge", "verdicts on runs of any program, from a table of curves")
     parser.add_argument("agent", help="whose sources judge: " + ", ".join(agents.AGENTS))
     parser.add_argument(
-        "curves", type=Path, help="CSV file with columns task, seed, env_steps, mean_return"
+        "curves",
+        type=Path,
+        help="CSV file with columns task, seed, env_steps, mean_return, or a grid's curves.csv",
     )
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
     parser.add_argument(
