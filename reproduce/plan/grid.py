@@ -8,6 +8,7 @@ import math
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ from reproduce.plan.places import (
 from reproduce.plan.speeds import Pace, pace
 from suite.behaviour import code_name
 from suite.command_line import printable
-from suite.files import CHECKPOINT, write_json
+from suite.files import CHECKPOINT, NO_SPACE, write_json
 from suite.hardware import gpu_memory_gib, machine, num_cores, sources
 from suite.records import ENDED, read_record, seed_of, twins
 from suite.settings import (
@@ -613,12 +614,34 @@ def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
     """Return an agent's presets by suite and source.
 
     Raises:
-        UsageError: if its file is not Python; every other agent still works.
+        UsageError: naming its file, if that cannot be imported or has no `PRESETS`; every other
+            agent still works.
     """
+    file = f"agents/{agent}.py"
     try:
-        return importlib.import_module(f"agents.{agent}").PRESETS
+        module = importlib.import_module(f"agents.{agent}")
+    except UsageError:  # of a source's file, which it names
+        raise
     except SyntaxError as error:
-        raise UsageError(f"agents/{agent}.py cannot be read: {error}") from None
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in NO_SPACE:
+            raise  # says nothing about the file
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).name == f"{agent}.py"
+        ]
+        where = f" (line {lines[-1]})" if lines else ""
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{file} cannot be imported: {why}{where}") from None
+    presets = getattr(module, "PRESETS", None)
+    if not isinstance(presets, Mapping):
+        raise UsageError(
+            f"{file} has no PRESETS: an agent's file has PRESETS = read_presets({agent!r}, Config)"
+            " (see CONTRIBUTING.md); any other file belongs elsewhere"
+        )
+    return presets
 
 
 def folder_of(root: Path, agent: str, suite: str, source: str, preset: Preset[Any]) -> Path:

@@ -377,6 +377,39 @@ def test_an_agent_that_is_not_python_breaks_nothing_else(
     assert err == "error: agents/torn.py cannot be read: invalid syntax (torn.py, line 1)\n"
 
 
+BROKEN = {
+    "x = 1\n": "has no PRESETS: an agent's file has PRESETS = read_presets('half', Config) "
+    "(see CONTRIBUTING.md); any other file belongs elsewhere",
+    "PRESETS = None\n": "has no PRESETS: ",
+    "\nimport nowhere_at_all\n": "cannot be imported: ModuleNotFoundError: "
+    "No module named 'nowhere_at_all' (line 2)\n",
+    "PRESETS = read_presets()\n": "cannot be imported: NameError: "
+    "name 'read_presets' is not defined (line 1)\n",
+    "raise ValueError('two\\nlines')\n": "cannot be imported: ValueError: two lines (line 1)\n",
+    "import sys\nsys.exit(3)\n": "cannot be imported: SystemExit: 3 (line 2)\n",
+}
+"""What is said of a file `agents/half.py`, by its content."""
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_file_that_is_no_agent_yet_is_named_in_one_line_and_breaks_nothing_else(
+    content: str, desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `PRESETS`, or with an import that fails: its line; `list` goes on with the others."""
+    sys.modules.pop("agents.half", None)  # another content's
+    (desk / "half.py").write_text(content)
+    monkeypatch.setattr(agents, "__path__", [*agents.__path__, str(desk)])
+    monkeypatch.setattr(agents, "AGENTS", ("half", *agents.AGENTS))
+    status, out, err = say(["list"])
+    assert (status, err) == (0, "")
+    assert f"agent half\n  agents/half.py {BROKEN[content]}" in out
+    assert "agent sac\n  mujoco: paper (" in out
+    status, out, err = say(["half", "classic"])
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: agents/half.py {BROKEN[content]}")
+    sys.modules.pop("agents.half", None)
+
+
 @pytest.mark.parametrize("words", [["list"], [*TINY, "--dry-run"]])
 def test_a_reader_that_ends_first_ends_the_command_quietly(words: list[str], desk: Path) -> None:
     """As in `python -m reproduce list | head -1`: whether it prints lines or tables."""
