@@ -18,7 +18,7 @@ from typing import Any
 import agents
 from reproduce import ROOT
 from reproduce.plan.looks import Declared, Looks, read_declared, to_json, worth_declaring
-from reproduce.plan.origin import code_that_made, why_older
+from reproduce.plan.origin import code_that_made, ways_on, why_older
 from reproduce.plan.places import (
     Cluster,
     Room,
@@ -286,7 +286,9 @@ class Plan:
     def refuse_mixture(self) -> None:
         """Refuse to add runs to a grid whose finished runs were made otherwise.
 
-        Every finished run of the plan's folder is looked at, whether or not it is in the plan.
+        Every finished run of the plan's folder must have the plan's settings, whether or not it is
+        in the plan: `plan.json` names one set. Its code matters in the plan's tasks alone, for
+        seeds of a task are judged together; a plan of other tasks asks for those again.
 
         Raises:
             UsageError: naming the run and what differs, code or settings.
@@ -297,17 +299,17 @@ class Plan:
                 continue
             if record["status"] in ENDED:
                 settings = self._differences(record)
-                older = why_older(self.agent, self.sources, path.parent, record)
                 if settings:
                     raise UsageError(
                         f"{path.parent} was run with other settings ({settings}): start "
                         "anew beside it with --fresh, or choose another --runs-dir"
                     )
-                if older and not self.accept_older_code:
+                if self.accept_older_code or path.parents[1].name not in self.tasks:
+                    continue
+                older = why_older(self.agent, self.sources, path.parent, record)
+                if older:
                     raise UsageError(
-                        f"{path.parent} was run with other code ({older}): start anew beside it "
-                        "with --fresh, verify today's code with `python -m tests.golden --agent "
-                        f"{self.agent}`, or count such runs knowingly with --accept-older-code"
+                        f"{path.parent} was run with other code ({older}): {ways_on(self.agent)}"
                     )
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.words import counted
-from suite.behaviour import code_name, code_of, fingerprint
+from suite.behaviour import behaviours, code_name, code_of, fingerprint
 
 COMMIT = re.compile("[0-9a-f]{7,40}")
 
@@ -56,6 +56,18 @@ def why_older(agent: str, ours: Mapping[str, str], folder: Path, record: Mapping
         return f"{made}; {files[0]} has changed since and was not verified"
     others = counted(more, "more file")
     return f"{made}; {files[0]} and {others} have changed since and were not verified"
+
+
+def ways_on(agent: str) -> str:
+    """Return what somebody can do who finds runs of other code, to be read after a colon.
+
+    An agent without a declared behaviour has no short runs with which code is verified.
+    """
+    anew, knowingly = "start anew beside it with --fresh", "count such runs knowingly with "
+    if not behaviours(agent):
+        return f"{anew}, or {knowingly}--accept-older-code"
+    verify = f"verify today's code with `python -m tests.golden --agent {agent}`"
+    return f"{anew}, {verify}, or {knowingly}--accept-older-code"
 
 
 def commit_of(record: Mapping[str, Any]) -> str:

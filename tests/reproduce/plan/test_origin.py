@@ -147,6 +147,21 @@ def test_an_agent_without_golden_runs_counts_its_own_until_it_changes(
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
     assert statuses(smoke()) == ["unverified"] * 3
+    with pytest.raises(UsageError) as caught:
+        smoke().refuse_mixture()
+    assert "anew beside it with --fresh, or count such runs knowingly" in str(caught.value)
+    assert "golden" not in str(caught.value)  # it has no such runs
+
+
+def test_older_runs_of_other_tasks_stop_nobody(project: Path, record_run: RecordRun) -> None:
+    """A task that is asked for alone has no runs of theirs; a plan of both is refused as before."""
+    record_run(smoke(), REACHER, 1, {STEPS: -5.0})
+    flip_sign(project)
+    alone, both = smoke(tasks=["Swimmer-v4"]), smoke(tasks=["Swimmer-v4", REACHER])
+    alone.refuse_mixture()
+    assert statuses(alone) == ["planned"] * 3
+    with pytest.raises(UsageError, match=f"{REACHER}/seed-1 was run with other code"):
+        both.refuse_mixture()
 
 
 def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
@@ -161,7 +176,14 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     assert statuses(plan) == ["unverified", "unverified", "planned"]
     with pytest.raises(UsageError) as caught:
         plan.refuse_mixture()
-    for part in ("seed-1", "other code", "agents/sac.py", "--fresh", "--accept-older-code"):
+    for part in (
+        "seed-1",
+        "other code",
+        "agents/sac.py",
+        "--fresh",
+        "tests.golden",
+        "--accept-older-code",
+    ):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     tables = pipeline.gather(plan)
