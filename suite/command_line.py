@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -249,12 +250,15 @@ def _plain_words(flags: Sequence[str], config_class: type) -> list[str]:
     return plain
 
 
-def _suite_of(task: str, suites: Sequence[str]) -> str:
+def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
     """Return the first suite that has the task, else the first with tasks like it.
 
     Those are of its family; failing that, they share its kind of action, and neither shows frames.
+
+    Raises:
+        UsageError: if there is none: why no preset can train the task, or a suite whose preset can.
     """
-    wanted = find_task(task)
+    wanted, suites = find_task(task), list(dict.fromkeys(suite for suite, _ in presets))
 
     def likeness(other: Task) -> int:
         if other.name == task:
@@ -270,10 +274,25 @@ def _suite_of(task: str, suites: Sequence[str]) -> str:
         if wanted.actions not in kinds:
             those = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"
             raise UsageError(f"no preset covers {task}: choose a task with {those}")
-        raise UsageError(
-            f"no preset covers {task}: choose a suite, for example --suite {suites[0]}"
-        )
+        suite = _able_suite(task, presets)
+        raise UsageError(f"no preset covers {task}: choose a suite, for example --suite {suite}")
     return nearest_suite
+
+
+def _able_suite(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
+    """Return the first suite whose preset takes the task as it is.
+
+    Raises:
+        UsageError: what most presets say against the task, if every one refuses it.
+    """
+    refusals: Counter[str] = Counter()
+    for (suite, _), preset in presets.items():
+        try:
+            dataclasses.replace(preset.config, task=task)
+            return suite
+        except UsageError as error:
+            refusals[str(error)] += 1
+    raise UsageError(refusals.most_common(1)[0][0])
 
 
 RUN_FLAGS = {
@@ -338,7 +357,7 @@ def read_command_line(
     task = options.task_from or options.task
     suite = options.suite
     if suite is None:
-        suite = next(iter(suites)) if task is None else _suite_of(task, list(suites))
+        suite = next(iter(suites)) if task is None else _suite_of(task, presets)
     source = find_source(presets, suite, options.like)
     if task is None:
         task = str(getattr(presets[suite, source].config, "task", ""))
