@@ -98,7 +98,7 @@ def export(argv: Sequence[str]) -> int:
         nargs="?",
         const=Path(),
         metavar="FILE",
-        help="the file to write (default: <task>.onnx)",
+        help="the file to write (default: <agent>-<task>-seed-<k>.onnx)",
     )
     parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
     flags.add_task_from(parser)

@@ -103,7 +103,7 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
 
     Args:
         run: the run's folder.
-        file: the file to write, `.onnx`; None: `<task>.onnx` in the current folder.
+        file: the file to write, `.onnx`; None: `default_name` in the current folder.
         best: take the policy of the run's best evaluation, which `--keep-best` kept.
 
     Returns:
@@ -111,7 +111,8 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
 
     Raises:
         UsageError: without a readable policy or the packages, for a recurrent policy or one of an
-            agent whose graph is not known here, or a file that cannot be written.
+            agent whose graph is not known here, or a file that cannot be written; without a name,
+            if another policy's file has the default one.
     """
     folder = policy_folder(run, best)
     if file is not None and file.suffix != ".onnx":
@@ -124,7 +125,6 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
     except ImportError:
         raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'") from None
     policy = agents.load_policy(folder)  # refuses what cannot be read
-    file = file or Path(f"{policy.task.name.replace(':', '-').replace('/', '-')}.onnx")
     weights, description = read_policy(folder)
     graph = graph_of(weights, description)
     if not _acts_as(graph, policy):
@@ -135,11 +135,30 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
     facts |= {"policy": graph.kind, "low": policy._spaces.low, "high": policy._spaces.high}
     for key, value in facts.items():
         model.metadata_props.add(key=key, value=value if type(value) is str else json.dumps(value))
+    content, is_named = model.SerializeToString(), file is not None
+    file = file or Path(default_name(run, description["agent"], policy.task.name, best=best))
     try:
-        write_atomically(file, model.SerializeToString())
+        if not is_named and file.exists() and file.read_bytes() != content:
+            raise UsageError(
+                f"--onnx: {file} is there, with another policy: name the file to write"
+            )
+        write_atomically(file, content)
     except OSError as error:
         raise UsageError(f"--onnx: cannot write {file}: {error}") from None
     return file, [_in_words(value) for value in (*model.graph.input, *model.graph.output)]
+
+
+def default_name(run: Path, agent: str, task: str, *, best: bool = False) -> str:
+    """Return `<agent>-<task>-<run's folder>.onnx`, as in `sac-Reacher-v4-seed-1.onnx`.
+
+    Args:
+        run: the run's folder.
+        agent: the agent's name.
+        task: the task's.
+        best: whether it is the policy of the best evaluation, which adds `-best`.
+    """
+    words = [agent, task, run.resolve().name, *(["best"] if best else [])]
+    return f"{'-'.join(words).replace(':', '-').replace('/', '-')}.onnx"
 
 
 def _acts_as(graph: Graph, policy: Policy) -> bool:

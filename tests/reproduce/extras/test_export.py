@@ -14,7 +14,7 @@ import torch
 import agents
 from agents import sac
 from reproduce import __main__ as command_line
-from reproduce.extras.export import OUTPUTS, export_onnx, graph_of
+from reproduce.extras.export import OUTPUTS, default_name, export_onnx, graph_of
 from reproduce.plan.grid import PUBLISHED
 from suite.checkpoint import Policy, read_policy, save_policy
 from suite.settings import UsageError
@@ -150,6 +150,29 @@ def test_both_act_alike(case: str, tmp_path: Path) -> None:
     assert (
         b"reproduce/extras" not in file.read_bytes()
     )  # where the sources lie is nobody's business
+
+
+def test_a_file_without_a_name_overwrites_no_other_policys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called after agent, task and seed; the same policy may be written again."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    run = PUBLISHED / RUNS["sac"] / "seed-1"
+    file, _ = export_onnx(run, None)
+    assert str(file) == f"sac-{agents.load_policy(run).task.name}-seed-1.onnx"
+    whole = file.read_bytes()
+    assert export_onnx(run, None)[0].read_bytes() == whole
+    file.write_bytes(b"another policy")
+    with pytest.raises(UsageError, match=f"{file} is there, with another policy: name the file"):
+        export_onnx(run, None)
+    assert file.read_bytes() == b"another policy"
+    export_onnx(run, file)  # asked for by name
+    assert file.read_bytes() == whole
+    assert default_name(Path("seed-3"), "a2c", "my:Walk-v0", best=True) == (
+        "a2c-my-Walk-v0-seed-3-best.onnx"
+    )
 
 
 def test_what_has_no_onnx_form_says_so_in_a_line(
