@@ -140,13 +140,32 @@ def read_declared(path: Path) -> Declared:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UsageError(f"unreadable {path}: {error}") from None
+        raise unreadable_plan(path, error) from None
     try:
         declared = from_json(saved)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise UsageError(f"unreadable {path}: not the plan of a grid of runs") from None
+        raise unreadable_plan(path) from None
     refuse_many(max((len(looks.seeds) for looks in declared.values()), default=0), str(path))
     return declared
+
+
+def unreadable_plan(path: Path, error: Exception | None = None) -> UsageError:
+    """Return the refusal of a `plan.json` that cannot be read: its name, the reason, the way on.
+
+    Args:
+        path: the file.
+        error: what reading it said; None: it is readable, but no plan.
+    """
+    why = "not the plan of a grid of runs"
+    if isinstance(error, OSError):
+        return UsageError(f"unreadable {path}: {error}")
+    if error is not None:
+        is_empty = path.is_file() and not path.stat().st_size
+        why = "the file is empty" if is_empty else f"not JSON ({error})"
+    return UsageError(
+        f"unreadable {path}: {why}; restore it, or remove it and run the grid again: finished runs "
+        "are kept, the looks that it declared are not"
+    )
 
 
 def to_json(declared: Declared) -> list[dict[str, Any]]:

@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import (
@@ -24,6 +25,7 @@ from reproduce.plan.looks import (
     declare,
     read_declared,
     refuse_many,
+    unreadable_plan,
 )
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.sweep import variants
@@ -272,9 +274,9 @@ def _load(agent: str, suite: str, source: str | None, root: Path, runs_dir: Path
     except FileNotFoundError:
         raise UsageError(f"nothing was run here: {path} does not exist") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"unreadable {path}: {error}") from None
+        raise unreadable_plan(path, error) from None
     if not _is_plan(saved):
-        raise UsageError(f"unreadable {path}: not the plan of a grid of runs")
+        raise unreadable_plan(path)
     refuse_many(len(saved["seeds"]), f"unreadable {path}")
     plan = make_plan(
         agent,
@@ -453,7 +455,7 @@ THREADS = {
 def _split(setting: str) -> tuple[str, str]:
     key, equals, value = setting.partition("=")
     if not (key and equals and value):
-        raise UsageError(f"--set: {setting!r} is not key=value")
+        raise UsageError(f"--set: {setting!r} is not key=value, such as gamma=0.99")
     return key.replace("-", "_"), value
 
 
@@ -470,8 +472,48 @@ def _configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
         words = re.split("[,/]", value)
         if len(words) > 1 and {"-h", "--help"} & set(words):  # each becomes a word of its own
             raise UsageError(f"--set: {key} cannot be {value!r}")
+        _check_value(config, key, value)
     find_task(task)
     return _overridden(config, (*flags_of(config, changes), "--task", task))
+
+
+def _check_value(config: Any, key: str, value: str) -> None:
+    """Refuse a value of `--set` that is not of its setting's type.
+
+    Raises:
+        UsageError: naming the setting, the value and what is allowed.
+    """
+    hint = get_type_hints(type(config))[key]  # without the range, which the configuration checks
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    is_optional = NoneType in get_args(hint)
+    if is_optional and value in ("none", "None"):
+        return
+    if is_optional and len(parts) == 1:
+        hint = parts[0]
+    is_list = get_origin(hint) is tuple
+    kind = get_args(hint)[0] if is_list else hint
+    choices = [str(each) for each in get_args(hint)] if get_origin(hint) is Literal else []
+    allowed = {int: "a whole number such as 256", float: "a number such as 0.99"}.get(kind, "")
+    if is_list:
+        many = {int: "whole numbers such as 64,64", float: "numbers such as 0.5,0.99"}
+        allowed = many.get(kind, "")
+    values = value.split(",") if is_list else [value]
+    if choices:
+        fits, allowed = value in choices, f"one of {', '.join(choices)}"
+    else:
+        fits = not allowed or all(_reads(kind, each) for each in values)
+    if not fits:
+        other = ", or none" if is_optional else ""
+        raise UsageError(f"--set: {key} is {allowed}{other}, not {value!r}")
+
+
+def _reads(kind: Callable[[str], object], text: str) -> bool:
+    """Return whether a text is a number of a kind, `int` or `float`."""
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=256)

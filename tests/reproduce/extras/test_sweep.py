@@ -70,7 +70,7 @@ def test_a_folder_is_named_by_all_settings() -> None:
         (["gamma=0.9,"], "'gamma=0.9,' has an empty value"),
         (["gamma=0.9,0.9"], "names a value twice"),
         (["gamma=0.9,0.90"], "gamma=0.9 and gamma=0.90 are the same settings"),
-        (["gamma=0.9,high"], "could not convert string to float: 'high'"),
+        (["gamma=0.9,high"], "--set: gamma is a number such as 0.99, not 'high'"),
         (["gama=0.9,0.8"], "unknown setting 'gama'; did you mean gamma?"),
         (["evaluation_rule=deterministic,sampled"], "scores of different rules do not compare"),
         (

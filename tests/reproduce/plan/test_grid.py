@@ -502,8 +502,11 @@ def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -
     path = tmp_path / "sac-classic" / "tuned" / "plan.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    with pytest.raises(UsageError, match=r"unreadable .*plan\.json"):
+    with pytest.raises(UsageError, match=r"unreadable .*plan\.json") as refusal:
         load_plan("sac", "classic", None, tmp_path)
+    assert "remove it and run the grid again: finished runs are kept" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert ("the file is empty" in str(refusal.value)) == (not content)
 
 
 @pytest.mark.parametrize(
