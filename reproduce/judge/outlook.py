@@ -102,6 +102,12 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     rows = references.coverage(plan.agent, judge)
     rows = rows[(rows.task == task) & (rows.protocol == protocol)]
     if rows.empty:
+        held = references.sources(plan.agent)
+        if all(references.coverage(plan.agent, entry.source).empty for entry in held):
+            return (
+                f"{plan.agent} has no references of its own; those of the agent that it is a copy "
+                f"of judge it: `python -m reproduce judge AGENT CURVES --like {judge}`"
+            )
         return f"{judge} has nothing on this task"
     (source,) = [entry for entry in references.sources(plan.agent) if entry.source == judge]
     if source.rule != plan.rule:

@@ -15,7 +15,7 @@ from reproduce import ROOT
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import outlook, verdicts
-from reproduce.judge.outlook import chance_if_equal, outlooks
+from reproduce.judge.outlook import chance_if_equal, outlooks, why_no_reference
 from reproduce.judge.verdicts import judge_looks
 from reproduce.plan import grid as planning
 from reproduce.plan import speeds
@@ -84,6 +84,15 @@ def test_the_chance_is_that_of_the_verdict_itself(
 def test_runs_without_spread_are_reproduced_for_sure() -> None:
     """Every run of the reference reaches the bound of the task."""
     assert chance_if_equal(reference(1000.0, 0.0, 3), 5.0, one_look(range(3))) == 1.0
+
+
+def test_a_copy_has_no_references_which_is_not_said_of_the_task() -> None:
+    """Those of its origin judge it by another command, which is named."""
+    options: dict[str, Any] = {"tasks": ["CartPole-v1"], "source": "sb3_control", "device": "cpu"}
+    plan = dataclasses.replace(make_plan("a2c", "classic", **options), agent="my_a2c")
+    said = why_no_reference(plan, "CartPole-v1", 100_000)
+    assert said.startswith("my_a2c has no references of its own; ")
+    assert said.endswith("`python -m reproduce judge AGENT CURVES --like sb3_control`")
 
 
 @pytest.mark.parametrize(
