@@ -20,6 +20,7 @@ from reproduce.plan.request import (
     load_plan,
     load_published_plan,
     make_plan,
+    sweep_below,
     variants_of,
 )
 from reproduce.plan.sweep import folder_name
@@ -62,9 +63,14 @@ def report(argv: Sequence[str]) -> int:
     check_writable(options.runs_dir)
     where = (options.agent, options.suite, options.like)
     console = flags.make_console()
-    if (plan := load_published_plan(*where, options.runs_dir)) is not None:
+    plan = load_published_plan(*where, options.runs_dir)
+    variants = sweep_below(*where, options.runs_dir)
+    if variants and (plan is None or options.runs_dir != parser.get_default("runs_dir")):
+        raise UsageError(variants)
+    if plan is not None:
         folder = f"results/published/{'/'.join(plan.published_folder.parts[-2:])}"
         say(console, f"Nothing was run in {options.runs_dir} yet; this is {folder}:")
+        say(console, variants)
     else:
         plan = load_plan(*where, options.runs_dir)
     plan = replace(plan, accept_older_code=plan.accept_older_code or options.accept_older_code)

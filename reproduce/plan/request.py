@@ -252,6 +252,36 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     return keep_looks(count_older(dataclasses.replace(plan, published=True)))
 
 
+def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
+    """Return where the variants of a sweep lie that was run into a folder, in words.
+
+    Empty if there are none, or if the folder has a grid of its own.
+
+    Raises:
+        UsageError: if a name is unknown.
+    """
+    check_agent(agent)
+    find_suite(suite)
+    source = _find_source(agent, suite, source)
+    preset = find_preset(presets_of(agent), suite, source)
+
+    def has_plan(root: Path) -> bool:
+        return (folder_of(root, agent, suite, source, preset) / "plan.json").exists()
+
+    variants = [path for path in sorted(runs_dir.glob("*=*")) if has_plan(path)]
+    if not variants or has_plan(runs_dir):
+        return ""
+    table = runs_dir / f"sweep-{agent}-{suite}.csv"
+    compared = f"{table} compares them; " if table.exists() else ""
+    first, *others = map(str, variants)
+    more = f", or {', '.join(others[:3])}" if others else ""
+    more += f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return (
+        f"{runs_dir} has the variants of a sweep: {compared}report one with --runs-dir {first}"
+        f"{more}"
+    )
+
+
 def count_older(plan: Plan) -> Plan:
     """Return a plan of published runs that counts those of older code, which its page marks."""
     accepting = dataclasses.replace(plan, accept_older_code=True)

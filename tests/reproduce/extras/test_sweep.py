@@ -204,3 +204,26 @@ def test_several_looks_are_of_one_grid(tmp_path: Path, monkeypatch: pytest.Monke
     words = ["sac", "classic", "--until-decided", "--set", "gamma=0.9,0.99"]
     with pytest.raises(UsageError, match="--until-decided is of one grid"):
         command_line.main(words)
+
+
+def test_a_report_on_a_sweeps_folder_names_its_variants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], published: Path
+) -> None:
+    """What is published is no answer there, and nothing is written among the variants."""
+    plans = [grid(tmp_path, f"gamma={gamma}") for gamma in ("0.9", "0.99")]
+    for plan in (*plans, make_plan("sac", "classic", device="cpu", runs_dir=published)):
+        plan.directory.mkdir(parents=True)
+        plan.save()
+    before = sorted(tmp_path.rglob("*"))
+    report = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
+    with pytest.raises(UsageError) as refusal:
+        command_line.main(report)
+    first, second = (tmp_path / f"gamma={gamma}" for gamma in ("0.9", "0.99"))
+    ways = f"report one with --runs-dir {first}, or {second}"
+    assert str(refusal.value) == f"{tmp_path} has the variants of a sweep: {ways}"
+    table = tmp_path / "sweep-sac-classic.csv"
+    table.touch()
+    with pytest.raises(UsageError, match=f"sweep: {table} compares them; report one with"):
+        command_line.main(report)
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, table])
+    assert capsys.readouterr().out == ""
