@@ -52,7 +52,8 @@ class HostDraws:
         """
         rows = np.stack([each.integers(0, size, self._noise_shape[1]) for each in self._rows])
         noise = stacked_normal(self._noise, self._noise_shape, self._device)
-        return Draw(torch.from_numpy(rows).to(self._device), noise.transpose(0, 1), int(rows.max()))
+        on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
+        return Draw(on_device, noise.transpose(0, 1), int(rows.max()))
 
 
 class DeviceDraws:

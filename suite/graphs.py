@@ -26,8 +26,8 @@ WARM_UPS = 3
 def fused(update: Step, device: torch.device) -> Step:
     """Return an update whose elementwise operators torch.compile joins into fewer kernels.
 
-    Products and Adam stay kernels of their own. Sums are taken in another order, which is chosen
-    without a look at speed. It is compiled in its first calls.
+    Products and Adam stay kernels of their own. Sums are taken in another order. It is compiled in
+    its first calls, with settings of torch that hold for the process from then on.
 
     Args:
         update: tensors in, tensors out; reads nothing back to the host.
@@ -41,10 +41,10 @@ def fused(update: Step, device: torch.device) -> Step:
     import torch._inductor.config
     from torch._dynamo import exc
 
-    torch._inductor.config.deterministic = True  # no choice by speed where it changes sums
+    torch._inductor.config.deterministic = True  # no choice by speed that is known to change sums
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it would go on unfused
     torch._dynamo.disallow_in_graph(fused_adam)  # an empty list ends its tracing
-    for said in ("Dynamo does not know how to trace", "The .grad attribute"):  # while it traces
+    for said in ("Dynamo does not know how to trace", "The .grad attribute"):  # from now on
         warnings.filterwarnings("ignore", said)
     compiled = torch.compile(update)
 
@@ -52,6 +52,8 @@ def fused(update: Step, device: torch.device) -> Step:
         try:
             return compiled(*args)
         except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit) as error:
+            if fills_gpu_memory(error):
+                raise
             reason = str(error).strip().partition("\n")[0]
             raise UsageError(
                 f"the update cannot be compiled ({reason}): leave out --fuse-kernels"

@@ -80,7 +80,8 @@ class GymnasiumPool:
         if not np.array_equal(obs[~mask].astype(np.float32), self._obs[~mask], equal_nan=True):
             raise UsageError(
                 f"{self._task.name} must reset those environments alone that options['reset_mask'] "
-                "names, as gymnasium's vectors do; or train one seed with one environment"
+                "names, and keep the others' observations, as gymnasium's vectors do; or train one "
+                "seed with one environment"
             )
         return obs[ids].astype(np.float32), info
 

@@ -10,13 +10,13 @@ from torch import Tensor
 def normal(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
     """Return standard normal draws, float32; mean + std * draws is a draw of a Gaussian."""
     draws = generator.standard_normal(tuple(shape), dtype=np.float32)
-    return torch.from_numpy(draws).to(device)
+    return torch.from_numpy(draws).to(device, non_blocking=True)
 
 
 def gumbel(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
     """Return Gumbel draws, float32; argmax(logits + draws) is a draw of a categorical policy."""
     draws = generator.gumbel(size=tuple(shape)).astype(np.float32)
-    return torch.from_numpy(draws).to(device)
+    return torch.from_numpy(draws).to(device, non_blocking=True)
 
 
 def stacked_normal(
@@ -24,7 +24,7 @@ def stacked_normal(
 ) -> Tensor:
     """Return standard normal draws of `shape` from each seed's stream, `[S, *shape]` float32."""
     draws = [g.standard_normal(tuple(shape), dtype=np.float32) for g in generators]
-    return torch.from_numpy(np.stack(draws)).to(device)
+    return torch.from_numpy(np.stack(draws)).to(device, non_blocking=True)
 
 
 def stacked_gumbel(
@@ -32,4 +32,4 @@ def stacked_gumbel(
 ) -> Tensor:
     """Return Gumbel draws of `shape` from each seed's stream, `[S, *shape]` float32."""
     draws = [g.gumbel(size=tuple(shape)).astype(np.float32) for g in generators]
-    return torch.from_numpy(np.stack(draws)).to(device)
+    return torch.from_numpy(np.stack(draws)).to(device, non_blocking=True)

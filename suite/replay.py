@@ -72,8 +72,9 @@ class Replay:
         Extras, `[S, N, _]`, are stored side by side.
         """
         columns = (obs, actions, rewards[..., None], terminations[..., None], next_obs, *extras)
-        rows = torch.from_numpy(np.concatenate(columns, axis=-1, dtype=np.float32))
-        self._rows[:, self._next : self._next + rows.shape[1]] = rows.to(self._rows.device)
+        on_host = torch.from_numpy(np.concatenate(columns, axis=-1, dtype=np.float32))
+        rows = on_host.to(self._rows.device, non_blocking=True)  # the host waits for no update
+        self._rows[:, self._next : self._next + rows.shape[1]] = rows
         self._next = (self._next + rows.shape[1]) % self.capacity
         self.size = min(self.size + rows.shape[1], self.capacity)
 

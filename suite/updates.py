@@ -46,7 +46,7 @@ class Updates:
         self._waits: Draw | None = None
 
     def begin(self, number: int, until: int, replay: Replay) -> None:
-        """Make updates up to the first that draws a row of the step under way.
+        """Make updates up to the first that draws what may be a row of the step under way.
 
         Args:
             number: of the first update that is due.

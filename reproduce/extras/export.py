@@ -139,9 +139,7 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
     file = file or Path(default_name(run, description["agent"], policy.task.name, best=best))
     try:
         if not is_named and file.exists() and file.read_bytes() != content:
-            raise UsageError(
-                f"--onnx: {file} is there, with another policy: name the file to write"
-            )
+            raise UsageError(f"--onnx: {file} is there, with other content: name the file to write")
         write_atomically(file, content)
     except OSError as error:
         raise UsageError(f"--onnx: cannot write {file}: {error}") from None

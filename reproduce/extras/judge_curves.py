@@ -136,10 +136,11 @@ def score_runs(
 def _on_schedule(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     """Return a run's evaluations, in order, without a last one that counts only where alone.
 
-    That is one at no multiple of the interval, the greatest common divisor of the steps before.
+    That is one at no multiple of the interval, the greatest common divisor of the steps before; a
+    single one before tells no interval.
     """
     before, last = run["env_steps"].to_numpy()[:-1], run["env_steps"].iloc[-1]
-    alone = not before.size or 10 * before[-1] <= 9 * env_steps
+    alone = before.size < 2 or 10 * before[-1] <= 9 * env_steps
     return run if alone or last % (np.gcd.reduce(before) or 1) == 0 else run[:-1]
 
 

@@ -42,7 +42,7 @@ SHARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
             "num_updates": "updates since the start",
             "wall_seconds": "seconds since the start, those before a kill included",
             "env_steps_per_second": "speed within the interval, evaluations included",
-            "environment_share": "share of the interval's wall time spent in the simulator",
+            "environment_share": "share of the interval spent waiting for the simulator",
             "acting_share": "the same in the policy",
             "learning_share": "the same in updates",
             "evaluation_share": "the same in evaluations",

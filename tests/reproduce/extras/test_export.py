@@ -165,7 +165,7 @@ def test_a_file_without_a_name_overwrites_no_other_policys(
     whole = file.read_bytes()
     assert export_onnx(run, None)[0].read_bytes() == whole
     file.write_bytes(b"another policy")
-    with pytest.raises(UsageError, match=f"{file} is there, with another policy: name the file"):
+    with pytest.raises(UsageError, match=f"{file} is there, with other content: name the file"):
         export_onnx(run, None)
     assert file.read_bytes() == b"another policy"
     export_onnx(run, file)  # asked for by name
