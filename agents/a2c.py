@@ -52,6 +52,7 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
+from suite.graphs import as_graph
 from suite.journal import Journal
 from suite.moments import DeviceMoments, RewardScale, RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
@@ -338,7 +339,7 @@ def targets(
 
 
 def update(
-    learner: Learner, config: Config, batch: Transitions, learning_rate: float
+    learner: Learner, config: Config, batch: Transitions, learning_rate: float | Tensor
 ) -> Float[Tensor, " M"]:
     """Make one gradient step on one unroll (Algorithm S3).
 
@@ -446,6 +447,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     network, obs_moments = learner.network, learner.obs_moments
     policy = of_one_seed(partial(decide, config, network, obs_moments))
     weights_of = partial(weights_with, network, obs_moments)
+    choose = as_graph(partial(act, network), (), config, device)
+    learn = as_graph(partial(update, learner, config), learner, config, device)
     unroll = Unroll(env.spaces, num_envs, length, device)
     action_stream = stream(seed, "action noise")
     scale: RewardScale | None = None
@@ -480,7 +483,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         first_step = env_steps
         noise = draw_noise(action_stream, network, (length, num_envs))
         for t in range(length):
-            actions = act(network, obs, noise[t])
+            actions = choose(obs, noise[t])
             unroll.actions[t] = actions
             clock.lap("acting")
             step = env.step(actions.cpu().numpy()[None])
@@ -498,7 +501,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         learning_rate = config.learning_rate_at(first_step)
         if unroll.outcomes.valid.any():
             batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
-            means.add({"update": update(learner, config, batch, learning_rate)})
+            means.add({"update": learn(batch, learning_rate)})
             num_updates += 1
         unroll.obs[0] = unroll.obs[-1]
         obs = unroll.obs[0]

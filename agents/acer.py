@@ -52,6 +52,7 @@ from torch import Tensor
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
+from suite.graphs import as_graph
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import FrameLayers, Trunk, prepare
@@ -60,7 +61,7 @@ from suite.optimisers import FlatWeights, Network, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Means, Recorder
-from suite.recurrence import Memory
+from suite.recurrence import Memory, step_and_draw
 from suite.session import Session, of_one_seed, train_in_turn
 from suite.settings import UsageError
 from suite.unrolls import Transitions, UnrollReplay, replay_bytes
@@ -418,7 +419,7 @@ def update(
     learner: Learner,
     config: Config,
     batch: Transitions,
-    learning_rate: float,
+    learning_rate: float | Tensor,
     memory: Float[Tensor, "N M"] | None = None,
 ) -> Float[Tensor, " D"]:
     """Make one gradient step on one unroll of every environment (Algorithm 2).
@@ -516,6 +517,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream = stream(seed, "replay counts")
     noise_shape = (config.unroll_length, config.num_envs, network.num_actions)
+    choose = as_graph(partial(step_and_draw, network, act), (), config, device)
+    learn = as_graph(partial(update, learner, config), learner, config, device)
 
     means, streams = Means(), [action_stream, replay_stream, count_stream]
     state = {"learner": learner, "means": means, "behaviour": replay.behaviour, "streams": streams}
@@ -525,7 +528,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         replay.add(actions[0], None, step)
     env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
     obs = replay.read_obs(env.obs[0], np.full(config.num_envs, env_steps == 0))  # [N, *obs]
-    draw_unrolls = partial(replay.sample, replay_stream)
+    sample = partial(replay.sample, replay_stream)
     clock.start()
     while True:
         gained = env_steps - first_step
@@ -543,14 +546,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
         first_step, first_memory = env_steps, memory.clone()
         for noise in gumbel(action_stream, noise_shape, device):
-            with torch.no_grad():
-                logits, after = network.step(obs, memory)
-                behaviour_log_probs = logits.log_softmax(-1).cpu().numpy()
-                actions = act(logits, noise).cpu().numpy()
+            actions, logits, after = choose(obs, memory, noise)
+            actions, log_probs = actions.cpu().numpy(), logits.log_softmax(-1).cpu().numpy()
             clock.lap("acting")
             step = env.step(actions[None])
             journal.record(actions)
-            replay.add(actions, behaviour_log_probs, step)
+            replay.add(actions, log_probs, step)
             obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
             memory.copy_(network.actor.remember(after, actions, step.rewards[0], step.valid[0]))
             reward_sum += float(step.rewards.sum())
@@ -558,11 +559,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
             recorder.episodes(env_steps, step)
             clock.lap("environment")
 
-        learning_rate = config.learning_rate_at(first_step)
         batches = [(replay.newest, first_memory)] if config.online_updates else []
-        batches += replay.draw_num_updates(count_stream) * [(draw_unrolls, None)]
+        batches += replay.draw_num_updates(count_stream) * [(sample, torch.zeros_like(memory))]
         for draw, remembered in batches:
-            means.add({"update": update(learner, config, draw(), learning_rate, remembered)})
+            means.add({"update": learn(draw(), config.learning_rate_at(first_step), remembered)})
         num_updates += len(batches)
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):

@@ -55,6 +55,7 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
+from suite.graphs import as_graph
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
 from suite.networks import Trunk, prepare
@@ -474,7 +475,8 @@ def learning_signals(
         z = trust_region(before, k, config.trust_region_delta)
     norms = before.norm(dim=-1), z.norm(dim=-1)
     if not fixed:  # the entropy is the sum of log deviations and a constant
-        z = z + config.entropy_coef * (torch.arange(size, device=z.device) >= num_dimensions)
+        of_means, of_log_stds = z.chunk(2, -1)
+        z = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
     bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
     rows = [0.5 * (q_retrace - taken_q_values).square(), 0.5 * errors.square(), taken_q_values]
     rows += [values, policy.entropies(), divergences(average, policy)]
@@ -487,7 +489,7 @@ def update(
     config: Config,
     batch: Transitions,
     noise: Float[Tensor, "K T B A"],
-    learning_rate: float,
+    learning_rate: float | Tensor,
 ) -> Float[Tensor, " M"]:
     """Make one gradient step on a batch of unrolls (Algorithm 3).
 
@@ -545,6 +547,15 @@ def update(
 
 
 @torch.no_grad()
+def draw_actions(
+    policy: GaussianPolicy, obs: Float[Tensor, "N O"], noise: Float[Tensor, "N A"]
+) -> tuple[Float[Tensor, "N A"], Float[Tensor, "N AA"]]:
+    """Return actions drawn with the noise, and the distributions that they come from."""
+    distributions = policy(obs)
+    return distributions.draw(noise), torch.cat(distributions, -1)
+
+
+@torch.no_grad()
 def decide(
     config: Config,
     policy: GaussianPolicy,
@@ -594,6 +605,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
     count_stream, sample_stream = stream(seed, "replay counts"), stream(seed, "policy samples")
     noise_shape = (config.unroll_length, config.num_envs, env.spaces.num_outputs)
+    choose = as_graph(partial(draw_actions, network), (), config, device)
+    learn = as_graph(partial(update, learner, config), learner, config, device)
     draw_unrolls = partial(replay.sample_any, replay_stream, config.batch_unrolls)
 
     def store(actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
@@ -625,10 +638,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
         first_step = env_steps
         for noise in normal(action_stream, noise_shape, device):
-            with torch.no_grad():
-                distributions = network(obs)
-                actions = distributions.draw(noise).cpu().numpy()
-                behaviour = torch.cat(distributions, -1).cpu().numpy()
+            actions, behaviour = (each.cpu().numpy() for each in choose(obs, noise))
             clock.lap("acting")
             step = env.step(actions[None])
             journal.record(actions)
@@ -646,7 +656,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             batch = draw()
             samples_shape = (config.num_action_samples + 1, *batch.actions.shape)
             noise = normal(sample_stream, samples_shape, device)
-            means.add({"update": update(learner, config, batch, noise, learning_rate)})
+            means.add({"update": learn(batch, noise, learning_rate)})
         num_updates += len(batches)
         clock.lap("learning")
         if journal.is_due(at_end=not session.goes_on(env_steps)):

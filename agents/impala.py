@@ -33,9 +33,8 @@ Deviations from the paper, and details it leaves open (the authors' code: scalab
    RMSprop with decay 0.99 (experiment.py:88, 401). The paper sums losses over rows (Table D.1).
 8. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
    Continuous actions are clipped by the environment; their density is that of the unclipped draw.
-9. With an LSTM, an unroll carries the memory with which it began, and the learner goes on from it
-   with weights of its own. State, last action and last reward are 0 when an episode begins; the
-   authors' code zeroes the state alone (experiment.py:219-221).
+9. An LSTM's state, last action and last reward are 0 when an episode begins; the authors' code
+   zeroes the state alone (experiment.py:219-221). The learner begins with an unroll's first memory.
 """
 
 import copy
@@ -57,6 +56,7 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
+from suite.graphs import as_graph
 from suite.hardware import on_queue, worker_thread
 from suite.journal import Journal
 from suite.moments import RunningMoments, weights_with
@@ -66,7 +66,7 @@ from suite.optimisers import Adam, FlatWeights, Network, Optimiser, RMSprop
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Recorder, Stopwatch
-from suite.recurrence import Memory
+from suite.recurrence import Memory, step_and_draw
 from suite.session import Session, of_one_seed, train_in_turn
 from suite.settings import check_shape, require
 from suite.unrolls import Transitions, Unroll
@@ -437,8 +437,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     """Return the initial network with its optimiser."""
     network = make_network(config, spaces, device)
     weights = FlatWeights(network)
-    adam = config.optimiser == "adam"
-    optimiser = Adam(weights) if adam else RMSprop.configured(weights, config)
+    optimiser = Adam(weights) if config.optimiser == "adam" else RMSprop.configured(weights, config)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, optimiser, obs_moments)
 
@@ -457,7 +456,7 @@ def update(
     learner: Learner,
     config: Config,
     batch: Transitions,
-    learning_rate: float,
+    learning_rate: float | Tensor,
     memory: Float[Tensor, "N M"] | None = None,
 ) -> Float[Tensor, " D"]:
     """Make one gradient step on one minibatch of an unroll (Section 4.2).
@@ -560,16 +559,14 @@ class Collected:
         return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 
 
-def learn(learner: Learner, config: Config, collected: Collected) -> list[Tensor]:
+def learn(learner: Learner, config: Config, collected: Collected, make: Any) -> list[Tensor]:
     """Make the updates of an unroll, one on each share of the environments; return their rows."""
     learning_rate = config.learning_rate_at(collected.first_step)
     batches = collected.transitions(config).minibatches(config.num_minibatches)
     memories = collected.memory.chunk(config.num_minibatches)
     learner.obs_moments = collected.obs_moments
-    return [
-        update(learner, config, batch, learning_rate, memory)
-        for batch, memory in zip(batches, memories, strict=True)
-    ]
+    shares = zip(batches, memories, strict=True)
+    return [make(batch, learning_rate, memory).clone() for batch, memory in shares]
 
 
 @dataclass
@@ -577,11 +574,11 @@ class Collector:
     """The acting side of one seed; the learner touches it only while `collect` is not running."""
 
     network: ActorCritic  # its own copy of the policy
+    choose: Any  # maps obs, memory and noise to actions; see `step_and_draw`
     weights: FlatWeights  # of the network
     env: Any  # a `VectorEnv`
     generator: np.random.Generator  # the seed's action noise
-    obs: Tensor
-    """Observations to act on next, `[N, *obs]`: the last ones of the previous unroll."""
+    obs: Tensor  # to act on next, `[N, *obs]`: the last ones of the previous unroll
     memory: Tensor  # the policy's, of unfinished episodes, `[N, M]`
     observation_clip: float  # bound of a normalised observation's components
     obs_moments: RunningMoments | None = None
@@ -622,9 +619,11 @@ def make_collector(config: Config, env: Any, obs: Tensor) -> Collector:
     device, generator = obs.device, stream(config.seeds[0], "action noise")
     network = make_network(config, env.spaces, device).requires_grad_(False)
     cuda_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    weights, clip = FlatWeights(network), config.observation_clip
     memory = network.actor.begin(config.num_envs)
-    return Collector(network, weights, env, generator, obs, memory, clip, cuda_stream=cuda_stream)
+    draw = partial(act, log_stds=network.log_stds)
+    choose = as_graph(partial(step_and_draw, network, draw), (), config, device)
+    parts = network, choose, FlatWeights(network), env, generator, obs, memory
+    return Collector(*parts, config.observation_clip, cuda_stream=cuda_stream)
 
 
 @torch.no_grad()
@@ -641,8 +640,7 @@ def collect(collector: Collector, collected: Collected) -> None:
         memory = collected.memory.copy_(collector.memory)
         clock.start()
         for t in range(len(unroll.actions)):
-            outputs, memory = network.step(obs, memory)
-            actions = act(outputs, network.log_stds, noise[t])
+            actions, outputs, memory = collector.choose(obs, memory, noise[t])
             env.send(actions.cpu().numpy()[None])
             clock.lap("acting")
             unroll.behaviour[t], unroll.actions[t] = outputs, actions  # while the simulator works
@@ -721,6 +719,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     # Weights after 0, 1, 2, ... unrolls; the oldest of those kept acts next.
     versions: deque[tuple[int, Tensor]] = deque(maxlen=max(config.policy_lag, 1))
     updates: list[Tensor] = []
+    make = as_graph(partial(update, learner, config), learner, config, device)
     clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
 
     def renew(learned: int) -> None:
@@ -766,7 +765,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             pausing = last or journal.is_due() or not config.policy_lag
             collection = None if pausing else thread.submit(collect, collector, following)
 
-            updates += learn(learner, config, newest)
+            updates += learn(learner, config, newest, make)
             num_updates += config.num_minibatches
             clock.lap("learning")
 

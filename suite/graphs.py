@@ -1,4 +1,4 @@
-"""A GPU's update in fewer kernels, and as one CUDA graph: launched at once, not one by one.
+"""A GPU's work in fewer kernels, and as one CUDA graph: launched at once, not one by one.
 
 An update of small networks is some hundred kernels. Each takes a GPU a microsecond or two and the
 host five or more to launch, so the GPU waits for the host. A graph is launched as a whole. It
@@ -7,18 +7,20 @@ repeats the same kernels on the same memory, so results are those of the step th
 
 import warnings
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.hardware import fills_gpu_memory
 from suite.optimisers import fused_adam
 from suite.settings import UsageError
 from suite.snapshot import pack, unpack
 
-Step = Callable[..., dict[str, Tensor]]
-"""Maps a step's number and tensors on the device to results by name; changes tensors in place."""
+Step = Callable[..., Any]
+"""Maps tensors on the device, and numbers, to tensors on the device; changes some in place."""
 WARM_UPS = 3
 """Steps before a capture, in which libraries choose their kernels and ask for memory."""
 
@@ -63,13 +65,15 @@ def fused(update: Step, device: torch.device) -> Step:
 
 
 class Graphs:
-    """A step as CUDA graphs, one for each phase, captured when its phase first comes.
+    """A step as CUDA graphs, one for each phase and shape of inputs, captured as they first come.
 
-    What a step does may depend on its phase and on the values of tensors, and on nothing else that
-    changes: numbers of Python are frozen.
+    What a step does may depend on its phase and on its inputs, and on nothing else that changes:
+    other numbers of Python are frozen.
 
     Args:
-        step: `step(number, *inputs)`; reads nothing back to the host.
+        step: `step(number, *inputs)`; inputs and results are tensors on the device, or tuples and
+            the like of them; a `float` among the inputs becomes a tensor without axes. It reads
+            nothing back to the host.
         phase_of: maps a step's number to its phase; steps of one phase do the same.
         state: all that the step changes, as `suite.snapshot.pack` takes it; steps that warm up are
             undone in it.
@@ -85,39 +89,42 @@ class Graphs:
         if device.type != "cuda":
             raise UsageError(f"cuda_graphs needs a GPU, and this run is on {device}: leave it out")
         self._step, self._phase_of, self._state = step, phase_of, state
-        self._captured: dict[Hashable, Captured] = {}
+        self._device, self._captured = device, dict[Hashable, Captured]()
         # Its own, for torch's is shared: a graph that is freed takes its stream's workspaces along,
         # which others that were captured there still read (pytorch issue 193402).
         self._stream = torch.cuda.Stream(device)
 
-    def __call__(self, number: int, *inputs: Tensor) -> dict[str, Tensor]:
-        """Make a step with these inputs, of the same shapes in every call.
+    def __call__(self, number: int, *inputs: Any) -> Any:
+        """Make a step with these inputs.
 
         Returns:
-            the results, which the phase's next step overwrites.
+            the results, which the next step of the same phase and shapes overwrites.
 
         Raises:
             UsageError: if the step cannot be captured.
         """
-        phase = self._phase_of(number)
+        values, structure = tree_flatten(inputs)
+        phase = self._phase_of(number), *(each.shape for each in values if torch.is_tensor(each))
         if phase not in self._captured:
-            self._captured[phase] = self._capture(number, inputs)
+            self._captured[phase] = self._capture(number, values, structure)
         captured = self._captured[phase]
-        for place, value in zip(captured.inputs, inputs, strict=True):
-            place.copy_(value)
+        for place, value in zip(captured.places, values, strict=True):
+            place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
         captured.graph.replay()
         return captured.results
 
-    def _capture(self, number: int, inputs: tuple[Tensor, ...]) -> "Captured":
+    def _capture(self, number: int, values: list[Tensor | float], structure: Any) -> "Captured":
         """Return the graph of a step's phase, with the state as it was."""
-        places = [value.clone() for value in inputs]
+        number_at = partial(torch.full, (), dtype=torch.float64, device=self._device)
+        places = [each.clone() if isinstance(each, Tensor) else number_at(each) for each in values]
+        inputs = tree_unflatten(places, structure)
         tensors: dict[str, Tensor] = {}
         before = pack(self._state, tensors, "state")
         main = torch.cuda.current_stream()
         self._stream.wait_stream(main)
         with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
-                self._step(number, *places)
+                self._step(number, *inputs)
         main.wait_stream(self._stream)
         unpack(before, tensors, self._state)
         graph = torch.cuda.CUDAGraph()
@@ -125,21 +132,38 @@ class Graphs:
             # other threads may wait for the GPU meanwhile: an evaluation beside training does
             mode = "thread_local"
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=mode):
-                results = self._step(number, *places)
+                results = self._step(number, *inputs)
         except RuntimeError as error:
             cause = error.__context__ or error  # ending a capture that failed raises once more
             if fills_gpu_memory(cause):
                 raise cause from None
             reason = str(cause).partition("\n")[0]
             raise UsageError(
-                f"the update cannot be captured as a CUDA graph ({reason}): leave out --cuda-graphs"
+                f"a step cannot be captured as a CUDA graph ({reason}): leave out --cuda-graphs"
             ) from error
         return Captured(graph, places, results)
+
+
+def as_graph(step: Step, state: Any, config: Any, device: torch.device) -> Step:
+    """Return a step as a CUDA graph if the setting `cuda_graphs` says so, else as it is.
+
+    Args:
+        step: maps inputs to results, as `Graphs` takes both; does the same in every call.
+        state: all that the step changes.
+        config: the run's settings.
+        device: the GPU.
+
+    Raises:
+        UsageError: without a GPU; from a call, if the step cannot be captured.
+    """
+    if not config.cuda_graphs:
+        return step
+    return partial(Graphs(lambda _, *inputs: step(*inputs), lambda _: None, state, device), 0)
 
 
 class Captured(NamedTuple):
     """A graph with the memory that it reads its inputs from and leaves its results in."""
 
     graph: Any
-    inputs: list[Tensor]
-    results: dict[str, Tensor]
+    places: list[Tensor]
+    results: Any

@@ -1,7 +1,6 @@
 """Optimisers on a network's weights as one vector: a few long operations instead of many."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 fused_adam: Any = torch._fused_adam_  # type: ignore[attr-defined]
+Rate = float | Float[Tensor, ""]
+"""A step size; a tensor's may change from replay to replay of a graph."""
 
 
 class FlatWeights:
@@ -70,7 +71,7 @@ class Optimiser(ABC):
         self._divisor = torch.empty_like(weights.vector)
 
     def minimise(
-        self, loss: Tensor, learning_rate: float, max_gradient_norm: float | None = None
+        self, loss: Tensor, learning_rate: Rate, max_gradient_norm: float | None = None
     ) -> Float[Tensor, ""]:
         """Make one step against the gradient of `loss`.
 
@@ -90,8 +91,14 @@ class Optimiser(ABC):
         return norm
 
     @abstractmethod
-    def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> None:
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
         """Change the weights against a gradient."""
+
+    def _descend(self, direction: Float[Tensor, " P"], step_size: Rate) -> None:
+        """Change the weights by `step_size * direction / divisor`, in either form the same bits."""
+        if isinstance(step_size, Tensor):
+            direction, step_size = direction * step_size, 1.0
+        self.weights.vector.addcdiv_(direction, self._divisor, value=-step_size)
 
 
 class RMSprop(Optimiser):
@@ -131,7 +138,7 @@ class RMSprop(Optimiser):
             initial_average=config.rmsprop_initial_average,
         )
 
-    def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> None:
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
         """Change the weights against a gradient."""
         averages, divisor = self.square_averages, self._divisor
         averages.mul_(self._decay).addcmul_(gradient, gradient, value=1 - self._decay)
@@ -139,7 +146,7 @@ class RMSprop(Optimiser):
             torch.add(averages, self._epsilon, out=divisor).sqrt_()
         else:
             torch.sqrt(averages, out=divisor).add_(self._epsilon)
-        self.weights.vector.addcdiv_(gradient, divisor, value=-learning_rate)
+        self._descend(gradient, learning_rate)
 
 
 class Adam(Optimiser):
@@ -147,17 +154,17 @@ class Adam(Optimiser):
 
     def __init__(self, weights: FlatWeights) -> None:
         super().__init__(weights, initial_average=0.0)
-        self._averages, self._num_steps = torch.zeros_like(weights.vector), 0
+        self._averages = torch.zeros_like(weights.vector)
+        self._num_steps = torch.zeros((), dtype=torch.float64, device=weights.vector.device)
 
-    def step(self, gradient: Float[Tensor, " P"], learning_rate: float) -> None:
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
         """Change the weights against a gradient."""
         self._num_steps += 1
         self._averages.lerp_(gradient, 0.1)
         self.square_averages.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        unbiased = math.sqrt(1 - 0.999**self._num_steps)
+        unbiased = (1 - 0.999**self._num_steps).sqrt()
         torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(1e-8)
-        step_size = learning_rate / (1 - 0.9**self._num_steps)
-        self.weights.vector.addcdiv_(self._averages, self._divisor, value=-step_size)
+        self._descend(self._averages, learning_rate / (1 - 0.9**self._num_steps))
 
 
 class FusedAdam:

@@ -383,7 +383,8 @@ class Gpu(TorchFunctionMode):
         if generator is not None and kwargs.get("device") == DEVICE:
             assert isinstance(generator, Generator), "a processor's generator"
         if func is F.one_hot and isinstance(args[0], OnGpu):  # it asks torch for the device
-            return on_gpu(func(on_cpu(args[0]), *args[1:], **kwargs))
+            where, size = args[0].unsqueeze(-1), args[1]
+            return where.new_zeros(*where.shape[:-1], size).scatter_(-1, where, 1)
         moves = func is Tensor.to
         if not moves and kwargs.get("device") is None:
             return func(*args, **kwargs)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import agents
 from agents import acer, impala, sac
@@ -218,9 +218,84 @@ def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
     assert len(ours) == len(theirs) > 0
     for our, their in zip(ours, theirs, strict=True):
         assert torch.equal(on_cpu(our), on_cpu(their))
-    for table in ("updates.csv", "evaluations.csv"):
-        written = [tmp_path / each / f"seed-{config.seeds[0]}" for each in ("plain", "graphs")]
-        assert (written[0] / table).read_bytes() == (written[1] / table).read_bytes()
+    assert_same_tables(tmp_path / "graphs", tmp_path / "plain")
+
+
+UNROLLS = [each for each in CASES if each.values[0] in ("a2c", "acer", "acer_continuous", "impala")]
+"""Those of agents that learn from unrolls."""
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("agent", "name"), UNROLLS)
+def test_acting_and_updates_as_graphs_learn_what_they_learn_kernel_by_kernel(
+    agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step size of an update is not frozen, warm-ups leave no trace, a run goes on.
+
+    Only graphs act and update: one to act with, one for updates, for other shapes of replay's one
+    more.
+    """
+
+    def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:  # aligned as a graph's
+        def call(*inputs: Any) -> Any:
+            return step(*tree_map_only(Tensor, torch.clone, inputs))
+
+        return call
+
+    calls: list[str] = []
+
+    def counted(owner: Any, method: str) -> None:
+        function = getattr(owner, method)
+
+        def call(*arguments: Any) -> Any:
+            calls.append(method)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, method, call)
+
+    counted(module_of(agent), "update")
+    counted(Graph, "replay")
+    config = dataclasses.replace(short(agent, name), learning_rate_decay_steps=10_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(module_of(agent), "as_graph", on_copies)
+        theirs = [*runner.weights(train_on_gpu(agent, config, tmp_path / "plain", monkeypatch))]
+    number = len(calls)
+    assert calls == ["update"] * number
+    calls.clear()
+    config = dataclasses.replace(config, cuda_graphs=True)
+    cut = configurations.RUNS[agent][name].cut
+    learner = train_on_gpu(agent, config, tmp_path / "graphs", monkeypatch, cut=cut)
+    assert calls.count("replay") >= number + config.env_steps // config.num_envs
+    assert calls.count("update") <= (WARM_UPS + 1) * 2 * (1 + cut)
+    ours = [*runner.weights(learner)]
+    assert len(ours) == len(theirs) > 0
+    for our, their in zip(ours, theirs, strict=True):
+        assert torch.equal(on_cpu(our), on_cpu(their))
+    assert_same_tables(tmp_path / "graphs", tmp_path / "plain")
+
+
+def assert_same_tables(ours: Path, theirs: Path) -> None:
+    """Every table of a run has the other one's bytes; how long it took is its own."""
+    tables = {path.relative_to(theirs) for path in theirs.rglob("*.csv")}
+    assert "updates.csv" in {table.name for table in tables}
+    for table in tables:
+        same = (ours / table).read_bytes() == (theirs / table).read_bytes()
+        assert same or table.name == "timing.csv", table
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("agent", "name"), UNROLLS)
+def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
+    agent: str, name: str, tmp_path: Path
+) -> None:
+    """The same weights to rounding, across a checkpoint too."""
+    config = dataclasses.replace(short(agent, name), device="cuda")
+    module, cut = module_of(agent), configurations.RUNS[agent][name].cut
+    plain = runner.train(module, config, tmp_path / "plain", cut=False)
+    config = dataclasses.replace(config, cuda_graphs=True)
+    graphs = runner.train(module, config, tmp_path / "graphs", cut=cut)
+    for ours, theirs in zip(runner.weights(graphs), runner.weights(plain), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -292,7 +367,8 @@ def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
     Also where updates are graphs, captured meanwhile, and across a checkpoint, which waits.
     """
     config = evaluated(agent, name)
-    config = dataclasses.replace(config, **{"cuda_graphs": True} if agent == "sac" else {})
+    graphs = {"cuda_graphs": True} if hasattr(config, "cuda_graphs") else {}
+    config = dataclasses.replace(config, **graphs)
     theirs = train_on_gpu(agent, config, tmp_path / "waits", monkeypatch)
     assert not evaluations
     config = dataclasses.replace(config, evaluate_beside=True)
@@ -301,11 +377,8 @@ def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
     assert len(evaluations) >= 1
     for our, their in zip(runner.weights(ours), runner.weights(theirs), strict=True):
         assert torch.equal(on_cpu(our), on_cpu(their))
-    tables = {path.relative_to(tmp_path / "waits") for path in (tmp_path / "waits").rglob("*.csv")}
-    assert {"updates.csv", "evaluations.csv"} <= {table.name for table in tables}
-    for table in tables:
-        written = [tmp_path / each / table for each in ("waits", "beside")]
-        assert table.name == "timing.csv" or written[0].read_bytes() == written[1].read_bytes()
+    assert [*(tmp_path / "waits").rglob("evaluations.csv")]
+    assert_same_tables(tmp_path / "beside", tmp_path / "waits")
 
 
 @pytest.mark.usefixtures("unchecked", "evaluations")

@@ -14,9 +14,9 @@ import torch._dynamo
 from torch._dynamo.exc import InternalTorchDynamoError
 from torch._dynamo.utils import counters
 
-from agents import sac
+from agents import a2c, acer, acer_continuous, impala, sac
 from suite import affine
-from suite.graphs import fused
+from suite.graphs import as_graph, fused
 from suite.optimisers import FusedAdam
 from suite.replay import Replay
 from suite.settings import UsageError
@@ -81,6 +81,15 @@ def test_fused_kernels_without_a_gpu_are_refused() -> None:
     """In one line, with the remedy."""
     with pytest.raises(UsageError, match="fuse_kernels needs a GPU, and this run is on cpu: leave"):
         fused(sac.update, CPU)
+
+
+@pytest.mark.parametrize("agent", [a2c, acer, acer_continuous, impala])
+def test_graphs_without_a_gpu_are_refused(agent: Any) -> None:
+    """In one line, with the remedy; unless asked for, a step is called as it is."""
+    config = next(iter(agent.PRESETS.values())).config
+    assert as_graph(sum, (), config, CPU) is sum
+    with pytest.raises(UsageError, match="cuda_graphs needs a GPU, and this run is on cpu: leave"):
+        as_graph(sum, (), replace(config, cuda_graphs=True), CPU)
 
 
 def test_an_update_that_cannot_be_compiled_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
