@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.optimisers import Adam, FlatWeights, FusedAdam, Network, Optimiser, RMSprop
+from suite.optimisers import Adam, FlatWeights, FusedAdam, Network, Optimiser, Rate, RMSprop
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
 """Whether epsilon stands in the root, and the average of squared gradients at the start."""
@@ -263,7 +263,7 @@ def test_a_gradient_is_scaled_down_to_the_largest_norm_and_never_up(clip: float 
     seen: list[Tensor] = []
 
     class Plain(Optimiser):
-        def step(self, gradient: Tensor, learning_rate: float) -> None:
+        def step(self, gradient: Tensor, learning_rate: Rate) -> None:
             seen.append(gradient)
 
     module = nn.Linear(3, 2)
