@@ -885,16 +885,24 @@ def test_a_recurrent_policy_goes_on_where_it_was(
     The first of its updates gives the very probabilities that it was acted with, over ends and from
     unroll to unroll; an unroll from replay begins with 0. The saved policy acts so as well.
     """
-    update, gaps, replayed = acer.update, [], []
+    update, sample, gaps, replayed = acer.update, acer.UnrollReplay.sample, [], []
+    drawn: list[Any] = []
+
+    def noted(replay: Any, generator: np.random.Generator) -> Any:
+        drawn.append(sample(replay, generator))
+        return drawn[-1]
 
     def checked(learner: Any, config: Any, batch: Any, rate: float, memory: Any) -> Tensor:
         with torch.no_grad():
             logits, _ = learner.network.unroll(batch, memory)
         gap = (logits[:-1].log_softmax(-1) - batch.behaviour).abs().amax(-1)[batch.valid > 0]
-        (replayed if memory is None else gaps).append(gap.max().item())
+        is_drawn = any(batch is each for each in drawn)
+        assert not (is_drawn and memory.any())
+        (replayed if is_drawn else gaps).append(gap.max().item())
         return update(learner, config, batch, rate, memory)
 
     monkeypatch.setattr(acer, "update", checked)
+    monkeypatch.setattr(acer.UnrollReplay, "sample", noted)
     config = replace(TINY, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01)
     learner, recorder = train(config, tmp_path)
     assert len(gaps) > 15
