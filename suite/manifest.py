@@ -9,7 +9,7 @@ published run may be left out: its sums are then comments, by which a copy can s
 import errno
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,11 +38,11 @@ def write_manifest(folder: Path, record: bytes) -> None:
     Raises:
         OSError: if writing fails, or a file cannot be read back.
     """
-    sums = _sums(folder)
-    for name in (name for name, sum_ in sums.items() if sum_ == UNREADABLE):
+    found = _sums(folder)
+    for name in (name for name, sum_ in found.items() if sum_ == UNREADABLE):
         raise OSError(errno.EIO, "cannot be read back", str(folder / name))
-    sums["run.json"] = hashlib.sha256(record).hexdigest()
-    write_atomically(folder / MANIFEST, _render(sums))
+    found["run.json"] = hashlib.sha256(record).hexdigest()
+    write_atomically(folder / MANIFEST, _render(found))
 
 
 def damage(folder: Path) -> str:
@@ -51,8 +51,16 @@ def damage(folder: Path) -> str:
     Raises:
         FileNotFoundError: if the folder has no manifest.
     """
-    names = (*COVERED, *(f"{name}.xz" for name in COVERED), MANIFEST)
-    return ", ".join(_damaged(folder, tuple(stamp(folder / name) for name in names)))
+    return ", ".join(_damaged(folder))
+
+
+def sums(folder: Path) -> Mapping[str, str]:
+    """Return the SHA-256 of every existing file that a manifest covers, by name, as they are now.
+
+    They are in hexadecimal digits, or `UNREADABLE`.
+    """
+    names = (*COVERED, *(f"{name}.xz" for name in COVERED))
+    return _known_sums(folder, tuple(stamp(folder / name) for name in names))
 
 
 def leave_out_policy(folder: Path) -> None:
@@ -70,23 +78,17 @@ def leave_out_policy(folder: Path) -> None:
 
 def digest(folder: Path) -> str:
     """Return one SHA-256 of a run's record and tables as they are now; a policy may be left out."""
-    return _digest(folder, tuple(stamp(folder / name) for name in (*TABLES, "run.json")))
+    kept = {name: sum_ for name, sum_ in sums(folder).items() if name not in POLICIES}
+    return hashlib.sha256(_render(kept)).hexdigest()
 
 
-@lru_cache(maxsize=4096)
-def _digest(folder: Path, stamps: tuple[object, ...]) -> str:
-    sums = {name: sum_ for name, sum_ in _sums(folder).items() if name not in POLICIES}
-    return hashlib.sha256(_render(sums)).hexdigest()
-
-
-@lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
-def _damaged(folder: Path, stamps: tuple[object, ...]) -> Sequence[str]:
-    stored, sums = LEFT_OUT.sub(b"", _read(folder / MANIFEST)), _sums(folder)
-    if stored == _render(sums):
+def _damaged(folder: Path) -> Sequence[str]:
+    stored, now = LEFT_OUT.sub(b"", _read(folder / MANIFEST)), sums(folder)
+    if stored == _render(now):
         return ()
     lines = stored.decode(errors="replace").split("\n")
     said = {name: line for line in lines for name in COVERED if line.endswith(f"  {name}")}
-    found = {name: f"{digest}  {name}" for name, digest in sums.items()}
+    found = {name: f"{digest}  {name}" for name, digest in now.items()}
     changed = [name for name in COVERED if said.get(name) != found.get(name)]
     return changed or (MANIFEST,)
 
@@ -97,21 +99,25 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST_MANIFEST)
 
 
+@lru_cache(maxsize=4096)  # a report asks several times, and a policy may hold many megabytes
+def _known_sums(folder: Path, stamps: tuple[object, ...]) -> Mapping[str, str]:
+    return _sums(folder)
+
+
 def _sums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every existing file, in hexadecimal digits, by name."""
-    sums: dict[str, str] = {}
+    found: dict[str, str] = {}
     for name in COVERED:
         try:
-            sums[name] = hashlib.sha256(read_plain(folder / name)).hexdigest()
+            found[name] = hashlib.sha256(read_plain(folder / name)).hexdigest()
         except FileNotFoundError:
             continue
         except (OSError, *DAMAGED):
-            sums[name] = UNREADABLE
-    return sums
+            found[name] = UNREADABLE
+    return found
 
 
-def _render(sums: dict[str, str]) -> bytes:
-    return "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
+def _render(found: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in found.items()).encode()
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:

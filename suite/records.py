@@ -5,16 +5,17 @@ never counts as finished. Records of older versions are read as they are; `suite
 their settings the names of today.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from suite.files import DAMAGED, read_json, read_plain
-from suite.manifest import MANIFEST, damage, stamp
+from suite.manifest import BEST, MANIFEST, UNREADABLE, damage, stamp, sums
+from suite.settings import UsageError
 from suite.tasks import SUITES, tasks_in
 
 STATUSES = ("running", "finished", "diverged", "failed")
@@ -41,13 +42,21 @@ Version 1 had no manifest and no checksums of the code, version 2 no behaviour.
 SCHEMA_VERSION = max(KEYS)
 SEED = re.compile(r"seed-(\d+)")
 """Name of a run's folder."""
+TELLING = ("updates.csv", "episodes.csv", "evaluations.csv")
+"""Tables that tell a copy; the same run gives the same bytes in all of them."""
+FEWEST_NUMBERS = 7
+"""Different numbers, steps aside, of a table that tells a copy. Seeds that learn nothing agree: all
+episodes of Acrobot may return -500, those of an inverted pendulum soon 1000."""
+CLOCKS = ("env_steps", "num_updates", "wall_seconds")
+"""Columns of `timing.csv` that never decrease."""
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
     """Return a run's `run.json`; None if it is absent or not a record.
 
-    If a finished or diverged run is not what its folder says, or its manifest does not fit its
-    files, `status` is `damaged`, `error` says why, and the rest of the record is invalid.
+    If a finished or diverged run is not what its folder says, its manifest does not fit its files
+    or its times run backwards, `status` is `damaged`, `error` says why, and the rest of the record
+    is invalid.
     """
     record = _read(directory)
     if record and record["status"] not in ENDED:
@@ -55,7 +64,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     is_covered = record is None or record["status"] == "finished"
     error = _damage(directory, record) if is_covered else ""
     if not error and record:
-        error = _mismatch(directory, record)
+        error = _mismatch(directory, record) or _backwards(directory, record)
     if not error:
         return record
     return {
@@ -64,21 +73,51 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     }
 
 
-def twin_of(folder: Path, others: Iterable[Path]) -> Path | None:
-    """Return the first of other runs' folders that has the same updates; None without one."""
+def refuse_damaged(directory: Path) -> None:
+    """Refuse a run's folder, or that of its best policy, if its record is damaged.
+
+    Raises:
+        UsageError: naming the run and what is wrong.
+    """
+    run = directory.parent if directory.name == BEST else directory
+    record = read_record(run)
+    if record and record["status"] == "damaged":
+        raise UsageError(f"{run} {record['error']}")
+
+
+class Twin(NamedTuple):
+    """The run that another one is a copy of."""
+
+    folder: Path
+    table: str
+    """Which both have, of `TELLING`."""
+
+    def __str__(self) -> str:
+        """Say what they share, to be read after the copy's folder."""
+        return f"has the {self.table.removesuffix('.csv')} of {self.folder}, row by row"
+
+
+def twin_of(folder: Path, others: Iterable[Path]) -> Twin | None:
+    """Return the first of other runs that a run is a copy of; None without one."""
     return twins((*others, folder)).get(folder)
 
 
-def twins(folders: Iterable[Path]) -> dict[Path, Path]:
-    """Map each copied run's folder to the first that has the same updates, row by row.
+def twins(folders: Iterable[Path]) -> dict[Path, Twin]:
+    """Map each copied run's folder to the first that has one of its `TELLING` tables.
 
-    Two seeds never give the same losses, so all but one of them are copies.
+    Two seeds never give the same losses, nor the same returns of many episodes: so all but one of
+    them are copies.
     """
-    firsts: dict[str, Path] = {}
-    found = {
-        folder: firsts.setdefault(rows, folder) for folder in folders if (rows := _rows(folder))
-    }
-    return {folder: first for folder, first in found.items() if folder != first}
+    firsts: dict[tuple[str, str], Path] = {}
+    found: dict[Path, Twin] = {}
+    for folder in folders:
+        known = sums(folder)
+        for table in TELLING:
+            sum_ = known.get(table, UNREADABLE)
+            first = firsts.setdefault((table, sum_), folder)
+            if first != folder and folder not in found and _tells(folder / table, sum_):
+                found[folder] = Twin(first, table)
+    return found
 
 
 def seed_of(folder: Path) -> int | None:
@@ -162,16 +201,54 @@ def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
     return f"differs from its manifest: {changed}" if changed else ""
 
 
-def _rows(folder: Path) -> str:
-    """Return a checksum of the rows of `updates.csv`, compressed or not; empty without any."""
-    path = folder / "updates.csv"
+@lru_cache(maxsize=4096)
+def _tells(path: Path, sum_: str) -> bool:
+    """Return whether a table of this sum has numbers that two seeds would not share."""
+    if sum_ == UNREADABLE:
+        return False
+    rows = _rows(path)
+    if path.name == "updates.csv":
+        return next(rows, None) is not None
+    numbers: set[str] = set()
+    for _, *cells in rows:
+        numbers.update(cells)
+        if len(numbers) >= FEWEST_NUMBERS:
+            return True
+    return False
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Yield the cells of a table, compressed or not, row by row; none if it cannot be read."""
     try:
-        return _checksum(path, stamp(path), stamp(folder / "updates.csv.xz"))
-    except (OSError, ValueError, *DAMAGED):
-        return ""
+        lines = read_plain(path).decode(errors="replace").splitlines()
+    except (OSError, *DAMAGED):
+        return
+    yield from (line.split(",") for line in lines[1:])
+
+
+def _backwards(directory: Path, record: Mapping[str, Any]) -> str:
+    """Return which times of a record run backwards; empty if none do."""
+    started, ended = record["started_at"], record["ended_at"]
+    try:
+        if datetime.fromisoformat(ended) < datetime.fromisoformat(started):
+            return f"ended at {ended}, before it started at {started}"
+    except (TypeError, ValueError):  # older ones, or those of other programs, name no times
+        pass
+    names = ("timing.csv", "timing.csv.xz")
+    return _timing_backwards(directory, tuple(stamp(directory / name) for name in names))
 
 
 @lru_cache(maxsize=4096)
-def _checksum(path: Path, *_stamp: object) -> str:
-    content = read_plain(path)
-    return hashlib.sha256(content).hexdigest() if content.count(b"\n") > 1 else ""
+def _timing_backwards(directory: Path, stamps: tuple[object, ...]) -> str:
+    """Return the first number of `CLOCKS` below the one before it; empty without one."""
+    path, before = directory / "timing.csv", [0.0] * len(CLOCKS)
+    for cells in _rows(path):
+        try:
+            now = [float(cell) for cell in cells[: len(CLOCKS)]]
+        except ValueError:  # whoever reads the table says so
+            return ""
+        for name, earlier, later in zip(CLOCKS, before, now, strict=False):
+            if later < earlier:
+                return f"runs backwards: in timing.csv {name} is {later:.15g} after {earlier:.15g}"
+        before = now
+    return ""

@@ -104,9 +104,7 @@ def _finished(runs: Path) -> dict[str, list[Path]]:
             of_task = found.setdefault(record["task"], [])
             twin = twin_of(file.parent, of_task)
             if twin is not None:
-                raise UsageError(
-                    f"{file.parent} has the updates of {twin}, row by row: one is a copy"
-                )
+                raise UsageError(f"{file.parent} {twin}: one is a copy")
             of_task.append(file.parent)
     if not found:
         raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")

@@ -32,7 +32,7 @@ from suite.behaviour import code_name
 from suite.command_line import printable
 from suite.files import CHECKPOINT, NO_SPACE, write_json
 from suite.hardware import gpu_memory_gib, machine, num_cores, sources
-from suite.records import ENDED, read_record, seed_of, twins
+from suite.records import ENDED, Twin, read_record, seed_of, twins
 from suite.settings import (
     WITHOUT_EFFECT,
     Preset,
@@ -439,7 +439,7 @@ class Plan:
         """
         return self._run(task, seed, self._twins(task))
 
-    def _run(self, task: str, seed: int, copies: Mapping[Path, Path]) -> Run:
+    def _run(self, task: str, seed: int, copies: Mapping[Path, Twin]) -> Run:
         env_steps = self.env_steps[task]
         here = self.directory / task / f"seed-{seed}"
         remark = ""
@@ -466,12 +466,12 @@ class Plan:
         status = "planned" if status == "finished" else status
         return Run(task, seed, env_steps, here, status, remark)
 
-    def _twins(self, task: str) -> dict[Path, Path]:
-        """Return the task's folders that have the updates of a smaller seed's, and that seed's."""
+    def _twins(self, task: str) -> dict[Path, Twin]:
+        """Return the task's folders that are copies of a smaller seed's, and of which."""
         paths = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
         seeds = {path: seed for path in sorted(paths) if (seed := seed_of(path)) is not None}
         copies = twins(sorted(seeds, key=lambda path: seeds[path]))
-        return {copy: first for copy, first in copies.items() if seeds[first] < seeds[copy]}
+        return {copy: of for copy, of in copies.items() if seeds[of.folder] < seeds[copy]}
 
     def _ended(
         self,
@@ -479,13 +479,13 @@ class Plan:
         seed: int,
         place: Path,
         record: Mapping[str, Any],
-        copies: Mapping[Path, Path],
+        copies: Mapping[Path, Twin],
     ) -> Run:
         """Return a run that has ended, `damaged` or `unverified` if it does not count."""
         run = Run(task, seed, self.env_steps[task], place, record["status"])
         twin = copies.get(place) if run.status == "finished" else None
         if twin is not None:
-            return replace(run, status="damaged", remark=f"has the updates of {twin}, row by row")
+            return replace(run, status="damaged", remark=str(twin))
         code = code_that_made(self.agent, self.sources, place, record)
         remark = why_older(self.agent, self.sources, place, record)
         if remark and not self.accept_older_code:

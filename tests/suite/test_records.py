@@ -132,13 +132,86 @@ def test_two_runs_with_the_same_losses_are_one_run(tmp_path: Path) -> None:
     first, second = finish(tmp_path, 1), finish(tmp_path, 2)
     assert twin_of(second, [first]) is None
     shutil.copyfile(first / "updates.csv", second / "updates.csv")
-    assert twin_of(second, [first]) == first
+    assert twin_of(second, [first]) == (first, "updates.csv")
     compress(second / "updates.csv")
-    assert twin_of(second, [first]) == first  # as published tables may be
+    assert twin_of(second, [first]) == (first, "updates.csv")  # as published tables may be
     (second / "updates.csv.xz").unlink()
     for folder in (first, second):
         (folder / "updates.csv").write_text("env_steps\n")
     assert twin_of(second, [first]) is None  # no rows, no twins
+
+
+@pytest.mark.parametrize(
+    ("table", "telling"),
+    [
+        ("episodes.csv", "".join(f"{200 * i},-{1021.5 - i},200\n" for i in range(1, 7))),
+        ("evaluations.csv", "1000,-7.2,-5.6,-8.1,-6.9,-8.2,-7.3,-7.1\n"),
+    ],
+    ids=["episodes", "evaluations"],
+)
+def test_two_runs_with_the_same_returns_are_one_run(
+    table: str, telling: str, tmp_path: Path
+) -> None:
+    """A copy whose losses were touched has its episodes and evaluations still."""
+    first, second = finish(tmp_path, 1), finish(tmp_path, 2)
+    for folder in (first, second):
+        (folder / table).write_text(f"header\n{telling}")
+    assert twin_of(second, [first]) == (first, table)
+    (second / table).write_text(f"header\n{telling}900,-1.5,3\n")
+    assert twin_of(second, [first]) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        ("episodes.csv", [f"{500 * i},-500.0,500" for i in range(1, 100)]),  # of Acrobot
+        ("evaluations.csv", [f"{1000 * i},1000.0,1000.0,1000.0" for i in range(1, 100)]),
+    ],
+    ids=["episodes", "evaluations"],
+)
+def test_seeds_that_agree_since_their_task_leaves_no_choice_are_no_copies(
+    table: str, rows: list[str], tmp_path: Path
+) -> None:
+    """Two published seeds of discrete SAC on Acrobot have equal episodes: none reached the top."""
+    first, second = finish(tmp_path, 1), finish(tmp_path, 2)
+    for folder in (first, second):
+        (folder / table).write_text("\n".join(["header", *rows, ""]))
+    assert twin_of(second, [first]) is None
+
+
+def test_a_record_that_ended_before_it_started_is_damaged(tmp_path: Path) -> None:
+    """No clock of one run shows that."""
+    folder = finish(tmp_path)
+    early, late = "2026-01-01T10:00:00+00:00", "2026-01-01T10:00:01+00:00"
+    edit(folder, started_at=early, ended_at=late)
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    edit(folder, started_at=late, ended_at=early)
+    assert error_of(folder) == f"ended at {early}, before it started at {late}"
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ("90,1,2.0", "env_steps is 90 after 100"),
+        ("200,0,2.0", "num_updates is 0 after 1"),
+        ("200,1,0.5", "wall_seconds is 0.5 after 1.5"),
+    ],
+)
+def test_a_record_whose_times_run_backwards_is_damaged(
+    row: str, error: str, tmp_path: Path
+) -> None:
+    """A table that was put together from several runs has such rows."""
+    folder, head = finish(tmp_path), "env_steps,num_updates,wall_seconds\n100,1,1.5\n"
+    (folder / "timing.csv").write_text(f"{head}100,1,1.5\n")
+    edit(folder)
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    (folder / "timing.csv").write_text(f"{head}{row}\n")
+    edit(folder)
+    assert error_of(folder) == f"runs backwards: in timing.csv {error}"
 
 
 def test_older_settings_get_todays_names_and_the_values_of_then() -> None:

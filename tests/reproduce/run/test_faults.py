@@ -472,11 +472,11 @@ def test_every_damage_to_a_finished_run_is_found(
         else:
             content[offset] ^= 1 << bit
         path.write_bytes(content)
-        manifest._damaged.cache_clear()  # two writes within a tick of the clock look alike
+        manifest._known_sums.cache_clear()  # two writes within a tick of the clock look alike
         (run,) = plan.runs()
         (row,) = collect_runs(plan).to_dict("records")
         path.write_bytes(whole[path])
-        manifest._damaged.cache_clear()
+        manifest._known_sums.cache_clear()
         assert run.status == "damaged"
         assert row["status"] == "failed"
         assert path.name in row["error"] or path.name == "SHA256SUMS"  # whose lines name others
