@@ -9,6 +9,7 @@ import os
 import stat
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,6 +83,40 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of writing name the file: the system names it only where it opens one.
+
+    Raises:
+        OSError: as it was raised, with the file's name.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def append(folder: Path, path: Path, content: bytes | bytearray, *, sync: bool = False) -> None:
+    """Write at the end of a file below `folder`, opened as by `open_inside`.
+
+    Args:
+        folder: a folder that the user named, be it a link.
+        path: the file.
+        content: what to write.
+        sync: wait until it is on the disk.
+
+    Raises:
+        UsageError: as `open_inside`.
+        OSError: if writing fails, with the file's name.
+    """
+    with naming(path), open_inside(folder, path) as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def read_whole(path: Path, most: int) -> bytes:
     """Return the content of a regular file.
 
@@ -117,16 +152,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` beside `path`, sync and rename it: readers see the old or the new file whole.
 
     Raises:
-        OSError: if writing fails; `path` then keeps its old content.
+        OSError: if writing fails, with the file's name; `path` then keeps its old content.
     """
     # Not the process's number: on a shared disk, another machine's process may have the same.
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with aside.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        with naming(path):
+            with aside.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -9,7 +9,6 @@ and the costs.
 
 import hashlib
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from suite.files import open_inside
+from suite.files import append
 from suite.recorder import ACTIONS, Recorder
 from suite.settings import UsageError
 from suite.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
@@ -183,11 +182,7 @@ class Journal:
         """Append the waiting actions to the file; `resume` cuts those after the checkpoint."""
         self._recorder.check_ours()
         self._folder.mkdir(exist_ok=True)
-        with open_inside(self._folder, self._path) as file:
-            file.write(self._pending)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
+        append(self._folder, self._path, self._pending, sync=sync)
         self._count(self._pending)
         self._pending.clear()
 

@@ -30,6 +30,7 @@ from suite.best import BestPolicies
 from suite.command_line import RunOptions, printable
 from suite.files import (
     CHECKPOINT,
+    append,
     check_inside,
     extent,
     open_inside,
@@ -379,8 +380,7 @@ class Recorder:
             for name, lines in tables.items():
                 if lines:
                     self._check_ours(i)
-                    with open_inside(self._directory, folder / name) as file:
-                        file.write("".join(lines).encode())
+                    append(self._directory, folder / name, "".join(lines).encode())
                     lines.clear()
 
     def finish(self) -> int:

@@ -3,13 +3,18 @@
 import json
 import lzma
 import os
+import re
+import resource
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from suite import files
 from suite.files import (
+    NO_SPACE,
+    append,
     extent,
     open_inside,
     open_plain,
@@ -141,6 +146,22 @@ def test_a_failed_write_keeps_the_old_content_and_leaves_nothing_behind(
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["policy.json"]
+
+
+@pytest.mark.parametrize(
+    "write", [write_atomically, lambda path, content: append(path.parent, path, content)]
+)
+def test_a_full_disk_names_the_file(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
+    """The system says only that something is full. A limit on files' sizes is as good as a disk."""
+    path = tmp_path / "episodes.csv"
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, unlimited[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"'{path}'")) as caught:
+            write(path, bytes(100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert caught.value.errno in NO_SPACE
 
 
 def test_json_is_readable_and_round_trips(tmp_path: Path) -> None:

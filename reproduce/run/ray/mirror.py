@@ -14,6 +14,7 @@ from pathlib import Path
 from suite.files import (
     LARGEST_TENSORS,
     check_inside,
+    naming,
     open_inside,
     open_regular,
     read_whole,
@@ -89,7 +90,7 @@ def apply(changes: Changes, folder: Path, log: Path) -> None:
         if piece.start is None:
             write_atomically(path, piece.content)
             continue
-        with open_inside(path.parent, path, piece.start) as file:
+        with naming(path), open_inside(path.parent, path, piece.start) as file:
             file.write(piece.content)
     for name in changes.gone:
         places[name].unlink(missing_ok=True)
