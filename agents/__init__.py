@@ -16,9 +16,11 @@ def load_policy(run: str | Path) -> Any:
         run: a run's folder, for example `runs/sac-mujoco/paper/HalfCheetah-v4/seed-1`.
 
     Raises:
-        UsageError: if the folder holds no readable policy, or one of an agent unknown here.
+        UsageError: if the folder holds no readable policy, one of an agent unknown here, or a
+            damaged run: its files differ from its manifest, or its record from its folder.
     """
     from suite.checkpoint import read_policy, rebuild_policy
+    from suite.records import refuse_damaged
     from suite.settings import UsageError
 
     weights, description = read_policy(Path(run))
@@ -27,4 +29,6 @@ def load_policy(run: str | Path) -> Any:
             f"{run} was trained by {description['agent']!r:.100}, which is not an agent here"
         )
     load = importlib.import_module(f"agents.{description['agent']}").load
-    return rebuild_policy(Path(run), load, weights, description)
+    policy = rebuild_policy(Path(run), load, weights, description)
+    refuse_damaged(Path(run))
+    return policy

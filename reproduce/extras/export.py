@@ -110,9 +110,9 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
         the file, and a line for each input and output: name, type and shape.
 
     Raises:
-        UsageError: without a readable policy or the packages, for a recurrent policy or one of an
-            agent whose graph is not known here, or a file that cannot be written; without a name,
-            if another policy's file has the default one.
+        UsageError: without a readable policy or the packages, for a damaged run, a recurrent policy
+            or one of an agent whose graph is not known here, or a file that cannot be written;
+            without a name, if another policy's file has the default one.
     """
     folder = policy_folder(run, best)
     if file is not None and file.suffix != ".onnx":
@@ -124,7 +124,7 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
         import onnxscript  # noqa: F401
     except ImportError:
         raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'") from None
-    policy = agents.load_policy(folder)  # refuses what cannot be read
+    policy = agents.load_policy(folder)  # refuses what cannot be read, and damaged runs
     weights, description = read_policy(folder)
     graph = graph_of(weights, description)
     if not _acts_as(graph, policy):

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,21 @@ from agents import load_policy, sac
 from reproduce import __main__ as command_line
 from reproduce.extras import evaluate as scoring
 from reproduce.extras.evaluate import evaluate_run
+from reproduce.extras.export import export_onnx
 from suite.settings import UsageError
 
 Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 
 TASK = "Pendulum-v1"
+USES: dict[str, Callable[[Path], Any]] = {
+    "load_policy": load_policy,
+    "load_policy, best": lambda folder: load_policy(folder / "best"),
+    "export": lambda folder: export_onnx(folder, folder.parent / "a.onnx"),
+    "export, best": lambda folder: export_onnx(folder, folder.parent / "a.onnx", best=True),
+    "evaluate": lambda folder: evaluate_run(folder, episodes=1),
+}
+"""What a run's policy is used for."""
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +139,40 @@ def test_impossible_numbers_are_refused(options: tuple[int, int], hint: str, run
     episodes, seed = options
     with pytest.raises(UsageError, match=hint):
         evaluate_run(run, episodes=episodes, seed=seed)
+
+
+@pytest.mark.parametrize("use", ["load_policy", "export", "evaluate"])
+def test_a_policy_that_differs_from_its_manifest_is_refused(
+    use: str, run: Path, tmp_path: Path
+) -> None:
+    """Changed weights act, too: nobody would see that they are not what was trained."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    content = bytearray((folder / "policy.safetensors").read_bytes())
+    content[-100::4] = bytes(byte ^ 1 for byte in content[-100::4])  # in the numbers' last bits
+    (folder / "policy.safetensors").write_bytes(content)
+    if use == "export":
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxscript")
+    with pytest.raises(UsageError, match=r"seed-3 differs from its manifest: policy\.safetensors"):
+        USES[use](folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["seed-3"]
+
+
+@pytest.mark.parametrize("use", ["load_policy", "export"])
+def test_a_best_policy_that_differs_from_its_runs_manifest_is_refused(
+    use: str, run: Path, tmp_path: Path, reseal: Reseal
+) -> None:
+    """Its sums stand in the folder above."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    (folder / "best").mkdir()
+    for name in ("policy.safetensors", "policy.json"):
+        shutil.copy(folder / name, folder / "best" / name)
+    reseal(folder)
+    assert load_policy(folder / "best").task.name == TASK
+    path = folder / "best" / "policy.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(UsageError, match=r"differs from its manifest: best/policy\.safetensors"):
+        USES[f"{use}, best"](folder)
 
 
 def test_a_folder_without_a_readable_policy_is_refused(run: Path, tmp_path: Path) -> None:
