@@ -11,6 +11,7 @@ import pandas as pd
 from reproduce.gather import references
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.plan.grid import check_agent
+from suite.files import open_regular
 from suite.records import MOST_STEPS
 from suite.settings import UsageError, nearest
 from suite.tasks import TASKS, Protocol, find_task, nearest_task, random_scores
@@ -184,10 +185,13 @@ def read_curves(path: Path) -> Curves:
     """
     needed = f"it needs {', '.join(COLUMNS)}"
     try:
-        table = pd.read_csv(path)
+        with open_regular(path):  # a pipe, or a device, might never end
+            table = pd.read_csv(path)
     except pd.errors.EmptyDataError:
         raise UsageError(f"{path} is empty: {needed}") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"unreadable {path}: {error.strerror or error}") from None
+    except ValueError as error:
         raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
     for column in COLUMNS:
         if column not in table:

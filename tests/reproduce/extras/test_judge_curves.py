@@ -1,6 +1,8 @@
 """Anybody's curves are judged as a grid's are."""
 
+import os
 import re
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -253,3 +255,27 @@ def test_what_cannot_be_judged_is_one_line(change, asked, message: str, tmp_path
     change(pd.read_csv(path)).to_csv(path, index=False)
     with pytest.raises(UsageError, match=message):
         judge_curves(**{"agent": "sac", "curves": path, "source": "nnabla_rl", **asked})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_a_regular_file_is_opened(kind: str, tmp_path: Path) -> None:
+    """A pipe without a writer, or a link to `/dev/zero`, would be read for ever."""
+    path = tmp_path / "curves.csv"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")
+    else:
+        path.mkdir()
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("it was opened, and waits")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(10)
+    try:
+        with pytest.raises(UsageError, match=f"^unreadable {re.escape(str(path))}: Not a regular"):
+            read_curves(path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
