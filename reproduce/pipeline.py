@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from reproduce.gather import collect, references
-from reproduce.judge import fingerprints
+from reproduce.judge import fingerprints, remarks
 from reproduce.judge.improvement import improvements, reference_scores
 from reproduce.judge.verdicts import (
     STATUSES,
@@ -31,7 +31,11 @@ MARKS = ("", "left out", "counted")
 
 
 def make_report(
-    plan: Plan, failures: collect.Failures = MappingProxyType({}), *, context: bool = False
+    plan: Plan,
+    failures: collect.Failures = MappingProxyType({}),
+    *,
+    context: bool = False,
+    is_committed: bool = False,
 ) -> pd.DataFrame:
     """Gather, judge and draw the records of a plan's runs so far; return the verdicts.
 
@@ -39,20 +43,25 @@ def make_report(
         plan: the plan whose runs are reported.
         failures: errors of failed runs that the launcher knows and the records may lack.
         context: whether curves that do not judge are drawn, too.
+        is_committed: as that of `gather`.
     """
-    tables = gather(plan, failures)
+    tables = gather(plan, failures, is_committed=is_committed)
     write_report(plan, tables, context=context)
     return tables["verdicts"]
 
 
 def gather(
-    plan: Plan, failures: collect.Failures = MappingProxyType({})
+    plan: Plan,
+    failures: collect.Failures = MappingProxyType({}),
+    *,
+    is_committed: bool = False,
 ) -> dict[str, pd.DataFrame]:
     """Gather and judge the records of a plan's runs so far.
 
     Args:
         plan: the plan whose runs are judged.
         failures: errors of failed runs that the launcher knows and the records may lack.
+        is_committed: take what judges as committed: published tables are, together with it.
 
     Returns:
         Every table by the stem of its file: `curves`, `reference_curves`, `scores`,
@@ -84,10 +93,13 @@ def gather(
     statuses = runs[["task", "seed", "status"]]
     judged = judge_tasks(scores, judging, zeros, statuses, plan.looks)
     verdicts = _mark(found, verdict_table(judged, scores, judging, statuses))
+    said = _remarks(plan, found, is_committed=is_committed)
+    verdicts["remarks"] = verdicts["task"].map(said)
     areas = collect.collect_areas(plan, curves, drawn, zeros, found)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
     suite = [dataclasses.asdict(judge_suite(judged, absent))] if len(judged) > 1 else []
     suite = [row | {"older_runs": max(verdicts["older_runs"], key=MARKS.index)} for row in suite]
+    suite = [row | {"remarks": remarks.of_suite(said.values())} for row in suite]
     return {
         "curves": curves,
         "reference_curves": drawn,
@@ -99,6 +111,24 @@ def gather(
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": improvements(scores, theirs),
         "runs": runs,
+    }
+
+
+def _remarks(plan: Plan, runs: Sequence[Run], *, is_committed: bool) -> dict[str, str]:
+    """Return the remarks on each task's verdict."""
+    judge = remarks.judge_of(plan.agent, plan.preset.judged_by)
+    changed = bool(judge.changed) and not is_committed
+    records = {
+        task: [
+            record
+            for run in runs
+            if run.task == task and run.has_ended and (record := read_record(run.directory))
+        ]
+        for task in plan.tasks
+    }
+    return {
+        task: remarks.of_task(plan.settings, of_task, judge_changed=changed)
+        for task, of_task in records.items()
     }
 
 
@@ -263,6 +293,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "suite": plan.suite,
         "source": plan.source,
         "judged_by": plan.preset.judged_by,
+        "judge": remarks.judge_of(plan.agent, plan.preset.judged_by).digest,
         "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
         "suite_tasks": list(plan.preset.tasks or find_suite(plan.suite)),

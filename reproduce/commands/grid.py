@@ -296,6 +296,7 @@ def _report(
     *,
     context: bool = False,
 ) -> int:
+    from reproduce.judge.remarks import judge_of
     from reproduce.pipeline import (
         departures,
         exit_status,
@@ -320,6 +321,7 @@ def _report(
     say(console, saved_by_looks(plan, verdicts, runs))
     if unmatched := departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
+    say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())
     say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
     return exit_status(verdicts, suite, runs.status)
 

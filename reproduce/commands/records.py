@@ -87,6 +87,7 @@ def judge(argv: Sequence[str]) -> int:
     )
     options = parser.parse(argv)
     from reproduce.extras.judge_curves import judge_curves
+    from reproduce.judge.remarks import judge_of
     from reproduce.pipeline import exit_status
     from reproduce.report.page import verdict_lines
 
@@ -105,6 +106,7 @@ def judge(argv: Sequence[str]) -> int:
         console,
         f"Taken as measured by rule {found.rule}, as {options.like} was; one look at all seeds.",
     )
+    say(console, judge_of(options.agent, options.like).sentence())
     return exit_status(found.tasks, found.suite, found.tasks["task"].map(lambda _: "finished"))
 
 

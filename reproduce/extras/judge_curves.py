@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.gather import references
+from reproduce.judge import remarks
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.plan.grid import check_agent
 from suite.files import open_regular
@@ -16,7 +17,7 @@ from suite.records import MOST_STEPS
 from suite.settings import UsageError, nearest
 from suite.tasks import TASKS, Protocol, find_task, nearest_task, random_scores
 
-SUITE_COLUMNS = tuple(field.name for field in dataclasses.fields(SuiteVerdict))
+SUITE_COLUMNS = (*(field.name for field in dataclasses.fields(SuiteVerdict)), "remarks")
 COLUMNS = ("task", "seed", "env_steps", "mean_return")
 
 
@@ -85,7 +86,10 @@ def judge_curves(
     statuses = table[["task", "seed"]].assign(status="finished")
     judged = judge_tasks(table, judging, zeros, statuses)
     suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
-    verdicts = verdict_table(judged, table, judging, statuses)
+    changed = bool(remarks.judge_of(agent, source).changed)
+    said = remarks.of_task({}, [], judge_changed=changed)
+    suite = [row | {"remarks": said} for row in suite]
+    verdicts = verdict_table(judged, table, judging, statuses).assign(remarks=said)
     return Verdicts(rule, verdicts, pd.DataFrame(suite, columns=list(SUITE_COLUMNS)))
 
 

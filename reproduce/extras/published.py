@@ -39,12 +39,12 @@ def find_plans(root: Path) -> list[Plan]:
 def refresh(plan: Plan) -> None:
     """Keep the records of a published folder small, and write its tables, figures and page."""
     _keep_small(plan)
-    make_report(plan)
+    make_report(plan, is_committed=True)
 
 
 def stale_table(plan: Plan) -> str:
     """Return the name of a table that records and references no longer give; empty if all hold."""
-    for name, table in gather(plan).items():
+    for name, table in gather(plan, is_committed=True).items():
         path = plan.directory / f"{name}.csv"
         content = table.to_csv(index=False, lineterminator="\n")
         if not path.exists() or not _are_same(pd.read_csv(path), pd.read_csv(io.StringIO(content))):

@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reproduce.gather.references import name_of
+from reproduce.judge.remarks import details, marks
 from reproduce.report import charts, grid_charts
 from reproduce.report.films import contact_sheets
 from reproduce.words import MISSING, counted, number
@@ -88,10 +89,12 @@ COLUMNS = {
         *("random_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
         *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
         *("area_mean", "area_std", "reference_area", "fingerprint"),
+        "remarks",
     ),
     "suite": (
         *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds", "level"),
         *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),
+        "remarks",
     ),
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
     "improvement": ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs"),
@@ -105,7 +108,7 @@ COLUMNS = {
 TEXT_COLUMNS = frozenset(
     (
         *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
-        *("note", "statistic", "status", "error", "cpu", "gpu", "commit"),
+        *("remarks", "note", "statistic", "status", "error", "cpu", "gpu", "commit"),
         *("dirty", "command", "log_tail", "looks", "left_out", "how", "older_runs", "remark"),
     )
 )
@@ -218,7 +221,13 @@ def explain(row: Mapping[str, Any]) -> str:
 
 
 def _reasons(row: Mapping[str, Any]) -> list[str]:
-    """Return the sentences that explain a verdict, without their full stops."""
+    """Return the sentences that explain a verdict, its remarks last, without their full stops."""
+    said = [f"{each[0].upper()}{each[1:]}" for each in details(_remarks_of(row))]
+    return [*_grounds(row), *said]
+
+
+def _grounds(row: Mapping[str, Any]) -> list[str]:
+    """Return why a verdict was given and, if it is open, how to settle it."""
     verdict, note = row["verdict"], str(row["note"] or "").strip(" .")
     if verdict == "inconclusive":
         return [f"These seeds cannot tell: {note or _what_would_decide(row)}"]
@@ -296,11 +305,16 @@ def is_exploratory(row: Mapping[str, Any]) -> bool:
 
 
 def verdict_words(row: Mapping[str, Any]) -> str:
-    """Return a verdict as it is shown, marked if it is exploratory or older code made runs."""
+    """Return a verdict as it is shown, with its marks: exploratory, older runs, remarks."""
     older = row.get("older_runs")
     words = [str(row.get("verdict", "not judged")), "exploratory" * is_exploratory(row)]
     words.append(f"older runs {older}" if older and pd.notna(older) else "")
-    return ", ".join(filter(None, words))
+    return ", ".join(filter(None, [*words, *marks(_remarks_of(row))]))
+
+
+def _remarks_of(row: Mapping[str, Any]) -> str:
+    remarks = row.get("remarks")
+    return remarks if isinstance(remarks, str) else ""
 
 
 def verdict_rows(directory: Path) -> list[dict[str, Any]]:
@@ -672,7 +686,7 @@ def read_report(directory: Path) -> dict[str, Any]:
         report = read_json(directory / "report.json")
     except ValueError as error:
         raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
-    names = ("agent", "suite", "source", "judged_by", "budget", "last_run_ended_at")
+    names = ("agent", "suite", "source", "judged_by", "judge", "budget", "last_run_ended_at")
     text = dict.fromkeys(names, "")
     tables = {name: {} for name in ("env_steps", "config", "versions", "hardware", "sources")}
     title = f"{report.get('agent', '')} on {report.get('suite', '')}"

@@ -28,6 +28,7 @@ from reproduce.plan.request import load_plan, make_plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
+from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.presets import REFERENCES
 from tests.reproduce.conftest import Say
@@ -639,7 +640,7 @@ def test_a_real_grid_from_command_to_page_and_again(
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(subprocess, "Popen", never)
+    monkeypatch.setattr(pool, "AgentProcess", never)
     monkeypatch.setattr(plot, "_save", lambda *arguments: [])  # drawn once is enough
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
