@@ -305,13 +305,14 @@ RUN_FLAGS = {
     "--drop-checkpoints": "remove the last checkpoint at the end; where it is kept, a larger "
     "--env-steps extends a finished run",
     "--keep-best": "keep the policy of the best evaluation, too, in the folder `best` of the run",
+    "--plot": "draw return, losses, entropy and temperature while training",
 }
 """Flags of an agent's command beside its settings, with their help."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of an agent's command beside its settings: preset, folder, files to keep."""
+    """Options of an agent's command beside its settings: preset, folder, files to keep, drawing."""
 
     suite: str
     source: str
@@ -319,6 +320,7 @@ class RunOptions:
     checkpoint_minutes: float = 5.0
     drop_checkpoints: bool = False
     keep_best: bool = False
+    plot: bool = False
 
 
 def read_command_line(
@@ -350,6 +352,7 @@ def read_command_line(
     parser.add_argument("--checkpoint-minutes", type=minutes, default=5.0)
     parser.add_argument("--drop-checkpoints", action="store_true")
     parser.add_argument("--keep-best", action="store_true")
+    parser.add_argument("--plot", action="store_true")
     options, flags = parser.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     if options.task and options.task_from:
@@ -375,7 +378,7 @@ def read_command_line(
         beside=RUN_FLAGS,
     )
     out = options.out or Path("runs") / "alone" / agent / task.replace("/", "-")
-    kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best)
+    kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)
 
 

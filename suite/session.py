@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -227,6 +228,8 @@ def train_together(
     """
     agent = Path(file).stem
     config, options = read_command_line(presets, argv, agent=agent)
+    if options.plot:
+        return _train_and_draw(file, train, argv, config, options.out)
     ends: list[str | None] = []
     try:
         recorder = Recorder.for_command(agent, config, options)
@@ -250,6 +253,8 @@ def train_in_turn(
     """Train as an agent's own command line says, one seed after another; see `train_together`."""
     agent = Path(file).stem
     config, options = read_command_line(presets, argv, agent=agent)
+    if options.plot:
+        return _train_and_draw(file, train, argv, config, options.out)
     each = [replace(config, seeds=(seed,)) for seed in config.seeds]
     # If this command was killed, some seeds have ended: continue with the others.
     ends = [status_of(alone, options.out, alone.seeds[0]) for alone in each]
@@ -261,6 +266,12 @@ def train_in_turn(
         recorder = Recorder.for_command(agent, alone, options)
         status = max(status, _train(alone, recorder, train))
     return status
+
+
+def _train_and_draw(file: str, train: Any, argv: Sequence[str], config: Any, out: Path) -> int:
+    """Train in a process of its own and draw; see `suite/live.py`, which is no source of a run."""
+    runs = {(config.task, seed): out / f"seed-{seed}" for seed in config.seeds}
+    return import_module("suite.live").train(file, train.__module__, argv, runs)
 
 
 def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], object]) -> int:
