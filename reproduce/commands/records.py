@@ -129,6 +129,7 @@ def watch(argv: Sequence[str]) -> int:
     """Show a grid that another process or machine runs until it has ended."""
     from reproduce.run import watch as watching
     from reproduce.run.view import View
+    from suite.live import Curves
 
     parser = flags.make_parser("watch", "show a grid that another process or machine runs, live")
     parser.add_argument(
@@ -140,6 +141,11 @@ def watch(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--like", metavar="SOURCE", help="of AGENT SUITE; default: the suite's")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
+    parser.add_argument(
+        "--plot",
+        action="store_true",
+        help="draw return, losses, entropy and temperature, too; of several tasks returns alone",
+    )
     options = parser.parse(argv)
     if len(options.grid) > 2 or (options.like and len(options.grid) < 2):
         raise UsageError("name a runs directory or an agent and a suite, for example: sac mujoco")
@@ -151,6 +157,6 @@ def watch(argv: Sequence[str]) -> int:
         plan = watching.load_grid(watching.find_grid(folder))
     console = flags.make_console()
     say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
-    with View(console) as view:
+    with View(console, Curves(console) if options.plot else None) as view:
         board = watching.watch(plan, view)
     return 2 if board.count("failed") else 0

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group
@@ -12,6 +13,9 @@ from rich.text import Text
 
 from reproduce.run.progress import OVER, Board, Estimate, Progress
 from suite.command_line import printable
+
+if TYPE_CHECKING:  # it imports pandas, which most commands need not
+    from suite.live import Curves
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
@@ -38,11 +42,18 @@ def duration(seconds: float | None) -> str:
 
 
 class View:
-    """Shows a `Board` as it changes: a context manager, and a `watch` for `launch`."""
+    """Shows a `Board` as it changes: a context manager, and a `watch` for `launch`.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    Args:
+        console: where.
+        curves: draws the runs' curves below the board, or in a notebook's cell; None: nothing.
+            Without a terminal they are drawn at the end.
+    """
+
+    def __init__(self, console: Console, curves: "Curves | None" = None) -> None:
+        self._console, self._curves = console, curves
+        on_screen = console.is_terminal and not console.is_jupyter
+        self._live = Live(console=console, auto_refresh=False) if on_screen else None
         self._last_line, self._said = -LINE_SECONDS, ""
         self._reported: set[tuple[str, int]] = set()
         self._num_notes = 0
@@ -60,6 +71,8 @@ class View:
     ) -> None:
         if self._live:
             self._live.stop()
+        elif self._curves and not self._console.is_jupyter:
+            self._console.print(self._curves.shown)
 
     def __call__(self, board: Board) -> None:
         """Show the state of every run; print each note and each end of a run once.
@@ -77,8 +90,15 @@ class View:
             if row.state in OVER and name not in self._reported:
                 self._reported.add(name)
                 say(self._console, _event(row), STYLES[row.state])
+        height = self._console.height
+        if self._curves:
+            height -= (room := height * 2 // 3)
+            runs = {(row.run.task, row.run.seed): row.run.directory for row in board.rows}
+            self._curves.update(runs, room)
         if self._live:
-            self._live.update(_screen(board, self._console), refresh=True)
+            screen = _screen(board, self._console, height)
+            curves = [self._curves.shown] if self._curves else []
+            self._live.update(Group(screen, *curves), refresh=True)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line, before = time.monotonic(), self._said
             self._said = _line(board)
@@ -119,9 +139,9 @@ def _totals(board: Board) -> str:
     return f"{counts}; {duration(spent)} so far, time left: {_left(board.seconds_left)}"
 
 
-def _screen(board: Board, console: Console) -> Group:
-    """Return the table of runs with the totals below it, as large as the terminal at most."""
-    width, height = console.size
+def _screen(board: Board, console: Console, height: int) -> Group:
+    """Return the table of runs with the totals below it, as wide as the terminal at most."""
+    width = console.width
     totals, rows = _totals(board), list(zip(board.rows, board.estimates(), strict=True))
     text = Text(totals)
     num_lines = len(text.wrap(console, width))

@@ -1,5 +1,6 @@
 """What is shown while runs run: every failure, once, on any console."""
 
+import dataclasses
 import io
 import re
 import time
@@ -12,6 +13,10 @@ from rich.console import Console
 from reproduce.plan.grid import Run
 from reproduce.run.progress import Board, Mark, Progress
 from reproduce.run.view import View, duration
+from suite.live import Curves
+
+WORDS = ("Hopper-v4", "shown", "critic_loss", "seed 1  over 0 to 20 env_steps")
+"""From the first line to the last."""
 
 
 def progress(seed: int, state: str, **fields: Any) -> Progress:
@@ -228,3 +233,19 @@ def test_totals_stay_in_sight_of_sixty_runs_in_eighteen_rows(clock: list[float])
 def test_durations_are_read_in_words(seconds: float | None, words: str) -> None:
     """No unit is full: 59.6 s is a minute, and nothing is `1 min 60 s`."""
     assert duration(seconds) == words
+
+
+def test_curves_stand_below_the_table_and_both_fit(tmp_path: Path) -> None:
+    """The table has a third of the lines, however many runs there are."""
+    (tmp_path / "updates.csv").write_text("env_steps,critic_loss\n10,0.5\n20,0.25\n")
+    rows = [progress(seed, "running", env_steps=20) for seed in range(1, 61)]
+    rows[0].run = dataclasses.replace(rows[0].run, directory=tmp_path)
+    console = Console(
+        file=io.StringIO(), width=80, height=30, force_terminal=True, color_system=None
+    )
+    with View(console, Curves(console)) as view:
+        view(Board(2, rows))
+    lines = text(console).split("\r")[-1].splitlines()
+    assert len(lines) <= 30
+    places = [next(i for i, line in enumerate(lines) if word in line) for word in WORDS]
+    assert places == sorted(places)

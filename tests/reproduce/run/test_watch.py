@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from reproduce.__main__ import main
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
 from reproduce.run import view as viewing
@@ -149,3 +150,21 @@ def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -
     assert find_grid(tmp_path / "runs") == deep, "controls were last, and are no grids of ours"
     with pytest.raises(UsageError, match="holds no grid"):
         find_grid(tmp_path / "runs" / "controls" / "sb3" / "sac-classic" / "paper" / "none")
+
+
+def test_curves_are_drawn_from_what_is_recorded(
+    tmp_path: Path, record_run: RecordRun, tree: Tree, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, where there is no terminal; nothing is written."""
+    plan = grid(tmp_path, 1, 2)
+    for seed in (1, 2):
+        record_run(plan, TASK, seed, {500: -7.0, 1000: -6.0})
+    before = tree(tmp_path)
+    capsys.readouterr()
+    assert main(["watch", str(tmp_path / "runs"), "--plot"]) == 0
+    assert tree(tmp_path) == before
+    said = capsys.readouterr().out
+    assert said.count("mean_return") == 1
+    assert "seed 1  seed 2  over 0 to 1k env_steps" in said
+    assert main(["watch", str(tmp_path / "runs")]) == 0
+    assert "mean_return" not in capsys.readouterr().out
