@@ -10,6 +10,7 @@ import pandas as pd
 from reproduce.gather import collect, references
 from reproduce.judge import fingerprints, remarks
 from reproduce.judge.improvement import improvements, reference_scores
+from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import (
     STATUSES,
     judge_suite,
@@ -23,7 +24,7 @@ from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
-from suite.records import ENDED, read_record
+from suite.records import read_record
 from suite.tasks import find_suite, find_task, random_scores
 
 MARKS = ("", "left out", "counted")
@@ -91,7 +92,7 @@ def gather(
     theirs = _normalise(reference_scores(judging), judging, zeros)
     summary = suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
     statuses = runs[["task", "seed", "status"]]
-    judged = judge_tasks(scores, judging, zeros, statuses, plan.looks)
+    judged = judge_tasks(scores, judging, zeros, statuses, plan.declared)
     verdicts = _mark(found, verdict_table(judged, scores, judging, statuses))
     said = _remarks(plan, found, is_committed=is_committed)
     verdicts["remarks"] = verdicts["task"].map(said)
@@ -177,54 +178,11 @@ def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys([*plan.departures, *rules]))
 
 
-def next_looks(plan: Plan, verdicts: pd.DataFrame) -> dict[str, int] | None:
-    """Return how many seeds each task needs for its next look; None if no task needs more.
-
-    Seeds are added where the last look was taken and did not decide. If a run of that look failed,
-    it is run again first.
-
-    Args:
-        plan: gives the present seeds and the declared looks.
-        verdicts: its table from `gather`.
-    """
-    num_seeds = dict(plan.num_seeds)
-    rows = zip(verdicts["task"], verdicts["verdict"], verdicts["look"].fillna(0), strict=True)
-    for task, verdict, look in rows:
-        later = [count for count in plan.looks[task].counts if count > look]
-        if verdict == "inconclusive" and look == num_seeds[task] and later:
-            num_seeds[task] = later[0]
-    return num_seeds if num_seeds != plan.num_seeds else None
-
-
-def saved_by_looks(plan: Plan, verdicts: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Return how much early decisions saved, in words; empty if nothing, or before the plan ends.
-
-    Args:
-        plan: gives the present seeds.
-        verdicts: its table from `gather`.
-        runs: its table from `gather`; the wall times give the hours.
-    """
-    several = {task: looks for task, looks in plan.looks.items() if len(looks.counts) > 1}
-    left = {
-        task: max(len(looks.seeds) - plan.num_seeds[task], 0) for task, looks in several.items()
-    }
-    has_ended = runs.status.isin(ENDED).all() and not next_looks(plan, verdicts)
-    if not has_ended or not any(left.values()):
-        return ""
-    seconds = runs.groupby("task")["wall_seconds"].mean()
-    hours = sum(count * seconds[task] for task, count in left.items()) / 3600.0
-    return (
-        f"Looks saved {sum(left.values())} of "
-        f"{sum(len(looks.seeds) for looks in several.values())} runs, about "
-        f"{hours:.1f} hours of training."
-    )
-
-
 def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) -> int:
     """Return 2 if any run has not finished, else 1 if anything is below its reference, else 0.
 
-    A task counts as below if its p-value at its declared look, adjusted for the tasks of that look,
-    is at most the level; the suite, if its own is below its level.
+    A task counts as below if the p-value of its declared seeds, adjusted for the number of tasks,
+    is at most the level; the suite, if its own is below it.
 
     Args:
         verdicts: table from `gather`.
@@ -233,7 +191,7 @@ def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) ->
     """
     if (runs != "finished").any():
         return 2
-    below = (verdicts.p_below_holm <= verdicts.level).any() or (suite.p_below < suite.level).any()
+    below = (verdicts.p_below_holm <= LEVEL).any() or (suite.p_below < LEVEL).any()
     return int(below)
 
 

@@ -38,8 +38,8 @@ def add_grid(parser: Parser) -> None:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
 
 
-def add_size(parser: Parser) -> Any:
-    """Add the flags of a grid's size and settings; return the group of those of its seeds."""
+def add_size(parser: Parser) -> None:
+    """Add the flags of a grid's size and settings."""
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     parser.add_argument("--tasks", **several, metavar="TASK", help="default: all of the suite")
     parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
@@ -62,7 +62,6 @@ def add_size(parser: Parser) -> Any:
     seeds.add_argument(
         "--seeds", type=whole_numbers, **several, metavar="SEED", help="1 2 3, 1,2,3 or 1-3"
     )
-    return seeds
 
 
 def check_size(options: Namespace, launcher: str = "local") -> None:

@@ -12,10 +12,9 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.plan.extension import check_extensions
 from reproduce.plan.grid import Plan
-from reproduce.plan.looks import SCHEDULE
 from reproduce.plan.places import Cluster, check_writable, fresh_directory
 from reproduce.plan.request import (
-    keep_looks,
+    keep_declared,
     left_out,
     load_plan,
     load_published_plan,
@@ -84,13 +83,7 @@ def _grid_parser(epilog: str) -> Parser:
     parser = flags.make_parser("", "regenerate a paper's curves and judge them", epilog=epilog)
     parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
     flags.add_grid(parser)
-    seeds = flags.add_size(parser)
-    seeds.add_argument(
-        "--until-decided",
-        action="store_true",
-        help="look at 5, 10 and 20 seeds; more are run only where a task is undecided",
-    )
-    parser.add_argument("--max-seeds", type=int, metavar="N", help="with --until-decided: 5 to 20")
+    flags.add_size(parser)
     parser.add_argument(
         "--device",
         default="auto",
@@ -154,12 +147,6 @@ def _check_grid(options: Namespace) -> None:
         from reproduce.extras.track import check_kind
 
         check_kind(options.track)
-    if options.max_seeds is not None and not options.until_decided:
-        raise UsageError("--max-seeds needs --until-decided; --num-seeds runs so many at once")
-    if options.max_seeds is not None and not SCHEDULE[0] <= options.max_seeds <= SCHEDULE[-1]:
-        raise UsageError(
-            f"--max-seeds must be {SCHEDULE[0]} to {SCHEDULE[-1]}, not {options.max_seeds}"
-        )
     if options.launcher not in LAUNCHERS:
         near = nearest(options.launcher, LAUNCHERS)
         raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
@@ -169,13 +156,10 @@ def _check_grid(options: Namespace) -> None:
 
 def _make_plan(options: Namespace, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
     asked = flags.asked(options)
-    if options.until_decided:
-        asked["num_seeds"] = options.max_seeds or SCHEDULE[-1]
     if options.fresh:
         asked["runs_dir"] = fresh_directory(options.runs_dir)
     plan = make_plan(
         **asked,
-        until_decided=options.until_decided,
         device=options.device,
         published=not options.no_published,
         checkpoint_minutes=options.checkpoint_minutes,
@@ -183,8 +167,8 @@ def _make_plan(options: Namespace, cluster: Cluster | None, *, is_variant: bool 
         keep_best=options.keep_best,
         cluster=cluster,
     )
-    names_seeds = is_variant or options.until_decided or options.seeds or options.num_seeds
-    plan = keep_looks(plan, until_decided=options.until_decided, counts_begun=not names_seeds)
+    names_seeds = is_variant or options.seeds or options.num_seeds
+    plan = keep_declared(plan, counts_begun=not names_seeds)
     check_extensions(plan, plan.runs())
     plan.check_memory()
     return plan
@@ -201,12 +185,10 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
     _say_outlook(plan, console)
     for line in left_out(plan) if options.tasks is None else ():
         say(console, line)
-    if options.until_decided:
-        looks = next(iter(plan.looks.values()))
-        say(console, f"Declared: {looks}; more are run only where a task is undecided")
-    for task, looks in plan.looks.items():
-        if not set(plan.seeds[: plan.num_seeds[task]]) <= set(looks.seeds):
-            say(console, f"{task} was started with {looks}; with more it is exploratory")
+    for task, seeds in plan.declared.items():
+        if plan.num_seeds[task] > len(seeds):
+            started = counted(len(seeds), "declared seed")
+            say(console, f"{task} was started with {started}; with more it is exploratory")
     for line in _older_lines(plan):
         say(console, line)
     if options.dry_run:
@@ -219,8 +201,6 @@ def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
 
 def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
     """Run a grid for every variant of the settings, and compare each with the first."""
-    if options.until_decided:
-        raise UsageError("--until-decided is of one grid: leave it out, or all values but one")
     root = fresh_directory(options.runs_dir) if options.fresh else options.runs_dir
     plans = []
     for settings in chosen:
@@ -243,7 +223,7 @@ def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Seq
 
 
 def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = False) -> int:
-    """Run a plan, look by look, report it and return the exit status.
+    """Run a plan, report it and return the exit status.
 
     Args:
         plan: the grid.
@@ -251,20 +231,12 @@ def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = F
         track: what runs are mirrored into while they are written, if anything.
         context: whether curves that do not judge are drawn, too.
     """
-    from reproduce.pipeline import gather, next_looks
-
-    while True:
-        try:
-            failures = _train(plan, console, track)
-        except KeyboardInterrupt:
-            say(console, f"Stopped. Finished runs are kept; {plan.way_on(track)}")
-            return 130
-        num_seeds = next_looks(plan, gather(plan, failures)["verdicts"])
-        if num_seeds is None:
-            return _report(plan, console, failures, context=context)
-        undecided = [task for task in plan.tasks if num_seeds[task] > plan.num_seeds[task]]
-        say(console, f"Undecided, and looked at again with more seeds: {', '.join(undecided)}")
-        plan = replace(plan, num_seeds=num_seeds)
+    try:
+        failures = _train(plan, console, track)
+    except KeyboardInterrupt:
+        say(console, f"Stopped. Finished runs are kept; {plan.way_on(track)}")
+        return 130
+    return _report(plan, console, failures, context=context)
 
 
 def _train(plan: Plan, console: Console, track: str) -> dict[tuple[str, int], str]:
@@ -301,7 +273,6 @@ def _report(
         departures,
         exit_status,
         gather,
-        saved_by_looks,
         tally,
         write_report,
     )
@@ -318,7 +289,6 @@ def _report(
     statuses = set(runs.status)
     if statuses & {"interrupted", "planned"} and "running" not in statuses:
         say(console, f"Nobody runs this grid now; {plan.way_on()}")
-    say(console, saved_by_looks(plan, verdicts, runs))
     if unmatched := departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
     say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())

@@ -104,7 +104,7 @@ def judge(argv: Sequence[str]) -> int:
     console.print(verdict_lines(found.tasks, found.suite, printable(str(options.curves))))
     say(
         console,
-        f"Taken as measured by rule {found.rule}, as {options.like} was; one look at all seeds.",
+        f"Taken as measured by rule {found.rule}, as {options.like} was; every seed counts.",
     )
     say(console, judge_of(options.agent, options.like).sentence())
     return exit_status(found.tasks, found.suite, found.tasks["task"].map(lambda _: "finished"))

@@ -5,7 +5,7 @@ glue that its own Python runs, and `<peer>.toml` says whose it is and, for each 
 settings the glue hands over (`sets`, some of them with a few `choices`), what the peer does in its
 own way (`has`, each with its place), and in what else ours departs from it. docs/controls.md
 explains it. A control's plan is a grid of an agent whose runs the peer makes; so the launcher,
-leases, looks and all that is gathered are those of any grid.
+leases, declared seeds and all that is gathered are those of any grid.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan.grid import Plan, Run, check_agent
-from reproduce.plan.request import keep_looks, make_plan
+from reproduce.plan.request import keep_declared, make_plan
 from suite import hardware
 from suite.command_line import printable
 from suite.presets import CITATION, COMMIT
@@ -270,7 +270,7 @@ def make_control(
     values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     values |= {"config": configs[0], "accept_older_code": accept_older_code, "peer": found}
     control = ControlPlan(**values)
-    return dataclasses.replace(control, looks=keep_looks(control).looks)
+    return dataclasses.replace(control, declared=keep_declared(control).declared)
 
 
 def refuse_missing(peer: Peer) -> None:

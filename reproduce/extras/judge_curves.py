@@ -39,7 +39,7 @@ def judge_curves(
     env_steps: int | None = None,
     protocol: Protocol = "noframeskip",
 ) -> Verdicts:
-    """Judge curves by a source, as the runs of a grid are judged: one look at all their seeds.
+    """Judge curves by a source, as the runs of a grid are judged, by all their seeds.
 
     A score is the mean of `mean_return` over (0.9 t, t], reward units, as `collect.score` makes it.
     The table of a grid, which has a column `rule`, gives the grid's own scores.

@@ -73,9 +73,10 @@ def check_publishable(plan: ControlPlan) -> None:
     """
     interval = plan.config.evaluation_interval
     for task, steps in plan.env_steps.items():
-        if set(plan.looks[task].seeds) != set(plan.seeds):
+        if set(plan.declared[task]) != set(plan.seeds):
+            started = " ".join(map(str, plan.declared[task]))
             raise UsageError(
-                f"--publish: {task} was started with {plan.looks[task]}: a reference has the seeds "
+                f"--publish: {task} was started with seeds {started}: a reference has the seeds "
                 "that were declared before any was run; start anew with another --runs-dir"
             )
         if plan.rule != "training" and steps % interval:

@@ -2,8 +2,8 @@
 
 Rewrites the tables of `docs/verdicts.md` (four minutes). The random policy scores 0 and the true
 mean of the reference is 1, so the gap is 1. Everything else is as in a real check: the margin is a
-tenth of the reference's measured mean, the interval uses the measured spreads, looks are taken as
-declared. Every group of tables has its own Generator, so each can be made alone.
+tenth of the reference's measured mean, the interval uses the measured spreads. Every group of
+tables has its own Generator, so each can be made alone.
 """
 
 import sys
@@ -15,17 +15,15 @@ from reproduce import ROOT
 from reproduce.gather.references import single_runs
 from reproduce.judge.inference import MARGIN_FRACTION
 from reproduce.judge.simulation import (
-    NUM_REPETITIONS,
-    Rates,
     Sides,
     bimodal,
     normal,
     resampled,
     simulate,
+    simulate_adding,
     simulate_suite,
     skewed,
 )
-from reproduce.plan.looks import LEVELS, SCHEDULE
 from suite.command_line import run_main
 from suite.settings import UsageError
 
@@ -36,12 +34,6 @@ SPREADS = (0.05, 0.08, 0.15, 0.30, 0.50)
 
 COUNTS = ((3, 3), (3, 10), (5, 3), (5, 10), (10, 10))
 """Number of our seeds, and of the reference's runs."""
-
-REFERENCE_RUNS = (3, 5, 10, 30, 0)
-"""Number of the reference's runs under looks; 0: a control with as many as ours."""
-
-SPREAD_RATIOS = (0.5, 1.0, 2.0)
-"""Standard deviation of our runs over that of the reference's."""
 
 NUM_TASKS = (1, 2, 5, 9, 26, 57)
 """Tasks of a suite."""
@@ -69,40 +61,12 @@ def published_runs() -> dict[str, np.ndarray]:
     }
 
 
-def looks_at_margin(
-    counts: Sequence[int], level: float, *, num_repetitions: int = NUM_REPETITIONS
-) -> dict[tuple[int, float], Rates]:
-    """Return the rates of looks at the margin; `LEVELS` are chosen to keep errors to 5 %.
-
-    Args:
-        counts: numbers of seeds of the looks.
-        level: one-sided level of each.
-        num_repetitions: number of simulated checks for each pair.
-
-    Returns:
-        Rates by the number of the reference's runs and the ratio of the spreads.
-    """
-    rng = np.random.default_rng(SEED)
-    return {
-        (num_runs, ratio): simulate(
-            normal(0.15, MARGIN_FRACTION, ratio),
-            counts,
-            num_runs,
-            rng,
-            level=level,
-            num_repetitions=num_repetitions,
-        )
-        for num_runs in REFERENCE_RUNS
-        for ratio in SPREAD_RATIOS
-    }
-
-
-def one_look_tables() -> str:
-    """Return the tables of one task with normal runs at one look."""
+def normal_tables() -> str:
+    """Return the tables of one task with normal runs."""
     rng = np.random.default_rng(SEED)
     columns = [f"{n} of ours, {m} of theirs" for n, m in COUNTS]
     rates = {
-        (shortfall, spread): [simulate(normal(spread, shortfall), (n,), m, rng) for n, m in COUNTS]
+        (shortfall, spread): [simulate(normal(spread, shortfall), n, m, rng) for n, m in COUNTS]
         for shortfall in (MARGIN_FRACTION, 0.0)
         for spread in SPREADS
     }
@@ -138,7 +102,7 @@ def other_runs_tables() -> str:
 
     def rows(sources: Mapping[str, Sides]) -> dict[str, list[float]]:
         return {
-            name: [simulate(sides, (n,), m, rng).reproduced for n, m in COUNTS]
+            name: [simulate(sides, n, m, rng).reproduced for n, m in COUNTS]
             for name, sides in sources.items()
         }
 
@@ -152,66 +116,36 @@ def other_runs_tables() -> str:
     )
 
 
-def looks_tables() -> str:
-    """Return the tables of one task at several looks."""
-    every = tuple(range(3, 11))
-    schedules = {
-        "5 seeds at 5 %": (SCHEDULE[:1], LEVELS[0]),
-        f"5 and 10 at {LEVELS[1]:.1%}": (SCHEDULE[:2], LEVELS[1]),
-        f"5, 10 and 20 at {LEVELS[2]:.1%}": (SCHEDULE, LEVELS[2]),
-        "3, 4, ... 10 at 5 % each, until one decides": (every, LEVELS[0]),
-    }
-    columns = [f"{m} of theirs" if m else "as many as ours" for m in REFERENCE_RUNS]
-    worst: list[dict[str, list[float]]] = [{}, {}]
-    for name, (counts, level) in schedules.items():
-        rates = looks_at_margin(counts, level)
-        for i, table in enumerate(worst):
-            table[name] = [
-                max(rates[m, ratio][i] for ratio in SPREAD_RATIOS) for m in REFERENCE_RUNS
-            ]
+def adding_tables() -> str:
+    """Return the table of seeds that are added until a verdict appears."""
     rng = np.random.default_rng(SEED)
-    match, seeds = {}, {}
-    for spread in SPREADS:
-        rates = [
-            simulate(normal(spread, 0.0), counts, m, rng, level=level)
-            for counts, level in list(schedules.values())[:3]
-            for m in (10, 0)
-        ]
-        match[f"{spread:.0%}"] = [each.reproduced for each in rates]
-        seeds[f"{spread:.0%}"] = [each.num_seeds for each in rates]
-    both = [
-        f"{name}, {other}"
-        for name in list(schedules)[:3]
-        for other in ("10 of theirs", "as many as ours")
-    ]
-    titles = ("`reproduced`", "`below`")
-    return "\n".join(
-        (
-            *(
-                _table(
-                    f"{title} at the margin, the worst of three ratios of spreads",
-                    "looks",
-                    columns,
-                    table,
-                )
-                for title, table in zip(titles, worst, strict=True)
-            ),
-            _table("`reproduced` when the true means are equal", "spread", both, match),
-            _table("Mean number of our seeds, then", "spread", both, seeds, "{:.1f}"),
-        )
-    )
+    added = range(3, 11)
+    columns = [f"{title}, {m} of theirs" for m in (3, 10) for title in ("`reproduced`", "`below`")]
+    rows = {
+        "10 seeds, declared": [
+            rate
+            for m in (3, 10)
+            for rate in simulate(normal(0.15, MARGIN_FRACTION), added[-1], m, rng)
+        ],
+        "3, 4, ... 10, until one decides": [
+            rate
+            for m in (3, 10)
+            for rate in simulate_adding(normal(0.15, MARGIN_FRACTION), added, m, rng)
+        ],
+    }
+    return _table("Short by exactly the margin, at a spread of 15 %", "seeds", columns, rows)
 
 
 def suite_tables() -> str:
     """Return the tables of suites."""
     rng = np.random.default_rng(SEED)
     cases = {
-        f"{spread:.0%}, {name}": (spread, counts, m)
+        f"{spread:.0%}, {name}": (spread, n, m)
         for spread in (0.15, 0.30, 0.50)
-        for name, counts, m in (
-            ("3 of ours, 3 of theirs", (3,), 3),
-            ("3, 10", (3,), 10),
-            ("5, 10 and 20, 10", SCHEDULE, 10),
+        for name, n, m in (
+            ("3 of ours, 3 of theirs", 3, 3),
+            ("3, 10", 3, 10),
+            ("10, 10", 10, 10),
         )
     }
     titles = (
@@ -224,10 +158,8 @@ def suite_tables() -> str:
     results = {}
     for shortfall in (MARGIN_FRACTION, 0.0):
         for num_tasks in NUM_TASKS:
-            for name, (spread, counts, m) in cases.items():
-                rates, any_below = simulate_suite(
-                    normal(spread, shortfall), counts, m, num_tasks, rng
-                )
+            for name, (spread, n, m) in cases.items():
+                rates, any_below = simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
                 results[shortfall, num_tasks, name] = (*rates, any_below)
     return "\n".join(
         _table(
@@ -245,19 +177,18 @@ def _table(
     corner: str,
     columns: Sequence[str],
     rows: Mapping[str, Sequence[float]],
-    form: str = "{:.1%}",
 ) -> str:
     """Return a table as markdown."""
     lines = [f"**{title}**", "", f"| {corner} | {' | '.join(columns)} |"]
     lines.append("|---|" + "---|" * len(columns))
-    lines += [f"| {name} | {' | '.join(map(form.format, row))} |" for name, row in rows.items()]
+    lines += [f"| {name} | {' | '.join(map('{:.1%}'.format, row))} |" for name, row in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    "one look": one_look_tables,
+    "normal runs": normal_tables,
     "other runs": other_runs_tables,
-    "looks": looks_tables,
+    "adding seeds": adding_tables,
     "suites": suite_tables,
 }
 """Groups of tables, in the order of the page."""

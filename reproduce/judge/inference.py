@@ -1,4 +1,4 @@
-"""The statistics of a verdict: one task, a suite, several looks. Functions of numbers, float64.
+"""The statistics of a verdict: one task, and a suite. Functions of numbers, float64.
 
 `verdicts.py` uses them to reach a verdict, `simulation.py` to reach many at once, and
 `docs/verdicts.md` explains both to a reader.
@@ -11,13 +11,14 @@ import scipy  # loads `scipy.optimize` when it is first used
 from jaxtyping import Bool, Float
 from scipy import special
 
-from reproduce.plan.looks import LEVELS
-
 Numbers = float | np.ndarray
 """One number, or one per test."""
 
 Flags = bool | np.bool_ | np.ndarray
 """One truth value, or one per test."""
+
+LEVEL = 0.05
+"""One-sided level of the test at either end of an interval."""
 
 MARGIN_FRACTION = 0.1
 """Margin as a fraction of the gap between the reference and a random policy."""
@@ -83,7 +84,7 @@ class Comparison(NamedTuple):
         return np.where(has_spread, special.stdtr(self.degrees_of_freedom, statistic), exact)[()]
 
 
-def welch(ours: Sample, theirs: Sample, level: float = LEVELS[0]) -> Comparison:
+def welch(ours: Sample, theirs: Sample, level: float = LEVEL) -> Comparison:
     """Compare two means without assuming equal spreads (Welch 1947).
 
     With v = s^2 / n of either side the standard error is the root of v_1 + v_2, its degrees of
@@ -119,7 +120,6 @@ def compare_suite(
     theirs: Sample,
     random_score: Float[np.ndarray, "*tests tasks"],
     counted: Bool[np.ndarray, "*tests tasks"],
-    level: float = LEVELS[0],
 ) -> Comparison:
     """Compare the mean over tasks of (ours - random) / (reference - random) with 1.
 
@@ -138,7 +138,6 @@ def compare_suite(
         theirs: those of the reference's runs.
         random_score: score of a random policy.
         counted: which tasks take part; at least one for every test.
-        level: as in `welch`.
     """
     gap = np.where(counted, theirs.mean - random_score, 1.0)
     ratio = np.where(counted, (ours.mean - random_score) / gap, 0.0)
@@ -157,7 +156,7 @@ def compare_suite(
         (differences / num_tasks).sum(axis=-1),
         np.sqrt(parts.sum(axis=-1)),
         degrees_of_freedom,
-        level,
+        LEVEL,
     )
 
 
@@ -182,9 +181,7 @@ def lies_apart(scores: Float[np.ndarray, "*tests seeds"], margin: Numbers) -> Fl
     return deviations.max(axis=-1) > np.maximum(limit, margin)
 
 
-def detectable_shortfall(
-    ours: Sample, theirs: Sample, margin: float, level: float = LEVELS[0]
-) -> float:
+def detectable_shortfall(ours: Sample, theirs: Sample, margin: float) -> float:
     """Return the shortfall of our true mean at which `below` has a probability of 80 %.
 
     The two standard deviations are taken as the true ones. Every check measures both again, which
@@ -198,7 +195,6 @@ def detectable_shortfall(
         ours: statistics of our runs.
         theirs: those of the reference's runs.
         margin: positive.
-        level: as in `welch`.
     """
     nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
     smaller = (nodes + 1.0) / 2.0  # share of the chi-squared distribution below each node
@@ -210,7 +206,6 @@ def detectable_shortfall(
     test = welch(
         Sample(0.0, measured(ours)[:, None], ours.num_runs),
         Sample(0.0, measured(theirs)[None, :], theirs.num_runs),
-        level,
     )
     deviation = float(np.sqrt(ours.variance + (1.0 - MARGIN_FRACTION) ** 2 * theirs.variance))
     if deviation == 0.0:

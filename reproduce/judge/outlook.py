@@ -14,11 +14,11 @@ from rich.table import Table
 
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge.simulation import looks as judge_many
+from reproduce.judge.simulation import judge_many
 from reproduce.judge.verdicts import obstacle
+from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.extension import shorter_record
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.looks import MIN_SEEDS, Looks, one_look
 from reproduce.plan.request import tasks_of
 from reproduce.plan.speeds import memory_mib
 from reproduce.run.view import duration
@@ -43,7 +43,7 @@ class Outlook:
     task: str
     env_steps: int
     num_seeds: int
-    """Seeds at the last declared look."""
+    """Declared seeds."""
     reference: ReferenceScore | None
     obstacle: str
     """Why no verdict can be reached; empty: one can."""
@@ -55,7 +55,9 @@ class Outlook:
 
 def outlooks(plan: Plan) -> list[Outlook]:
     """Return the outlook of every task of a plan."""
-    return [_outlook(plan, task, plan.env_steps[task], plan.looks[task]) for task in plan.tasks]
+    return [
+        _outlook(plan, task, plan.env_steps[task], len(plan.declared[task])) for task in plan.tasks
+    ]
 
 
 def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
@@ -65,33 +67,34 @@ def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
     found = {}
     for name in BUDGETS:
         budget, tasks = plan.preset.budgets[name], tasks_of(plan.preset, plan.suite, name)
-        looks = one_look(range(1, budget.num_seeds + 1))
-        found[name] = [_outlook(plan, task, budget.steps(task), looks) for task in asked or tasks]
+        found[name] = [
+            _outlook(plan, task, budget.steps(task), budget.num_seeds) for task in asked or tasks
+        ]
     return found
 
 
-def chance_if_equal(reference: ReferenceScore, random_score: float, looks: Looks) -> float:
+def chance_if_equal(reference: ReferenceScore, random_score: float, num_seeds: int) -> float:
     """Return the probability of `reproduced` or `above` if ours are draws of the reference's runs.
 
     The true mean is known only as well as the reference's runs tell it: it is drawn anew for every
     simulated plan, with their standard error, then our scores with their standard deviation. Normal
-    scores; looks, level, margin and the rule for runs that lie apart are those of the verdict.
+    scores; level, margin and the rule for runs that lie apart are those of the verdict.
 
     Args:
         reference: with a spread, and above a random policy.
         random_score: score of a random policy.
-        looks: declared ones.
+        num_seeds: number of declared seeds.
     """
     rng = np.random.default_rng(SEED)
     spread = reference.std / (reference.mean - random_score)  # the gap is 1, as in `simulation`
-    shape = (NUM_REPETITIONS, looks.counts[-1])
+    shape = (NUM_REPETITIONS, num_seeds)
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
     ours = means + rng.normal(0.0, spread, shape)
     steps = np.arange(reference.num_runs) - (reference.num_runs - 1) / 2
     runs = 1.0 + spread * steps / steps.std(ddof=1)  # any runs with this mean and deviation
     theirs = np.broadcast_to(runs, (NUM_REPETITIONS, runs.size))
-    *_, last = judge_many(ours, theirs, looks.counts, looks.level)
-    return float(np.isin(last.verdicts, ("reproduced", "above")).mean())
+    verdicts = judge_many(ours, theirs).verdicts
+    return float(np.isin(verdicts, ("reproduced", "above")).mean())
 
 
 def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
@@ -254,10 +257,9 @@ def _memory_gib(plan: Plan) -> float | None:
     return sum(sorted(sizes)[-plan.workers :], start=0.0)
 
 
-def _outlook(plan: Plan, task: str, env_steps: int, looks: Looks) -> Outlook:
+def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     reference = _reference(plan, task, env_steps)
     zero = random_scores().get((task, find_task(task, plan.protocol).protocol))
-    num_seeds = looks.counts[-1]
     if reference is None:
         why = why_no_reference(plan, task, env_steps)
     else:
@@ -266,7 +268,7 @@ def _outlook(plan: Plan, task: str, env_steps: int, looks: Looks) -> Outlook:
         why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
     chance = math.nan
     if reference is not None and zero is not None and not why:
-        chance = chance_if_equal(reference, zero, looks)
+        chance = chance_if_equal(reference, zero, num_seeds)
     return Outlook(
         task=task,
         env_steps=env_steps,

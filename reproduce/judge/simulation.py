@@ -1,15 +1,16 @@
-"""Many checks simulated at once: scores of two sides, judged at looks as a real check judges them.
+"""Many checks simulated at once: scores of two sides, judged as a real check judges them.
 
 `error_rates.py` tells how often verdicts err, `outlook.py` what a plan can decide.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from reproduce.judge.inference import (
+    LEVEL,
     MARGIN_FRACTION,
     MIN_SEEDS_APART,
     Comparison,
@@ -21,7 +22,6 @@ from reproduce.judge.inference import (
     sample,
     welch,
 )
-from reproduce.plan.looks import LEVELS
 
 FAILING_SHARE = 1.0 / 8.0
 """Share of failing seeds of the bimodal scores."""
@@ -43,19 +43,19 @@ class Sides(NamedTuple):
     theirs: Draw
 
 
-class Look(NamedTuple):
-    """Many simulated tasks after one of their looks."""
+class Judged(NamedTuple):
+    """Many simulated tasks, each judged by all its seeds."""
 
     ours: Sample
-    """Our side, at this look or at the earlier one that decided the task."""
+    """Our side."""
     theirs: Sample
     """The reference's side."""
     verdicts: np.ndarray
-    """Verdicts' names, at this look or the earlier one."""
+    """Verdicts' names."""
     test: Comparison
-    """Test at this look, even if an earlier one decided."""
+    """Welch's test, even of tasks that are not tested."""
     is_tested: np.ndarray
-    """Whether this look tested the task: it was undecided, and a test was possible."""
+    """Whether a test was possible."""
 
 
 class Rates(NamedTuple):
@@ -65,8 +65,6 @@ class Rates(NamedTuple):
     """Share that was `reproduced` or `above`."""
     below: float
     """Share that was `below`."""
-    num_seeds: float
-    """Mean number of our seeds per task at its last look."""
 
 
 def normal(spread: float, shortfall: float, ratio: float = 1.0) -> Sides:
@@ -121,72 +119,82 @@ def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
     )
 
 
-def looks(
-    ours: Scores, theirs: Scores, counts: Sequence[int], level: float, *, control: bool = False
-) -> Iterator[Look]:
-    """Judge many tasks at their looks, as `verdicts.judge_looks` judges one.
+def judge_many(ours: Scores, theirs: Scores) -> Judged:
+    """Judge many tasks as `verdicts.judge` judges one.
 
     Args:
-        ours: scores of our seeds, in the last axis, in the order in which they are added.
+        ours: scores of our seeds, in the last axis.
         theirs: scores of the reference's runs, in the last axis.
-        counts: numbers of seeds of the looks.
-        level: one-sided level of each.
-        control: whether the runs of `theirs` are added at the same looks.
     """
-    shape = ours.shape[:-1]
-    verdicts, judged = np.full(shape, "inconclusive"), Sample(*np.zeros((3, *shape)))
-    for count in counts:
-        is_open = verdicts == "inconclusive"
-        now = sample(ours[..., :count])
-        reference = sample(theirs[..., :count] if control else theirs)
-        margin = MARGIN_FRACTION * np.asarray(reference.mean)
-        test = welch(now, reference, level)
-        names = decide(test.ci_low, test.ci_high, margin)
-        untested = margin <= 0.0
-        if count < MIN_SEEDS_APART:
-            untested |= lies_apart(ours[..., :count], margin)
-        names[untested] = "inconclusive"
-        judged = Sample(
-            *(np.where(is_open, new, old) for new, old in zip(now, judged, strict=True))
-        )
-        verdicts = np.where(is_open, names, verdicts)
-        yield Look(judged, reference, verdicts, test, is_open & ~untested)
+    now, reference = sample(ours), sample(theirs)
+    margin = MARGIN_FRACTION * np.asarray(reference.mean)
+    test = welch(now, reference)
+    names = decide(test.ci_low, test.ci_high, margin)
+    untested = margin <= 0.0
+    if ours.shape[-1] < MIN_SEEDS_APART:
+        untested |= lies_apart(ours, margin)
+    names[untested] = "inconclusive"
+    return Judged(now, reference, names, test, ~untested)
 
 
 def simulate(
     sides: Sides,
-    counts: Sequence[int],
+    num_seeds: int,
     reference_num_runs: int,
     rng: np.random.Generator,
     *,
-    level: float | None = None,
     num_repetitions: int = NUM_REPETITIONS,
 ) -> Rates:
     """Return the rates of one task, checked many times.
 
     Args:
         sides: draws the scores.
-        counts: numbers of our seeds at the looks.
-        reference_num_runs: number of the reference's runs; 0: as many as ours at every look.
+        num_seeds: number of our seeds.
+        reference_num_runs: number of the reference's runs.
         rng: draws all scores.
-        level: one-sided level of each look; default: from `LEVELS`.
         num_repetitions: number of simulated checks.
     """
-    ours = sides.ours(rng, (num_repetitions, counts[-1]))
-    theirs = sides.theirs(rng, (num_repetitions, reference_num_runs or counts[-1]))
-    level = LEVELS[len(counts) - 1] if level is None else level
-    *_, last = looks(ours, theirs, counts, level, control=reference_num_runs == 0)
-    reproduced = np.isin(last.verdicts, ["reproduced", "above"])
+    ours = sides.ours(rng, (num_repetitions, num_seeds))
+    theirs = sides.theirs(rng, (num_repetitions, reference_num_runs))
+    return _rates(judge_many(ours, theirs).verdicts)
+
+
+def simulate_adding(
+    sides: Sides,
+    num_seeds: range,
+    reference_num_runs: int,
+    rng: np.random.Generator,
+    *,
+    num_repetitions: int = NUM_REPETITIONS,
+) -> Rates:
+    """Return the rates of one task if seeds are added until a verdict appears.
+
+    Args:
+        sides: draws the scores.
+        num_seeds: numbers of our seeds at which somebody judges, until the first that decides.
+        reference_num_runs: number of the reference's runs.
+        rng: draws all scores.
+        num_repetitions: number of simulated checks.
+    """
+    ours = sides.ours(rng, (num_repetitions, num_seeds[-1]))
+    theirs = sides.theirs(rng, (num_repetitions, reference_num_runs))
+    verdicts = np.full(num_repetitions, "inconclusive")
+    for count in num_seeds:
+        now = judge_many(ours[:, :count], theirs).verdicts
+        verdicts = np.where(verdicts == "inconclusive", now, verdicts)
+    return _rates(verdicts)
+
+
+def _rates(verdicts: np.ndarray) -> Rates:
     return Rates(
-        float(reproduced.mean()),
-        float((last.verdicts == "below").mean()),
-        float(np.mean(last.ours.num_runs)),
+        float(np.isin(verdicts, ["reproduced", "above"]).mean()),
+        float((verdicts == "below").mean()),
     )
 
 
 def simulate_suite(
     sides: Sides,
-    counts: Sequence[int],
+    num_seeds: int,
     reference_num_runs: int,
     num_tasks: int,
     rng: np.random.Generator,
@@ -199,34 +207,27 @@ def simulate_suite(
 
     Args:
         sides: draws the scores of every task.
-        counts: numbers of our seeds at the looks of every task.
+        num_seeds: number of our seeds of every task.
         reference_num_runs: number of the reference's runs.
         num_tasks: number of tasks.
         rng: draws all scores.
         num_repetitions: number of simulated checks.
     """
-    level, parts = LEVELS[len(counts) - 1], []
+    verdicts, any_below = [], []
     for first in range(0, num_repetitions, CHUNK):
         shape = (min(CHUNK, num_repetitions - first), num_tasks)
-        ours = sides.ours(rng, (*shape, counts[-1]))
+        ours = sides.ours(rng, (*shape, num_seeds))
         theirs = sides.theirs(rng, (*shape, reference_num_runs))
-        verdicts, any_below = np.full(shape[0], "inconclusive"), np.zeros(shape[0], bool)
-        num_seeds = np.zeros(shape[0])
-        for look in looks(ours, theirs, counts, level):
-            margin = MARGIN_FRACTION * np.asarray(look.theirs.mean)
-            p_below = np.where(look.is_tested, look.test.p_below(margin), 1.0)
-            # Holm rejects something if the smallest p-value passes Bonferroni's bound.
-            num_tested = look.is_tested.sum(axis=1)
-            any_below |= (p_below.min(axis=1) * num_tested <= level) & (num_tested > 0)
-            counted = np.asarray(counts_in_suite(look.theirs, 0.0))
-            is_judged = np.any(counted, axis=1, keepdims=True)
-            counted = counted | ~is_judged
-            test = compare_suite(look.ours, look.theirs, np.zeros(shape), counted, level)
-            now = decide(test.ci_low, test.ci_high, MARGIN_FRACTION)
-            is_open = (verdicts == "inconclusive") & is_judged[:, 0]
-            verdicts[is_open] = now[is_open]
-            num_seeds = np.asarray(look.ours.num_runs).mean(axis=1)
-        reproduced = np.isin(verdicts, ["reproduced", "above"])
-        parts.append(np.stack([reproduced, verdicts == "below", num_seeds, any_below]))
-    *rates, any_below = np.concatenate(parts, axis=1).mean(axis=1)
-    return Rates(*map(float, rates)), float(any_below)
+        judged = judge_many(ours, theirs)
+        margin = MARGIN_FRACTION * np.asarray(judged.theirs.mean)
+        p_below = np.where(judged.is_tested, judged.test.p_below(margin), 1.0)
+        # Holm rejects something if the smallest p-value passes Bonferroni's bound.
+        num_tested = judged.is_tested.sum(axis=1)
+        any_below.append((p_below.min(axis=1) * num_tested <= LEVEL) & (num_tested > 0))
+        counted = np.asarray(counts_in_suite(judged.theirs, 0.0))
+        is_judged = np.any(counted, axis=1)
+        counted = counted | ~is_judged[:, None]
+        test = compare_suite(judged.ours, judged.theirs, np.zeros(shape), counted)
+        now = decide(test.ci_low, test.ci_high, MARGIN_FRACTION)
+        verdicts.append(np.where(is_judged, now, "inconclusive"))
+    return _rates(np.concatenate(verdicts)), float(np.concatenate(any_below).mean())

@@ -1,6 +1,6 @@
 """Verdicts: was the published result reproduced?
 
-A task is judged at its declared looks (`plan/looks.py`) by Welch's interval of the difference
+A task is judged by its declared seeds (`plan/declared.py`), with Welch's interval of the difference
 between the mean of our seeds and the mean of the reference's runs, against a margin of a tenth of
 the gap between the reference and a random policy; a suite by the mean of those differences in units
 of their gaps. `inference.py` has the arithmetic; `docs/verdicts.md` explains how to read a
@@ -29,7 +29,7 @@ from reproduce.judge.inference import (
     lies_apart,
     welch,
 )
-from reproduce.plan.looks import LEVELS, MIN_SEEDS, Looks, one_look
+from reproduce.plan.declared import MIN_SEEDS
 from reproduce.words import counted
 
 VerdictName = Literal["reproduced", "above", "below", "inconclusive", "shown only", "no reference"]
@@ -47,7 +47,7 @@ STATUSES = (
 
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
-    *("num_diverged", "looks", "look", "level", "score_mean", "score_std", "reference_source"),
+    *("num_diverged", "score_mean", "score_std", "reference_source"),
     *("reference_mean", "reference_std", "reference_num_runs", "how", "random_score", "margin"),
     *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
     *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
@@ -109,22 +109,16 @@ class Verdict:
 
 
 class Judged(NamedTuple):
-    """Verdicts on a task at its declared looks, and beyond them."""
+    """Verdicts on a task by its declared seeds, and by all."""
 
-    looks: Looks
-    """The declared looks."""
-    at_looks: tuple[Verdict, ...]
-    """Verdict at each look whose seeds all have a score, up to the first that decides."""
+    declared_seeds: tuple[int, ...]
+    """The declared seeds."""
+    declared: Verdict | None
+    """Verdict by the declared seeds; None before each of them has a score."""
     shown: Verdict
-    """Verdict in the table: the last of `at_looks`, or one before or beyond all looks."""
+    """Verdict in the table: `declared`, or one before it, or by more seeds."""
     is_exploratory: bool
-    """Whether `shown` counts seeds beyond the declared looks."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether every declared look that could decide was taken."""
-        every = len(self.at_looks) == len(self.looks.counts)
-        return every or (bool(self.at_looks) and self.at_looks[-1].verdict != "inconclusive")
+    """Whether `shown` counts seeds beyond the declared ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +128,11 @@ class SuiteVerdict:
     verdict: Literal["reproduced", "above", "below", "inconclusive", "not judged"]
     """As for a task; `not judged` where fewer than `MIN_TASKS` tasks count."""
     exploratory: bool = False
-    """Whether it counts seeds beyond the declared looks."""
+    """Whether it counts seeds beyond the declared ones."""
     num_tasks: int
     """Tasks that count."""
     num_seeds: int = 0
     """Our scores, over all tasks that count."""
-    level: float = float("nan")
-    """One-sided level of each of its looks."""
     difference: float = float("nan")
     """The mean; 0 is a match."""
     ci_low: float = float("nan")
@@ -150,7 +142,7 @@ class SuiteVerdict:
     margin: float = MARGIN_FRACTION
     """Margin, in the unit of `difference`."""
     p_below: float = float("nan")
-    """One-sided p-value against "short by at most the margin", at the last declared look."""
+    """One-sided p-value against "short by at most the margin", by the declared seeds."""
     left_out: str = ""
     """Tasks that do not count, each with the reason."""
     note: str = ""
@@ -161,9 +153,8 @@ def judge(
     scores: Float[np.ndarray, " seeds"],
     reference: ReferenceScore | None,
     random_score: float | None,
-    level: float = LEVELS[0],
 ) -> Verdict:
-    """Judge one task by all its scores, once.
+    """Judge one task by all these scores.
 
     In this order:
 
@@ -190,7 +181,6 @@ def judge(
         scores: one score per seed, reward units.
         reference: score to compare with, at the same step and by the same rule.
         random_score: score of a random policy; None or NaN if unknown.
-        level: one-sided level of the test at either end of the interval.
 
     Returns:
         The verdict and its numbers.
@@ -218,7 +208,7 @@ def judge(
             note=f"{counted(scores.size, 'seed')}; at least {least} are needed{apart}",
             seeds_to_settle=None if why else least,
         )
-    return _tested(untested, level)
+    return _tested(untested)
 
 
 def _untested(
@@ -274,14 +264,14 @@ def obstacle(reference: ReferenceScore, random_score: float | None) -> str:
     return _obstacle(_untested(np.empty(0), reference, random_score))
 
 
-def _tested(untested: Verdict, level: float) -> Verdict:
+def _tested(untested: Verdict) -> Verdict:
     """Return the verdict by Welch's test; both sides have a spread and the margin is positive."""
     ours, theirs, margin = untested.ours, untested.theirs, untested.margin
-    test = welch(ours, theirs, level)
+    test = welch(ours, theirs)
     verdict = decide(test.ci_low, test.ci_high, margin).item()
     seeds_to_settle, note = untested.num_seeds, ""
     if verdict == "inconclusive":
-        seeds_to_settle = _seeds_to_settle(ours, theirs, margin, level)
+        seeds_to_settle = _seeds_to_settle(ours, theirs, margin)
         note = (
             f"{seeds_to_settle} seeds would settle it if mean and spread stay as they are"
             if seeds_to_settle is not None
@@ -296,73 +286,66 @@ def _tested(untested: Verdict, level: float) -> Verdict:
         ci_low=float(test.ci_low),
         ci_high=float(test.ci_high),
         p_below=float(test.p_below(margin)),
-        smallest_detectable_shortfall=detectable_shortfall(ours, theirs, margin, level),
+        smallest_detectable_shortfall=detectable_shortfall(ours, theirs, margin),
         seeds_to_settle=seeds_to_settle,
         note=note,
     )
 
 
-def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float, level: float) -> int | None:
+def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float) -> int | None:
     """Return the smallest larger number of seeds with another verdict, all else unchanged."""
     # Every number is tried: the interval need not shrink with more seeds, because degrees of
     # freedom fall towards the reference's as its runs come to dominate the standard error.
     candidates = np.arange(int(ours.num_runs) + 1, MAX_SEEDS + 1)
-    test = welch(ours._replace(num_runs=candidates), theirs, level)
+    test = welch(ours._replace(num_runs=candidates), theirs)
     settled = candidates[decide(test.ci_low, test.ci_high, margin) != "inconclusive"]
     return int(settled[0]) if settled.size > 0 else None
 
 
-def judge_looks(
+def judge_declared(
     scores: Mapping[int, float],
-    looks: Looks,
+    declared_seeds: Sequence[int],
     seeds: Sequence[int],
     reference: ReferenceScore | None,
     random_score: float | None,
 ) -> Judged:
-    """Judge a task at its declared looks, one by one, until one decides.
+    """Judge a task by its declared seeds, and by all where there are more.
 
-    A look is taken once each of its seeds has a score: a run that failed, or has not finished,
-    leaves the task at the verdict of the look before, or `inconclusive`. Later seeds do not change
-    a look's verdict. Once every seed has a score, seeds beyond the declared looks are judged
-    together with the others; that verdict is exploratory.
+    The declared seeds decide once each of them has a score: a run that failed, or has not finished,
+    leaves the task `inconclusive`. Once every seed has a score, those beyond the declared ones are
+    judged together with the others; that verdict is exploratory.
 
     Args:
         scores: by seed; a diverged run has the score of a random policy.
-        looks: the declared looks.
+        declared_seeds: those declared when the task was first started.
         seeds: the plan's, with or without a score.
         reference: as in `judge`.
         random_score: as in `judge`.
     """
 
-    def judge_seeds(those: Iterable[int]) -> Verdict:
-        of_those = np.array([scores[seed] for seed in those if seed in scores], np.float64)
-        return judge(of_those, reference, random_score, looks.level)
+    def scores_of(those: Iterable[int]) -> np.ndarray:
+        return np.array([scores[seed] for seed in those if seed in scores], np.float64)
 
-    at_looks: list[Verdict] = []
-    for look in looks.seeds_at_looks():
-        if not scores.keys() >= set(look):
-            break
-        at_looks.append(judge_seeds(look))
-        if at_looks[-1].verdict != "inconclusive":
-            break
-    every = list(dict.fromkeys([*looks.seeds, *seeds]))
-    is_exploratory = len(every) > len(looks.seeds) and scores.keys() >= set(every)
-    shown = at_looks[-1] if at_looks and not is_exploratory else judge_seeds(every)
-    if not at_looks and shown.verdict not in ("no reference", "shown only"):
-        of_every = np.array([scores[seed] for seed in every if seed in scores], np.float64)
-        look = looks.seeds_at_looks()[0]
-        have = sum(seed in scores for seed in look)
-        note = f"{have} of the {len(look)} seeds of its look have a score"
-        shown = replace(_untested(of_every, reference, random_score), note=note)
-    return Judged(looks, tuple(at_looks), shown, is_exploratory)
+    is_complete = scores.keys() >= set(declared_seeds)
+    declared = judge(scores_of(declared_seeds), reference, random_score) if is_complete else None
+    every = list(dict.fromkeys([*declared_seeds, *seeds]))
+    is_exploratory = len(every) > len(declared_seeds) and scores.keys() >= set(every)
+    if declared is not None and not is_exploratory:
+        shown = declared
+    else:
+        shown = judge(scores_of(every), reference, random_score)
+    if declared is None and shown.verdict not in ("no reference", "shown only"):
+        have = scores_of(declared_seeds).size
+        note = f"{have} of its {counted(len(declared_seeds), 'declared seed')} have a score"
+        shown = replace(_untested(scores_of(every), reference, random_score), note=note)
+    return Judged(tuple(declared_seeds), declared, shown, is_exploratory)
 
 
 def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
-    """Judge the mean over tasks of (ours - random) / (reference - random) - 1, look by look.
+    """Judge the mean over tasks of (ours - random) / (reference - random) - 1.
 
-    At each look a task takes part with the seeds of that look, or of the earlier one that decided
-    it. Tasks are left out if they cannot be judged, or if their gap is below twice the reference's
-    standard deviation over runs.
+    Each task takes part with its declared seeds. Tasks are left out if they cannot be judged, or if
+    their gap is below twice the reference's standard deviation over runs.
 
     Args:
         judged: every task of the plan.
@@ -372,42 +355,30 @@ def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> Sui
     reasons = {task: _why_left_out(each.shown) for task, each in judged.items()}
     reasons |= {", ".join(absent): "not planned"} if absent else {}
     left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items() if reason)
-    counted = [each for task, each in judged.items() if not reasons[task]]
-    if len(counted) < MIN_TASKS:
+    taken = [each for task, each in judged.items() if not reasons[task]]
+    if len(taken) < MIN_TASKS:
         return SuiteVerdict(
             verdict="not judged",
-            num_tasks=len(counted),
+            num_tasks=len(taken),
             left_out=left_out,
             note=f"a suite needs {MIN_TASKS} tasks that count",
         )
-    num_looks = max(len(each.looks.counts) for each in counted)
-    level, at_looks = LEVELS[num_looks - 1], list[tuple[list[Verdict], SuiteVerdict]]()
-    for index in range(num_looks):
-        taken = [each for each in counted if len(each.at_looks) > index or each.has_ended]
-        verdicts = [each.at_looks[: index + 1][-1] for each in taken if each.at_looks]
-        few = any(verdict.num_seeds < MIN_SEEDS for verdict in verdicts)
-        if few or len(verdicts) < len(counted) or (at_looks and verdicts == at_looks[-1][0]):
-            break
-        at_looks.append((verdicts, _compare(verdicts, level)))
-        if at_looks[-1][1].verdict != "inconclusive":
-            break
-    if not at_looks:
-        num_seeds = sum(each.shown.num_seeds for each in counted)
+    declared = [each.declared for each in taken if each.declared is not None]
+    if len(declared) < len(taken) or any(each.num_seeds < MIN_SEEDS for each in declared):
         return SuiteVerdict(
             verdict="inconclusive",
-            num_tasks=len(counted),
-            num_seeds=num_seeds,
-            level=level,
+            num_tasks=len(taken),
+            num_seeds=sum(each.shown.num_seeds for each in taken),
             left_out=left_out,
-            note=f"a task lacks seeds of its look, or has fewer than {MIN_SEEDS}",
+            note=f"a task lacks some of its declared seeds, or has fewer than {MIN_SEEDS}",
         )
-    shown = declared = at_looks[-1][1]
-    if any(each.is_exploratory for each in counted):
+    shown = by_declared = _compare(declared)
+    if any(each.is_exploratory for each in taken):
         shown = replace(
-            _compare([each.shown for each in counted], level),
+            _compare([each.shown for each in taken]),
             exploratory=True,
-            p_below=declared.p_below,
-            note=f"at its declared looks: {declared.verdict}",
+            p_below=by_declared.p_below,
+            note=f"by its declared seeds: {by_declared.verdict}",
         )
     return replace(shown, left_out=left_out)
 
@@ -420,7 +391,7 @@ def _why_left_out(verdict: Verdict) -> str:
     return obstacle
 
 
-def _compare(verdicts: Sequence[Verdict], level: float) -> SuiteVerdict:
+def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
     """Return the verdict on a suite from one verdict per task."""
 
     def of_tasks(name: str) -> np.ndarray:
@@ -433,13 +404,11 @@ def _compare(verdicts: Sequence[Verdict], level: float) -> SuiteVerdict:
         ),
         of_tasks("random_score"),
         np.ones(len(verdicts), bool),
-        level,
     )
     return SuiteVerdict(
         verdict=decide(test.ci_low, test.ci_high, MARGIN_FRACTION).item(),
         num_tasks=len(verdicts),
         num_seeds=sum(verdict.num_seeds for verdict in verdicts),
-        level=level,
         difference=float(test.difference),
         ci_low=float(test.ci_low),
         ci_high=float(test.ci_high),
@@ -452,7 +421,7 @@ def judge_tasks(
     references: Mapping[str, ReferenceScore | None],
     random_scores: Mapping[str, float],
     runs_by_status: pd.DataFrame,
-    looks: Mapping[str, Looks] | None = None,
+    declared: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Judged]:
     """Judge every task of a plan.
 
@@ -463,7 +432,7 @@ def judge_tasks(
         random_scores: scores of a random policy by task; may lack tasks.
         runs_by_status: columns task, seed, status; one row per planned run, with a status of
             `STATUSES`.
-        looks: by task; a missing task has one look at all its seeds.
+        declared: declared seeds by task; a missing task has declared all its seeds.
 
     Returns:
         Every task of the runs, the scores and the references, planned tasks first.
@@ -481,12 +450,12 @@ def judge_tasks(
         _step_and_rule(task, of_task, references.get(task))
         planned = runs_by_status.loc[runs_by_status["task"] == task, "seed"]
         seeds = list(dict.fromkeys(int(seed) for seed in (*planned, *of_task["seed"])))
-        judged[task] = judge_looks(
+        judged[task] = judge_declared(
             {
                 int(seed): score
                 for seed, score in zip(of_task["seed"], of_task["score"], strict=True)
             },
-            (looks or {}).get(task) or one_look(seeds),
+            (declared or {}).get(task) or seeds,
             seeds,
             references.get(task),
             random_scores.get(task),
@@ -502,9 +471,8 @@ def verdict_table(
 ) -> pd.DataFrame:
     """Return one row per task with `TABLE_COLUMNS`.
 
-    `look` is the number of seeds of the last declared look that was taken. `p_below` belongs to
-    this look, even if the verdict is exploratory and the other numbers count more seeds;
-    `p_below_holm` is adjusted for all tasks that were tested at this look.
+    `p_below` belongs to the declared seeds, even if the verdict is exploratory and the other
+    numbers count more; `p_below_holm` is adjusted for the number of tasks that were tested.
 
     Args:
         judged: result of `judge_tasks` for the other arguments.
@@ -526,23 +494,21 @@ def verdict_table(
                 "rule": rule,
                 "num_failed": int((statuses == "failed").sum()),
                 "num_diverged": int((statuses == "diverged").sum()),
-                "looks": " ".join(map(str, each.looks.counts)),
-                "look": each.at_looks[-1].num_seeds if each.at_looks else None,
-                "level": each.looks.level,
-                "p_below": each.at_looks[-1].p_below if each.at_looks else float("nan"),
+                "p_below": each.declared.p_below if each.declared else float("nan"),
                 "note": "; ".join(filter(None, _notes(each, statuses))),
             }
         )
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    table["p_below_holm"] = _holm_by_look(list(judged.values()))
-    return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64", "look": "Int64"})
+    table["p_below_holm"] = holm(table["p_below"].to_numpy(np.float64))
+    return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64"})
 
 
 def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
     """Return the remarks that a reader needs beside the numbers of a row."""
     notes = [judged.shown.note]
-    if judged.is_exploratory and judged.at_looks:
-        notes.append(f"declared was {judged.looks}: {judged.at_looks[-1].verdict}")
+    if judged.is_exploratory and judged.declared:
+        declared = counted(len(judged.declared_seeds), "declared seed")
+        notes.append(f"by its {declared}: {judged.declared.verdict}")
     suffixes = {"diverged": ", counted as a random policy"}
     notes += [
         f"{(statuses == status).sum()} of {len(statuses)} runs {status}{suffixes.get(status, '')}"
@@ -550,16 +516,6 @@ def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
         if (statuses == status).any()
     ]
     return notes
-
-
-def _holm_by_look(judged: Sequence[Judged]) -> np.ndarray:
-    """Return the p-value of every task at its last look, adjusted for the tasks tested there."""
-    adjusted = np.full(len(judged), np.nan)
-    for index in range(max((len(each.at_looks) for each in judged), default=0)):
-        there = [i for i, each in enumerate(judged) if len(each.at_looks) > index]
-        p_values = holm(np.array([judged[i].at_looks[index].p_below for i in there]))
-        adjusted[there] = p_values  # a later look of the same task overwrites it
-    return adjusted
 
 
 def suite_summary(

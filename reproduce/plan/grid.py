@@ -17,7 +17,7 @@ from typing import Any
 
 import agents
 from reproduce import ROOT
-from reproduce.plan.looks import Declared, Looks, read_declared, to_json, worth_declaring
+from reproduce.plan.declared import Declared, read_declared, to_json, worth_declaring
 from reproduce.plan.origin import code_that_made, ways_on, why_older
 from reproduce.plan.places import (
     Cluster,
@@ -50,8 +50,8 @@ PLAN_KEYS = (
     *("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device"),
     *("workers", "published"),
 )
-"""Entries of `plan.json`, beside the declared `looks` and, by task, `num_seeds`. Plans of older
-versions lack these two: they had one look at all their seeds."""
+"""Entries of `plan.json`, beside the `declared` seeds and, by task, `num_seeds`. Plans of older
+versions may lack these two: they declared all their seeds."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class Plan:
     seeds: tuple[int, ...]
     """Every seed that may be run, in the order in which they are added."""
     num_seeds: Mapping[str, int]
-    """Number of seeds that each task runs: all, or fewer, up to its present look or as begun."""
-    looks: Mapping[str, Looks]
-    """Looks at which each task is judged, declared when it was first started."""
+    """Number of seeds that each task runs: all, or fewer, as it was begun."""
+    declared: Mapping[str, tuple[int, ...]]
+    """Seeds by which each task is judged, declared when it was first started."""
     settings: Mapping[str, str]
     """Changes by `--set`."""
     device: str
@@ -384,8 +384,6 @@ class Plan:
         words += ["--budget", self.budget]
         if min(self.num_seeds.values()) == len(self.seeds):
             words += ["--seeds", *map(str, self.seeds)]
-        elif all(len(looks.counts) > 1 for looks in self.looks.values()):
-            words += ["--until-decided", "--max-seeds", str(len(self.seeds))]
         steps = set(self.env_steps.values())
         if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
             words += ["--env-steps", str(steps.pop())]
@@ -420,15 +418,15 @@ class Plan:
     def save(self) -> None:
         """Write `plan.json`, from which `report` works without being told the plan again.
 
-        It keeps the looks of every task that was ever started in its folder.
+        It keeps the declared seeds of every task that was ever started in its folder.
         """
         path = self.directory / "plan.json"
         declared: Declared = {
-            (task, env_steps): self.looks[task] for task, env_steps in self.env_steps.items()
+            (task, env_steps): self.declared[task] for task, env_steps in self.env_steps.items()
         }
         content = {key: getattr(self, key) for key in PLAN_KEYS}
         content["num_seeds"] = self.num_seeds
-        content["looks"] = to_json(worth_declaring(declared) | read_declared(path))
+        content["declared"] = to_json(worth_declaring(declared) | read_declared(path))
         write_json(path, content)
 
     def run(self, task: str, seed: int) -> Run:

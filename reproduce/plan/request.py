@@ -9,6 +9,14 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from reproduce.plan import grid as planning
+from reproduce.plan.declared import (
+    MIN_SEEDS,
+    Declared,
+    declare,
+    read_declared,
+    refuse_many,
+    unreadable_plan,
+)
 from reproduce.plan.grid import (
     NOT_SETTINGS,
     PLAN_KEYS,
@@ -17,15 +25,6 @@ from reproduce.plan.grid import (
     flags_of,
     folder_of,
     presets_of,
-)
-from reproduce.plan.looks import (
-    MIN_SEEDS,
-    Declared,
-    Looks,
-    declare,
-    read_declared,
-    refuse_many,
-    unreadable_plan,
 )
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.sweep import variants
@@ -55,7 +54,6 @@ def make_plan(
     env_steps: int | None = None,
     num_seeds: int | None = None,
     seeds: Sequence[int] | None = None,
-    until_decided: bool = False,
     workers: int | None = None,
     device: str = "auto",
     runs_dir: Path = Path("runs"),
@@ -78,7 +76,6 @@ def make_plan(
         env_steps: environment steps of each run instead of the budget's.
         num_seeds: seeds 1 to `num_seeds` instead of the budget's.
         seeds: these seeds instead.
-        until_decided: declare several looks at these seeds, and begin with those of the first.
         workers: processes side by side; default: one per core, or one per GPU; on a cluster as
             many as it has room for.
         device: `auto`, `cpu`, `cuda`, which means every GPU, or `cuda:<i>`.
@@ -129,7 +126,6 @@ def make_plan(
     check_inside(runs_dir, directory)
     check_writable(directory)
     chosen = tuple(seeds or range(1, (num_seeds or spent.num_seeds) + 1))
-    looks = declare({}, steps, chosen, until_decided=until_decided)
     return Plan(
         agent=agent,
         suite=suite,
@@ -137,8 +133,8 @@ def make_plan(
         budget=budget,
         env_steps=steps,
         seeds=chosen,
-        num_seeds={name: looks[name].counts[0] if until_decided else len(chosen) for name in names},
-        looks=looks,
+        num_seeds=dict.fromkeys(names, len(chosen)),
+        declared=dict.fromkeys(names, chosen),
         settings=changes,
         device=device,
         workers=workers or default_workers(device, preset.cores_per_run, cluster),
@@ -249,7 +245,7 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     if (folders[0] / "plan.json").exists() or not (folders[1] / "plan.json").exists():
         return None
     plan = _load(agent, suite, source, planning.PUBLISHED, runs_dir)
-    return keep_looks(count_older(dataclasses.replace(plan, published=True)))
+    return keep_declared(count_older(dataclasses.replace(plan, published=True)))
 
 
 def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
@@ -327,19 +323,16 @@ def _load(agent: str, suite: str, source: str | None, root: Path, runs_dir: Path
         device=saved["device"],
         workers=saved["workers"],
     )
-    return keep_looks(plan, own_first=True)
+    return keep_declared(plan, own_first=True)
 
 
-def keep_looks(
-    plan: Plan, *, until_decided: bool = False, counts_begun: bool = False, own_first: bool = False
-) -> Plan:
-    """Return the plan with the looks that were declared when its tasks were first started.
+def keep_declared(plan: Plan, *, counts_begun: bool = False, own_first: bool = False) -> Plan:
+    """Return the plan with the seeds that were declared when its tasks were first started.
 
-    Where published runs count, the looks that were declared for them hold: their scores are known.
+    Where published runs count, the seeds that were declared for them hold: their scores are known.
 
     Args:
         plan: what is asked for now.
-        until_decided: whether it asks for several looks.
         counts_begun: whether each task also runs the seeds that it was declared, or begun, with.
         own_first: whether what its own folder declares holds before what is published.
 
@@ -354,38 +347,32 @@ def keep_looks(
         published = read_declared(folder / "plan.json")
         runs = plan.runs() if published else []
         taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
-        of_published = {key: looks for key, looks in published.items() if key[0] in taken}
+        of_published = {key: seeds for key, seeds in published.items() if key[0] in taken}
         declared |= of_published
         declared |= own if own_first else {}
         of_published = {key: of for key, of in of_published.items() if declared[key] is of}
     if counts_begun:
         plan = _with_begun(plan, declared)
-    looks: dict[str, Looks] = {}
+    of_tasks: dict[str, tuple[int, ...]] = {}
     for task, env_steps in plan.env_steps.items():
+        seeds = plan.seeds[: plan.num_seeds[task]]
+        of_tasks |= declare(declared, {task: env_steps}, seeds, of_published)
         is_new = (task, env_steps) not in declared
-        of_task = is_new and not until_decided
-        seeds = plan.seeds[: plan.num_seeds[task]] if of_task else plan.seeds
-        asked = (declared, {task: env_steps}, seeds)
-        looks |= declare(*asked, until_decided=until_decided, published=of_published)
         if is_new and not counts_begun and len(seeds) >= MIN_SEEDS:
             _refuse_picking(plan, task, seeds)
-    return dataclasses.replace(plan, looks=looks)
+    return dataclasses.replace(plan, declared=of_tasks)
 
 
 def _with_begun(plan: Plan, declared: Declared) -> Plan:
     """Return the plan with every task's other seeds, which it was declared or begun with.
-
-    Several declared looks are left to `declare`: they are asked for as such.
 
     Raises:
         UsageError: if a task would get seeds that only another one has.
     """
     more: dict[str, set[int]] = {}
     for task, env_steps in plan.env_steps.items():
-        before = declared.get((task, env_steps), Looks((), ()))
-        begun = set(before.seeds) if before.seeds else plan.seeds_begun(task)
-        joins = len(before.counts) < 2 and begun & set(plan.seeds)
-        more[task] = begun - set(plan.seeds) if joins else set()
+        begun = set(declared.get((task, env_steps), ())) or plan.seeds_begun(task)
+        more[task] = begun - set(plan.seeds) if begun & set(plan.seeds) else set()
     seeds = (*plan.seeds, *sorted(set().union(*more.values())))
     num_seeds = {task: plan.num_seeds[task] + len(others) for task, others in more.items()}
     for task, others in more.items():
@@ -399,7 +386,7 @@ def _with_begun(plan: Plan, declared: Declared) -> Plan:
 
 
 def _refuse_picking(plan: Plan, task: str, seeds: Sequence[int]) -> None:
-    """Refuse to declare a look at some of the seeds that were begun without the others.
+    """Refuse to declare some of the seeds that were begun without the others.
 
     Their scores may be guessed. Seeds of which none was begun are another experiment.
 

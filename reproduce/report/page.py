@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reproduce.gather.references import name_of
+from reproduce.judge.inference import LEVEL
 from reproduce.judge.remarks import details, marks
 from reproduce.report import charts, grid_charts
 from reproduce.report.films import contact_sheets
@@ -84,7 +85,7 @@ COLUMNS = {
     ),
     "verdicts": (
         *("task", "verdict", "exploratory", "older_runs", "env_steps", "rule", "num_seeds"),
-        *("num_failed", "num_diverged", "looks", "look", "level", "score_mean", "score_std"),
+        *("num_failed", "num_diverged", "score_mean", "score_std"),
         *("reference_source", "reference_mean", "reference_std", "reference_num_runs", "how"),
         *("random_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
         *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
@@ -92,7 +93,7 @@ COLUMNS = {
         "remarks",
     ),
     "suite": (
-        *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds", "level"),
+        *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),
         *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),
         "remarks",
     ),
@@ -109,7 +110,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
         *("remarks", "note", "statistic", "status", "error", "cpu", "gpu", "commit"),
-        *("dirty", "command", "log_tail", "looks", "left_out", "how", "older_runs", "remark"),
+        *("dirty", "command", "log_tail", "left_out", "how", "older_runs", "remark"),
     )
 )
 
@@ -248,11 +249,10 @@ def _grounds(row: Mapping[str, Any]) -> list[str]:
             "The departures from the source are the first suspects",
         ],
     }.get(verdict, ["Needs finished runs and a verdict"])
-    if verdict == "below" and (row["p_below_holm"] or 0.0) > (row["level"] or 1.0):
+    if verdict == "below" and (row["p_below_holm"] or 0.0) > LEVEL:
         chance = f"(adjusted p-value {number(row['p_below_holm'])})"
         said.append(
-            f"Among all tasks of its look that may be chance {chance}, so the exit status does "
-            "not count it"
+            f"Among all tasks that may be chance {chance}, so the exit status does not count it"
         )
     return [*said, f"{note[0].upper()}{note[1:]}"] if note else said
 
@@ -300,7 +300,7 @@ def _by_reason(left_out: str) -> str:
 
 
 def is_exploratory(row: Mapping[str, Any]) -> bool:
-    """Return whether a verdict counts seeds beyond the declared looks."""
+    """Return whether a verdict counts seeds beyond the declared ones."""
     return pd.notna(row.get("exploratory")) and bool(row["exploratory"])
 
 

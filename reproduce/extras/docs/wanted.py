@@ -9,8 +9,8 @@ from typing import NamedTuple
 from reproduce.extras.docs.markdown import table
 from reproduce.extras.docs.results import DECIDED, Cell, cells
 from reproduce.judge.outlook import Outlook, outlooks
+from reproduce.plan.declared import read_declared
 from reproduce.plan.grid import PUBLISHED, Plan
-from reproduce.plan.looks import read_declared
 from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import find_speed, run_seconds
 from suite.settings import UsageError
@@ -88,7 +88,7 @@ def missing_from(plan: Plan, published: Iterable[Cell]) -> Iterator[Missing]:
         wanted = plan.num_seeds[outlook.task]
         if num_seeds < wanted and not (is_there and row["verdict"] in DECIDED):
             hours = _core_hours(plan, outlook, wanted - num_seeds)
-            is_exploratory = wanted > len(plan.looks[outlook.task].seeds)
+            is_exploratory = wanted > len(plan.declared[outlook.task])
             yield Missing(outlook, num_seeds, wanted, is_exploratory, hours)
 
 
@@ -103,8 +103,8 @@ def _plan(row: Mapping[str, str]) -> Plan:
         device="cpu",
     )
     declared = read_declared(plan.published_folder / "plan.json")
-    looks = {t: declared.get((t, n), plan.looks[t]) for t, n in plan.env_steps.items()}
-    return dataclasses.replace(plan, looks=looks)
+    seeds = {t: declared.get((t, n), plan.declared[t]) for t, n in plan.env_steps.items()}
+    return dataclasses.replace(plan, declared=seeds)
 
 
 def _command(row: Mapping[str, str]) -> str:

@@ -1,0 +1,301 @@
+"""Seeds are declared once, when a task is first started, and nothing later changes them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reproduce import __main__ as command_line
+from reproduce import pipeline
+from reproduce.gather.references import reference_score
+from reproduce.plan.declared import declare, from_json, to_json
+from reproduce.plan.grid import Plan
+from reproduce.plan.request import keep_declared, load_plan, make_plan
+from suite.settings import UsageError
+from suite.tasks import find_task
+
+pytestmark = pytest.mark.usefixtures("published")
+
+HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
+RecordRun = Callable[..., Path]
+
+
+def mujoco(runs_dir: Path, **options: Any) -> Plan:
+    """Hopper at a million steps, as the command line plans it."""
+    standard = {"tasks": [HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": runs_dir}
+    return keep_declared(make_plan("sac", "mujoco", **(standard | options)))
+
+
+def started(plan: Plan) -> Plan:
+    """The plan, once it has begun to run."""
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    plan.save()
+    return plan
+
+
+def ended(plan: Plan, record_run: RecordRun) -> None:
+    """Start the plan and record all of its runs."""
+    for run in started(plan).runs():
+        record_run(plan, run.task, run.seed)
+
+
+def test_what_was_declared_first_stays(tmp_path: Path) -> None:
+    """More seeds, run twice, leave the declared ones in `plan.json`, and `report` reads it."""
+    started(mujoco(tmp_path, num_seeds=3))
+    declared = {HOPPER: (1, 2, 3)}
+    for _ in range(2):
+        assert started(mujoco(tmp_path, num_seeds=8)).declared == declared
+    assert load_plan("sac", "mujoco", "paper", tmp_path).declared == declared
+
+
+def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
+    """Neither by asking for fewer nor for others: one line that says how to go on."""
+    started(mujoco(tmp_path, seeds=[4, 2, 7]))
+    for seeds in ([4, 2], [1, 2, 3, 4], [7, 8]):
+        with pytest.raises(UsageError, match=r"go on with --seeds 4 2 7, or start anew .*--fresh"):
+            mujoco(tmp_path, seeds=seeds)
+    assert mujoco(tmp_path, seeds=[2, 4, 7, 1]).declared[HOPPER] == (4, 2, 7)
+
+
+def test_every_task_and_number_of_steps_declares_seeds_of_its_own(tmp_path: Path) -> None:
+    """A second task, or a shorter run, in the same folder forgets nothing of the first."""
+    started(mujoco(tmp_path, num_seeds=3))
+    started(mujoco(tmp_path, num_seeds=5, tasks=[WALKER]))
+    started(mujoco(tmp_path, num_seeds=4, env_steps=1000))
+    assert mujoco(tmp_path, num_seeds=6).declared[HOPPER] == tuple(range(1, 4))
+    both = mujoco(tmp_path, num_seeds=6, tasks=[HOPPER, WALKER])
+    assert [len(seeds) for seeds in both.declared.values()] == [3, 5]
+    assert mujoco(tmp_path, num_seeds=6, env_steps=1000).declared[HOPPER] == tuple(range(1, 5))
+
+
+def test_too_few_seeds_for_a_verdict_declare_nothing(tmp_path: Path) -> None:
+    """One seed to see whether it runs at all costs no later verdict."""
+    started(mujoco(tmp_path, num_seeds=2))
+    assert mujoco(tmp_path, num_seeds=5).declared[HOPPER] == tuple(range(1, 6))
+
+
+def test_the_oldest_plans_declared_all_their_seeds(tmp_path: Path) -> None:
+    """`plan.json` as it was written before seeds were declared."""
+    plan = started(mujoco(tmp_path, num_seeds=3))
+    path = plan.directory / "plan.json"
+    saved = json.loads(path.read_text())
+    del saved["declared"], saved["num_seeds"]
+    path.write_text(json.dumps(saved))
+    assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
+    assert mujoco(tmp_path, num_seeds=9).declared == {HOPPER: (1, 2, 3)}
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 30) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    key=st.sampled_from(["declared", "looks"]),
+    rows=anything
+    | st.lists(
+        st.fixed_dictionaries(
+            {
+                "task": anything,
+                "env_steps": st.integers(1, 9) | anything,
+                "seeds": st.lists(st.integers(0, 21), max_size=9) | anything,
+                "looks": st.lists(st.integers(0, 21), max_size=4) | anything,
+            }
+        )
+    ),
+)
+def test_tampered_plans_are_refused_or_could_have_been_declared(key, rows) -> None:
+    """Every declared seed is a number that stands there once; no traceback."""
+    try:
+        declared = from_json({key: rows})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return
+    for seeds in declared.values():
+        assert len(set(seeds)) == len(seeds) > 0
+
+
+def test_a_plan_with_several_looks_is_judged_by_the_seeds_of_the_first() -> None:
+    """Older plans looked at 5, 10 and 20 seeds; what came after the first is exploratory."""
+    row = {"task": "T", "env_steps": 1, "seeds": list(range(1, 21)), "looks": [5, 10, 20]}
+    assert from_json({"looks": [row]}) == {("T", 1): (1, 2, 3, 4, 5)}
+
+
+def test_seeds_that_were_published_stay_declared(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Three declared, two added: elsewhere their five scores are as well known, and exploratory."""
+    for num_seeds in (3, 5):
+        plan = started(mujoco(published, num_seeds=num_seeds))
+    for run in plan.runs():
+        record_run(plan, HOPPER, run.seed)
+    again = mujoco(tmp_path / "runs", num_seeds=5)
+    assert [run.status for run in again.runs()] == ["finished"] * 5
+    assert again.declared == {HOPPER: (1, 2, 3)}
+    assert mujoco(tmp_path / "runs", seeds=[6, 7, 8]).declared == {HOPPER: (6, 7, 8)}
+    for others in ({"settings": ["gamma=0.98"]}, {"published": False}):
+        plan = mujoco(tmp_path / "runs", num_seeds=5, **others)
+        assert plan.declared == {HOPPER: (1, 2, 3, 4, 5)}
+
+
+def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """A plan of picked seeds that was saved with --no-published declares nothing for published."""
+    ended(mujoco(published, num_seeds=5), record_run)
+    started(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
+    with pytest.raises(UsageError, match=r"is published with 5 declared seeds: .*--no-pub"):
+        mujoco(tmp_path / "runs", seeds=[2, 4, 5])
+    assert mujoco(tmp_path / "runs", num_seeds=5).declared == {HOPPER: (1, 2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "refused"), [(STEPS, True), (STEPS * 9 // 10, True), (STEPS * 3, False)]
+)
+def test_seeds_are_not_picked_among_those_that_were_begun(
+    env_steps: int, refused: bool, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """One by one nothing was declared; of much longer runs the scores tell little."""
+    for seed in range(1, 6):
+        plan = started(mujoco(tmp_path, seeds=[seed]))
+        record_run(plan, HOPPER, seed, status="running" if seed == 5 else "finished")
+    if refused:
+        with pytest.raises(
+            UsageError, match=r"begun with seeds 1 5, too, .* --seeds 4 2 3 1 5, or"
+        ):
+            mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
+    else:
+        mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
+    assert mujoco(tmp_path, seeds=[6, 7, 8], env_steps=env_steps).declared[HOPPER] == (6, 7, 8)
+    assert mujoco(tmp_path, num_seeds=6, env_steps=env_steps).declared[HOPPER] == tuple(range(1, 7))
+    other = mujoco(tmp_path, seeds=[4, 2, 3], settings=["gamma=0.98"])
+    assert other.declared == {HOPPER: (4, 2, 3)}
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_run_that_died_before_its_record_was_not_begun_and_a_torn_one_was(
+    content: str | None, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """The launcher's own record of a failure says no settings; of a torn one nobody knows."""
+    plan = started(mujoco(tmp_path, seeds=[1]))
+    record_run(plan, HOPPER, 1)
+    folder = plan.directory / HOPPER / "seed-2"
+    folder.mkdir()
+    failed = {"task": HOPPER, "seed": 2, "config": {"env_steps": STEPS}, "command": "x"}
+    failed |= {"status": "failed", "error": "exit 1", "log_tail": []}
+    (folder / "run.json").write_text(json.dumps(failed) if content is None else content)
+    if content is None:
+        assert mujoco(tmp_path, seeds=[1, 3, 4]).declared == {HOPPER: (1, 3, 4)}
+    else:
+        with pytest.raises(UsageError, match="begun with seeds 2, too"):
+            mujoco(tmp_path, seeds=[1, 3, 4])
+
+
+def test_seeds_that_only_another_task_has_are_refused(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Walker2d would get Hopper's fourth and fifth; and declared seeds are kept as they are."""
+    ended(mujoco(tmp_path, num_seeds=5), record_run)
+    for seed in (1, 9):
+        ended(mujoco(tmp_path, seeds=[seed], tasks=[WALKER]), record_run)
+    both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": tmp_path}
+    with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 9"):
+        keep_declared(make_plan("sac", "mujoco", **both), counts_begun=True)
+
+
+def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Hopper has five, Walker2d the budget's three; and so says the plan's command."""
+    ended(mujoco(tmp_path, num_seeds=5), record_run)
+    both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS - 1, "device": "cpu"}
+    asked = make_plan("sac", "mujoco", runs_dir=tmp_path, **both)
+    plan = keep_declared(asked, counts_begun=True)
+    assert plan.num_seeds == {WALKER: 3, HOPPER: 5}
+    assert plan.declared == {WALKER: (1, 2, 3), HOPPER: (1, 2, 3, 4, 5)}
+    assert "--seeds" not in plan.command().split()
+    started(plan)
+    assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
+    assert keep_declared(asked, counts_begun=True) == plan, "declared now, and kept"
+
+
+@settings(derandomize=True)
+@given(
+    seeds=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
+    steps=st.integers(1, 10**9),
+)
+def test_declared_seeds_survive_their_file(seeds, steps) -> None:
+    """What is written is what is read."""
+    declared = {("A", steps): tuple(seeds), ("B", steps): (1, 2, 3)}
+    assert from_json(json.loads(json.dumps({"declared": to_json(declared)}))) == declared
+
+
+@settings(derandomize=True)
+@given(
+    before=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
+    asked=st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True),
+)
+def test_a_declaration_is_kept_or_refused(before, asked) -> None:
+    """No order of asking changes it: either all its seeds are asked for, or nothing happens."""
+    declared = {("A", 1): tuple(before)}
+    if set(before) <= set(asked):
+        assert declare(declared, {"A": 1}, asked) == {"A": tuple(before)}
+    else:
+        with pytest.raises(UsageError):
+            declare(declared, {"A": 1}, asked)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_seeds_beyond_the_declared_are_exploratory_in_table_and_page(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """From the command line to `verdicts.csv`: three seeds first, then eight."""
+    reference = reference_score("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
+    assert reference is not None
+    for num_seeds in (3, 8):
+        plan = started(mujoco(tmp_path, num_seeds=num_seeds))
+        for run in plan.runs():
+            if not run.has_ended:
+                record_run(plan, HOPPER, run.seed, {STEPS: reference.mean * (2 + run.seed % 2)})
+    words = ["sac", "mujoco", "--tasks", HOPPER, "--env-steps", str(STEPS), "--device", "cpu"]
+    words += ["--runs-dir", str(tmp_path), "--num-seeds", "8"]
+    assert command_line.main(words) == 0
+    said = capsys.readouterr().out
+    assert "Hopper-v4 was started with 3 declared seeds; with more it is exploratory" in said
+    assert "above, exploratory" in said
+    (row,) = pd.read_csv(plan.directory / "verdicts.csv").to_dict("records")
+    assert (row["verdict"], row["exploratory"], row["num_seeds"]) == ("above", True, 8)
+    page = (plan.directory / "index.html").read_text()
+    assert "above, exploratory" in page
+    assert "1 exploratory" in page
+
+
+def test_the_area_under_a_curve_is_its_mean_height(tmp_path: Path, record_run: RecordRun) -> None:
+    """A line from 0 to 10 and one at 4: 5 and 4 on average; what diverged counts as random."""
+    plan = mujoco(tmp_path, num_seeds=3)
+    for seed, scores in ((1, (0.0, 5.0, 10.0)), (2, (4.0, 4.0, 4.0))):
+        steps = (STEPS // 2, 3 * STEPS // 4, STEPS)
+        record_run(plan, HOPPER, seed, dict(zip(steps, scores, strict=True)))
+    record_run(plan, HOPPER, 3, status="diverged")
+    tables = pipeline.gather(plan)
+    (row,) = tables["verdicts"].to_dict("records")
+    heights = np.array([5.0, 4.0, find_task(HOPPER).random_score])
+    assert row["area_mean"] == pytest.approx(heights.mean())
+    assert row["area_std"] == pytest.approx(heights.std(ddof=1))
+    drawn = tables["reference_curves"].query("role == 'judge'")
+    inside = drawn.query("env_steps >= @STEPS // 2 and env_steps <= @STEPS")
+    assert inside.return_mean.min() < row["reference_area"] < inside.return_mean.max()
