@@ -296,10 +296,10 @@ def test_a_plan_of_too_many_seeds_is_refused_at_once(
     path = plan.directory / "plan.json"
     seeds = list(range(300_000))
     many = {"seeds": seeds, "num_seeds": {TASK: len(seeds)}}
-    looks = [{"task": TASK, "env_steps": 1, "seeds": seeds, "looks": [len(seeds)]}]
+    declared = [{"task": TASK, "env_steps": 1, "seeds": seeds}]
     for changed, command in (
-        ({"looks": looks}, words),
-        (many | {"looks": []}, ["report", "sac", "classic", *words[-2:]]),
+        ({"declared": declared}, words),
+        (many | {"declared": []}, ["report", "sac", "classic", *words[-2:]]),
     ):
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
         assert refused(command, deeds, capsys).endswith(f"{path}: {most}")

@@ -198,14 +198,6 @@ def test_a_sweep_heeds_the_flags_of_a_grid(
     assert opened == [(tmp_path / "runs" / "sweep-sac-classic.svg").as_uri()]
 
 
-def test_several_looks_are_of_one_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks are declared for a verdict, which a sweep does not give."""
-    monkeypatch.chdir(tmp_path)
-    words = ["sac", "classic", "--until-decided", "--set", "gamma=0.9,0.99"]
-    with pytest.raises(UsageError, match="--until-decided is of one grid"):
-        command_line.main(words)
-
-
 def test_a_report_on_a_sweeps_folder_names_its_variants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], published: Path
 ) -> None:

@@ -16,11 +16,10 @@ from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks, why_no_reference
-from reproduce.judge.verdicts import judge_looks
+from reproduce.judge.verdicts import judge_declared
 from reproduce.plan import grid as planning
 from reproduce.plan import speeds
 from reproduce.plan.grid import Plan
-from reproduce.plan.looks import one_look, several_looks
 from reproduce.plan.places import Cluster
 from reproduce.plan.request import make_plan
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
@@ -56,34 +55,33 @@ def reference(mean: float, std: float, num_runs: int) -> ReferenceScore:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("std", "num_runs", "looks"),
+    ("std", "num_runs", "num_seeds"),
     [
-        (15.0, 10, one_look(range(3))),
-        (8.0, 3, one_look(range(10))),
-        (12.0, 10, several_looks(10)),
+        (15.0, 10, 3),
+        (8.0, 3, 10),
     ],
 )
 def test_the_chance_is_that_of_the_verdict_itself(
-    std: float, num_runs: int, looks: Any, monkeypatch: pytest.MonkeyPatch
+    std: float, num_runs: int, num_seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`judge_looks`, called run by run on draws of a distribution known by the reference's runs."""
+    """`judge_declared`, run by run on draws of a distribution known by the reference's runs."""
     monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *arguments: None)  # both take longer
     monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *arguments: 0.0)  # than judging
     score, zero, rng = reference(90.0, std, num_runs), -10.0, np.random.default_rng(0)
     hits, repetitions = 0, 150
     for _ in range(repetitions):
         mean = rng.normal(90.0, std / math.sqrt(num_runs))
-        ours = {seed: float(rng.normal(mean, std)) for seed in looks.seeds}
-        judged = judge_looks(ours, looks, looks.seeds, score, zero)
+        ours = {seed: float(rng.normal(mean, std)) for seed in range(num_seeds)}
+        judged = judge_declared(ours, range(num_seeds), range(num_seeds), score, zero)
         hits += judged.shown.verdict in ("reproduced", "above")
     share = hits / repetitions
     error = math.sqrt(share * (1.0 - share) / repetitions)
-    assert chance_if_equal(score, zero, looks) == pytest.approx(share, abs=4.0 * error)
+    assert chance_if_equal(score, zero, num_seeds) == pytest.approx(share, abs=4.0 * error)
 
 
 def test_runs_without_spread_are_reproduced_for_sure() -> None:
     """Every run of the reference reaches the bound of the task."""
-    assert chance_if_equal(reference(1000.0, 0.0, 3), 5.0, one_look(range(3))) == 1.0
+    assert chance_if_equal(reference(1000.0, 0.0, 3), 5.0, 3) == 1.0
 
 
 def test_a_copy_has_no_references_which_is_not_said_of_the_task() -> None:

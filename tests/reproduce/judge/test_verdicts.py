@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from reproduce.gather.references import ReferenceScore, Rule, reference_score
+from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import (
     TABLE_COLUMNS,
     Judged,
     Verdict,
     judge,
-    judge_looks,
+    judge_declared,
     judge_suite,
     judge_tasks,
     suite_summary,
 )
 from reproduce.judge.verdicts import verdict_table as table_of
-from reproduce.plan.looks import LEVELS, Looks, one_look, several_looks
 from reproduce.words import counted
 from suite.presets import REFERENCES
 
@@ -59,9 +59,9 @@ def score_rows(task: str, scores, *, env_steps: int = 1000, rule: str = "determi
     )
 
 
-def verdict_table(scores, references, randoms, runs_by_status, looks=None) -> pd.DataFrame:
+def verdict_table(scores, references, randoms, runs_by_status, declared=None) -> pd.DataFrame:
     """The table of everything that is judged."""
-    judged = judge_tasks(scores, references, randoms, runs_by_status, looks)
+    judged = judge_tasks(scores, references, randoms, runs_by_status, declared)
     return table_of(judged, scores, references, runs_by_status)
 
 
@@ -417,62 +417,50 @@ RUNS = reference(100.0, 5.0, 10)
 """A reference with a margin of 10."""
 
 
-def judged_at(scores, looks: Looks, seeds=None, published=RUNS) -> Judged:
+def judged_at(scores, num_declared: int, published=RUNS) -> Judged:
     """What becomes of these scores of seeds 1, 2, ...; None has no score."""
     of_seeds = {seed: float(s) for seed, s in enumerate(scores, start=1) if s is not None}
-    return judge_looks(of_seeds, looks, seeds or range(1, len(scores) + 1), published, 0.0)
+    declared, seeds = range(1, num_declared + 1), range(1, len(scores) + 1)
+    return judge_declared(of_seeds, declared, seeds, published, 0.0)
 
 
 def test_seeds_added_until_a_verdict_appears_give_an_exploratory_one() -> None:
     """Three undecided seeds and two more that match: nothing that was declared was found."""
     three, five = [80.0, 95.0, 100.0], [80.0, 95.0, 100.0, 99.0, 101.0, 100.0, 100.0, 99.0]
-    assert judged_at(three, one_look((1, 2, 3))).shown.verdict == "inconclusive"
-    more = judged_at(five, one_look((1, 2, 3)))
+    assert judged_at(three, 3).shown.verdict == "inconclusive"
+    more = judged_at(five, 3)
     assert (more.shown.verdict, more.is_exploratory, more.shown.num_seeds) == (
         "reproduced",
         True,
         8,
     )
-    assert [verdict.verdict for verdict in more.at_looks] == ["inconclusive"]
-    declared = judged_at(five, one_look(range(1, 9)))
+    assert more.declared is not None
+    assert more.declared.verdict == "inconclusive"
+    declared = judged_at(five, 8)
     assert (declared.shown.verdict, declared.is_exploratory) == ("reproduced", False)
 
 
 def test_more_seeds_cannot_wash_a_task_that_was_below() -> None:
-    """The p-values, and so the exit status, stay those of the declared look."""
+    """The p-values, and so the exit status, stay those of the declared seeds."""
     scores = [60.0, 61.0, 59.0, 100.0, 100.0, 100.0, 100.0, 100.0]
     rows = score_rows("A", scores)
     statuses = status_rows("A", *["finished"] * len(scores))
-    table = verdict_table(rows, {"A": RUNS}, {"A": 0.0}, statuses, {"A": one_look((1, 2, 3))})
+    table = verdict_table(rows, {"A": RUNS}, {"A": 0.0}, statuses, {"A": (1, 2, 3)})
     (row,) = table.to_dict("records")
     assert (row["verdict"], row["exploratory"], row["num_seeds"]) == ("inconclusive", True, 8)
-    assert (row["look"], row["looks"]) == (3, "3")
-    assert row["p_below_holm"] == row["p_below"] < LEVELS[0]
-    assert "declared was one look at 3 seeds: below" in row["note"]
-
-
-def test_a_look_is_decided_by_its_seeds_alone_and_the_first_that_decides_stays() -> None:
-    """Five seeds match, fifteen more do not: the verdict of five stands, at its level."""
-    looks = several_looks(20)
-    early = judged_at([*spread_scores(100.0, 2.0, 5), *spread_scores(20.0, 2.0, 15)], looks)
-    assert (early.shown.verdict, early.shown.num_seeds, early.has_ended) == ("reproduced", 5, True)
-    assert not early.is_exploratory
-    open_at_five = [*spread_scores(94.0, 10.0, 5), *spread_scores(103.0, 3.0, 5)]
-    late = judged_at(open_at_five, looks, seeds=range(1, 11))
-    assert [verdict.verdict for verdict in late.at_looks] == ["inconclusive", "reproduced"]
-    assert late.shown == judge(np.array(open_at_five), RUNS, 0.0, LEVELS[2])
-    assert not judged_at(open_at_five[:5], looks).has_ended
+    assert row["p_below_holm"] == row["p_below"] < LEVEL
+    assert "by its 3 declared seeds: below" in row["note"]
 
 
 @pytest.mark.parametrize("num_scores", [0, 1, 3, 4])
-def test_a_look_that_lacks_a_seed_is_not_taken(num_scores) -> None:
+def test_a_task_that_lacks_a_declared_seed_is_not_decided(num_scores) -> None:
     """A crashed or unfinished run leaves `inconclusive`, however clear the others are."""
     scores = [*[100.0 + seed for seed in range(num_scores)], *[None] * (5 - num_scores)]
-    judged = judged_at(scores, one_look(range(1, 6)))
+    judged = judged_at(scores, 5)
     assert judged.shown.verdict == "inconclusive"
-    assert judged.at_looks == ()
+    assert judged.declared is None
     assert judged.shown.num_seeds == num_scores
-    assert f"{num_scores} of the 5 seeds" in judged.shown.note
+    assert f"{num_scores} of its 5 declared seeds" in judged.shown.note
 
 
 def test_a_run_that_lies_apart_asks_for_five_seeds() -> None:
@@ -487,36 +475,10 @@ def test_a_run_that_lies_apart_asks_for_five_seeds() -> None:
     assert within_the_margin.verdict == "reproduced"
 
 
-def test_holm_counts_the_tasks_of_the_same_look() -> None:
-    """Three tasks are tested at 5 seeds, one of them again at 10: by 3 there, by 1 here."""
-    looks = several_looks(10)
-    below, open_ = spread_scores(80.0, 5.0, 5), spread_scores(85.0, 12.0, 5)
-    scores = pd.concat(
-        [
-            score_rows("Below", below),
-            score_rows("Fine", spread_scores(100.0, 2.0, 5)),
-            score_rows("Late", [*open_, *spread_scores(70.0, 4.0, 5)]),
-        ]
-    )
-    tasks = ("Below", "Fine", "Late")
-    statuses = pd.concat([status_rows(task, *["finished"] * 5) for task in tasks])
-    table = verdict_table(
-        scores, dict.fromkeys(tasks, RUNS), dict.fromkeys(tasks, 0.0), statuses,
-        dict.fromkeys(tasks, looks),
-    ).set_index("task")  # fmt: skip
-    assert table["verdict"].to_dict() == {"Below": "below", "Fine": "reproduced", "Late": "below"}
-    assert table["look"].to_dict() == {"Below": 5, "Fine": 5, "Late": 10}
-    p_values = table["p_below"]
-    at_five = judge(open_, RUNS, 0.0, looks.level).p_below
-    assert p_values["Below"] < at_five < p_values["Fine"]
-    assert table["p_below_holm"]["Below"] == pytest.approx(3.0 * p_values["Below"])
-    assert table["p_below_holm"]["Late"] == pytest.approx(p_values["Late"])
-
-
-def suite_of(*scores, looks: Looks | None = None):
+def suite_of(*scores, num_declared: int | None = None):
     """The verdict on tasks with these scores, all with the same reference."""
     judged = {
-        f"T{index}": judged_at(of_task, looks or one_look(range(1, len(of_task) + 1)))
+        f"T{index}": judged_at(of_task, num_declared or len(of_task))
         for index, of_task in enumerate(scores)
     }
     return judge_suite(judged)
@@ -540,12 +502,12 @@ def test_a_suite_by_hand() -> None:
 def test_a_suite_says_what_it_leaves_out_and_why() -> None:
     """No reference, no margin, a reference near a random policy: named, and not in the mean."""
     near = reference(100.0, 51.0, 10)
-    fine = judged_at(spread_scores(100.0, 2.0, 5), one_look(range(1, 6)))
+    fine = judged_at(spread_scores(100.0, 2.0, 5), 5)
     judged = {
         "A": fine,
         "B": fine,
-        "Near": judged_at(spread_scores(0.0, 2.0, 5), one_look(range(1, 6)), published=near),
-        "None": judge_looks({1: 5.0}, one_look((1,)), (1,), None, 0.0),
+        "Near": judged_at(spread_scores(0.0, 2.0, 5), 5, published=near),
+        "None": judge_declared({1: 5.0}, (1,), (1,), None, 0.0),
     }
     verdict = judge_suite(judged)
     assert (verdict.verdict, verdict.num_tasks) == ("reproduced", 2)
@@ -560,26 +522,29 @@ def test_a_suite_says_what_it_leaves_out_and_why() -> None:
     assert np.isnan(alone.p_below)
 
 
-def test_a_suite_waits_for_every_task_and_takes_no_later_seed_of_a_decided_one() -> None:
-    """A task that lacks a seed holds it at `inconclusive`; one decided at five stays at five."""
-    looks = several_looks(10)
-    decided = spread_scores(100.0, 2.0, 5)
-    open_ = [*spread_scores(70.0, 60.0, 5)]
-    at_five = suite_of(decided, open_, looks=looks)
-    assert (at_five.verdict, at_five.num_seeds, at_five.level) == ("inconclusive", 10, LEVELS[1])
-    at_ten = suite_of(decided, [*open_, *spread_scores(100.0, 2.0, 5)], looks=looks)
-    assert at_ten.num_seeds == 15
-    waiting = suite_of(decided, [100.0, None, 100.0, 100.0, 100.0], looks=looks)
+def test_holm_counts_the_tasks_that_are_tested() -> None:
+    """Two tasks are tested: the smaller p-value doubles."""
+    scores = {"Below": spread_scores(80.0, 5.0, 5), "Fine": spread_scores(100.0, 2.0, 5)}
+    rows = pd.concat([score_rows(task, of_task) for task, of_task in scores.items()])
+    statuses = pd.concat([status_rows(task, *["finished"] * 5) for task in scores])
+    table = verdict_table(rows, dict.fromkeys(scores, RUNS), dict.fromkeys(scores, 0.0), statuses)
+    table = table.set_index("task")
+    assert table["p_below_holm"]["Below"] == pytest.approx(2.0 * table["p_below"]["Below"])
+
+
+def test_a_suite_waits_for_every_declared_seed() -> None:
+    """A task that lacks one holds the suite at `inconclusive`."""
+    waiting = suite_of(spread_scores(100.0, 2.0, 5), [100.0, None, 100.0, 100.0, 100.0])
     assert waiting.verdict == "inconclusive"
     assert np.isnan(waiting.difference)
 
 
 def test_a_suite_with_more_seeds_than_declared_is_exploratory() -> None:
-    """Its p-value stays that of the declared look."""
+    """Its p-value stays that of the declared seeds."""
     few = suite_of(*[spread_scores(80.0, 2.0, 3)] * 2)
     scores = [*spread_scores(80.0, 2.0, 3), *[105.0] * 9]
-    more = suite_of(scores, scores, looks=one_look((1, 2, 3)))
+    more = suite_of(scores, scores, num_declared=3)
     assert (few.verdict, few.exploratory) == ("below", False)
     assert (more.verdict, more.exploratory) == ("reproduced", True)
-    assert more.p_below == few.p_below < LEVELS[0]
-    assert more.note == "at its declared looks: below"
+    assert more.p_below == few.p_below < LEVEL
+    assert more.note == "by its declared seeds: below"

@@ -71,7 +71,7 @@ def test_the_board_follows_leases_and_records(
 def test_a_grid_that_is_started_with_more_seeds_shows_them(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
-    """As `--until-decided` does; rows that were there are kept."""
+    """As a second command with more seeds does; rows that were there are kept."""
     plan = grid(tmp_path, 1)
     record_run(plan, TASK, 1)
     watcher = Watcher(plan)
