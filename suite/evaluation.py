@@ -21,7 +21,23 @@ def evaluate(
     num_threads: int = 1,
     memory: Any = None,
 ) -> np.ndarray:
-    """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`.
+    """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`; see `play`."""
+    options = {"stream": stream, "num_threads": num_threads, "memory": memory}
+    return play(task, act, seeds, env_steps, episodes=episodes, **options)[0]
+
+
+def play(
+    task: Task,
+    act: Callable[[np.ndarray], np.ndarray],
+    seeds: Sequence[int],
+    env_steps: int,
+    *,
+    episodes: int,
+    stream: str,
+    num_threads: int = 1,
+    memory: Any = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return returns and lengths in decisions of each seed's first episodes, `[S, episodes]` each.
 
     Environments are made for this evaluation and seeded from each seed's evaluation stream and
     `env_steps`, so an evaluation neither disturbs training nor depends on what came before it.
@@ -40,6 +56,7 @@ def evaluate(
     env_seeds = environment_seeds(seeds, episodes, stream, env_steps)
     env = VectorEnv(task, env_seeds, num_threads=num_threads)
     episode_returns = np.full((len(seeds), episodes), np.nan)
+    episode_lengths = np.zeros(episode_returns.shape, dtype=np.int64)
     done = np.zeros(episode_returns.shape, dtype=bool)
     obs = env.reset()
     if memory is not None:
@@ -50,6 +67,7 @@ def evaluate(
             memory.note(step.rewards, ~step.valid)
         first_ends = step.episode_ends & ~done
         episode_returns[first_ends] = step.episode_returns[first_ends]
+        episode_lengths[first_ends] = step.episode_lengths[first_ends]
         done |= step.episode_ends
         obs = step.obs
-    return episode_returns
+    return episode_returns, episode_lengths

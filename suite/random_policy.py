@@ -1,46 +1,72 @@
-"""Measure the scores of a uniformly random policy: the zero of every normalised score.
+"""Measure policies that learn nothing: the random one, and the one that stands still.
 
 `python -m suite.random_policy --tasks HalfCheetah-v4 --episodes 100` updates
-`suite/random_scores.csv`. Actions are uniform over [-1, 1], scaled to the task's bounds, and over
-the discrete choices; a score is the undiscounted return of a whole episode.
+`suite/random_scores.csv`. Random actions are uniform over [-1, 1], scaled to the task's bounds, and
+over the discrete choices. The idle action is 0 in [-1, 1], no operation in a game, and none of a
+few other tasks' moves; the rest have no such action. A score is the undiscounted return of a whole
+episode. The untrained policy's column is measured by `python -m reproduce.extras.untrained`.
 """
 
 import csv
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from suite.command_line import Parser, run_main
-from suite.evaluation import evaluate
+from suite.evaluation import evaluate, play
 from suite.files import write_atomically
-from suite.randomness import environment_seeds, stream
+from suite.randomness import stream
 from suite.settings import UsageError
-from suite.tasks import ATARI_PROTOCOLS, RANDOM_SCORES, TASKS, Task, find_task, random_scores
+from suite.tasks import (
+    ATARI_PROTOCOLS,
+    RANDOM_SCORES,
+    TASKS,
+    Task,
+    baseline_scores,
+    find_task,
+    random_scores,
+    shortest_episodes,
+)
 from suite.vector_env import VectorEnv
 
 COLUMNS: tuple[str, ...] = (
-    *("task", "protocol", "mean_return", "std_return", "num_episodes", "seed", "shortest_episode"),
+    *("task", "protocol", "mean_return", "std_return", "num_episodes", "seed"),
+    *("shortest_episode", "longest_episode", "idle_return"),
+    *("untrained_return", "untrained_agent", "untrained_rule"),
 )
+IDLE_ACTIONS = {"Acrobot-v1": 1, "MountainCar-v0": 1, "LunarLander-v3": 0}
+"""Discrete actions without torque, push or thrust; in a game it is 0, and others have none."""
 
 
-def measure(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray:
-    """Return the returns of a random policy, `[episodes]`, in reward units."""
+class RandomPlay(NamedTuple):
+    """Episodes of a random policy, `[episodes]` each."""
+
+    returns: np.ndarray
+    """In reward units."""
+    lengths: np.ndarray
+    """In decisions."""
+
+
+def measure(task: Task, *, episodes: int, seed: int = 0) -> RandomPlay:
+    """Return the episodes of a random policy."""
     act = _random_actions(task, seed)
-    return evaluate(task, act, [seed], 0, episodes=episodes, stream="random policy")[0]
+    returns, lengths = play(task, act, [seed], 0, episodes=episodes, stream="random policy")
+    return RandomPlay(returns[0], lengths[0])
 
 
-def shortest_episode(task: Task, *, episodes: int, seed: int = 0) -> int:
-    """Return the decisions of the shortest of several episodes; plays none to a later end."""
-    act = _random_actions(task, seed)
-    env = VectorEnv(task, environment_seeds([seed], episodes, "random policy", 0))
-    obs, length = env.reset(), 0
-    while True:
-        step, length = env.step(act(obs)), length + 1
-        if step.episode_ends.any():
-            return length
-        obs = step.obs
+def idle_returns(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray | None:
+    """Return the returns of standing still in the random policy's episodes; None: impossible."""
+    action = 0 if task.family == "atari" else IDLE_ACTIONS.get(task.name)
+    if task.actions != "continuous" and action is None:
+        return None
+    shape = VectorEnv(task, np.zeros((1, 1), dtype=np.int32)).action_shape
+    actions = np.full((1, episodes, *shape), action or 0)
+    return evaluate(task, lambda _: actions, [seed], 0, episodes=episodes, stream="random policy")[
+        0
+    ]
 
 
 def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -61,29 +87,52 @@ def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]
 
 
 def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None:
-    """Measure tasks; after each, replace its row in `suite/random_scores.csv`."""
+    """Measure tasks; after each, put what was measured into `suite/random_scores.csv`."""
     for task in tasks:
-        episode_returns = measure(task, episodes=episodes, seed=seed)
-        rows: dict[tuple[str, str], dict[str, str]] = {}
-        if RANDOM_SCORES.exists():
-            with RANDOM_SCORES.open(newline="") as file:
-                rows = {(row["task"], row["protocol"]): row for row in csv.DictReader(file)}
-        rows[task.name, task.protocol] = {
-            "task": task.name,
-            "protocol": task.protocol,
-            "mean_return": f"{episode_returns.mean():.6g}",
-            "std_return": f"{episode_returns.std(ddof=1):.6g}",
+        random = measure(task, episodes=episodes, seed=seed)
+        idle = idle_returns(task, episodes=episodes, seed=seed)
+        measured = {
+            "mean_return": f"{random.returns.mean():.6g}",
+            "std_return": f"{random.returns.std(ddof=1):.6g}",
             "num_episodes": str(episodes),
             "seed": str(seed),
-            "shortest_episode": str(shortest_episode(task, episodes=episodes, seed=seed)),
+            "shortest_episode": str(random.lengths.min()),
+            "longest_episode": str(random.lengths.max()),
+            "idle_return": "" if idle is None else f"{idle.mean():.6g}",
         }
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[key] for key in sorted(rows))
-        write_atomically(RANDOM_SCORES, text.getvalue().encode())
-        print(f"{task.name} {task.protocol} {episode_returns.mean():.6g}", flush=True)
-    random_scores.cache_clear()
+        put(task, measured)
+        print(task.name, task.protocol, *measured.values(), flush=True)
+
+
+def put(task: Task, measured: Mapping[str, str]) -> None:
+    """Write columns of a task's row of `suite/random_scores.csv`; all else stays as it is."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    if RANDOM_SCORES.exists():
+        with RANDOM_SCORES.open(newline="") as file:
+            rows = {(row["task"], row["protocol"]): row for row in csv.DictReader(file)}
+    key = {"task": task.name, "protocol": task.protocol}
+    rows[task.name, task.protocol] = {**rows.get((task.name, task.protocol), {}), **key, **measured}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[key] for key in sorted(rows))
+    write_atomically(RANDOM_SCORES, text.getvalue().encode())
+    for read in (baseline_scores, random_scores, shortest_episodes):
+        read.cache_clear()
+
+
+def in_every_protocol(names: Sequence[str]) -> list[Task]:
+    """Return the tasks of these names; of a game, one for each protocol.
+
+    Raises:
+        UsageError: for an unknown name, with the nearest known one.
+    """
+    tasks = []
+    for name in names:
+        task = find_task(name)
+        games = [find_task(name, protocol) for protocol in ATARI_PROTOCOLS]
+        tasks += games if task.family == "atari" else [task]
+    return tasks
 
 
 def main(argv: Sequence[str]) -> int:
@@ -97,11 +146,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--episodes must be at least 2, not {options.episodes}")
     if options.seed < 0:
         raise UsageError(f"--seed must be at least 0, not {options.seed}")
-    tasks = []
-    for name in options.tasks:
-        task = find_task(name)
-        atari = task.family == "atari"
-        tasks += [find_task(name, protocol) for protocol in ATARI_PROTOCOLS] if atari else [task]
+    tasks = in_every_protocol(options.tasks)
     write_scores(tasks, episodes=options.episodes, seed=options.seed)
     return 0
 

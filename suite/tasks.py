@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from suite.settings import UsageError, near, nearest
 
 RANDOM_SCORES = Path(__file__).with_name("random_scores.csv")
-"""Mean return of a uniformly random policy; written by `python -m suite.random_policy`."""
+"""Mean returns of policies that learned nothing: random, idle (both written by `python -m
+suite.random_policy`) and untrained (`python -m reproduce.extras.untrained`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,34 +74,49 @@ class Task:
             ) from None
 
 
+class Baseline(NamedTuple):
+    """Mean returns of policies that learned nothing, in reward units; NaN: not measured."""
+
+    random: float
+    """Of uniformly random actions."""
+    idle: float
+    """Of the action that does nothing; NaN where the task has none, too."""
+    untrained: float
+    """Of the initial networks of an agent that trains the task."""
+    shortest_episode: int | None
+    """Decisions of the shortest episode of random actions; None: not measured."""
+    longest_episode: int | None
+    """Decisions of the longest one."""
+
+
+@cache
+def baseline_scores() -> Mapping[tuple[str, str], Baseline]:
+    """Return what is known of policies that learned nothing, by (task, protocol)."""
+    if not RANDOM_SCORES.exists():
+        return MappingProxyType({})
+    with RANDOM_SCORES.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    scores = ("mean_return", "idle_return", "untrained_return")
+    lengths = ("shortest_episode", "longest_episode")
+    known = {}
+    for row in rows:
+        random, idle, untrained = (float(row[name] or "nan") for name in scores)
+        shortest, longest = (int(row[name]) if row[name] else None for name in lengths)
+        known[row["task"], row["protocol"]] = Baseline(random, idle, untrained, shortest, longest)
+    return MappingProxyType(known)
+
+
 @cache
 def random_scores() -> Mapping[tuple[str, str], float]:
     """Return every measured random-policy score by (task, protocol), in reward units."""
-    return MappingProxyType(
-        {(row["task"], row["protocol"]): float(row["mean_return"]) for row in _random_policy()}
-    )
+    return MappingProxyType({key: known.random for key, known in baseline_scores().items()})
 
 
 @cache
 def shortest_episodes() -> Mapping[tuple[str, str], int]:
-    """Return the decisions of a random policy's shortest episode by (task, protocol).
-
-    Tasks that no preset scores by training episodes may be missing.
-    """
-    return MappingProxyType(
-        {
-            (row["task"], row["protocol"]): int(row["shortest_episode"])
-            for row in _random_policy()
-            if row["shortest_episode"]
-        }
-    )
-
-
-def _random_policy() -> list[dict[str, str]]:
-    if not RANDOM_SCORES.exists():
-        return []
-    with RANDOM_SCORES.open(newline="") as file:
-        return list(csv.DictReader(file))
+    """Return the decisions of a random policy's shortest episode by (task, protocol)."""
+    known = {key: each.shortest_episode for key, each in baseline_scores().items()}
+    return MappingProxyType({key: length for key, length in known.items() if length is not None})
 
 
 MUJOCO_FRAME_SKIPS = {

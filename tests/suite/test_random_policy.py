@@ -1,6 +1,7 @@
 """Random-policy scores: stored numbers can be measured again, and measuring keeps the others."""
 
 import csv
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from suite import random_policy
-from suite.random_policy import COLUMNS, main, measure, write_scores
+from suite.random_policy import COLUMNS, idle_returns, main, measure, put, write_scores
 from suite.settings import UsageError
-from suite.tasks import RANDOM_SCORES, TASKS, Task, find_task, random_scores
+from suite.tasks import RANDOM_SCORES, TASKS, Task, baseline_scores, find_task, random_scores
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -21,13 +22,47 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Reacher-v4", "InvertedPendulum-v4", "Claw-v0"])
 def test_a_stored_score_is_measured_again(name: str) -> None:
-    """The committed number is what the documented command gives, deviation included."""
+    """The committed numbers are what the documented command gives, lengths included."""
     (stored,) = [row for row in rows(RANDOM_SCORES) if row["task"] == name]
     episodes, seed = int(stored["num_episodes"]), int(stored["seed"])
-    returns = measure(find_task(name), episodes=episodes, seed=seed)
-    assert returns.shape == (episodes,)
-    assert returns.mean() == pytest.approx(float(stored["mean_return"]), rel=1e-4)
-    assert returns.std(ddof=1) == pytest.approx(float(stored["std_return"]), rel=1e-4)
+    random = measure(find_task(name), episodes=episodes, seed=seed)
+    assert random.returns.shape == (episodes,)
+    assert random.returns.mean() == pytest.approx(float(stored["mean_return"]), rel=1e-4)
+    assert random.returns.std(ddof=1) == pytest.approx(float(stored["std_return"]), rel=1e-4)
+    ends = (stored["shortest_episode"], stored["longest_episode"])
+    assert (str(random.lengths.min()), str(random.lengths.max())) == ends
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("MountainCarContinuous-v0", 0.0),  # nothing is paid, and nothing gained
+        ("MountainCar-v0", -200.0),
+        ("Acrobot-v1", -500.0),
+        ("CartPole-v1", None),  # it must push
+        ("Claw-v0", None),
+    ],
+)
+def test_standing_still_where_it_is_possible(name: str, expected: float | None) -> None:
+    """Known by hand; stored as measured, or empty."""
+    returns = idle_returns(find_task(name), episodes=3)
+    (stored,) = [row["idle_return"] for row in rows(RANDOM_SCORES) if row["task"] == name]
+    if expected is None:
+        assert returns is None
+        assert stored == ""
+        assert math.isnan(baseline_scores()[name, ""].idle)
+    else:
+        assert returns is not None
+        assert returns.tolist() == [expected] * 3
+        assert float(stored) == expected == baseline_scores()[name, ""].idle
+
+
+def test_scores_that_were_published_by_stay() -> None:
+    """Margins of published verdicts were taken from these."""
+    known = {name: round(random_scores()[name, ""], 4) for name in ("HalfCheetah-v4", "Ant-v4")}
+    assert known == {"HalfCheetah-v4": -277.793, "Ant-v4": -60.6607}
+    assert random_scores()["MountainCarContinuous-v0", ""] == -33.3909
+    assert random_scores()["Pong-v5", "noframeskip"] == -20.35
 
 
 def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
@@ -53,8 +88,10 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
     write_scores([find_task("CartPole-v1"), find_task("Reacher-v4")], episodes=2, seed=3)
     assert [row["task"] for row in rows(path)] == ["CartPole-v1", "Pendulum-v1", "Reacher-v4"]
     assert rows(path)[1] == pendulum
+    put(find_task("Pendulum-v1"), {"untrained_return": "-7"})
     write_scores([find_task("Pendulum-v1")], episodes=3, seed=0)
     replaced = rows(path)[1]
+    assert replaced["untrained_return"] == "-7"
     assert len(rows(path)) == 3
     assert replaced["num_episodes"] == "3"
     assert tuple(replaced) == COLUMNS
