@@ -74,18 +74,19 @@ def pairs(agent: str) -> Iterator[Pair]:
                 yield Pair(agent, source, preset.judged_by, task, config, theirs)
 
 
-def untrained_returns(pair: Pair, seeds: Sequence[int] = SEEDS) -> Float[np.ndarray, " seeds"]:
+def untrained_returns(
+    agent: str, config: Any, seeds: Sequence[int] = SEEDS
+) -> Float[np.ndarray, " seeds"]:
     """Return the mean evaluation return of each seed's initial policy."""
-    config: Any = pair.config
     changes: dict[str, Any] = {"env_steps": config.num_envs, "num_threads": 1, "device": "cpu"}
     if hasattr(config, "unroll_length"):
         changes |= {"env_steps": config.unroll_rows, "learning_rate": NO_LEARNING_RATE}
-    train = importlib.import_module(f"agents.{pair.agent}").train
+    train = importlib.import_module(f"agents.{agent}").train
     returns = []
     for seed in seeds:
         short = replace(config, seeds=(seed,), **changes)
         with tempfile.TemporaryDirectory() as folder:
-            run = {"agent": pair.agent, "task": pair.task}
+            run = {"agent": agent, "task": config.task}
             recorder = Recorder(Path(folder), run, short.seeds)
             train(short, recorder)
             recorder.finish()
@@ -137,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
         replaced &= before["source"] == options.source
     rows = []
     for pair in asked:
-        rows.append(row(pair, untrained_returns(pair)))
+        rows.append(row(pair, untrained_returns(pair.agent, pair.config)))
         shown = {key: value for key, value in rows[-1].items() if key != "our_returns"}
         print(*shown.values(), sep="  ", flush=True)
     table = pd.concat([before[~replaced], pd.DataFrame(rows)]).sort_values(

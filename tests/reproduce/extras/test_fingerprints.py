@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,14 +55,16 @@ def test_the_table_is_of_todays_initial_weights(hopper: Pair) -> None:
     (returns,) = table["our_returns"]
     seeds = fingerprints.SEEDS[:2]
     stored = np.array(returns.split(), dtype=float)[:2]
-    assert fingerprints.untrained_returns(hopper, seeds) == pytest.approx(stored, rel=0.02)
+    assert fingerprints.untrained_returns(hopper.agent, hopper.config, seeds) == pytest.approx(
+        stored, rel=0.02
+    )
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_false_claim_is_found(hopper: Pair) -> None:
     """Heads of gain 1e-3, as a later commit of jaxrl has them, are not those of its runs."""
-    false = replace(hopper, config=replace(hopper.config, policy_head_gain=1e-3))
-    returns = fingerprints.untrained_returns(false, fingerprints.SEEDS[:6])
+    false: Any = replace(hopper.config, policy_head_gain=1e-3)
+    returns = fingerprints.untrained_returns(hopper.agent, false, fingerprints.SEEDS[:6])
     assert fingerprints.p_value(returns, hopper.theirs) < 1e-3
 
 
@@ -94,7 +97,7 @@ def test_one_source_is_measured_without_the_others(
         for row in before.query("source == 'sb3_control'").to_dict("records")
     }
     monkeypatch.setattr(
-        fingerprints, "untrained_returns", lambda pair: returns[pair.agent, pair.task]
+        fingerprints, "untrained_returns", lambda agent, config: returns[agent, config.task]
     )
     assert fingerprints.main(["--agent", "sac", "--source", "sb3_control"]) == 0
     table_of_fingerprints.read_table.cache_clear()
