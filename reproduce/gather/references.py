@@ -185,7 +185,7 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
 
 
 def first_evaluations(
-    agent: str, source: str, task: str, last_step: int
+    agent: str, source: str, task: str, last_step: int, protocol: str = ""
 ) -> Float[np.ndarray, " runs"]:
     """Return the returns of a source's single runs at its first evaluation.
 
@@ -194,12 +194,13 @@ def first_evaluations(
         source: name of the source.
         task: our task id.
         last_step: the last step at which nothing is learned yet.
+        protocol: how the Atari game is presented; empty for all other tasks.
 
     Returns:
         The return of each run, to two decimals; empty if the source has no single runs that
         compare, or began later.
     """
-    comparable = _comparable(agent, task, "")
+    comparable = _comparable(agent, task, protocol)
     comparable = comparable[comparable["source"] == source]
     if comparable.empty:
         return np.empty(0)
@@ -207,6 +208,30 @@ def first_evaluations(
     first = runs[runs["env_steps"] == runs["env_steps"].min()]
     first = first[first["env_steps"] <= last_step]
     return first["mean_return"].to_numpy(dtype=float).round(2)
+
+
+@functools.cache
+def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tuple[int, ...]:
+    """Return the steps at which a source may have a score of a task, increasing.
+
+    They are those of its evaluations, or else, since single episodes end anywhere, of its mean
+    curve, and those for which it states a score.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source.
+        task: our task id.
+        protocol: how the Atari game is presented; empty for all other tasks.
+    """
+    comparable = _comparable(agent, task, protocol)
+    comparable = comparable[comparable["source"] == source]
+    if comparable.empty:
+        return ()
+    entry, env_id = _sources(agent)[source], str(comparable["env_id"].item())
+    points = _select(single_runs if entry.evaluation_interval_steps else _curves, entry, env_id)
+    steps = pd.concat([points, _select(_stated_scores, entry, env_id)])["env_steps"]
+    steps = steps[(steps > 0) & (steps <= comparable["max_env_steps"].item())]
+    return tuple(sorted({int(step) for step in steps}))
 
 
 @functools.cache

@@ -1,0 +1,209 @@
+"""The zero of the scale, and steps at which nothing was learned yet.
+
+Where acting costs reward, a policy that stands still is far above a random one, and so is one that
+was never trained. The zero of margins and normalised scores is the best of the three. A reference
+that has not left them says nothing about learning: no run is judged by it. All of this is decided
+by the reference and the settings alone, before any score of ours is seen.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from reproduce.gather.references import (
+    ReferenceScore,
+    coverage,
+    first_evaluations,
+    measured_steps,
+    reference_score,
+)
+from reproduce.words import number
+from suite.tasks import Baseline, baseline_scores
+
+APART = 2.0
+"""Standard deviations of its runs by which a reference's mean must exceed policies that learned
+nothing."""
+UNKNOWN = Baseline(math.nan, math.nan, math.nan, None, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero:
+    """Mean returns of three policies that learned nothing, in reward units; NaN: unknown."""
+
+    random: float = math.nan
+    """Of uniformly random actions."""
+    idle: float = math.nan
+    """Of the action that does nothing."""
+    untrained: float = math.nan
+    """Of initial networks."""
+    untrained_by: Literal["source", "ours", ""] = ""
+    """Whose initial networks: the source's, whose runs were evaluated before they learned, or
+    ours; empty: unknown."""
+
+    @property
+    def score(self) -> float:
+        """Return the largest of those that are known: the zero of the scale."""
+        known = [value for value in self._by_policy().values() if not math.isnan(value)]
+        return max(known, default=math.nan)
+
+    @property
+    def policy(self) -> str:
+        """Return the name of the policy that has it, `random` before the others; else empty."""
+        scores = self._by_policy()
+        return next((name for name, value in scores.items() if value == self.score), "")
+
+    def _by_policy(self) -> dict[str, float]:
+        return {"random": self.random, "idle": self.idle, "untrained": self.untrained}
+
+
+@functools.cache
+def zero_of(
+    agent: str, source: str | None, task: str, protocol: str, rule: str, first_update_step: int
+) -> Zero:
+    """Return the zero of a task's scale beside a source.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source that judges; None: none does.
+        task: our task id.
+        protocol: how the Atari game is presented; empty for all other tasks.
+        rule: evaluation rule of the scores. Training episodes that ended so early are short ones,
+            so by rule `training` the source has no untrained policy.
+        first_update_step: see `first_update`.
+    """
+    ours = baseline_scores().get((task, protocol), UNKNOWN)
+    if source is not None and rule != "training":
+        theirs = first_evaluations(agent, source, task, first_update_step - 1, protocol)
+        if theirs.size:
+            untrained = float(theirs.mean())
+            return Zero(
+                random=ours.random, idle=ours.idle, untrained=untrained, untrained_by="source"
+            )
+    return Zero(
+        random=ours.random,
+        idle=ours.idle,
+        untrained=ours.untrained,
+        untrained_by="" if math.isnan(ours.untrained) else "ours",
+    )
+
+
+def first_update(config: Any) -> int:
+    """Return the environment steps after which the first gradient update has been made.
+
+    A run that ends there, or is evaluated before, has learned nothing or all but nothing. Agents
+    that learn from transitions update by their ratio after the warm-up (which SAC can leave out of
+    the count); those that learn from unrolls after the first, or, if they learn from replay alone,
+    after the first that fills it to its start. Rows of ignored actions count as steps here, so an
+    unroll's update may come a little earlier.
+
+    Args:
+        config: any agent's `Config`.
+    """
+    if hasattr(config, "unroll_length"):
+        rows = config.unroll_length
+        if not getattr(config, "online_updates", True):
+            rows *= max(math.ceil(config.replay_start / config.unroll_length), 1)
+        return rows * config.num_envs
+    warm_up = getattr(config, "warm_up_steps", config.learning_starts)
+    counted = warm_up if getattr(config, "count_warm_up", True) else 0
+    strides = math.ceil((1 - 1e-6) / (config.update_ratio * config.num_envs))  # as `updates_due`
+    return counted + strides * config.num_envs
+
+
+def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
+    """Return why nothing was learned yet at a reference's step; empty if something was.
+
+    In this order:
+
+    1. The step is at or before the first update.
+    2. By rule `training`, each environment may still be in its first episode: until then only
+       short episodes have ended. A random policy's longest says how long that may be.
+    3. The reference's mean does not exceed the random or the untrained policy by `APART` standard
+       deviations of its runs.
+    4. It does not exceed the idle policy.
+
+    A reference without a spread, which judges nothing, is told by the first alone.
+
+    Args:
+        reference: score of the source at the step.
+        zero: of the task, see `zero_of`.
+        config: the agent's settings on the task.
+    """
+    first = first_update(config)
+    if reference.env_steps <= first:
+        return (
+            f"nothing is learned by {reference.env_steps:,} steps: the first update is at {first:,}"
+        )
+    if not math.isfinite(reference.std):
+        return ""
+    task = config.find_task()
+    longest = baseline_scores().get((task.name, task.protocol), UNKNOWN).longest_episode or 0
+    until = config.num_envs * longest
+    if reference.rule == "training" and reference.env_steps < until:
+        return (
+            f"only short episodes end by {reference.env_steps:,} steps: {config.num_envs} "
+            f"environments times {longest:,} decisions are {until:,}"
+        )
+    stands = f"{number(reference.mean)} ± {number(reference.std)} beside"
+    for policy, score in (("an untrained", zero.untrained), ("a random", zero.random)):
+        if reference.mean - score <= APART * reference.std:  # False where it is unknown
+            return f"the reference is not clear of {policy} policy: {stands} {number(score)}"
+    if reference.mean <= zero.score:
+        return f"the reference is not above an idle policy: {stands} {number(zero.score)}"
+    return ""
+
+
+def final_reference(
+    agent: str, source: str, task: str, rule: str, protocol: str = ""
+) -> ReferenceScore | None:
+    """Return a source's score at the last step at which it has one; None: it has none."""
+    rows = coverage(agent, source)
+    rows = rows[(rows["task"] == task) & (rows["protocol"] == protocol)]
+    last = [] if rows.empty else [int(rows["last_step"].iloc[0])]
+    for step in (*last, *reversed(measured_steps(agent, source, task, protocol))):
+        found = reference_score(agent, source, task, step, rule, protocol)
+        if found is not None:
+            return found
+    return None
+
+
+def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -> float:
+    """Return which share of a source's final gap it has reached at a step.
+
+    Args:
+        reference: its score at the step.
+        final: its score at its last step; None: it has none.
+        zero: the zero of the scale.
+
+    Returns:
+        0 at the zero, 1 at the final score; NaN without a final score above a known zero.
+    """
+    gap = math.nan if final is None else final.mean - zero.score
+    return (reference.mean - zero.score) / gap if gap > 0.0 else math.nan
+
+
+def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
+    """Return the first step of a source at which something was learned; None: there is none.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source that judges.
+        config: the agent's settings on the task; its rule is that of the scores.
+    """
+    task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
+    return _first_judgeable(agent, source, config, task.name, task.protocol, rule, first)
+
+
+@functools.lru_cache(maxsize=1024)
+def _first_judgeable(
+    agent: str, source: str, config: Any, task: str, protocol: str, rule: str, first: int
+) -> int | None:
+    zero = zero_of(agent, source, task, protocol, rule, first)
+    for step in measured_steps(agent, source, task, protocol):
+        found = None
+        if step > first:
+            found = reference_score(agent, source, task, step, rule, protocol)
+        if found is not None and not nothing_learned(found, zero, config):
+            return step
+    return None

@@ -1,0 +1,224 @@
+"""No verdict where nothing was learned yet: told by the reference and the settings alone."""
+
+import dataclasses
+import importlib
+import math
+from typing import Any
+
+import pytest
+
+from agents import AGENTS
+from reproduce.extras.untrained import untrained_config
+from reproduce.gather.references import ReferenceScore, measured_steps, reference_score
+from reproduce.judge import zero as judged_zero
+from reproduce.judge.zero import (
+    Zero,
+    final_reference,
+    first_judgeable_step,
+    first_update,
+    nothing_learned,
+    share,
+    zero_of,
+)
+from suite.tasks import baseline_scores, find_task
+from suite.updates import updates_due
+
+KNOWN = Zero(random=-20.0, idle=5.0, untrained=-10.0, untrained_by="ours")
+CHEETAH = "HalfCheetah-v4"
+
+
+def config_of(agent: str, suite: str, source: str, task: str = "", **changes: Any) -> Any:
+    """Return the settings of a preset on a task."""
+    config = importlib.import_module(f"agents.{agent}").PRESETS[suite, source].config
+    return dataclasses.replace(config, **{"task": task or config.task, **changes})
+
+
+def reference(mean: float, std: float = 1.0, *, env_steps: int = 500_000) -> ReferenceScore:
+    """Return a score of ten runs on HalfCheetah by rule `deterministic`."""
+    return ReferenceScore(
+        source="jaxrl",
+        env_id="HalfCheetah-v2",
+        env_steps=env_steps,
+        mean=mean,
+        std=std,
+        num_runs=10,
+        rule="deterministic",
+        how="single runs",
+    )
+
+
+def of_source(agent: str, suite: str, source: str, task: str, env_steps: int) -> tuple[str, float]:
+    """Return the reason at a step, empty if something was learned, and the share reached."""
+    config = config_of(agent, suite, source, task)
+    rule = config.evaluation_rule
+    zero = zero_of(agent, source, task, "", rule, first_update(config))
+    at = reference_score(agent, source, task, env_steps, rule)
+    assert at is not None
+    final = final_reference(agent, source, task, rule)
+    return nothing_learned(at, zero, config), share(at, final, zero)
+
+
+def test_the_zero_is_the_best_of_what_is_known() -> None:
+    """Standing still may be the best of them, and may be impossible; ties go to the random one."""
+    assert (KNOWN.score, KNOWN.policy) == (5.0, "idle")
+    without = dataclasses.replace(KNOWN, idle=math.nan)
+    assert (without.score, without.policy) == (-10.0, "untrained")
+    assert Zero(random=1.0, idle=1.0).policy == "random"
+    assert math.isnan(Zero().score)
+    assert Zero().policy == ""
+
+
+def test_the_source_s_untrained_policy_comes_before_ours() -> None:
+    """Where its runs were evaluated before their first update, and not by training episodes."""
+    theirs = zero_of("sac", "jaxrl", CHEETAH, "", "deterministic", 10_001)
+    assert (theirs.untrained_by, round(theirs.untrained, 3)) == ("source", -0.381)
+    ours = baseline_scores()[CHEETAH, ""].untrained
+    for source, rule, first in (
+        ("jaxrl", "deterministic", 5_000),
+        ("jaxrl", "training", 10_001),
+        (None, "deterministic", 10_001),
+    ):
+        zero = zero_of("sac", source, CHEETAH, "", rule, first)
+        assert (zero.untrained_by, zero.untrained) == ("ours", ours)
+
+
+@pytest.mark.parametrize(
+    ("agent", "changes", "expected"),
+    [
+        ("sac", {"learning_starts": 100, "update_ratio": 1.0}, 101),
+        ("sac", {"learning_starts": 100, "update_ratio": 0.25}, 104),
+        ("sac", {"learning_starts": 100, "update_ratio": 0.3}, 104),
+        ("sac", {"learning_starts": 100, "count_warm_up": False}, 1),
+        ("sac", {"learning_starts": 96, "num_envs": 8, "update_ratio": 0.1}, 112),
+        ("sac_value", {"learning_starts": 50}, 51),
+        ("a2c", {"unroll_length": 5, "num_envs": 16}, 80),
+        ("impala", {"unroll_length": 20, "num_envs": 32}, 640),
+        ("acer", {"unroll_length": 20, "num_envs": 16, "replay_start": 50}, 320),
+        ("acer", {"unroll_length": 20, "num_envs": 16, "replay_start": 50, "online": False}, 960),
+        ("acer", {"unroll_length": 20, "num_envs": 16, "replay_start": 0, "online": False}, 320),
+    ],
+)
+def test_the_first_update_by_hand(agent: str, changes: dict[str, Any], expected: int) -> None:
+    """Warm-up and ratio, or the first unroll; replay alone waits for its start."""
+    changes = {name.replace("online", "online_updates"): value for name, value in changes.items()}
+    module = importlib.import_module(f"agents.{agent}")
+    config = next(iter(module.PRESETS.values())).config
+    changes |= {"evaluation_interval": 8} if "num_envs" in changes and agent == "sac" else {}
+    assert first_update(dataclasses.replace(config, env_steps=10_000_000, **changes)) == expected
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_first_update_is_that_of_the_training_loop(agent: str) -> None:
+    """By every preset: none is due a stride earlier, and one is due then."""
+    for preset in importlib.import_module(f"agents.{agent}").PRESETS.values():
+        config: Any = preset.config
+        if hasattr(config, "unroll_length"):
+            assert first_update(config) % config.unroll_rows == 0
+            continue
+        warm_up = getattr(config, "warm_up_steps", config.learning_starts)
+        uncounted = 0 if getattr(config, "count_warm_up", True) else warm_up
+        beyond = first_update(config) + uncounted - warm_up
+        assert updates_due(config.update_ratio, beyond) >= 1
+        assert updates_due(config.update_ratio, beyond - config.num_envs) == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "zero", "reason"),
+    [
+        (reference(9e3, env_steps=10_001), KNOWN, "the first update is at 10,001"),
+        (reference(9e3, env_steps=10_002), KNOWN, ""),
+        (reference(-8.1), KNOWN, "not clear of an untrained policy: -8.1 ± 1 beside -10"),
+        (reference(-7.9), KNOWN, "not above an idle policy: -7.9 ± 1 beside 5"),
+        (reference(5.0), KNOWN, "not above an idle policy"),
+        (reference(5.1), KNOWN, ""),
+        (reference(5.1, std=13.0), KNOWN, "not clear of an untrained policy"),
+        (reference(5.1, std=13.0), Zero(random=-20.0, idle=5.0), "not clear of a random policy"),
+        (reference(5.1, std=13.0), Zero(idle=5.0), ""),
+        (reference(-30.0, std=math.nan), KNOWN, ""),
+        (reference(-30.0, std=math.nan, env_steps=5_000), KNOWN, "the first update is at 10,001"),
+    ],
+)
+def test_reasons_by_hand(at: ReferenceScore, zero: Zero, reason: str) -> None:
+    """Two deviations above what learned nothing, above what stands still; no spread, no word."""
+    found = nothing_learned(at, zero, config_of("sac", "mujoco", "jaxrl", CHEETAH))
+    assert (reason in found) if reason else not found
+
+
+def test_training_episodes_count_once_every_environment_can_have_ended_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 5,920 of A2C's steps on MountainCarContinuous only short episodes have ended."""
+    why, reached = of_source("a2c", "classic", "sb3_control", "MountainCarContinuous-v0", 5_920)
+    assert why.startswith("only short episodes end by 5,920 steps: 16 environments")
+    assert reached > 2.0  # it stands above the score at which it ends
+    at = dataclasses.replace(reference(90.0, env_steps=999 * 16), rule="training")
+    config = config_of("a2c", "classic", "sb3_control", "MountainCarContinuous-v0")
+    assert nothing_learned(at, KNOWN, config) == ""
+    at = dataclasses.replace(at, env_steps=999 * 16 - 1)
+    assert "only short episodes" in nothing_learned(at, KNOWN, config)
+    assert nothing_learned(dataclasses.replace(at, rule="sampled"), KNOWN, config) == ""
+    monkeypatch.setattr(judged_zero, "baseline_scores", dict)  # an unknown length decides nothing
+    assert nothing_learned(at, KNOWN, config) == ""
+
+
+def test_a_source_of_one_run_decides_nothing_of_the_kind() -> None:
+    """It has no spread, so it is shown only in any case."""
+    why, _ = of_source("a2c", "classic", "rl_zoo", "MountainCarContinuous-v0", 20_000)
+    assert why == ""
+
+
+def test_cells_that_were_reproduced_although_nobody_had_moved() -> None:
+    """SAC before its first update on HalfCheetah; standing still on MountainCarContinuous."""
+    why, reached = of_source("sac", "mujoco", "jaxrl", CHEETAH, 5_000)
+    assert why == "nothing is learned by 5,000 steps: the first update is at 10,001"
+    assert reached == pytest.approx(0.0, abs=1e-3)
+    why, reached = of_source("sac", "mujoco", "jaxrl", CHEETAH, 300_000)
+    assert why == ""
+    assert 0.7 < reached < 0.8
+    why, _ = of_source("sac", "classic", "sb3_control", "MountainCarContinuous-v0", 20_000)
+    assert why.startswith("the reference is not above an idle policy: -0.00519 ± 0.00361 beside 0")
+
+
+def test_the_first_judgeable_step_is_the_first_without_a_reason() -> None:
+    """And every earlier one has a reason, or no reference."""
+    config = config_of("sac", "mujoco", "jaxrl", CHEETAH)
+    first = first_judgeable_step("sac", "jaxrl", config)
+    assert first is not None
+    steps = measured_steps("sac", "jaxrl", CHEETAH)
+    assert steps[:2] == (5_000, 10_000)
+    reasons = [of_source("sac", "mujoco", "jaxrl", CHEETAH, t)[0] for t in steps if t <= first]
+    assert reasons[-1] == ""
+    assert all(reasons[:-1])
+    standing = config_of("sac", "classic", "sb3_control", "MountainCarContinuous-v0")
+    assert first_judgeable_step("sac", "sb3_control", standing) is None
+    assert first_judgeable_step("sac", "jaxrl", config_of("sac", "classic", "tuned")) is None
+
+
+def test_the_share_is_of_the_final_gap() -> None:
+    """0 at the zero, 1 at the last step; without a gap there is none."""
+    final = reference(105.0)
+    assert share(reference(55.0), final, KNOWN) == 0.5
+    assert share(reference(-5.0), final, KNOWN) == pytest.approx(-0.1)
+    assert share(final, final, KNOWN) == 1.0
+    assert math.isnan(share(final, reference(5.0), KNOWN))
+    assert math.isnan(share(final, None, KNOWN))
+    assert math.isnan(share(final, final, Zero()))
+    last = final_reference("sac", "jaxrl", CHEETAH, "deterministic")
+    assert last is not None
+    assert last.env_steps == 1_000_000
+
+
+def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:
+    """By the kind of its actions; a game's is presented as asked for."""
+    for name, agent in {
+        CHEETAH: "sac",
+        "CheetahRun-v1": "sac",
+        "CartPole-v1": "a2c",
+        "TMaze-v0": "impala",
+        "Claw-v0": "sac_hybrid",
+        "LunarLander-v3": "a2c",
+    }.items():
+        found, config = untrained_config(find_task(name))
+        assert (found, config.task) == (agent, name)
+    sticky = untrained_config(find_task("Pong-v5", "sticky"))[1]
+    assert (sticky.protocol, sticky.evaluation_rule) == ("sticky", "sampled")
