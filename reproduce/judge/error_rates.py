@@ -151,7 +151,7 @@ def suite_tables() -> str:
     titles = (
         ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
         ("Suite `below` although every task falls short by no more than the margin", 0.1, 1),
-        ("Any task `below` after Holm's adjustment, in the same suites", 0.1, 3),
+        ("Any task `below` after Holm's adjustment, in the same suites", 0.1, 2),
         ("Suite `reproduced` when the true means are equal", 0.0, 0),
         ("Suite `below` although the true means are equal", 0.0, 1),
     )

@@ -9,7 +9,6 @@ from scipy import stats
 from reproduce import ROOT
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import error_rates, inference, verdicts
-from reproduce.judge.error_rates import looks_at_margin
 from reproduce.judge.inference import (
     MARGIN_FRACTION,
     Sample,
@@ -22,9 +21,15 @@ from reproduce.judge.inference import (
     sample,
     welch,
 )
-from reproduce.judge.simulation import bimodal, looks, normal, simulate, simulate_suite
-from reproduce.judge.verdicts import judge, judge_looks
-from reproduce.plan.looks import LEVELS, SCHEDULE, several_looks
+from reproduce.judge.simulation import (
+    bimodal,
+    judge_many,
+    normal,
+    simulate,
+    simulate_adding,
+    simulate_suite,
+)
+from reproduce.judge.verdicts import judge
 
 VERDICTS_PAGE = ROOT / "docs" / "verdicts.md"
 
@@ -120,17 +125,16 @@ def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
 
 @pytest.mark.parametrize(("num_seeds", "num_runs"), [(3, 3), (3, 10), (10, 10)])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
-@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[2]])
 def test_the_smallest_detectable_shortfall_is_found_in_four_cases_of_five(
-    num_seeds, num_runs, ratio, level
+    num_seeds, num_runs, ratio
 ) -> None:
     """Simulated: a true mean short by that much is `below` with a probability of 80 %."""
     ours, theirs = Sample(1.0, 0.15 * ratio, num_seeds), Sample(1.0, 0.15, num_runs)
-    shortfall = detectable_shortfall(ours, theirs, MARGIN_FRACTION, level)
+    shortfall = detectable_shortfall(ours, theirs, MARGIN_FRACTION)
     rng, sides = np.random.default_rng(0), normal(0.15, shortfall, ratio)
     our_runs = sample(sides.ours(rng, (40_000, num_seeds)))
     their_runs = sample(sides.theirs(rng, (40_000, num_runs)))
-    test = welch(our_runs, their_runs, level)
+    test = welch(our_runs, their_runs)
     verdicts = decide(test.ci_low, test.ci_high, MARGIN_FRACTION * np.asarray(their_runs.mean))
     assert (verdicts == "below").mean() == pytest.approx(0.8, abs=0.007)
 
@@ -175,61 +179,41 @@ def test_holm_leaves_its_argument_alone() -> None:
     np.testing.assert_array_equal(p_values, [0.01, 0.01])
 
 
-@pytest.mark.parametrize(
-    ("counts", "num_runs"), [((4,), 3), ((5, 10), 3), ((5, 10, 20), 10), ((3,), 10)]
-)
-def test_simulated_verdicts_are_those_of_judge(counts, num_runs, monkeypatch) -> None:
+@pytest.mark.parametrize(("num_seeds", "num_runs"), [(4, 3), (10, 3), (3, 10)])
+def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch) -> None:
     """The error rates are rates of the rule that judges, not of a copy of it."""
     monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *arguments: None)  # both take longer
     monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *arguments: 0.0)  # than judging
     rng, num_repetitions, sides = np.random.default_rng(5), 100, normal(0.15, MARGIN_FRACTION)
-    ours = sides.ours(rng, (num_repetitions, counts[-1]))
+    ours = sides.ours(rng, (num_repetitions, num_seeds))
     theirs = sides.theirs(rng, (num_repetitions, num_runs))
-    level = LEVELS[len(counts) - 1]
-    *_, last = looks(ours, theirs, counts, level)
+    many = judge_many(ours, theirs).verdicts
     for i in range(num_repetitions):
-        reference = published(theirs[i])
-        if len(counts) == 1:
-            verdict = judge(ours[i], reference, 0.0, level)
-        else:
-            scores = dict(enumerate(ours[i].tolist(), start=1))
-            declared = several_looks(counts[-1])
-            verdict = judge_looks(scores, declared, list(scores), reference, 0.0).shown
-        assert verdict.verdict == last.verdicts[i]
-        assert verdict.num_seeds == np.asarray(last.ours.num_runs)[i]
+        assert judge(ours[i], published(theirs[i]), 0.0).verdict == many[i]
 
 
 @pytest.mark.parametrize(
     ("num_seeds", "num_runs", "reproduced", "below"),
     [(3, 3, 0.027, 0.030), (3, 10, 0.042, 0.045), (10, 10, 0.043, 0.041)],
 )
-def test_at_the_margin_either_error_of_one_look_is_the_documented_one(
+def test_at_the_margin_either_error_is_the_documented_one(
     num_seeds, num_runs, reproduced, below
 ) -> None:
     """At a true difference of exactly minus the margin, within four standard errors."""
     rates = simulate(
-        normal(0.15, MARGIN_FRACTION), (num_seeds,), num_runs, np.random.default_rng(1),
+        normal(0.15, MARGIN_FRACTION), num_seeds, num_runs, np.random.default_rng(1),
         num_repetitions=40_000,
     )  # fmt: skip
     assert rates.reproduced == pytest.approx(reproduced, abs=0.004)
     assert rates.below == pytest.approx(below, abs=0.004)
 
 
-@pytest.mark.parametrize("counts", [SCHEDULE[:2], SCHEDULE, (5, 7), (5, 10, 13)])
-@pytest.mark.parametrize("num_repetitions", [4_000, pytest.param(200_000, marks=pytest.mark.slow)])
-def test_several_looks_err_in_five_percent_in_all(counts, num_repetitions) -> None:
-    """At the levels as stored, whatever the reference has; coarsely, and finely under `slow`."""
-    rates = looks_at_margin(counts, LEVELS[len(counts) - 1], num_repetitions=num_repetitions)
-    allowed = 0.05 + 3.5 * (0.05 * 0.95 / num_repetitions) ** 0.5
-    assert max(max(each.reproduced, each.below) for each in rates.values()) < allowed
-
-
 def test_adding_seeds_until_a_verdict_appears_errs_more_than_twice_as_often() -> None:
-    """From 4 to 11 % and more, up to ten seeds against ten runs: why looks are declared."""
+    """From 4 to 11 % and more, up to ten seeds against ten runs: why seeds are declared."""
     rng = np.random.default_rng(2)
     sides = normal(0.15, MARGIN_FRACTION)
-    once = simulate(sides, (10,), 10, rng, num_repetitions=20_000)
-    added = simulate(sides, range(3, 11), 10, rng, level=LEVELS[0], num_repetitions=20_000)
+    once = simulate(sides, 10, 10, rng, num_repetitions=20_000)
+    added = simulate_adding(sides, range(3, 11), 10, rng, num_repetitions=20_000)
     assert once.reproduced == pytest.approx(0.042, abs=0.005)
     assert added.reproduced > 2.0 * once.reproduced
 
@@ -238,7 +222,7 @@ def test_adding_seeds_until_a_verdict_appears_errs_more_than_twice_as_often() ->
 def test_one_failing_seed_in_eight_hides_where_seeds_are_few(num_seeds, expected) -> None:
     """Short by 12.5 %, and called reproduced: why the page says what holds for normal seeds."""
     rates = simulate(
-        bimodal(0.03, theirs_fail=False), (num_seeds,), num_seeds, np.random.default_rng(3),
+        bimodal(0.03, theirs_fail=False), num_seeds, num_seeds, np.random.default_rng(3),
         num_repetitions=10_000,
     )  # fmt: skip
     assert rates.reproduced == pytest.approx(expected, abs=0.02)
@@ -248,16 +232,16 @@ def test_one_failing_seed_in_eight_hides_where_seeds_are_few(num_seeds, expected
 def test_a_suite_recognises_a_match_that_single_tasks_do_not(num_tasks, expected) -> None:
     """At 15 % spread and 3 against 10 runs, where one task is recognised in 22 %, or fewer."""
     rng = np.random.default_rng(4)
-    rates, _ = simulate_suite(normal(0.15, 0.0), (3,), 10, num_tasks, rng, num_repetitions=4_000)
+    rates, _ = simulate_suite(normal(0.15, 0.0), 3, 10, num_tasks, rng, num_repetitions=4_000)
     assert rates.reproduced == pytest.approx(expected, abs=0.025)
 
 
 @pytest.mark.parametrize("num_tasks", [2, 57])
-@pytest.mark.parametrize("counts", [(5,), SCHEDULE])
-def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, counts) -> None:
-    """Either way, at one look and at several, and so does Holm's adjustment over its tasks."""
+@pytest.mark.parametrize("num_seeds", [5, 10])
+def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) -> None:
+    """Either way, and so does Holm's adjustment over its tasks."""
     rates, any_below = simulate_suite(
-        normal(0.15, MARGIN_FRACTION), counts, 10, num_tasks, np.random.default_rng(6),
+        normal(0.15, MARGIN_FRACTION), num_seeds, 10, num_tasks, np.random.default_rng(6),
         num_repetitions=1_500,
     )  # fmt: skip
     assert rates.reproduced < 0.05 + 0.02
@@ -278,7 +262,7 @@ def test_the_documented_sources_are_the_published_runs() -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("looks", "suites") else name
+        pytest.param(name, marks=pytest.mark.slow) if name == "suites" else name
         for name in error_rates.TABLES
     ],
 )

@@ -281,7 +281,7 @@ def test_table_has_a_row_for_every_task_of_the_plan() -> None:
     assert table["env_steps"].fillna(-1).tolist() == [7, -1, 1000]
     assert table["rule"].tolist() == ["deterministic", "", "deterministic"]
     assert table["note"].tolist() == [
-        "0 of the 3 seeds of its look have a score; 2 of 3 runs failed; 1 of 3 runs diverged, "
+        "0 of its 3 declared seeds have a score; 2 of 3 runs failed; 1 of 3 runs diverged, "
         "counted as a random policy",
         "no comparable reference at this step and rule; 1 of 1 runs running",
         "",

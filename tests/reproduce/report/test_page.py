@@ -401,7 +401,7 @@ def test_a_source_is_called_what_people_call_it(monkeypatch: pytest.MonkeyPatch)
 
 def suite(name: str, **fields: object) -> dict[str, object]:
     """A row of suite.csv."""
-    row = {"num_tasks": 2, "num_seeds": 10, "level": 0.05, "difference": -0.02, "ci_low": -0.06}
+    row = {"num_tasks": 2, "num_seeds": 10, "difference": -0.02, "ci_low": -0.06}
     row |= {"ci_high": 0.02, "margin": 0.1, "left_out": "Ant: no comparable reference"}
     return dict.fromkeys(COLUMNS["suite"]) | row | {"verdict": name} | fields
 
@@ -429,14 +429,14 @@ def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
 
 def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> None:
     """In the row, the closing lines, the headline and the page; an older file has none."""
-    row = verdict("A", "reproduced", exploratory=True, note="declared was one look at 3 seeds")
+    row = verdict("A", "reproduced", exploratory=True, note="by its 3 declared seeds: below")
     write(tmp_path, verdicts=[row], suite=[suite("below", exploratory=True)])
     text = printed(terminal(tmp_path))
     assert text.count("reproduced, exploratory") == 2
     assert text.count("below, exploratory") == 2
     page = Page(report.write_page(tmp_path)).text
     assert "the suite below, exploratory, 1 of 1 task reproduced, 1 exploratory." in page
-    assert "Declared was one look at 3 seeds." in page
+    assert "By its 3 declared seeds: below." in page
     assert "exploratory" not in printed(
         terminal(pd.DataFrame([verdict("A", "reproduced", exploratory=float("nan"))]))
     )
@@ -444,7 +444,7 @@ def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> No
 
 def test_a_task_that_is_below_by_chance_among_many_is_told_apart() -> None:
     """What Holm's adjustment leaves is an alarm; what it does not leave, says so."""
-    row = verdict("A", "below", level=0.05, p_below_holm=0.2)
+    row = verdict("A", "below", p_below_holm=0.2)
     assert "adjusted p-value 0.2), so the exit status does not count it" in report.explain(row)
     assert "exit status" not in report.explain(row | {"p_below_holm": 0.04})
 
