@@ -18,6 +18,7 @@ from reproduce.judge.verdicts import (
     suite_summary,
     verdict_table,
 )
+from reproduce.judge.zero import scale_of
 from reproduce.plan import older
 from reproduce.plan.grid import Plan, Run
 from reproduce.report import plot
@@ -71,18 +72,19 @@ def gather(
     """
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     measured = {name: random_scores().get((name, task.protocol)) for name, task in tasks.items()}
-    zeros = {name: score for name, score in measured.items() if score is not None}
+    randoms = {name: score for name, score in measured.items() if score is not None}
     found = collect.runs_of(plan)
     runs = collect.collect_runs(plan, failures, found)
-    scores = collect.collect_scores(plan, zeros, found)
+    scores = collect.collect_scores(plan, randoms, found)
     curves = collect.collect_curves(plan, found)
     judge = plan.preset.judged_by
-    judging = {
-        name: references.reference_score(
-            plan.agent, judge, name, plan.env_steps[name], plan.rule, task.protocol
-        )
-        for name, task in tasks.items()
+    scales = {
+        name: scale_of(plan.agent, judge, plan.config_of(name, steps), steps)
+        for name, steps in plan.env_steps.items()
     }
+    judging = {name: scale.reference for name, scale in scales.items()}
+    zeros = {name: zero for name, scale in scales.items() if (zero := scale.zero_score) is not None}
+    nothing_learned = {name: scale.nothing_learned for name, scale in scales.items()}
     drawn = pd.concat(
         [
             references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
@@ -92,11 +94,12 @@ def gather(
     theirs = _normalise(reference_scores(judging), judging, zeros)
     summary = suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
     statuses = runs[["task", "seed", "status"]]
-    judged = judge_tasks(scores, judging, zeros, statuses, plan.declared)
+    judged = judge_tasks(scores, judging, zeros, statuses, plan.declared, nothing_learned)
     verdicts = _mark(found, verdict_table(judged, scores, judging, statuses))
     said = _remarks(plan, found, is_committed=is_committed)
     verdicts["remarks"] = verdicts["task"].map(said)
-    areas = collect.collect_areas(plan, curves, drawn, zeros, found)
+    verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
+    areas = collect.collect_areas(plan, curves, drawn, randoms, found)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
     suite = [dataclasses.asdict(judge_suite(judged, absent))] if len(judged) > 1 else []
     suite = [row | {"older_runs": max(verdicts["older_runs"], key=MARKS.index)} for row in suite]
@@ -229,14 +232,14 @@ def _normalise(
     judging: dict[str, references.ReferenceScore | None],
     zeros: dict[str, float],
 ) -> pd.DataFrame:
-    """Add random-policy, reference and normalised scores to the table of scores."""
+    """Add zero, reference and normalised scores to the table of scores."""
     means = {task: score.mean for task, score in judging.items() if score}
     table = scores.assign(
-        random_score=scores.task.map(zeros).astype(float),
+        zero_score=scores.task.map(zeros).astype(float),
         reference_score=scores.task.map(means).astype(float),
     )
-    gap = table.reference_score - table.random_score
-    return table.assign(normalised_score=(table.score - table.random_score) / gap.where(gap > 0))
+    gap = table.reference_score - table.zero_score
+    return table.assign(normalised_score=(table.score - table.zero_score) / gap.where(gap > 0))
 
 
 def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:

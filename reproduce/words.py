@@ -12,6 +12,17 @@ def counted(count: SupportsFloat, noun: str) -> str:
     return f"{float(count):,.0f} {noun}{ending * (float(count) != 1)}"
 
 
+def reached(share: Any) -> str:
+    """Return how far a reference has come at a step; empty where nobody knows.
+
+    Args:
+        share: share of its final gap, see `reproduce.judge.zero.share`.
+    """
+    import pandas as pd
+
+    return "" if pd.isna(share) else f"{float(share):.0%} of what it reaches"
+
+
 def number(value: Any) -> str:
     """Format a number for people: three significant digits, or all before the point."""
     import pandas as pd

@@ -169,6 +169,9 @@ def _make_plan(options: Namespace, cluster: Cluster | None, *, is_variant: bool 
     )
     names_seeds = is_variant or options.seeds or options.num_seeds
     plan = keep_declared(plan, counts_begun=not names_seeds)
+    from reproduce.judge.outlook import refuse_early
+
+    refuse_early(plan)
     check_extensions(plan, plan.runs())
     plan.check_memory()
     return plan

@@ -2,8 +2,9 @@
 
 import csv
 import dataclasses
+import importlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,12 @@ import pandas as pd
 from reproduce.gather import references
 from reproduce.judge import remarks
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
+from reproduce.judge.zero import Scale, first_update, scale_of, too_early
 from reproduce.plan.grid import check_agent
 from suite.files import open_regular
 from suite.records import MOST_STEPS
 from suite.settings import UsageError, nearest
-from suite.tasks import TASKS, Protocol, find_task, nearest_task, random_scores
+from suite.tasks import TASKS, Protocol, Task, find_task, nearest_task
 
 SUITE_COLUMNS = (*(field.name for field in dataclasses.fields(SuiteVerdict)), "remarks")
 COLUMNS = ("task", "seed", "env_steps", "mean_return")
@@ -68,7 +70,7 @@ def judge_curves(
             + (f"give --like {' or '.join(able)}" if able else f"give rows of rule {rule}")
         )
     _check_unique(curves, rows, rule, said)
-    scores, judging, zeros = [], {}, {}
+    scores, scales = [], dict[str, Scale]()
     for name, of_task in rows.groupby("task", sort=False):
         if name not in TASKS:  # one that a module registers would be imported
             raise UsageError(f"{curves}: unknown task {name!r}{nearest_task(str(name), TASKS)}")
@@ -78,19 +80,36 @@ def judge_curves(
         except UsageError as error:
             raise UsageError(f"{curves}: {name}, {error}") from None
         scores += [(task.name, seed, steps, score, rule) for seed, score in found.items()]
-        reference = (agent, source, task.name, steps, rule, task.protocol)
-        judging[task.name] = references.reference_score(*reference)
-        zero = random_scores().get((task.name, task.protocol))
-        zeros |= {} if zero is None else {task.name: zero}
+        config = _config_of(agent, source, task, rule, steps)
+        if steps <= first_update(config):
+            raise UsageError(f"{curves}: {task.name}: {too_early(agent, source, config)}")
+        scales[task.name] = scale_of(agent, source, config, steps)
     table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
     statuses = table[["task", "seed"]].assign(status="finished")
-    judged = judge_tasks(table, judging, zeros, statuses)
+    judging = {name: scale.reference for name, scale in scales.items()}
+    zeros = {name: zero for name, scale in scales.items() if (zero := scale.zero_score) is not None}
+    nothing_learned = {name: scale.nothing_learned for name, scale in scales.items()}
+    judged = judge_tasks(table, judging, zeros, statuses, nothing_learned=nothing_learned)
     suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
     changed = bool(remarks.judge_of(agent, source).changed)
     said = remarks.of_task({}, [], judge_changed=changed)
     suite = [row | {"remarks": said} for row in suite]
     verdicts = verdict_table(judged, table, judging, statuses).assign(remarks=said)
+    verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     return Verdicts(rule, verdicts, pd.DataFrame(suite, columns=list(SUITE_COLUMNS)))
+
+
+def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -> Any:
+    """Return the settings that a source judges, on a task: a preset's, else the agent's defaults.
+
+    They say when the first update is made and how many environments there are.
+    """
+    module = importlib.import_module(f"agents.{agent}")
+    judged = [preset.config for preset in module.PRESETS.values() if preset.judged_by == source]
+    changes: dict[str, Any] = {"task": task.name, "env_steps": env_steps, "evaluation_rule": rule}
+    if task.protocol:
+        changes["protocol"] = task.protocol
+    return dataclasses.replace(judged[0] if judged else module.Config(), **changes)
 
 
 def score_runs(

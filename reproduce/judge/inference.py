@@ -21,7 +21,7 @@ LEVEL = 0.05
 """One-sided level of the test at either end of an interval."""
 
 MARGIN_FRACTION = 0.1
-"""Margin as a fraction of the gap between the reference and a random policy."""
+"""Margin as a fraction of the gap between the reference and the zero of the scale."""
 
 MIN_SEEDS_APART = 5
 """Smallest number of seeds that is tested where one run lies apart from the others."""
@@ -107,18 +107,18 @@ def welch(ours: Sample, theirs: Sample, level: float = LEVEL) -> Comparison:
     )
 
 
-def counts_in_suite(theirs: Sample, random_score: Numbers) -> Flags:
+def counts_in_suite(theirs: Sample, zero_score: Numbers) -> Flags:
     """Return whether a task's gap is at least twice the reference's deviation over runs.
 
     With a smaller gap the ratio's mean is useless: its divisor comes close to 0.
     """
-    return theirs.mean - random_score >= 2.0 * np.asarray(theirs.std)
+    return theirs.mean - zero_score >= 2.0 * np.asarray(theirs.std)
 
 
 def compare_suite(
     ours: Sample,
     theirs: Sample,
-    random_score: Float[np.ndarray, "*tests tasks"],
+    zero_score: Float[np.ndarray, "*tests tasks"],
     counted: Bool[np.ndarray, "*tests tasks"],
 ) -> Comparison:
     """Compare the mean over tasks of (ours - random) / (reference - random) with 1.
@@ -130,17 +130,17 @@ def compare_suite(
     - its variance is (v_ours + r^2 v_ref) / g^2 (delta method); degrees of freedom as in `welch`,
       over both sides of every task.
 
-    Tasks may differ in their numbers of runs. The score of a random policy counts as exact: it is
+    Tasks may differ in their numbers of runs. The zero of the scale counts as exact: it is
     measured over many episodes.
 
     Args:
         ours: statistics of our runs, tasks in the last axis.
         theirs: those of the reference's runs.
-        random_score: score of a random policy.
+        zero_score: zero of the scale.
         counted: which tasks take part; at least one for every test.
     """
-    gap = np.where(counted, theirs.mean - random_score, 1.0)
-    ratio = np.where(counted, (ours.mean - random_score) / gap, 0.0)
+    gap = np.where(counted, theirs.mean - zero_score, 1.0)
+    ratio = np.where(counted, (ours.mean - zero_score) / gap, 0.0)
     num_tasks = counted.sum(axis=-1, keepdims=True)
     differences = np.where(counted, ratio * (1.0 - theirs.variance / gap**2) - 1.0, 0.0)
     variances = [

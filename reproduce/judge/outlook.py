@@ -16,16 +16,17 @@ from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge.simulation import judge_many
 from reproduce.judge.verdicts import obstacle
+from reproduce.judge.zero import first_judgeable_step, first_update, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.extension import shorter_record
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.request import tasks_of
 from reproduce.plan.speeds import memory_mib
 from reproduce.run.view import duration
-from reproduce.words import counted
+from reproduce.words import counted, reached
 from suite.hardware import machine
-from suite.settings import BUDGETS
-from suite.tasks import find_task, random_scores
+from suite.settings import BUDGETS, UsageError
+from suite.tasks import find_task
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
@@ -45,6 +46,8 @@ class Outlook:
     num_seeds: int
     """Declared seeds."""
     reference: ReferenceScore | None
+    share: float
+    """Share of the source's final gap that its score has reached; NaN: unknown."""
     obstacle: str
     """Why no verdict can be reached; empty: one can."""
     chance: float
@@ -60,6 +63,22 @@ def outlooks(plan: Plan) -> list[Outlook]:
     ]
 
 
+def refuse_early(plan: Plan) -> None:
+    """Refuse a plan that ends a judged task before anything is learned.
+
+    Raises:
+        UsageError: naming the first step that can be judged.
+    """
+    judge = plan.preset.judged_by
+    for task, env_steps in plan.env_steps.items():
+        config = plan.config_of(task, env_steps)
+        if judge is None or env_steps > first_update(config):
+            continue
+        if first_judgeable_step(plan.agent, judge, config) is not None:
+            early = too_early(plan.agent, judge, config)
+            raise UsageError(f"--env-steps: {task} ends at {env_steps:,}; {early}")
+
+
 def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
     """Return the outlook of the plan's settings by every budget: possible verdicts and cost."""
     chosen = tasks_of(plan.preset, plan.suite, plan.budget)
@@ -73,7 +92,7 @@ def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
     return found
 
 
-def chance_if_equal(reference: ReferenceScore, random_score: float, num_seeds: int) -> float:
+def chance_if_equal(reference: ReferenceScore, zero_score: float, num_seeds: int) -> float:
     """Return the probability of `reproduced` or `above` if ours are draws of the reference's runs.
 
     The true mean is known only as well as the reference's runs tell it: it is drawn anew for every
@@ -81,12 +100,12 @@ def chance_if_equal(reference: ReferenceScore, random_score: float, num_seeds: i
     scores; level, margin and the rule for runs that lie apart are those of the verdict.
 
     Args:
-        reference: with a spread, and above a random policy.
-        random_score: score of a random policy.
+        reference: with a spread, and above the zero.
+        zero_score: zero of the scale.
         num_seeds: number of declared seeds.
     """
     rng = np.random.default_rng(SEED)
-    spread = reference.std / (reference.mean - random_score)  # the gap is 1, as in `simulation`
+    spread = reference.std / (reference.mean - zero_score)  # the gap is 1, as in `simulation`
     shape = (NUM_REPETITIONS, num_seeds)
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
     ours = means + rng.normal(0.0, spread, shape)
@@ -139,6 +158,7 @@ def table_of(rows: Sequence[Outlook]) -> Table:
         if reference is not None:
             spread = "" if math.isnan(reference.std) else f" ± {reference.std:,.3g}"
             text = f"{reference.mean:,.4g}{spread} ({reference.num_runs}, {reference.source})"
+            text += f"; {reached(row.share)}" if reached(row.share) else ""
         verdict = row.obstacle and f"impossible: {row.obstacle}"
         verdict = verdict or f"reproduced with probability {row.chance:.0%} if equal"
         table.add_row(row.task, text, verdict, about(row.run_seconds))
@@ -259,11 +279,13 @@ def _memory_gib(plan: Plan) -> float | None:
 
 def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     reference = _reference(plan, task, env_steps)
-    zero = random_scores().get((task, find_task(task, plan.protocol).protocol))
+    config = plan.config_of(task, env_steps)
+    scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
+    zero = scale.zero_score
     if reference is None:
         why = why_no_reference(plan, task, env_steps)
     else:
-        why = obstacle(reference, zero)
+        why = scale.nothing_learned or obstacle(reference, zero)
     if not why and num_seeds < MIN_SEEDS:
         why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
     chance = math.nan
@@ -274,6 +296,7 @@ def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
         env_steps=env_steps,
         num_seeds=num_seeds,
         reference=reference,
+        share=scale.share,
         obstacle=why,
         chance=chance,
         run_seconds=plan.expected_seconds(task, env_steps),

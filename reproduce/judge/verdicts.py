@@ -2,9 +2,9 @@
 
 A task is judged by its declared seeds (`plan/declared.py`), with Welch's interval of the difference
 between the mean of our seeds and the mean of the reference's runs, against a margin of a tenth of
-the gap between the reference and a random policy; a suite by the mean of those differences in units
-of their gaps. `inference.py` has the arithmetic; `docs/verdicts.md` explains how to read a
-verdict and how often it errs.
+the gap between the reference and the zero of the scale, the best of the policies that learned
+nothing (`zero.py`); a suite by the mean of those differences in units of their gaps. `inference.py`
+has the arithmetic; `docs/verdicts.md` explains how to read a verdict and how often it errs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +32,15 @@ from reproduce.judge.inference import (
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.words import counted
 
-VerdictName = Literal["reproduced", "above", "below", "inconclusive", "shown only", "no reference"]
+VerdictName = Literal[
+    "reproduced", "above", "below", "inconclusive", "nothing learned", "shown only", "no reference"
+]
 
 MAX_SEEDS = 10_000
 """Largest number of seeds tried when looking for the number that would settle a task."""
+
+UNJUDGED = ("nothing learned", "shown only", "no reference")
+"""Verdicts of tasks that the reference cannot judge at this step."""
 
 MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
@@ -48,7 +53,7 @@ STATUSES = (
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
     *("num_diverged", "score_mean", "score_std", "reference_source"),
-    *("reference_mean", "reference_std", "reference_num_runs", "how", "random_score", "margin"),
+    *("reference_mean", "reference_std", "reference_num_runs", "how", "zero_score", "margin"),
     *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
     *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
 )
@@ -76,10 +81,10 @@ class Verdict:
     """Number of the reference's runs; 0 without a reference."""
     how: str
     """How the reference's score was taken, see `references.ReferenceScore`; empty without one."""
-    random_score: float
-    """Score of a random policy."""
+    zero_score: float
+    """Zero of the scale: the best of the policies that learned nothing, see `zero.py`."""
     margin: float
-    """`MARGIN_FRACTION` of (reference - random)."""
+    """`MARGIN_FRACTION` of (reference - zero)."""
     difference: float
     """Our mean minus the reference's."""
     ci_low: float
@@ -93,7 +98,7 @@ class Verdict:
     seeds_to_settle: int | None
     """Seeds that decide the task; see `judge`."""
     ratio: float
-    """Our mean with the random policy at 0 and the reference at 1."""
+    """Our mean on the scale of 0 (nothing learned) to 1 (the reference)."""
     note: str
     """Remarks that a reader needs beside the numbers."""
 
@@ -123,7 +128,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteVerdict:
-    """Verdict on the mean over tasks of (ours - random) / (reference - random) - 1."""
+    """Verdict on the mean over tasks of (ours - zero) / (reference - zero) - 1."""
 
     verdict: Literal["reproduced", "above", "below", "inconclusive", "not judged"]
     """As for a task; `not judged` where fewer than `MIN_TASKS` tasks count."""
@@ -152,19 +157,21 @@ class SuiteVerdict:
 def judge(
     scores: Float[np.ndarray, " seeds"],
     reference: ReferenceScore | None,
-    random_score: float | None,
+    zero_score: float | None,
+    nothing_learned: str = "",
 ) -> Verdict:
     """Judge one task by all these scores.
 
     In this order:
 
     1. No reference at this step and rule: `no reference`.
-    2. No score of ours: `inconclusive`.
-    3. The reference has one run or no spread, or the margin cannot be declared because the score
-       of a random policy is unknown or not below the reference: `shown only`.
-    4. Fewer than `MIN_SEEDS` scores, or than `MIN_SEEDS_APART` where one of them lies apart from
+    2. The reference has learned nothing by this step, whatever our scores: `nothing learned`.
+    3. No score of ours: `inconclusive`.
+    4. The reference has one run or no spread, or the margin cannot be declared because the score
+       of a policy that learned nothing is unknown or not below the reference: `shown only`.
+    5. Fewer than `MIN_SEEDS` scores, or than `MIN_SEEDS_APART` where one of them lies apart from
        the others: `inconclusive`.
-    5. The lower end of the interval is above the margin: `above`; not below minus the margin:
+    6. The lower end of the interval is above the margin: `above`; not below minus the margin:
        `reproduced`. The upper end is below minus the margin: `below`. Else: `inconclusive`.
 
     `smallest_detectable_shortfall` is the shortfall of our true mean below the true mean of the
@@ -180,7 +187,9 @@ def judge(
     Args:
         scores: one score per seed, reward units.
         reference: score to compare with, at the same step and by the same rule.
-        random_score: score of a random policy; None or NaN if unknown.
+        zero_score: zero of the scale; None or NaN if unknown.
+        nothing_learned: why nothing was learned by this step, as `zero.nothing_learned` says; empty
+            if something was.
 
     Returns:
         The verdict and its numbers.
@@ -192,10 +201,12 @@ def judge(
         raise ValueError(f"scores must be finite, not {scores[~np.isfinite(scores)][0]}")
     if reference is not None and not np.isfinite(reference.mean):
         raise ValueError(f"the reference's mean must be finite, not {reference.mean}")
-    untested = _untested(scores, reference, random_score)
+    untested = _untested(scores, reference, zero_score)
     why = _obstacle(untested)
     if reference is None:
         return replace(untested, verdict="no reference", note=why)
+    if nothing_learned:
+        return replace(untested, verdict="nothing learned", note=nothing_learned)
     if why and scores.size > 0:
         return replace(untested, verdict="shown only", note=why)
     least = MIN_SEEDS
@@ -214,14 +225,14 @@ def judge(
 def _untested(
     scores: Float[np.ndarray, " seeds"],
     reference: ReferenceScore | None,
-    random_score: float | None,
+    zero_score: float | None,
 ) -> Verdict:
     """Return `inconclusive` without a test; unknown numbers are NaN."""
     nan = float("nan")
     score_mean = float(scores.mean()) if scores.size > 0 else nan
     reference_mean = nan if reference is None else reference.mean
-    random = nan if random_score is None else float(random_score)
-    gap = reference_mean - random
+    zero = nan if zero_score is None else float(zero_score)
+    gap = reference_mean - zero
     return Verdict(
         verdict="inconclusive",
         num_seeds=scores.size,
@@ -232,7 +243,7 @@ def _untested(
         reference_std=nan if reference is None else reference.std,
         reference_num_runs=0 if reference is None else reference.num_runs,
         how="" if reference is None else str(reference),
-        random_score=random,
+        zero_score=zero,
         margin=MARGIN_FRACTION * gap if gap > 0.0 else nan,
         difference=score_mean - reference_mean,
         ci_low=nan,
@@ -240,14 +251,14 @@ def _untested(
         p_below=nan,
         smallest_detectable_shortfall=nan,
         seeds_to_settle=None,
-        ratio=(score_mean - random) / gap if gap > 0.0 else nan,
+        ratio=(score_mean - zero) / gap if gap > 0.0 else nan,
         note="",
     )
 
 
 def _obstacle(verdict: Verdict) -> str:
     """Return why a task's reference cannot judge any scores of ours; empty if it can."""
-    gap = verdict.reference_mean - verdict.random_score
+    gap = verdict.reference_mean - verdict.zero_score
     if verdict.reference_num_runs == 0:
         return "no comparable reference at this step and rule"
     if verdict.reference_num_runs == 1:
@@ -256,12 +267,12 @@ def _obstacle(verdict: Verdict) -> str:
         return "the reference states no spread"
     if not np.isfinite(gap):
         return "no margin: the score of a random policy is unknown"
-    return "" if gap > 0.0 else "no margin: the reference is not above a random policy"
+    return "" if gap > 0.0 else "no margin: the reference is not above the zero"
 
 
-def obstacle(reference: ReferenceScore, random_score: float | None) -> str:
+def obstacle(reference: ReferenceScore, zero_score: float | None) -> str:
     """Return why a reference cannot judge any scores of ours; empty if it can."""
-    return _obstacle(_untested(np.empty(0), reference, random_score))
+    return _obstacle(_untested(np.empty(0), reference, zero_score))
 
 
 def _tested(untested: Verdict) -> Verdict:
@@ -307,7 +318,8 @@ def judge_declared(
     declared_seeds: Sequence[int],
     seeds: Sequence[int],
     reference: ReferenceScore | None,
-    random_score: float | None,
+    zero_score: float | None,
+    nothing_learned: str = "",
 ) -> Judged:
     """Judge a task by its declared seeds, and by all where there are more.
 
@@ -320,29 +332,31 @@ def judge_declared(
         declared_seeds: those declared when the task was first started.
         seeds: the plan's, with or without a score.
         reference: as in `judge`.
-        random_score: as in `judge`.
+        zero_score: as in `judge`.
+        nothing_learned: as in `judge`.
     """
+    scale = (reference, zero_score, nothing_learned)
 
     def scores_of(those: Iterable[int]) -> np.ndarray:
         return np.array([scores[seed] for seed in those if seed in scores], np.float64)
 
     is_complete = scores.keys() >= set(declared_seeds)
-    declared = judge(scores_of(declared_seeds), reference, random_score) if is_complete else None
+    declared = judge(scores_of(declared_seeds), *scale) if is_complete else None
     every = list(dict.fromkeys([*declared_seeds, *seeds]))
     is_exploratory = len(every) > len(declared_seeds) and scores.keys() >= set(every)
     if declared is not None and not is_exploratory:
         shown = declared
     else:
-        shown = judge(scores_of(every), reference, random_score)
-    if declared is None and shown.verdict not in ("no reference", "shown only"):
+        shown = judge(scores_of(every), *scale)
+    if declared is None and shown.verdict not in UNJUDGED:
         have = scores_of(declared_seeds).size
         note = f"{have} of its {counted(len(declared_seeds), 'declared seed')} have a score"
-        shown = replace(_untested(scores_of(every), reference, random_score), note=note)
+        shown = replace(_untested(scores_of(every), reference, zero_score), note=note)
     return Judged(tuple(declared_seeds), declared, shown, is_exploratory)
 
 
 def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
-    """Judge the mean over tasks of (ours - random) / (reference - random) - 1.
+    """Judge the mean over tasks of (ours - zero) / (reference - zero) - 1.
 
     Each task takes part with its declared seeds. Tasks are left out if they cannot be judged, or if
     their gap is below twice the reference's standard deviation over runs.
@@ -385,9 +399,11 @@ def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> Sui
 
 def _why_left_out(verdict: Verdict) -> str:
     """Return why a task does not count in its suite; empty if it does."""
+    if verdict.verdict == "nothing learned":
+        return verdict.note
     obstacle = _obstacle(verdict)
-    if not obstacle and not counts_in_suite(verdict.theirs, verdict.random_score):
-        return "its reference is within two standard deviations of a random policy"
+    if not obstacle and not counts_in_suite(verdict.theirs, verdict.zero_score):
+        return "its reference is within two standard deviations of the zero"
     return obstacle
 
 
@@ -402,7 +418,7 @@ def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
         Sample(
             of_tasks("reference_mean"), of_tasks("reference_std"), of_tasks("reference_num_runs")
         ),
-        of_tasks("random_score"),
+        of_tasks("zero_score"),
         np.ones(len(verdicts), bool),
     )
     return SuiteVerdict(
@@ -419,9 +435,10 @@ def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
 def judge_tasks(
     scores: pd.DataFrame,
     references: Mapping[str, ReferenceScore | None],
-    random_scores: Mapping[str, float],
+    zero_scores: Mapping[str, float],
     runs_by_status: pd.DataFrame,
     declared: Mapping[str, Sequence[int]] | None = None,
+    nothing_learned: Mapping[str, str] | None = None,
 ) -> dict[str, Judged]:
     """Judge every task of a plan.
 
@@ -429,10 +446,11 @@ def judge_tasks(
         scores: columns task, seed, env_steps, score, rule; one row per seed of a task, and one
             step and one rule per task.
         references: by task; a missing task has no reference.
-        random_scores: scores of a random policy by task; may lack tasks.
+        zero_scores: zeros of the scales by task; may lack tasks.
         runs_by_status: columns task, seed, status; one row per planned run, with a status of
             `STATUSES`.
         declared: declared seeds by task; a missing task has declared all its seeds.
+        nothing_learned: why nothing was learned yet, by task; a missing task has learned.
 
     Returns:
         Every task of the runs, the scores and the references, planned tasks first.
@@ -458,7 +476,8 @@ def judge_tasks(
             (declared or {}).get(task) or seeds,
             seeds,
             references.get(task),
-            random_scores.get(task),
+            zero_scores.get(task),
+            (nothing_learned or {}).get(task, ""),
         )
     return judged
 
@@ -521,7 +540,7 @@ def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
 def suite_summary(
     scores: pd.DataFrame,
     references: Mapping[str, ReferenceScore | None],
-    random_scores: Mapping[str, float],
+    zero_scores: Mapping[str, float],
     human_scores: Mapping[str, tuple[float, float]] | None = None,
     *,
     seed: int = 0,
@@ -529,14 +548,14 @@ def suite_summary(
 ) -> pd.DataFrame:
     """Aggregate the scores of a suite, each normalised by its task.
 
-    Reference-normalised: (score - random) / (reference - random). A task counts if it has scores,
-    a reference and a random policy that scores below it. Human-normalised, for Atari: (score -
+    Reference-normalised: (score - zero) / (reference - zero). A task counts if it has scores, a
+    reference and a zero below it. Human-normalised, for Atari: (score -
     random) / (human - random) with published numbers instead of ours, and without a reference.
 
     Args:
         scores: as in `verdict_table`.
         references: as in `verdict_table`.
-        random_scores: as in `verdict_table`.
+        zero_scores: as in `verdict_table`.
         human_scores: published (random, human) scores by task, see `references.human_scores`;
             without any, the human-normalised rows are left out.
         seed: of the bootstrap, which resamples seeds within each task.
@@ -551,9 +570,9 @@ def suite_summary(
         ValueError: if a human score is not above the random one.
     """
     scales = {
-        task: (random_scores.get(task, float("nan")), reference.mean)
+        task: (zero_scores.get(task, float("nan")), reference.mean)
         for task, reference in references.items()
-        if reference is not None and reference.mean > random_scores.get(task, float("nan"))
+        if reference is not None and reference.mean > zero_scores.get(task, float("nan"))
     }
     human_scales = human_scores or {}
     for task, (random_score, human_score) in human_scales.items():

@@ -117,8 +117,9 @@ def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
     In this order:
 
     1. The step is at or before the first update.
-    2. By rule `training`, each environment may still be in its first episode: until then only
-       short episodes have ended. A random policy's longest says how long that may be.
+    2. By rule `training`, the window (0.9 t, t] is shorter than an episode of every environment, of
+       the length of a random policy's longest: environments begin together, so that short episodes
+       alone may end in it.
     3. The reference's mean does not exceed the random or the untrained policy by `APART` standard
        deviations of its runs.
     4. It does not exceed the idle policy.
@@ -139,11 +140,11 @@ def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
         return ""
     task = config.find_task()
     longest = baseline_scores().get((task.name, task.protocol), UNKNOWN).longest_episode or 0
-    until = config.num_envs * longest
+    until = 10 * config.num_envs * longest  # (0.9 t, t] is a tenth of t
     if reference.rule == "training" and reference.env_steps < until:
         return (
-            f"only short episodes end by {reference.env_steps:,} steps: {config.num_envs} "
-            f"environments times {longest:,} decisions are {until:,}"
+            f"only short episodes may end before {reference.env_steps:,} steps: by rule training "
+            f"{config.num_envs} environments with episodes of {longest:,} need {until:,}"
         )
     stands = f"{number(reference.mean)} ± {number(reference.std)} beside"
     for policy, score in (("an untrained", zero.untrained), ("a random", zero.random)):
@@ -207,3 +208,55 @@ def _first_judgeable(
         if found is not None and not nothing_learned(found, zero, config):
             return step
     return None
+
+
+def too_early(agent: str, source: str, config: Any) -> str:
+    """Return the refusal of a step at or before the first update, with the first that is judged.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source that judges.
+        config: the agent's settings on the task.
+    """
+    step = first_judgeable_step(agent, source, config)
+    first = f"{first_update(config):,}"
+    way = f"{source} judges from {step:,} on" if step else f"{source} judges no step of this task"
+    return f"the first update is at {first} environment steps: {way}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What the scores of a task are measured on at one step, before any of ours is seen."""
+
+    reference: ReferenceScore | None
+    """The source's score there; None: it has none."""
+    zero: Zero
+    nothing_learned: str
+    """Why nothing was learned yet; empty if something was, or nothing compares."""
+    share: float
+    """Share of the source's final gap that it has reached, see `share`; NaN: unknown."""
+
+    @property
+    def zero_score(self) -> float | None:
+        """Return the zero of the scale; None if no policy that learned nothing was measured."""
+        return None if math.isnan(self.zero.score) else self.zero.score
+
+
+def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Scale:
+    """Return the scale of a task at a step.
+
+    Args:
+        agent: name of the agent.
+        source: name of the source that judges; None: none does.
+        config: the agent's settings on the task; its rule is that of the scores.
+        env_steps: step of the scores.
+    """
+    task, rule = config.find_task(), config.evaluation_rule
+    zero = zero_of(agent, source, task.name, task.protocol, rule, first_update(config))
+    reference = reference_score(agent, source, task.name, env_steps, rule, task.protocol)
+    if source is None or reference is None:
+        return Scale(reference=None, zero=zero, nothing_learned="", share=math.nan)
+    final = final_reference(agent, source, task.name, rule, task.protocol)
+    why = nothing_learned(reference, zero, config)
+    part = share(reference, final, zero)
+    return Scale(reference=reference, zero=zero, nothing_learned=why, share=part)

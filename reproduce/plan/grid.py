@@ -208,8 +208,12 @@ class Plan:
             env_steps: its length; default: the plan's.
         """
         steps = self.env_steps[task] if env_steps is None else env_steps
-        config = dataclasses.replace(self.config, task=task, env_steps=steps)
+        config = self.config_of(task, steps)
         return None if self.cluster else pace(self.agent, self.source, config, self.device)
+
+    def config_of(self, task: str, env_steps: int) -> Any:
+        """Return the agent's configuration on a task for so many environment steps."""
+        return dataclasses.replace(self.config, task=task, env_steps=env_steps)
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.

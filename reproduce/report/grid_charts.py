@@ -1,8 +1,8 @@
 """The charts of one grid beside its curves: scores, performance profile, improvement, throughput.
 
 Each takes tidy frames, as in the CSV files of the page, and returns a fragment of `charts`, or an
-empty text where there is nothing to draw. With a random policy at 0 and the reference at 1, tasks
-share an axis; one that has no such scale keeps its own.
+empty text where there is nothing to draw. With the zero at 0 and the reference at 1, tasks share an
+axis; one that has no such scale keeps its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from reproduce.words import number
 
 OURS = Series("ours", "ours", charts.OURS[0], remark="each seed, their mean, the deciding interval")
 MARGIN = Series("margin", "reference mean - margin", ("#9A4A12", "#E0A070"))
-RANDOM = Series("random", "random policy", ("#5B6670", "#9AA5AE"))
+RANDOM = Series("random", "nothing learned", ("#5B6670", "#9AA5AE"))
 SHARES = {
     "environment": ("#0072B2", "#3D9BD6"),
     "acting": ("#5CB4E4", "#9AD2F2"),
@@ -47,8 +47,8 @@ def scores_chart(
     """Return every run's score, ours and the reference's, beside means, interval and margin."""
     scored = verdicts[verdicts["task"].isin(scores["task"])]
     rows: list[dict[Any, Any]] = scored.where(scored.notna(), np.nan).to_dict("records")
-    shared = [row for row in rows if row["reference_mean"] > row["random_score"]]
-    single = [row for row in rows if not row["reference_mean"] > row["random_score"]]
+    shared = [row for row in rows if row["reference_mean"] > row["zero_score"]]
+    single = [row for row in rows if not row["reference_mean"] > row["zero_score"]]
     reference = _reference(verdicts, credits)
     groups = [(shared, True)] * bool(shared) + [([row], False) for row in single]
     panels = [
@@ -199,13 +199,13 @@ def _scores_panel(
     """Return a panel with a row for each task: ours above, the reference below."""
     traces = []
     for place, row in enumerate(rows):
-        origin = row["random_score"] if is_shared else 0.0
+        origin = row["zero_score"] if is_shared else 0.0
         scale = row["reference_mean"] - origin if is_shared else 1.0
         traces += _reference_row(row, place, reference_scores, reference, origin, scale)
         traces += _our_row(row, place, scores, origin, scale)
     layout = _rows_layout([str(row["task"]) for row in rows])
     if is_shared:
-        title, label = "Normalised scores", "0: random policy, 1: reference mean"
+        title, label = "Normalised scores", "0: nothing learned, 1: reference mean"
         traces = [_inside(entry) for entry in traces]
     else:
         title, label = str(rows[0]["task"]), "return"
@@ -257,10 +257,10 @@ def _reference_row(
     origin: float,
     scale: float,
 ) -> list[dict[str, Any]]:
-    """Return the random policy, the margin, mean and spread, and below them a dot for each run."""
+    """Return the zero, the margin, mean and spread, and below them a dot for each run."""
     traces = []
     mean, std, margin = (row[name] for name in ("reference_mean", "reference_std", "margin"))
-    marks = ((RANDOM, row["random_score"]), (MARGIN, mean - margin))
+    marks = ((RANDOM, row["zero_score"]), (MARGIN, mean - margin))
     for series, value in marks:
         if np.isfinite(value):
             text = f"{series.name}: <b>{number(value)}</b>"

@@ -30,9 +30,10 @@ from rich.text import Text
 from reproduce.gather.references import name_of
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.remarks import details, marks
+from reproduce.judge.verdicts import UNJUDGED
 from reproduce.report import charts, grid_charts
 from reproduce.report.films import contact_sheets
-from reproduce.words import MISSING, counted, number
+from reproduce.words import MISSING, counted, number, reached
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
 
@@ -71,11 +72,11 @@ COLUMNS = {
         *("num_runs", "rule", "role"),
     ),
     "scores": (
-        *("task", "seed", "env_steps", "score", "rule", "random_score", "reference_score"),
+        *("task", "seed", "env_steps", "score", "rule", "zero_score", "reference_score"),
         "normalised_score",
     ),
     "reference_scores": (
-        *("task", "source", "run", "env_steps", "score", "rule", "random_score"),
+        *("task", "source", "run", "env_steps", "score", "rule", "zero_score"),
         *("reference_score", "normalised_score"),
     ),
     "throughput": (
@@ -87,10 +88,10 @@ COLUMNS = {
         *("task", "verdict", "exploratory", "older_runs", "env_steps", "rule", "num_seeds"),
         *("num_failed", "num_diverged", "score_mean", "score_std"),
         *("reference_source", "reference_mean", "reference_std", "reference_num_runs", "how"),
-        *("random_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
+        *("zero_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
         *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
         *("area_mean", "area_std", "reference_area", "fingerprint"),
-        "remarks",
+        *("remarks", "reference_share"),
     ),
     "suite": (
         *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),
@@ -121,13 +122,14 @@ UNFINISHED = ("running", "interrupted", "planned", "unverified")
 """Statuses of runs without a result."""
 
 VERDICTS = (
-    *("reproduced", "above", "below", "inconclusive", "shown only", "no reference"),
+    *("reproduced", "above", "below", "inconclusive", "nothing learned", "shown only"),
+    "no reference",
     "not judged",
 )
 """Every verdict, and `not judged` for a task that has none yet, in the order of the headline; the
 first two both say that the result was reproduced."""
 
-RATIO = "With a random policy at 0 and the reference at 1, ours is at"
+RATIO = "With the zero of the scale at 0 and the reference at 1, ours is at"
 
 TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
 
@@ -232,6 +234,8 @@ def _grounds(row: Mapping[str, Any]) -> list[str]:
     verdict, note = row["verdict"], str(row["note"] or "").strip(" .")
     if verdict == "inconclusive":
         return [f"These seeds cannot tell: {note or _what_would_decide(row)}"]
+    if verdict == "nothing learned":
+        return [f"Shown, not counted: {note}"]
     if verdict == "shown only":
         said = [f"Shown, not judged: {note or 'the reference cannot judge'}"]
         said += [] if row["ratio"] is None else [f"{RATIO} {number(row['ratio'])}"]
@@ -279,7 +283,7 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
     else:
         interval = with_interval(difference, suite["ci_low"], suite["ci_high"])
         sentences = [
-            f"Mean over {number(suite['num_tasks'])} tasks of the score, a random policy at 0 and "
+            f"Mean over {number(suite['num_tasks'])} tasks of the score, the zero at 0 and "
             f"the reference at 1, minus 1: {interval}, margin {margin}"
         ]
     sentences += [f"Left out: {_by_reason(suite['left_out'])}"] if suite["left_out"] else []
@@ -372,7 +376,7 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
         cells = (
             _printable(row["task"]) + _counted(row["env_steps"], "step"),
             ours + _counted(row["num_seeds"], "seed"),
-            theirs + _counted(row["reference_num_runs"], "run"),
+            theirs + _counted(row["reference_num_runs"], "run") + _reached(row),
             _two_lines(row),
         )
         verdict = Text(_printable(verdict_words(row)), _style(row)).append(_margin(row), "none")
@@ -440,6 +444,12 @@ def _counted(count: Any, noun: str) -> str:
     return f"\n{counted(count, noun)}"
 
 
+def _reached(row: Mapping[str, Any]) -> str:
+    """Return how far the reference has come, on a line of its own; nothing where it is unknown."""
+    words = reached(row["reference_share"])
+    return f"\n{words}" if words else ""
+
+
 class Counts(NamedTuple):
     """How many tasks came how far; each includes those that came further."""
 
@@ -490,7 +500,7 @@ def headline(
     verdicts = [row["verdict"] for row in rows]
     above, counts = verdicts.count("above"), count_tasks(report, rows)
     of_all = counted(counts.in_suite, "task")
-    if verdicts and set(verdicts) <= {"shown only", "no reference"}:
+    if verdicts and set(verdicts) <= set(UNJUDGED):
         parts = [f"none of {of_all} can be judged"]
     else:
         parts = [f"{counts.reproduced or 'none'} of {of_all} reproduced"]
@@ -613,6 +623,7 @@ def environment() -> jinja2.Environment:
         "duration": duration,
         "percentage": percentage,
         "plain": _plain,
+        "reached": reached,
     }
     own.globals = own.globals | {
         "mean_and_spread": mean_and_spread,

@@ -151,9 +151,9 @@ def draw_variants(curves: pd.DataFrame, directory: Path, name: str) -> list[Path
 
 
 def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -> list[Path]:
-    """Draw the final scores against reference, random policy and margin, one row per task.
+    """Draw the final scores against reference, zero and margin, one row per task.
 
-    Tasks whose reference is above the random score share one axis, on which 0 is the random policy
+    Tasks whose reference is above the zero share one axis, on which 0 is that zero
     and 1 the reference mean. Every other task has its own small axis, in units of return.
 
     Args:
@@ -185,7 +185,7 @@ def draw_scores(scores: pd.DataFrame, verdicts: pd.DataFrame, directory: Path) -
             Line2D([], [], color=REFERENCE, lw=2, label="reference mean"),
             Patch(color=REFERENCE, alpha=0.2, lw=0, label="± its std"),
             Line2D([], [], color=REFERENCE, lw=1.2, ls=(0, (3, 2)), label="mean - margin"),
-            Line2D([], [], color=FAINT, lw=1.2, label="random policy"),
+            Line2D([], [], color=FAINT, lw=1.2, label="nothing learned"),
         ]
         _legend(figure, handles, columns=6)
         return _save(figure, directory, "scores")
@@ -201,7 +201,7 @@ class ScoreRow(NamedTuple):
     scale: float
 
     def normalised(self, value: Any) -> Any:
-        """Return `value` on the axis where 0 is the random policy and 1 the reference mean."""
+        """Return `value` on the axis where 0 is the zero of the scale and 1 the reference mean."""
         return (value - self.origin) / self.scale
 
     def interval(self) -> tuple[float, float]:
@@ -518,7 +518,7 @@ def _curve_legend(
 def _score_row(task: str, scores: pd.DataFrame, verdicts: pd.DataFrame) -> ScoreRow:
     verdict = _row(verdicts, task)
     values = _of_task(scores, task)["score"].to_numpy(np.float64)
-    origin = _float(verdict, "random_score")
+    origin = _float(verdict, "zero_score")
     scale = _float(verdict, "reference_mean") - origin
     return ScoreRow(task, values[np.isfinite(values)], verdict, origin, scale)
 
@@ -545,7 +545,7 @@ def _draw_normalised(panel: Axes, rows: Sequence[ScoreRow]) -> None:
     panel.set_xlim(low - pad, high + pad)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_yticks(range(len(rows)), [row.task for row in rows])
-    panel.set_xlabel("normalised score: 0 random policy, 1 reference mean", color=FAINT)
+    panel.set_xlabel("normalised score: 0 nothing learned, 1 reference mean", color=FAINT)
     panel.grid(axis="x", color=GRID, lw=0.8)
     _tidy(panel)
 
@@ -553,7 +553,7 @@ def _draw_normalised(panel: Axes, rows: Sequence[ScoreRow]) -> None:
 def _draw_raw(panel: Axes, row: ScoreRow) -> None:
     """Draw a task that cannot be normalised, on its own axis in units of return."""
     _draw_score(panel, 0, row.scores, row.interval())
-    reference, random = _float(row.verdict, "reference_mean"), _float(row.verdict, "random_score")
+    reference, random = _float(row.verdict, "reference_mean"), _float(row.verdict, "zero_score")
     if math.isfinite(reference):
         margin = reference - _float(row.verdict, "margin")
         _draw_target(panel, 0, reference, _float(row.verdict, "reference_std"), margin)

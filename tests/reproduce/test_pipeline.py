@@ -340,7 +340,7 @@ def test_a_task_without_a_reference_has_scores_and_no_normalised_ones() -> None:
     table = pipeline._normalise(scores, {HOPPER: reference, ANT: None}, {HOPPER: 10.0, ANT: -1.0})
     assert table.normalised_score.tolist()[0] == 0.5
     assert table[["reference_score", "normalised_score"]].iloc[1].isna().all()
-    assert table.random_score.tolist() == [10.0, -1.0]
+    assert table.zero_score.tolist() == [10.0, -1.0]
 
 
 def test_a_suite_names_the_tasks_that_were_not_planned(tmp_path: Path) -> None:

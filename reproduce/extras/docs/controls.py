@@ -39,7 +39,7 @@ class Pair(NamedTuple):
             **{"mean": own.mean(), "std": own.std(ddof=1), "num_runs": len(own)},
             **{"rule": self.theirs.rule, "how": "single runs", "scores": tuple(own)},
         )
-        return judge(np.array(self.theirs.scores), reference, row["random_score"])
+        return judge(np.array(self.theirs.scores), reference, row["zero_score"])
 
     @property
     def their_speed(self) -> float:
@@ -118,7 +118,7 @@ def _beside_its_project(cell: Cell, theirs: ReferenceScore) -> str:
     published = reference_score(cell.agent, given[1], task, steps, theirs.rule)
     if published is None:
         return "—"
-    verdict = judge(np.array(theirs.scores), published, cell.row["random_score"])
+    verdict = judge(np.array(theirs.scores), published, cell.row["zero_score"])
     score = mean_and_spread(
         published.mean, published.std, published.num_runs, name_of(published.source)
     )

@@ -16,12 +16,12 @@ from reproduce.report.page import (
     verdict_words,
     with_interval,
 )
-from reproduce.words import number
+from reproduce.words import number, reached
 from suite.settings import find_preset
 from suite.tasks import SUITES, tasks_in
 
 DECIDED = ("reproduced", "above", "below")
-UNJUDGED = ("shown only", "no reference", "not judged")
+UNJUDGED = ("nothing learned", "shown only", "no reference", "not judged")
 """Verdicts of tasks that no reference can judge."""
 
 
@@ -61,8 +61,9 @@ class Cell:
 
     @property
     def steps(self) -> str:
-        """Return the environment steps of one run."""
-        return number(self.row["env_steps"])
+        """Return the environment steps of one run, and how far the reference has come there."""
+        share = reached(self.row["reference_share"])
+        return number(self.row["env_steps"]) + (f" ({share})" if share else "")
 
 
 def cells(root: Path | None = None) -> list[Cell]:

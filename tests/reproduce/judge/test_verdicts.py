@@ -99,7 +99,7 @@ def test_numbers_of_a_verdict_are_those_of_a_hand_calculation() -> None:
         "score_std": 27.0**0.5,
         "reference_mean": 100.0,
         "reference_std": 4.0,
-        "random_score": 20.0,
+        "zero_score": 20.0,
         "margin": 8.0,
         "difference": -10.0,
         "ci_low": -10.0 - half_width,
@@ -180,7 +180,7 @@ def test_no_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("published", "random_score", "ratio", "note"),
+    ("published", "zero_score", "ratio", "note"),
     [
         (reference(100.0, float("nan"), 1), 20.0, 0.875, "single run"),
         (reference(100.0, 0.0, 1), 20.0, 0.875, "single run"),
@@ -191,9 +191,9 @@ def test_no_reference() -> None:
         (reference(100.0, 5.0, 5), 130.0, float("nan"), "not above a random policy"),
     ],
 )
-def test_what_cannot_be_tested_is_shown_only(published, random_score, ratio, note) -> None:
+def test_what_cannot_be_tested_is_shown_only(published, zero_score, ratio, note) -> None:
     """One run, no spread or no margin: the ratio is printed where it has a meaning."""
-    verdict = judge(np.array([80.0, 90.0, 100.0]), published, random_score)
+    verdict = judge(np.array([80.0, 90.0, 100.0]), published, zero_score)
     assert verdict.verdict == "shown only"
     assert verdict.ratio == pytest.approx(ratio, nan_ok=True)
     assert verdict.difference == -10.0

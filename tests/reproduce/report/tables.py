@@ -39,7 +39,7 @@ def verdict(task: str, name: str = "reproduced", **fields: object) -> pd.DataFra
         "reference_mean": 100.0,
         "reference_std": 8.0,
         "reference_num_runs": 5,
-        "random_score": 0.0,
+        "zero_score": 0.0,
         "margin": 10.0,
         "ci_low": -6.0,
         "ci_high": 4.0,

@@ -27,7 +27,7 @@ def points(fragment: str, series: str, panel: int = 0) -> list[dict[str, Any]]:
 
 def test_every_run_is_a_dot_on_the_scale_from_random_policy_to_reference() -> None:
     """With random 20, reference 120 and margin 10: 70 is at 0.5; the interval is the verdict's."""
-    shifted = verdict("A", random_score=20.0, reference_mean=120.0)
+    shifted = verdict("A", zero_score=20.0, reference_mean=120.0)
     fragment = grid_charts.scores_chart(score("A", 70.0, 145.0), theirs("A", 110.0, 130.0), shifted)
     dots, interval, mean = points(fragment, "ours")
     assert dots["x"] == [0.5, 1.25]
@@ -40,7 +40,7 @@ def test_every_run_is_a_dot_on_the_scale_from_random_policy_to_reference() -> No
 
 def test_a_task_without_a_scale_keeps_its_own_axis_and_a_far_score_is_an_arrow() -> None:
     """One extreme seed does not squeeze the others, and its hover text is true."""
-    unknown = {"reference_mean": NAN, "margin": NAN, "reference_std": NAN, "random_score": NAN}
+    unknown = {"reference_mean": NAN, "margin": NAN, "reference_std": NAN, "zero_score": NAN}
     verdicts = pd.concat([verdict("A"), verdict("B", "no reference", **unknown), verdict("C")])
     scores = pd.concat([score("A", 95.0, 9000.0), score("B", 3000.0, 4000.0)])
     fragment = grid_charts.scores_chart(scores, no_rows("reference_scores"), verdicts)

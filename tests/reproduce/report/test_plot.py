@@ -238,7 +238,7 @@ def test_scores_are_normalised_by_random_policy_and_reference(
     tmp_path: Path, figures: list[Figure]
 ) -> None:
     """With random 20, reference 120 and margin 10: a score of 70 is drawn at 0.5, margin at 0.9."""
-    shifted = verdict("A", random_score=20.0, reference_mean=120.0)
+    shifted = verdict("A", zero_score=20.0, reference_mean=120.0)
     paths = plot.draw_scores(score("A", 70.0, 145.0), shifted, tmp_path)
     assert [path.name for path in paths] == ["scores.svg"]
     panel = figures[0].axes[0]
