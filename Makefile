@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
-PIP := install --quiet --disable-pip-version-check
+PIP := -m pip install --quiet --disable-pip-version-check
+# requirements/ pins every package by version and hash, but for torch. Wheels only: nothing is built.
+LOCKED := $(PIP) --require-hashes --only-binary :all: --requirement
 # torch goes first and alone, so that another index gives this one package and no other: what it
 # needs comes from PyPI, with all else. A machine without a GPU saves gigabytes with
 # `make venv TORCH_INDEX=https://download.pytorch.org/whl/cpu`.
 TORCH_INDEX ?=
-TORCH := --no-deps $(TORCH_INDEX:%=--index-url %) $(shell grep '^torch==' constraints.txt)
+TORCH := --no-deps $(TORCH_INDEX:%=--index-url %) --requirement requirements/torch.txt
 # Bytecode is written even in a shell that forbids it, else every process compiles all files anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 # Two tests more at once than there are cores, as some wait; eight at most, of up to 1 GB each.
@@ -16,8 +18,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --b
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv browser test test-slow test-gpu check format lint types train published docs up-to-date
-.PHONY: site verify bench peers clean
+.PHONY: reproduce venv lock browser test test-slow test-tracking test-gpu check format lint types
+.PHONY: train published docs up-to-date site verify bench peers clean
 
 ## Train the smoke grid and show its verdicts (8 to 13 minutes on two cores).
 reproduce: venv
@@ -27,11 +29,27 @@ reproduce: venv
 ## Build .venv; does nothing if it is up to date.
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml requirements/torch.txt requirements/dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip $(PIP) $(TORCH)
-	$(BIN)/pip $(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(PIP) $(TORCH)
+	$(BIN)/python $(LOCKED) requirements/dev.txt
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
+
+$(VENV)/.tracking: $(VENV)/.installed requirements/tracking.txt
+	$(BIN)/python $(LOCKED) requirements/tracking.txt
+	touch $@
+
+## Pin every package that pyproject.toml asks for, with hashes, in requirements/ (seconds). Versions
+## stay as they are where they can; `make lock UPGRADE=--upgrade` takes the newest.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE) \
+	--custom-compile-command 'make lock' --annotation-style line --no-emit-package torch \
+	--constraint requirements/torch.txt --output-file requirements/
+lock: venv
+	$(LOCK)dev.txt pyproject.toml --extra dev
+	$(LOCK)base.txt pyproject.toml --constraint requirements/dev.txt
+	$(LOCK)tracking.txt pyproject.toml --constraint requirements/dev.txt --extra tracking
+	$(LOCK)peers.txt --group peers
 
 ## Install Debian's Chromium, unless there is such a browser, for the tests of pages; needs root.
 browser:
@@ -40,7 +58,11 @@ browser:
 
 ## The test suite (five and a half to six minutes on two cores).
 test: venv
-	$(PYTEST) -m "not training and not slow" $(BESIDE)
+	$(PYTEST) -m "not training and not slow and not tracking" $(BESIDE)
+
+## The tests of TensorBoard and Weights & Biases, which are installed for them.
+test-tracking: $(VENV)/.tracking
+	$(PYTEST) -m tracking tests/reproduce/extras/test_track.py
 
 ## The long forms of the tests (about 25 minutes on two cores).
 test-slow: venv
@@ -61,7 +83,7 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
 ## site, each on one core; short trainings, one published run of every agent made again, tests.
 check: format lint
 	$(MAKE) --jobs=2 --output-sync=target types up-to-date site
-	$(MAKE) train verify test
+	$(MAKE) train verify test test-tracking
 
 format: venv
 	$(BIN)/ruff format --check .
@@ -113,15 +135,14 @@ peers: $(PEERS)/$(if $(PEER),$(PEER)/).installed
 
 $(PEERS)/%/.installed: reproduce/controls/%.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip $(PIP) $(shell grep '^torch==' $<)
-	$(@D)/bin/pip $(PIP) --no-deps --requirement $<
+	$(@D)/bin/python $(PIP) $(shell grep '^torch==' $<)
+	$(@D)/bin/python $(PIP) --no-deps --requirement $<
 	touch $@
 
-$(PEERS)/.installed: constraints-peers.txt
+$(PEERS)/.installed: requirements/torch.txt requirements/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip $(PIP) $(TORCH)
-	$(PEERS)/bin/pip $(PIP) --constraint constraints-peers.txt \
-		stable-baselines3 "gymnasium[mujoco]" ale-py opencv-python-headless pfrl torchrl
+	$(PEERS)/bin/python $(PIP) $(TORCH)
+	$(PEERS)/bin/python $(PIP) --require-hashes --requirement requirements/peers.txt
 	touch $@
 
 clean:

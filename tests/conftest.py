@@ -1,8 +1,9 @@
-"""What all tests share: checks of types, turns side by side, GPU tests skipped without a GPU."""
+"""What all tests share: checks of types, turns side by side, skips of what the machine lacks."""
 
 import dataclasses
 import fcntl
 import functools
+import importlib.util
 import inspect
 import os
 import signal
@@ -93,10 +94,15 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
+    missing = {}
     if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+        missing["gpu"] = "needs an NVIDIA GPU"
+    if not all(map(importlib.util.find_spec, ("tensorboard", "wandb"))):
+        missing["tracking"] = "needs TensorBoard and Weights & Biases: make test-tracking"
+    for item in items:
+        for marker, reason in missing.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _turn(item: pytest.Item) -> int:

@@ -80,7 +80,7 @@ class Wandb(Sink):
     """Writes runs of Weights & Biases: files only, unless `WANDB_MODE` says otherwise."""
 
     def __init__(self, folder: Path, name: str, key: str, config: Mapping[str, Any]) -> None:
-        import wandb
+        wandb = importlib.import_module("wandb")
 
         os.environ.setdefault(
             "WANDB_DISABLE_WEAVE", "true"

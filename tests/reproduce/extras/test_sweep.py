@@ -187,6 +187,7 @@ def test_a_sweep_heeds_the_flags_of_a_grid(
         yield
 
     monkeypatch.setattr("reproduce.extras.track.mirrored", mirrored)
+    monkeypatch.setattr("reproduce.extras.track.check_kind", lambda kind: None)
     monkeypatch.setattr(
         "reproduce.pipeline.write_report",
         lambda plan, tables, *, context: contexts.append(context),

@@ -47,6 +47,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Point]]:
     """What was mirrored, in memory, by runs' names."""
     monkeypatch.setattr(Memory, "points", {})
     monkeypatch.setitem(track.SINKS, "tensorboard", Memory)
+    monkeypatch.setattr(track, "check_kind", lambda kind: None)  # it asks for the package
     return Memory.points
 
 
@@ -133,18 +134,19 @@ def test_a_mirror_that_cannot_be_written_is_one_line(
     assert not memory
 
 
+@pytest.mark.tracking
 def test_tensorboard_holds_what_was_recorded(tmp_path: Path, record_run: RecordRun) -> None:
     """Read back by TensorBoard itself; mirroring again adds nothing."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+    reader = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     folder = record_run(grid(tmp_path), TASK, 1, {500: -3.0, 1000: 2.0})
     for _ in range(2):
         assert mirror("tensorboard", folder.parent, tmp_path / "mirror") == 1
-    events = EventAccumulator(str(tmp_path / "mirror" / "seed-1")).Reload()
+    events = reader.EventAccumulator(str(tmp_path / "mirror" / "seed-1")).Reload()
     points = [(event.step, event.value) for event in events.Scalars("evaluations/mean_return")]
     assert points == [(500, -3.0), (1000, 2.0)]
 
 
+@pytest.mark.tracking
 def test_wandb_writes_below_the_runs_folder_and_asks_no_server(
     tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
