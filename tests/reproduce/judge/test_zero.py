@@ -151,10 +151,10 @@ def test_training_episodes_count_once_every_environment_can_have_ended_one(
     why, reached = of_source("a2c", "classic", "sb3_control", "MountainCarContinuous-v0", 5_920)
     assert why.startswith("only short episodes may end before 5,920 steps: by rule training 16 ")
     assert reached > 2.0  # it stands above the score at which it ends
-    at = dataclasses.replace(reference(90.0, env_steps=999 * 16), rule="training")
+    at = dataclasses.replace(reference(90.0, env_steps=10 * 999 * 16), rule="training")
     config = config_of("a2c", "classic", "sb3_control", "MountainCarContinuous-v0")
     assert nothing_learned(at, KNOWN, config) == ""
-    at = dataclasses.replace(at, env_steps=999 * 16 - 1)
+    at = dataclasses.replace(at, env_steps=10 * 999 * 16 - 1)
     assert "only short episodes" in nothing_learned(at, KNOWN, config)
     assert nothing_learned(dataclasses.replace(at, rule="sampled"), KNOWN, config) == ""
     monkeypatch.setattr(judged_zero, "baseline_scores", dict)  # an unknown length decides nothing
