@@ -364,6 +364,7 @@ def _from_single_runs(
     if not scores.size:
         return None
     std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
+    std = 0.0 if scores.size > 1 and np.ptp(scores) == 0.0 else std  # no rounding of equal scores
     return float(scores.mean()), std, scores.size, "single runs"
 
 

@@ -15,8 +15,10 @@ from reproduce import ROOT
 from reproduce.gather.references import single_runs
 from reproduce.judge.inference import MARGIN_FRACTION
 from reproduce.judge.simulation import (
+    Rates,
     Sides,
     bimodal,
+    failing,
     normal,
     resampled,
     simulate,
@@ -32,11 +34,20 @@ PAGE = ROOT / "docs" / "verdicts.md"
 SPREADS = (0.05, 0.08, 0.15, 0.30, 0.50)
 """Standard deviation over runs, as a fraction of the gap."""
 
-COUNTS = ((3, 3), (3, 10), (5, 3), (5, 10), (10, 10))
+COUNTS = ((3, 3), (3, 10), (3, 30), (5, 3), (5, 10), (10, 10))
 """Number of our seeds, and of the reference's runs."""
+
+FAILING_COUNTS = ((5, 5), (10, 5), (30, 5), (100, 5), (10, 10))
+"""The same where runs of both sides fail."""
 
 NUM_TASKS = (1, 2, 5, 9, 26, 57)
 """Tasks of a suite."""
+
+TAME_SPREAD = 0.05
+"""Spread of the other tasks of a suite with a wild one."""
+
+WILD_SPREADS = (0.50, 0.70)
+"""Spreads of the wild task."""
 
 RESAMPLED_AT = 1_000_000
 """Environment steps at which published runs are scored, to be resampled."""
@@ -116,6 +127,25 @@ def other_runs_tables() -> str:
     )
 
 
+def failing_tables() -> str:
+    """Return the tables of two equal agents, runs of both of which fail."""
+    rng = np.random.default_rng(SEED)
+    columns = [f"{n} of ours, {m} of theirs" for n, m in FAILING_COUNTS]
+    rates = {
+        f"one in {round(1.0 / share)} fails": [
+            simulate(failing(0.03, share), n, m, rng) for n, m in FAILING_COUNTS
+        ]
+        for share in (1.0 / 8.0, 1.0 / 5.0)
+    }
+    return "\n".join(
+        _table(title, "runs", columns, {name: [each[i] for each in rates[name]] for name in rates})
+        for title, i in (
+            ("`below` although both agents are equal", 1),
+            ("`reproduced` when both agents are equal", 0),
+        )
+    )
+
+
 def adding_tables() -> str:
     """Return the table of seeds that are added until a verdict appears."""
     rng = np.random.default_rng(SEED)
@@ -172,6 +202,35 @@ def suite_tables() -> str:
     )
 
 
+def wild_tables() -> str:
+    """Return the tables of suites in which one task scatters wildly."""
+    rng = np.random.default_rng(SEED)
+    counts = ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
+    columns = [f"{n} of ours, {m} of theirs" for n, m in counts]
+    rates: dict[tuple[float, str], list[Rates]] = {}
+    for shortfall in (MARGIN_FRACTION, 0.0):
+        for wild in WILD_SPREADS:
+            for num_tasks in (2, 5, 9):
+                spreads = np.array([wild, *[TAME_SPREAD] * (num_tasks - 1)])
+                rates[shortfall, f"{num_tasks} tasks, one of {wild:.0%}"] = [
+                    simulate_suite(normal(spreads, shortfall), n, m, num_tasks, rng)[0]
+                    for n, m in counts
+                ]
+    return "\n".join(
+        _table(
+            title,
+            "suite",
+            columns,
+            {name: [each[i] for each in row] for (short, name), row in rates.items() if short == s},
+        )
+        for title, s, i in (
+            ("Suite `below` although every task falls short by exactly the margin", 0.1, 1),
+            ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
+            ("Suite `below` although the true means are equal", 0.0, 1),
+        )
+    )
+
+
 def _table(
     title: str,
     corner: str,
@@ -188,8 +247,10 @@ def _table(
 TABLES: Mapping[str, Callable[[], str]] = {
     "normal runs": normal_tables,
     "other runs": other_runs_tables,
+    "failing runs": failing_tables,
     "adding seeds": adding_tables,
     "suites": suite_tables,
+    "one wild task": wild_tables,
 }
 """Groups of tables, in the order of the page."""
 

@@ -23,8 +23,14 @@ LEVEL = 0.05
 MARGIN_FRACTION = 0.1
 """Margin as a fraction of the gap between the reference and the zero of the scale."""
 
+MIN_REFERENCE_RUNS = 3
+"""Smallest number of runs of a reference that judges: with two a verdict errs in about 7 %."""
+
 MIN_SEEDS_APART = 5
 """Smallest number of seeds that is tested where one run lies apart from the others."""
+
+TOLERANCE = 1e-9
+"""Distance from the margin that counts as rounding, as a fraction of the margin."""
 
 DETECTION_POWER = 0.8
 """Probability with which the smallest detectable shortfall is declared `below`."""
@@ -54,7 +60,17 @@ class Sample(NamedTuple):
 
 def sample(scores: Float[np.ndarray, "*tests runs"]) -> Sample:
     """Return the statistics of these scores, runs in the last axis."""
-    return Sample(scores.mean(axis=-1), scores.std(axis=-1, ddof=1), scores.shape[-1])
+    return Sample(scores.mean(axis=-1), spread(scores), scores.shape[-1])
+
+
+def spread(scores: Float[np.ndarray, "*tests runs"]) -> Numbers:
+    """Return the standard deviation over runs (n - 1), exactly 0 where all scores are equal.
+
+    Rounding of their mean would leave equal scores a spread of about 1e-15 of it. A single run has
+    none: NaN.
+    """
+    is_equal = (np.ptp(scores, axis=-1) == 0.0) & (scores.shape[-1] > 1)
+    return np.where(is_equal, 0.0, scores.std(axis=-1, ddof=1))[()]
 
 
 class Comparison(NamedTuple):
@@ -74,13 +90,13 @@ class Comparison(NamedTuple):
     def p_below(self, margin: Numbers) -> Numbers:
         """Return the one-sided p-value against "we fall short by at most the margin".
 
-        Without any spread it is 0 or 1. It is below the interval's level if and only if the
-        interval's upper end is below minus the margin.
+        Without any spread it is 0 or 1: 1 at a shortfall of exactly the margin. It is below the
+        interval's level if and only if the interval's upper end is below minus the margin.
         """
         excess = np.asarray(self.difference + margin, np.float64)
         has_spread = np.asarray(self.standard_error) > 0.0
         statistic = excess / np.where(has_spread, self.standard_error, 1.0)
-        exact = np.where(excess < 0.0, 0.0, 1.0)
+        exact = np.where(excess < -TOLERANCE * np.asarray(margin), 0.0, 1.0)
         return np.where(has_spread, special.stdtr(self.degrees_of_freedom, statistic), exact)[()]
 
 
@@ -161,9 +177,14 @@ def compare_suite(
 
 
 def decide(ci_low: Numbers, ci_high: Numbers, margin: Numbers) -> np.ndarray:
-    """Return the verdict for intervals of the difference and positive margins, one per test."""
+    """Return the verdict for intervals of the difference and positive margins, one per test.
+
+    An end within `TOLERANCE` of the margin lies on it: -margin is not below -margin, so a shortfall
+    of exactly the margin is `reproduced`, and an advantage of it is not `above`.
+    """
+    above, below = margin * (1.0 + TOLERANCE), -margin * (1.0 + TOLERANCE)
     return np.select(
-        [ci_low > margin, ci_low >= -margin, ci_high < -margin],
+        [ci_low > above, ci_low >= below, ci_high < below],
         ["above", "reproduced", "below"],
         default="inconclusive",
     )

@@ -14,6 +14,7 @@ from reproduce.judge.inference import (
     MARGIN_FRACTION,
     MIN_SEEDS_APART,
     Comparison,
+    Numbers,
     Sample,
     compare_suite,
     counts_in_suite,
@@ -67,18 +68,23 @@ class Rates(NamedTuple):
     """Share that was `below`."""
 
 
-def normal(spread: float, shortfall: float, ratio: float = 1.0) -> Sides:
+def normal(spread: Numbers, shortfall: float, ratio: float = 1.0) -> Sides:
     """Return normal runs.
 
     Args:
-        spread: standard deviation of the reference's runs; the gap is 1.
+        spread: standard deviation of the reference's runs, or one per task; the gap is 1.
         shortfall: true mean of the reference minus ours.
         ratio: standard deviation of our runs over `spread`.
     """
     return Sides(
-        lambda rng, shape: rng.normal(1.0 - shortfall, spread * ratio, shape),
-        lambda rng, shape: rng.normal(1.0, spread, shape),
+        lambda rng, shape: rng.normal(1.0 - shortfall, _per_run(spread * ratio), shape),
+        lambda rng, shape: rng.normal(1.0, _per_run(spread), shape),
     )
+
+
+def _per_run(spread: Numbers) -> Numbers:
+    """Return a spread per task with an axis for its runs."""
+    return spread[:, None] if isinstance(spread, np.ndarray) else spread
 
 
 def skewed(spread: float, shortfall: float, direction: int) -> Sides:
@@ -97,18 +103,26 @@ def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
     If only ours fail, we fall short by an eighth of the gap, more than the margin. If theirs fail
     as well, our other runs are lowered so that our mean falls short by exactly the margin.
     """
-
-    def draw(rng: np.random.Generator, shape: tuple[int, ...], mean: float) -> np.ndarray:
-        fails = rng.random(shape) < FAILING_SHARE
-        return np.where(fails, 0.0, rng.normal(mean, spread, shape))
-
     if theirs_fail:
         mean = 1.0 / (1.0 - FAILING_SHARE)
-        return Sides(
-            lambda rng, shape: draw(rng, shape, mean * (1.0 - MARGIN_FRACTION)),
-            lambda rng, shape: draw(rng, shape, mean),
-        )
-    return Sides(lambda rng, shape: draw(rng, shape, 1.0), normal(spread, 0.0).theirs)
+        ours = _failing(mean * (1.0 - MARGIN_FRACTION), spread, FAILING_SHARE)
+        return Sides(ours, _failing(mean, spread, FAILING_SHARE))
+    return Sides(_failing(1.0, spread, FAILING_SHARE), normal(spread, 0.0).theirs)
+
+
+def failing(spread: float, share: float) -> Sides:
+    """Return equal agents: `share` of the runs of either is as poor as a random policy."""
+    draw = _failing(1.0 / (1.0 - share), spread, share)
+    return Sides(draw, draw)
+
+
+def _failing(mean: float, spread: float, share: float) -> Draw:
+    """Return runs of which `share` scores 0 and the others are normal."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return np.where(rng.random(shape) < share, 0.0, rng.normal(mean, spread, shape))
+
+    return draw
 
 
 def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:

@@ -18,7 +18,9 @@ from jaxtyping import Float
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import statistics
 from reproduce.judge.inference import (
+    LEVEL,
     MARGIN_FRACTION,
+    MIN_REFERENCE_RUNS,
     MIN_SEEDS_APART,
     Sample,
     compare_suite,
@@ -27,6 +29,7 @@ from reproduce.judge.inference import (
     detectable_shortfall,
     holm,
     lies_apart,
+    spread,
     welch,
 )
 from reproduce.plan.declared import MIN_SEEDS
@@ -167,12 +170,13 @@ def judge(
     1. No reference at this step and rule: `no reference`.
     2. The reference has learned nothing by this step, whatever our scores: `nothing learned`.
     3. No score of ours: `inconclusive`.
-    4. The reference has one run or no spread, or the margin cannot be declared because the score
-       of a policy that learned nothing is unknown or not below the reference: `shown only`.
+    4. The reference has fewer than `MIN_REFERENCE_RUNS` runs or no spread, or the zero is unknown
+       or not below the reference, so that there is no margin: `shown only`.
     5. Fewer than `MIN_SEEDS` scores, or than `MIN_SEEDS_APART` where one of them lies apart from
        the others: `inconclusive`.
     6. The lower end of the interval is above the margin: `above`; not below minus the margin:
-       `reproduced`. The upper end is below minus the margin: `below`. Else: `inconclusive`.
+       `reproduced`, even at a shortfall of exactly the margin. The upper end is below minus the
+       margin: `below`. Else: `inconclusive`.
 
     `smallest_detectable_shortfall` is the shortfall of our true mean below the true mean of the
     reference, margin included, at which `below` would be declared with a probability of 80 %,
@@ -219,7 +223,24 @@ def judge(
             note=f"{counted(scores.size, 'seed')}; at least {least} are needed{apart}",
             seeds_to_settle=None if why else least,
         )
-    return _tested(untested)
+    tested = _tested(untested)
+    remark = _who_lies_apart(scores, reference, untested.margin)
+    return replace(tested, note="; ".join(filter(None, (tested.note, remark))))
+
+
+def _who_lies_apart(
+    scores: Float[np.ndarray, " seeds"], reference: ReferenceScore, margin: float
+) -> str:
+    """Return that a verdict may err more often than `LEVEL`, as one run lies apart; else nothing.
+
+    Rates of error hold for normal runs. A reference without single runs cannot be looked at.
+    """
+    sides = (("one seed", scores), ("one run of the reference", np.array(reference.scores)))
+    apart = [who for who, runs in sides if runs.size > 0 and lies_apart(runs, margin)]
+    if not apart:
+        return ""
+    verb = "lies" if len(apart) == 1 else "lie"
+    return f"{' and '.join(apart)} {verb} apart: the verdict may err in more than {LEVEL:.0%}"
 
 
 def _untested(
@@ -237,7 +258,7 @@ def _untested(
         verdict="inconclusive",
         num_seeds=scores.size,
         score_mean=score_mean,
-        score_std=float(scores.std(ddof=1)) if scores.size > 1 else nan,
+        score_std=float(spread(scores)) if scores.size > 1 else nan,
         reference_source="" if reference is None else reference.source,
         reference_mean=reference_mean,
         reference_std=nan if reference is None else reference.std,
@@ -263,6 +284,8 @@ def _obstacle(verdict: Verdict) -> str:
         return "no comparable reference at this step and rule"
     if verdict.reference_num_runs == 1:
         return "the reference has a single run"
+    if verdict.reference_num_runs < MIN_REFERENCE_RUNS:
+        return f"the reference has two runs; at least {MIN_REFERENCE_RUNS} are needed"
     if not np.isfinite(verdict.reference_std):
         return "the reference states no spread"
     if not np.isfinite(gap):
