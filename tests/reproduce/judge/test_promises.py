@@ -11,7 +11,6 @@ from reproduce.judge.inference import (
     MARGIN_FRACTION,
     MIN_REFERENCE_RUNS,
     decide,
-    lies_apart,
     sample,
     spread,
     welch,
