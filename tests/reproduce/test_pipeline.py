@@ -12,6 +12,7 @@ from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather import collect
 from reproduce.gather.references import ReferenceScore, reference_score
+from reproduce.judge.zero import Scale, Zero, scale_of
 from reproduce.pipeline import exit_status, gather, make_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
@@ -118,10 +119,11 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     assert verdicts.verdict.tolist() == ["reproduced", "no reference"]
     assert status_of(plan) == 0
     hopper = verdicts.iloc[0]
-    random_score = find_task(HOPPER).random_score
+    zero = hopper.zero_score
+    assert zero > find_task(HOPPER).random_score, "standing still, or not trained, is better"
     assert hopper.score_mean == pytest.approx(reference.mean)
     assert hopper.score_std == pytest.approx(50.0)
-    assert hopper.margin == pytest.approx(0.1 * (reference.mean - random_score))
+    assert hopper.margin == pytest.approx(0.1 * (reference.mean - zero))
     assert (hopper.reference_source, hopper.num_seeds) == (plan.preset.judged_by, 3)
     assert verdicts.iloc[1].score_mean == pytest.approx(4000.0)
 
@@ -133,7 +135,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
         assert sorted(header.split(",")) == sorted(columns), name
     scores = records(plan, "scores")
     assert [row["score"] for row in scores if row["task"] == ANT] == [3950.0, 4000.0, 4050.0]
-    expected = 1.0 + 50.0 / (reference.mean - random_score)
+    expected = 1.0 + 50.0 / (reference.mean - zero)
     assert scores[2]["normalised_score"] == pytest.approx(expected)
     assert len(records(plan, "curves")) == 2 * 3 * 4
     assert len(records(plan, "runs")) == 6
@@ -165,7 +167,8 @@ def test_a_shifted_curve_is_noticed(
     """A quarter of the way to a random policy is far below; exactly the margin decides nothing."""
     plan = mujoco(tmp_path, [HOPPER])
     reference = reference_of(plan, HOPPER)
-    gap = reference.mean - find_task(HOPPER).random_score
+    scale = scale_of(plan.agent, plan.preset.judged_by, plan.config_of(HOPPER, STEPS), STEPS)
+    gap = reference.mean - scale.zero.score
     for seed in plan.seeds:
         record_run(plan, HOPPER, seed, around(reference.mean + shift * gap, seed))
     verdicts = make_report(plan)
@@ -191,7 +194,7 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
     verdicts = make_report(plan)
     (row,) = records(plan, "verdicts")
     assert (row["num_seeds"], row["num_failed"], row["num_diverged"]) == (4, 1, 1)
-    assert "4 of the 5 seeds" in row["note"]
+    assert "4 of its 5 declared seeds" in row["note"]
     assert "1 of 5 runs failed; 1 of 5 runs diverged, counted as a random policy" in row["note"]
     random_score = find_task(HOPPER).random_score
     assert row["score_mean"] == pytest.approx((3.0 * mean + random_score) / 4.0)
@@ -276,7 +279,10 @@ def test_a_task_without_a_measured_random_policy_is_shown_only(
     mean = reference_of(plan, HOPPER).mean
     for seed in plan.seeds:
         record_run(plan, HOPPER, seed, around(mean, seed))
-    monkeypatch.setattr(pipeline, "random_scores", dict)
+    unknown = Scale(
+        reference=reference_of(plan, HOPPER), zero=Zero(), nothing_learned="", share=1.0
+    )
+    monkeypatch.setattr(pipeline, "scale_of", lambda *arguments: unknown)
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == ["shown only"]
     assert "random policy is unknown" in verdicts.note[0]

@@ -187,8 +187,8 @@ def test_no_reference() -> None:
         (reference(100.0, float("nan"), 5), 20.0, 0.875, "no spread"),
         (reference(100.0, 5.0, 5), None, float("nan"), "random policy is unknown"),
         (reference(100.0, 5.0, 5), float("nan"), float("nan"), "random policy is unknown"),
-        (reference(100.0, 5.0, 5), 100.0, float("nan"), "not above a random policy"),
-        (reference(100.0, 5.0, 5), 130.0, float("nan"), "not above a random policy"),
+        (reference(100.0, 5.0, 5), 100.0, float("nan"), "not above the zero"),
+        (reference(100.0, 5.0, 5), 130.0, float("nan"), "not above the zero"),
     ],
 )
 def test_what_cannot_be_tested_is_shown_only(published, zero_score, ratio, note) -> None:
@@ -512,7 +512,7 @@ def test_a_suite_says_what_it_leaves_out_and_why() -> None:
     verdict = judge_suite(judged)
     assert (verdict.verdict, verdict.num_tasks) == ("reproduced", 2)
     assert verdict.left_out == (
-        "Near: its reference is within two standard deviations of a random policy; "
+        "Near: its reference is within two standard deviations of the zero; "
         "None: no comparable reference at this step and rule"
     )
     chosen = judge_suite({"A": fine, "B": fine}, ["Poor", "Worse"])

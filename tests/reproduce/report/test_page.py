@@ -386,7 +386,7 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
     end = next(i for i, line in enumerate(lines) if line.startswith("suite not judged"))
     said = " ".join(line.strip() for line in lines[end:])
     assert said.count(note) == 2  # of the suite, and of its tasks
-    assert said.count("Shown, not judged") == said.count("With a random policy at 0") == 1
+    assert said.count("Shown, not judged") == said.count("With the zero of the scale at 0") == 1
     assert f"ours is at 0.97 on {names[0]}, 0.72 on {names[1]}." in said
     assert report.MISSING not in said
     assert "No mean over tasks yet" not in said, "there never is one of no task"
