@@ -1,7 +1,8 @@
 """How often a verdict errs, by simulation: `python -m reproduce.judge.error_rates`.
 
-Rewrites the tables of `docs/verdicts.md` (four minutes). The random policy scores 0 and the true
-mean of the reference is 1, so the gap is 1. Everything else is as in a real check: the margin is a
+Rewrites the tables of `docs/verdicts.md` (four minutes). The zero of the scale is 0, taken as
+known, and the true mean of the reference is 1, so the gap is 1. Every reference counts as one that
+has learned, however far its runs scatter. Everything else is as in a real check: the margin is a
 tenth of the reference's measured mean, the interval uses the measured spreads. Every group of
 tables has its own Generator, so each can be made alone.
 """

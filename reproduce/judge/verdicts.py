@@ -289,7 +289,7 @@ def _obstacle(verdict: Verdict) -> str:
     if not np.isfinite(verdict.reference_std):
         return "the reference states no spread"
     if not np.isfinite(gap):
-        return "no margin: the score of a random policy is unknown"
+        return "no margin: the zero of the scale is unknown"
     return "" if gap > 0.0 else "no margin: the reference is not above the zero"
 
 

@@ -18,6 +18,7 @@ from reproduce.gather.references import (
     measured_steps,
     reference_score,
 )
+from reproduce.judge.verdicts import obstacle
 from reproduce.words import number
 from suite.tasks import Baseline, baseline_scores
 
@@ -185,7 +186,9 @@ def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -
 
 
 def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
-    """Return the first step of a source at which something was learned; None: there is none.
+    """Return the first step at which a source judges; None: there is none.
+
+    Something was learned there, and nothing else keeps the score from judging.
 
     Args:
         agent: name of the agent.
@@ -205,7 +208,9 @@ def _first_judgeable(
         found = None
         if step > first:
             found = reference_score(agent, source, task, step, rule, protocol)
-        if found is not None and not nothing_learned(found, zero, config):
+        if found is None or obstacle(found, zero.score):
+            continue
+        if not nothing_learned(found, zero, config):
             return step
     return None
 

@@ -191,6 +191,10 @@ WITH_TORCH = [
     (f"site --out {'x' * 300}", "--out: cannot write to xxx"),
     ("compare nowhere ../../x", "nowhere is not a folder of runs"),
     ("compare . .", ". holds no finished runs"),
+    (
+        "sac mujoco-9 --like jaxrl --tasks HalfCheetah-v4 --env-steps 5000",
+        "--env-steps: HalfCheetah-v4 ends at 5,000; the first update is at 10,001",
+    ),
 ]
 """Lines whose mistake only an agent, or torch, can tell."""
 

@@ -285,7 +285,7 @@ def test_a_task_without_a_measured_random_policy_is_shown_only(
     monkeypatch.setattr(pipeline, "scale_of", lambda *arguments: unknown)
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == ["shown only"]
-    assert "random policy is unknown" in verdicts.note[0]
+    assert "zero of the scale is unknown" in verdicts.note[0]
     assert pd.DataFrame(records(plan, "scores")).normalised_score.isna().all()
     assert status_of(plan) == 0
 

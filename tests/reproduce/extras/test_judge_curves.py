@@ -48,6 +48,40 @@ def test_a_table_of_a_grids_curves_has_the_grids_verdicts(tmp_path: Path) -> Non
         pd.testing.assert_frame_equal(table[shared], whole[shared], check_dtype=False)
 
 
+CONTINUOUS = "MountainCarContinuous-v0"
+
+
+@pytest.mark.parametrize("height", [0.0, -100.0, 90.0])
+@pytest.mark.parametrize("agent", ["sac", "a2c"])
+def test_nobody_is_judged_by_a_reference_that_has_learned_nothing(
+    agent: str, height: float, tmp_path: Path
+) -> None:
+    """Three zeros by hand were `reproduced`; neither they nor better scores are any more."""
+    rows = [(CONTINUOUS, seed, 20_000, height) for seed in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    (row,) = judge_curves(agent, tmp_path / "curves.csv", "sb3_control").tasks.to_dict("records")
+    assert row["verdict"] == "nothing learned"
+    assert row["zero_score"] == 0.0, "who stands still is the best that learned nothing"
+    assert pd.isna(row["p_below_holm"])
+    assert pd.isna(row["ci_low"])
+
+
+def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> None:
+    """The line names the first step that is judged, whose share is small but known."""
+    rows = [("HalfCheetah-v4", seed, 5_000, 0.0) for seed in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    said = r"the first update is at 10,001 environment steps: jaxrl judges from ([\d,]+) on$"
+    with pytest.raises(UsageError, match=said) as error:
+        judge_curves("sac", tmp_path / "curves.csv", "jaxrl")
+    first = int(re.findall(said, str(error.value))[0].replace(",", ""))
+    table.assign(env_steps=first).to_csv(tmp_path / "curves.csv", index=False)
+    (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl").tasks.to_dict("records")
+    assert row["verdict"] != "nothing learned"
+    assert 0.0 < row["reference_share"] < 0.2
+
+
 def scores_of(grid: Path) -> pd.DataFrame:
     """Return a grid's own scores."""
     return pd.read_csv(grid / "scores.csv")

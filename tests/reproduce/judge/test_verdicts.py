@@ -185,8 +185,8 @@ def test_no_reference() -> None:
         (reference(100.0, float("nan"), 1), 20.0, 0.875, "single run"),
         (reference(100.0, 0.0, 1), 20.0, 0.875, "single run"),
         (reference(100.0, float("nan"), 5), 20.0, 0.875, "no spread"),
-        (reference(100.0, 5.0, 5), None, float("nan"), "random policy is unknown"),
-        (reference(100.0, 5.0, 5), float("nan"), float("nan"), "random policy is unknown"),
+        (reference(100.0, 5.0, 5), None, float("nan"), "zero of the scale is unknown"),
+        (reference(100.0, 5.0, 5), float("nan"), float("nan"), "zero of the scale is unknown"),
         (reference(100.0, 5.0, 5), 100.0, float("nan"), "not above the zero"),
         (reference(100.0, 5.0, 5), 130.0, float("nan"), "not above the zero"),
     ],
@@ -497,6 +497,20 @@ def test_a_suite_by_hand() -> None:
     expected = stats.t.cdf((verdict.difference + 0.1) / parts.sum() ** 0.5, freedom)
     assert verdict.p_below == pytest.approx(expected)
     assert (verdict.verdict, verdict.num_tasks, verdict.num_seeds) == ("reproduced", 2, 7)
+
+
+@pytest.mark.parametrize("scores", [[], [100.0], [100.0] * 5, [0.0, 50.0, 200.0]])
+def test_where_nothing_was_learned_no_score_of_ours_changes_the_verdict(scores) -> None:
+    """Shown with the reason; neither tested nor adjusted for, and no suite counts it."""
+    why = "the reference is not clear of a random policy: 100 ± 5 beside 95"
+    verdict = judge(np.array(scores), RUNS, 0.0, why)
+    assert (verdict.verdict, verdict.note) == ("nothing learned", why)
+    assert is_untested(verdict)
+    judged = judge_declared(dict(enumerate(scores)), range(5), range(5), RUNS, 0.0, why)
+    assert judged.shown.verdict == "nothing learned"
+    fine = judged_at(spread_scores(100.0, 2.0, 5), 5)
+    suite = judge_suite({"A": fine, "B": fine, "C": judged})
+    assert (suite.verdict, suite.num_tasks, suite.left_out) == ("reproduced", 2, f"C: {why}")
 
 
 def test_a_suite_says_what_it_leaves_out_and_why() -> None:
