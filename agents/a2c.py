@@ -52,7 +52,7 @@ from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
 from suite.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.networks import FrameLayers, Trunk
-from suite.optimisers import FlatWeights, RMSprop
+from suite.optimisers import FlatWeights, InTurn, RMSprop
 from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
@@ -99,6 +99,9 @@ class Config(UnrollConfig):
     """Weight of the policy's mean entropy, nats (the paper: 0.01; on MuJoCo 1e-4)."""
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    separate_optimisers: bool = False
+    """Whether policy and value each have an optimiser of all weights and a bound of the gradient
+    norm; the value's step follows the policy's, on the weights after it (nnabla-rl)."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
     """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
     rewards; `value_targets`: the value head predicts returns divided by their running deviation,
@@ -264,7 +267,7 @@ class Learner:
     """Network, optimiser and running statistics of one seed."""
 
     network: ActorCritic
-    optimiser: RMSprop
+    optimiser: RMSprop | InTurn
     obs_moments: RunningMoments | None
     """Statistics that normalise observations; None: observations are not normalised."""
     return_moments: DeviceMoments
@@ -275,7 +278,10 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     """Draw the initial weights of the only seed of `config` from its own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
-    optimiser = RMSprop.configured(FlatWeights(network), config)
+    weights = FlatWeights(network)
+    optimiser: RMSprop | InTurn = RMSprop.configured(weights, config)
+    if config.separate_optimisers:
+        optimiser = InTurn(optimiser, RMSprop.configured(weights, config))
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, optimiser, obs_moments, DeviceMoments(device))
 
@@ -346,8 +352,16 @@ def update(
     log_probs, entropies, values = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = targets(learner, config, batch, values)
     parts = losses(log_probs, entropies, values, advantages, returns, batch.weights)
-    loss = parts.total(config)
-    norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
+    optimiser, bound = learner.optimiser, config.max_gradient_norm
+    if isinstance(optimiser, InTurn):
+        policy_loss = parts._replace(value=torch.zeros_like(parts.value)).total(config)
+        norm = optimiser.first.minimise(policy_loss, learning_rate, bound)
+        again = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
+        value_loss = losses(*again, advantages, returns, batch.weights).value
+        of_value = optimiser.second.minimise(config.value_coef * value_loss, learning_rate, bound)
+        norm = torch.hypot(norm, of_value)
+    else:
+        norm = optimiser.minimise(parts.total(config), learning_rate, bound)
     with torch.no_grad():
         rows = torch.stack([returns, returns - values]).double()
         moments = torch.cat([rows, rows.square()]) * batch.weights

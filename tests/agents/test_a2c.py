@@ -18,6 +18,7 @@ from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.pipeline import make_report
 from reproduce.plan.request import make_plan
 from suite.networks import prepare
+from suite.optimisers import FlatWeights, InTurn, RMSprop
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError
 from suite.unrolls import Transitions, Unroll
@@ -306,6 +307,50 @@ def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
     torch.testing.assert_close(3 * returns, expected[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shared_trunk", [True, False])
+def test_separate_optimisers_are_two_of_torchs_one_after_the_other(shared_trunk: bool) -> None:
+    """nnabla-rl's update in float64: each loss has its own bound and averages of all weights."""
+    config = replace(TINY, **TORCH_FORM, shared_trunk=shared_trunk, unroll_length=8)
+    config = replace(config, separate_optimisers=True, max_gradient_norm=0.05, entropy_coef=0.1)
+    learner = make_learner(config, CONTROL)
+    network, optimiser = learner.network.double(), learner.optimiser
+    assert isinstance(optimiser, InTurn)
+    weights = FlatWeights(network)
+    optimiser = learner.optimiser = InTurn(
+        RMSprop.configured(weights, config), RMSprop.configured(weights, config)
+    )
+    slow = make_learner(config, CONTROL).network.double()
+    slow.load_state_dict(network.state_dict())
+    parameters = list(slow.parameters())
+    theirs = [torch.optim.RMSprop(parameters, lr=1e-2, alpha=0.99, eps=1e-5) for _ in range(2)]
+    for seed in range(3):
+        batch = transitions(config, filled_unroll(config, CONTROL, np.random.default_rng(seed))[0])
+        batch = Transitions(*(c.double() if c.is_floating_point() else c for c in batch))
+        with torch.no_grad():
+            values = slow.value(batch.obs.flatten(0, 1)).unflatten(0, batch.obs.shape[:2])
+            columns = batch.rewards, batch.discounts, batch.trace_mask, values[:-1], values[1:]
+            advantages = a2c.gae(*columns, 1.0)
+            returns = advantages + values[:-1]
+        norms = []
+        for i, torchs in enumerate(theirs):
+            outputs = a2c.evaluate_actions(slow, batch.obs[:-1], batch.actions)
+            log_probs, entropies, values = outputs
+            policy = -(log_probs * advantages + 0.1 * entropies) * batch.weights
+            value = 0.5 * (values - returns).square() * batch.weights
+            torchs.zero_grad()
+            (value if i else policy).sum().backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(parameters, 0.05).item())
+            for parameter in parameters:  # torch's steps leave out those without a gradient
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            torchs.step()
+        row = a2c.update(learner, config, batch, 1e-2)
+        assert min(norms) > 0.05
+        assert row[3].item() == pytest.approx(math.hypot(*norms), rel=1e-9)
+        for ours, other in zip(network.parameters(), parameters, strict=True):
+            torch.testing.assert_close(ours, other, atol=1e-6, rtol=1e-5)
+
+
 # Ignored rows
 
 
@@ -518,6 +563,7 @@ SETTINGS: dict[str, Any] = {
     "value_coef": 0.1,
     "entropy_coef": 0.1,
     "max_gradient_norm": 0.01,
+    "separate_optimisers": True,
     "time_limit_is_terminal": True,
     "normalise_observations": True,
     "reward_normalisation": "discounted_returns",

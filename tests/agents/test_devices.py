@@ -24,6 +24,7 @@ import agents
 from agents import acer, impala, sac
 from suite import affine, beside, session
 from suite.beside import OnGpu as BesideOnGpu
+from suite.collector import Collector
 from suite.draws import DeviceDraws
 from suite.graphs import WARM_UPS, Graphs
 from suite.player import Player
@@ -555,14 +556,14 @@ def test_the_collector_of_impala_waits_for_its_observations_and_for_its_weights(
 ) -> None:
     """Each wait is needed: of the frames before the first unroll, and of each new policy."""
     waits: list[bool] = []
-    wait = impala.Collector.wait_for_learner
+    wait = Collector.wait_for_learner
 
-    def wait_but_once(collector: impala.Collector) -> None:
+    def wait_but_once(collector: Collector) -> None:
         waits.append(True)
         if len(waits) != missed + 1:
             wait(collector)
 
-    monkeypatch.setattr(impala.Collector, "wait_for_learner", wait_but_once)
+    monkeypatch.setattr(Collector, "wait_for_learner", wait_but_once)
     config = short("impala", "frames, rllib_2018")
     with pytest.raises(AssertionError, match="does not wait for another stream"):
         train_on_gpu("impala", config, tmp_path, monkeypatch)
