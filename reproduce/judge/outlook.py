@@ -278,10 +278,9 @@ def _memory_gib(plan: Plan) -> float | None:
 
 
 def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
-    reference = _reference(plan, task, env_steps)
     config = plan.config_of(task, env_steps)
     scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
-    zero = scale.zero_score
+    reference, zero = scale.reference, scale.zero_score
     if reference is None:
         why = why_no_reference(plan, task, env_steps)
     else:

@@ -7,6 +7,7 @@ from typing import Any
 
 import agents
 from reproduce.extras.docs.markdown import table
+from reproduce.judge.verdicts import UNJUDGED
 from reproduce.plan import grid as planning
 from reproduce.report.page import (
     mean_and_spread,
@@ -21,8 +22,6 @@ from suite.settings import find_preset
 from suite.tasks import SUITES, tasks_in
 
 DECIDED = ("reproduced", "above", "below")
-UNJUDGED = ("nothing learned", "shown only", "no reference", "not judged")
-"""Verdicts of tasks that no reference can judge."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def judged(link: Any) -> str:
     rows, num_open = [], 0
     for cell in cells():
         row = cell.row
-        if row["verdict"] in UNJUDGED or row["score_mean"] is None:
+        if row["verdict"] in (*UNJUDGED, "not judged") or row["score_mean"] is None:
             continue
         num_open += row["verdict"] not in DECIDED
         if row["verdict"] in DECIDED:
