@@ -102,14 +102,19 @@ def judge_curves(
 def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -> Any:
     """Return the settings that a source judges, on a task: a preset's, else the agent's defaults.
 
-    They say when the first update is made and how many environments there are.
+    They say when the first update is made and how many environments there are. How long a source
+    without a preset warms up is unknown: none of its steps is refused for that.
     """
     module = importlib.import_module(f"agents.{agent}")
     judged = [preset.config for preset in module.PRESETS.values() if preset.judged_by == source]
     changes: dict[str, Any] = {"task": task.name, "env_steps": env_steps, "evaluation_rule": rule}
     if task.protocol:
         changes["protocol"] = task.protocol
-    return dataclasses.replace(judged[0] if judged else module.Config(), **changes)
+    if judged:
+        return dataclasses.replace(judged[0], **changes)
+    names = {field.name for field in dataclasses.fields(module.Config)}
+    unknown = dict.fromkeys(names & {"learning_starts", "warm_up_steps"}, 0)
+    return module.Config(**changes, **unknown)
 
 
 def score_runs(

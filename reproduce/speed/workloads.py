@@ -384,9 +384,12 @@ def gather(folder: Path) -> Work:
     record = json.loads((first / "run.json").read_text())
     for run in runs[1:]:
         shutil.copytree(first, run.directory)
-        updates = run.directory / "updates.csv"
-        head, row, rest = updates.read_text().split("\n", 2)
-        updates.write_text(f"{head}\n{row}{run.seed}\n{rest}")  # no two seeds have the same losses
+        for name in ("updates.csv", "episodes.csv", "evaluations.csv"):
+            table = run.directory / name
+            head, row, rest = table.read_text().split("\n", 2)
+            table.write_text(
+                f"{head}\n{row}{run.seed}\n{rest}"
+            )  # seeds with equal tables are copies
         of_run = {"task": run.task, "seeds": [run.seed]}
         said = {"task": run.task, "seed": run.seed, "config": record["config"] | of_run}
         content = json.dumps(record | said).encode()

@@ -597,8 +597,10 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
         learner.log_alphas[0] = -1.0
     agents_folder = recorder.seed_directories[0]
     weights = {name: w.contiguous() for name, w in learner.weights_of(0).items()}
-    save_policy(agents_folder, weights, json.loads((agents_folder / "policy.json").read_text()))
-    policy = agents.load_policy(agents_folder)
+    changed = tmp_path / "changed"  # a run's own folder keeps to its manifest
+    changed.mkdir()
+    save_policy(changed, weights, json.loads((agents_folder / "policy.json").read_text()))
+    policy = agents.load_policy(changed)
     obs = np.random.default_rng(0).uniform(-1, 1, (4, 2)).astype(np.float32)
     inputs = torch.from_numpy(obs)[None]
     means, log_stds = sac_hybrid.split_outputs(learner.actor(inputs), config)
