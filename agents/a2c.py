@@ -66,6 +66,8 @@ from suite.settings import require
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces
 
+BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(UnrollConfig):

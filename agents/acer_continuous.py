@@ -69,6 +69,8 @@ from suite.settings import UsageError
 from suite.unrolls import Transitions, UnrollReplay, replay_bytes
 from suite.vector_env import Spaces, Step
 
+BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ReplayConfig):

@@ -72,6 +72,8 @@ from suite.settings import check_shape, require
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces, Step
 
+BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(UnrollConfig):

@@ -65,6 +65,8 @@ from suite.squashed_gaussian import squash
 from suite.updates import Updates, updates_due
 from suite.vector_env import Spaces
 
+BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(GpuConfig):

@@ -72,6 +72,8 @@ from suite.squashed_gaussian import squash
 from suite.updates import updates_due
 from suite.vector_env import Spaces, Step
 
+BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
 S = Float[Tensor, " S"]
 SB = Float[Tensor, "S B"]
 SBA = Float[Tensor, "S B A"]

@@ -66,6 +66,8 @@ from suite.step_replay import StepBatch, StepReplay, row_bytes
 from suite.updates import updates_due
 from suite.vector_env import Spaces
 
+BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):

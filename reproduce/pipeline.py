@@ -19,8 +19,8 @@ from reproduce.judge.verdicts import (
     verdict_table,
 )
 from reproduce.judge.zero import scale_of
-from reproduce.plan import older
 from reproduce.plan.grid import Plan, Run
+from reproduce.plan.origin import by_task
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
@@ -216,7 +216,7 @@ def tally(runs: pd.Series) -> str:
 
 def _mark(runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFrame:
     """Add the column `older_runs` to the table of verdicts, and its sentence to the notes."""
-    described = older.by_task(runs)
+    described = by_task(runs)
     marks = [described[task][0] for task in verdicts["task"]]
     notes = [
         "; ".join(filter(None, (note, described[task][1])))

@@ -30,6 +30,7 @@ CONTAINER_LIMITS = (
 )
 CPUINFO = Path("/proc/cpuinfo")
 GENERATION = ("vendor_id", "cpu family", "model", "stepping", "cache size")
+NUMBER = re.compile(r"^BEHAVIOUR = (\d+)\b", re.MULTILINE)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 GPU_MEMORY_FULL = ("STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 """Texts of errors on a full GPU memory, beside torch's own: cuBLAS's, cuDNN's, the driver's."""
@@ -245,6 +246,45 @@ def sources(agent: str) -> dict[str, str]:
         for path in paths
         if path.exists()
     }
+
+
+def behaviour(agent: str) -> int | None:
+    """Return the number in an agent's file that goes up when the bytes of its runs change.
+
+    None for a file without `BEHAVIOUR`: runs of such an agent count until its code changes.
+    """
+    try:
+        text = (_root() / "agents" / f"{agent}.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    found = NUMBER.search(text)
+    return int(found[1]) if found else None
+
+
+def uncommitted(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which Python files differ from the last commit, or are in none.
+
+    Without git, as where a wheel was installed, there are none; in a copy of a checkout with
+    changes these are all files.
+
+    Args:
+        files: what `sources` returned.
+    """
+    names = tuple(sorted(name for name in files if name.endswith(".py")))
+    if (_root() / REVISION).exists():
+        return names if revision()["dirty"] else ()
+    return _uncommitted(_root(), names, tuple(files[name] for name in names))
+
+
+@lru_cache(maxsize=64)  # every run that a process records asks
+def _uncommitted(root: Path, names: tuple[str, ...], _sums: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        _git(root, "ls-files", "--error-unmatch", "suite/hardware.py")  # ours, not a host's
+        known = _git(root, "ls-files", "-z", "--", *names).split("\0")
+        changed = _git(root, "diff", "--name-only", "--relative", "-z", "HEAD", "--", *names)
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(name for name in names if name in changed.split("\0") or name not in known)
 
 
 def imported(root: Path, file: Path) -> set[Path]:

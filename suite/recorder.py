@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from suite import behaviour, hardware
+from suite import hardware
 from suite.beside import Beside
 from suite.best import BestPolicies
 from suite.command_line import RunOptions, printable
@@ -176,6 +176,7 @@ class Recorder:
         self._runs: list[dict[str, Any]] = []
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
         sources = hardware.sources(str(run["agent"]))
+        number = None if hardware.uncommitted(sources) else hardware.behaviour(str(run["agent"]))
         device = run.get("config", {}).get("device", "cpu")
         for seed in seeds:
             self._runs.append(
@@ -191,7 +192,7 @@ class Recorder:
                     "wall_seconds": None,
                     **hardware.revision(),
                     "sources": sources,
-                    "behaviour": behaviour.number_of(str(run["agent"]), sources),
+                    "behaviour": number,
                     "versions": hardware.versions(),
                     "machine": hardware.machine(device),
                 }

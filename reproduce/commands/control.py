@@ -18,7 +18,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("peer", help=", ".join(controls.peers()))
     flags.add_grid(parser)
     flags.add_size(parser)
-    flags.add_older(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument(
         "--publish",

@@ -85,19 +85,10 @@ def check_size(options: Namespace, launcher: str = "local") -> None:
 
 
 def asked(options: Namespace) -> dict[str, Any]:
-    """Return the arguments of `add_grid`, `add_size` and `add_older` as a plan's arguments."""
+    """Return the arguments of `add_grid` and `add_size` as a plan's arguments."""
     words = ("agent", "suite", "tasks", "budget", "env_steps", "num_seeds", "seeds", "workers")
-    words += ("runs_dir", "settings", "accept_older_code")
+    words += ("runs_dir", "settings")
     return {"source": options.like} | {word: getattr(options, word) for word in words}
-
-
-def add_older(parser: Parser) -> None:
-    """Add the flag that counts runs of older code."""
-    parser.add_argument(
-        "--accept-older-code",
-        action="store_true",
-        help="count finished runs of code that was not verified to do what today's does",
-    )
 
 
 def add_context(parser: Parser) -> None:

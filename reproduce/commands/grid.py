@@ -53,7 +53,6 @@ def report(argv: Sequence[str]) -> int:
     """Do everything but run, for a plan that was run before."""
     parser = flags.make_parser("report", "gather, check and draw again what was run")
     flags.add_grid(parser)
-    flags.add_older(parser)
     flags.add_context(parser)
     flags.add_open(parser)
     options = parser.parse(argv)
@@ -72,7 +71,6 @@ def report(argv: Sequence[str]) -> int:
         say(console, variants)
     else:
         plan = load_plan(*where, options.runs_dir)
-    plan = replace(plan, accept_older_code=plan.accept_older_code or options.accept_older_code)
     say_todays_name(options.like, plan.source)
     status = _report(plan, console, context=options.context)
     flags.open_page(options, plan.directory / "index.html")
@@ -102,7 +100,6 @@ def _grid_parser(epilog: str) -> Parser:
         action="store_true",
         help="run what is finished under results/published all the same",
     )
-    flags.add_older(parser)
     flags.add_context(parser)
     parser.add_argument(
         "--checkpoint-minutes",
@@ -343,8 +340,8 @@ def _say_outlook(plan: Plan, console: Console) -> None:
 
 
 def _older_lines(plan: Plan) -> list[str]:
-    """Return a line for every task with finished runs that are not known to be today's code's."""
-    from reproduce.plan.older import by_task
+    """Return a line for every task with finished runs of other code than today's."""
+    from reproduce.plan.origin import by_task
 
     described = by_task(plan.runs())
     return [f"{task}: {sentence}" for task, (_, sentence) in described.items() if sentence]

@@ -21,7 +21,7 @@ def verify(argv: Sequence[str]) -> int:
     )
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUN", help="default: the quickest that counts"
+        "runs", type=Path, nargs="*", metavar="RUN", help="default: the quickest published one"
     )
     parser.add_argument("--seconds", type=float, default=20.0, metavar="N", help="for each run")
     words = list(argv)
@@ -35,7 +35,7 @@ def verify(argv: Sequence[str]) -> int:
 
     default = None if options.runs else verifying.default_run(options.agent)
     if not options.runs and default is None:
-        print(f"no published run of {options.agent} counts today, so none is verified: name a RUN")
+        print(f"no published run of {options.agent} has today's number: name a RUN")
     status = 0
     for run in options.runs or filter(None, [default]):
         outcome = verifying.verify(options.agent, run, options.seconds)

@@ -21,6 +21,7 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan.grid import Plan, Run, check_agent
+from reproduce.plan.origin import Code
 from reproduce.plan.request import keep_declared, make_plan
 from suite import hardware
 from suite.command_line import printable
@@ -126,6 +127,11 @@ class ControlPlan(Plan):
             f"reproduce/controls/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest()
             for file in files
         }
+
+    @cached_property
+    def today(self) -> Code:
+        """Return the glue, which has no number: runs count until it changes."""
+        return Code(None, self.sources, ())
 
     @property
     def title(self) -> str:
@@ -246,7 +252,6 @@ def make_control(
     suite: str,
     *,
     runs_dir: Path = Path("runs"),
-    accept_older_code: bool = False,
     **asked: Any,
 ) -> ControlPlan:
     """Return the plan of a control. Nothing is written.
@@ -256,7 +261,6 @@ def make_control(
         agent: name of a file in `agents/`, whose settings say what the peer is to do.
         suite: name of a suite.
         runs_dir: runs go into its folder `controls/<peer>`.
-        accept_older_code: count finished runs of other glue.
         asked: further arguments of `make_plan`.
 
     Raises:
@@ -268,7 +272,7 @@ def make_control(
     each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
     configs = [found.configure(config, plan.settings) for config in each]
     values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-    values |= {"config": configs[0], "accept_older_code": accept_older_code, "peer": found}
+    values |= {"config": configs[0], "peer": found}
     control = ControlPlan(**values)
     return dataclasses.replace(control, declared=keep_declared(control).declared)
 

@@ -5,6 +5,7 @@ with `--check` only the last.
 """
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ import pandas as pd
 
 from reproduce.pipeline import gather, make_report
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import count_older, load_plan
+from reproduce.plan.origin import number_of
+from reproduce.plan.request import load_plan
 from suite.checkpoint import WEIGHTS
 from suite.files import compress
 from suite.manifest import TABLES, leave_out_policy
+from suite.records import read_record
 from suite.settings import UsageError
 from suite.tasks import find_task
 
@@ -57,9 +60,21 @@ def _load(folder: Path) -> Plan:
     root = folder.parents[1]
     runs_dir = root.relative_to(Path.cwd()) if root.is_relative_to(Path.cwd()) else root
     try:
-        return count_older(load_plan(agent, suite, folder.name, runs_dir))
+        plan = load_plan(agent, suite, folder.name, runs_dir)
     except UsageError as error:
         raise UsageError(f"{folder}: {error}") from None
+    return replace(plan, behaviours=_newest(plan))
+
+
+def _newest(plan: Plan) -> dict[str, int]:
+    """Return the newest behaviour's number among the runs of every task that has one."""
+    found: dict[str, int] = {}
+    for path in sorted(plan.directory.glob("*/seed-*/run.json")):
+        number = number_of(read_record(path.parent) or {})
+        if number is not None:
+            task = path.parents[1].name
+            found[task] = max(number, found.get(task, 0))
+    return found
 
 
 def _keep_small(plan: Plan) -> None:

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 from reproduce import ROOT
 from reproduce.plan.grid import PUBLISHED, check_agent
-from reproduce.plan.origin import code_that_made, commit_of
+from reproduce.plan.origin import commit_of, number_of
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from reproduce.speed.gate import worktree
-from suite import behaviour, hardware
+from suite import hardware
 from suite.files import DAMAGED, read_plain
-from suite.manifest import digest
 from suite.records import read_record
 from suite.settings import UsageError
 
@@ -40,7 +39,7 @@ class Outcome(NamedTuple):
 
 
 def default_run(agent: str) -> Path | None:
-    """Return the quickest of an agent's published runs that count; None if none does.
+    """Return the quickest of an agent's published runs of today's behaviour; None without any.
 
     Runs of committed code come first: the others can be verified on their own processor alone.
 
@@ -49,13 +48,12 @@ def default_run(agent: str) -> Path | None:
     """
     check_agent(agent)
     found: list[tuple[bool, float, Path]] = []
-    sources = hardware.sources(agent)
-    today = behaviour.code_name(agent, sources)
+    number = hardware.behaviour(agent)
     for path in PUBLISHED.glob(f"{agent}-*/*/*/seed-*/run.json"):
         record = read_record(path.parent)
         if not record or record["status"] != "finished":
             continue
-        if code_that_made(agent, sources, path.parent, record) == today:
+        if number is not None and number_of(record) == number:
             found.append((record["dirty"] is not False, float(record["wall_seconds"]), path.parent))
     return min(found)[-1] if found else None
 
@@ -64,8 +62,7 @@ def verify(agent: str, run: Path, seconds: float = SECONDS) -> Outcome:
     """Make the beginning of a run again with today's code, and compare its rows.
 
     On the processor and with the packages of the record, the rows must be the record's. Elsewhere
-    they may also be those that the record's commit makes here. If today's code is verified, a
-    published record that does not say what made it is listed in `results/behaviour.json`.
+    they may also be those that the record's commit makes here.
 
     Args:
         agent: the agent's name.
@@ -81,7 +78,7 @@ def verify(agent: str, run: Path, seconds: float = SECONDS) -> Outcome:
         num_rows, difference = compare(ours, run)
         if not difference:
             text = f"the first {num_rows:,} rows are today's code's, byte by byte"
-            return Outcome(True, f"{run}: {text}{_note(agent, run, record)}")
+            return Outcome(True, f"{run}: {text}")
         elsewhere = _elsewhere(record)
         there = Path(folder) / "commit"
         there.mkdir()
@@ -97,7 +94,7 @@ def verify(agent: str, run: Path, seconds: float = SECONDS) -> Outcome:
             "rows, too: the record was changed, or made on another processor of this name",
         )
     text = f"the first {num_rows:,} rows are those of its {commit} here ({elsewhere})"
-    return Outcome(True, f"{run}: {text}{_note(agent, run, record)}")
+    return Outcome(True, f"{run}: {text}")
 
 
 def compare(ours: Path, theirs: Path, *, both_cut: bool = False) -> tuple[int, str]:
@@ -207,19 +204,6 @@ def _elsewhere(record: Mapping[str, Any]) -> str:
         if record["versions"].get(name) != versions.get(name):
             differs.append(f"with {name} {record['versions'].get(name)}")
     return ", ".join(differs)
-
-
-def _note(agent: str, run: Path, record: Mapping[str, Any]) -> str:
-    """List a published record as today's behaviour's, unless it is known to be; return a remark."""
-    number = behaviour.number_of(agent, hardware.sources(agent))
-    inside = run.resolve().is_relative_to(PUBLISHED.resolve())
-    if number is None or not inside or behaviour.code_of(run, record) == f"behaviour {number}":
-        return ""
-    known = behaviour.behaviours(agent)
-    name = run.resolve().relative_to(PUBLISHED.resolve()).as_posix()
-    known[number]["runs"][name] = digest(run)
-    behaviour.declare(agent, known)
-    return f"; listed in {behaviour.DECLARED.name}"
 
 
 def _lines(path: Path) -> list[bytes]:

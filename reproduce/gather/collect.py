@@ -374,8 +374,8 @@ def _present(plan: Plan, runs: Runs) -> Sequence[Run]:
 
 
 def _readable(plan: Plan, runs: Runs) -> list[Run]:
-    """Return the runs whose files are undamaged, and not of code that was not verified."""
-    return [run for run in _present(plan, runs) if run.status not in ("damaged", "unverified")]
+    """Return the runs whose files are undamaged, and not of other code than today's."""
+    return [run for run in _present(plan, runs) if run.status not in ("damaged", "left out")]
 
 
 def _describe(run: Run) -> dict[str, Any]:

@@ -50,7 +50,7 @@ MIN_TASKS = 2
 
 STATUSES = (
     *("finished", "failed", "diverged", "running", "interrupted", "planned"),
-    "unverified",
+    "left out",
 )
 
 TABLE_COLUMNS = (

@@ -10,7 +10,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import agents
 from reproduce import ROOT
 from reproduce.plan.declared import Declared, read_declared, to_json, worth_declaring
-from reproduce.plan.origin import code_that_made, ways_on, why_older
+from reproduce.plan.origin import Code, number_of, ways_on, why_left_out
 from reproduce.plan.places import (
     Cluster,
     Room,
@@ -28,10 +28,9 @@ from reproduce.plan.places import (
     refuse_unplaceable,
 )
 from reproduce.plan.speeds import Pace, pace
-from suite.behaviour import code_name
 from suite.command_line import printable
 from suite.files import CHECKPOINT, NO_SPACE, write_json
-from suite.hardware import gpu_memory_gib, machine, num_cores, sources
+from suite.hardware import behaviour, gpu_memory_gib, machine, num_cores, sources, uncommitted
 from suite.records import ENDED, Twin, read_record, seed_of, twins
 from suite.settings import (
     WITHOUT_EFFECT,
@@ -67,13 +66,10 @@ class Run:
     """`planned`, or the status of its record.
 
     A `damaged` run was finished; it is not what its folder says, or its files have changed since.
-    An `unverified` one was finished by code that nobody compared with today's.
+    A `left out` one was finished by other code than today's; see `reproduce/plan/origin.py`.
     """
     remark: str = ""
-    """What is wrong with a finished run of this task and seed, wherever it lies; `older` says which
-    finished runs count in spite of it."""
-    code: str = ""
-    """Name of the code that made it, if it counts; see `suite.behaviour.code_name`."""
+    """What is wrong with a finished run of this task and seed, wherever it lies."""
 
     @property
     def has_ended(self) -> bool:
@@ -124,8 +120,9 @@ class Plan:
     """Whether runs keep the policy of their best evaluation beside the last."""
     cluster: Cluster | None = None
     """Where it runs; None: on this machine."""
-    accept_older_code: bool = False
-    """Whether finished runs count although nobody knows whether today's code would make them."""
+    behaviours: Mapping[str, int] = field(default_factory=dict)
+    """Of a published grid that is drawn again: by task, the number of the behaviour whose runs
+    count; those of another number than today's are remarked. In other plans today's code counts."""
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
@@ -135,6 +132,11 @@ class Plan:
     def code(self) -> Mapping[str, str]:
         """Return checksums of the files that a run depends on, as they are now."""
         return sources(self.agent)
+
+    @cached_property
+    def today(self) -> Code:
+        """Return the agent's code as it was when first asked for, by which runs count."""
+        return Code(behaviour(self.agent), self.sources, uncommitted(self.sources))
 
     @property
     def has_presets_weights(self) -> bool:
@@ -184,9 +186,7 @@ class Plan:
         runs: list[Run] = []
         for task in self.env_steps:
             copies = self._twins(task)
-            of_task = [self._run(task, n, copies) for n in self.seeds[: self.num_seeds[task]]]
-            self._refuse_pooling(of_task)
-            runs += of_task
+            runs += [self._run(task, n, copies) for n in self.seeds[: self.num_seeds[task]]]
         return runs
 
     def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
@@ -308,12 +308,12 @@ class Plan:
                         f"{path.parent} was run with other settings ({settings}): start "
                         "anew beside it with --fresh, or choose another --runs-dir"
                     )
-                if self.accept_older_code or path.parents[1].name not in self.tasks:
+                if path.parents[1].name not in self.tasks:
                     continue
-                older = why_older(self.agent, self.sources, path.parent, record)
-                if older:
+                why = why_left_out(self.today, path.parent, record)
+                if why:
                     raise UsageError(
-                        f"{path.parent} was run with other code ({older}): {ways_on(self.agent)}"
+                        f"{path.parent} was run with other code ({why}): {ways_on(self.today)}"
                     )
 
     @property
@@ -396,7 +396,6 @@ class Plan:
         runs_dir = self.directory.parents[1]
         words += ["--runs-dir", str(runs_dir)] if str(runs_dir) != "runs" else []
         words += ["--no-published"] if not self.published else []
-        words += ["--accept-older-code"] if self.accept_older_code else []
         if self.checkpoint_minutes is not None:
             words += ["--checkpoint-minutes", str(self.checkpoint_minutes)]
         words += ["--drop-checkpoints"] if self.drop_checkpoints else []
@@ -483,16 +482,18 @@ class Plan:
         record: Mapping[str, Any],
         copies: Mapping[Path, Twin],
     ) -> Run:
-        """Return a run that has ended, `damaged` or `unverified` if it does not count."""
+        """Return a run that has ended, `damaged` or `left out` if it does not count."""
         run = Run(task, seed, self.env_steps[task], place, record["status"])
         twin = copies.get(place) if run.status == "finished" else None
         if twin is not None:
             return replace(run, status="damaged", remark=str(twin))
-        code = code_that_made(self.agent, self.sources, place, record)
-        remark = why_older(self.agent, self.sources, place, record)
-        if remark and not self.accept_older_code:
-            return replace(run, status="unverified", remark=remark)
-        return replace(run, remark=remark, code=code)
+        number = self.behaviours.get(task)
+        if number is None:
+            remark = why_left_out(self.today, place, record)
+            return replace(run, status="left out" if remark else run.status, remark=remark)
+        remark = why_left_out(self.today._replace(uncommitted=()), place, record)
+        counts = number_of(record) == number
+        return replace(run, status=run.status if counts else "left out", remark=remark)
 
     def seeds_begun(self, task: str) -> set[int]:
         """Return the seeds of a task whose scores at the plan's step may be guessed.
@@ -509,7 +510,7 @@ class Plan:
                 is_short = 2 * record["config"]["env_steps"] < self.env_steps[task]
                 if is_short or self._differences(record):
                     continue
-                if not self.accept_older_code and why_older(self.agent, self.sources, path, record):
+                if why_left_out(self.today, path, record):
                     continue
             found.add(seed)
         return found
@@ -520,23 +521,6 @@ class Plan:
         if self.published:
             folders.append(self.published_folder / task)
         return folders
-
-    def _refuse_pooling(self, runs: Sequence[Run]) -> None:
-        """Refuse a task whose runs are of several codes, of which nobody knows that they agree.
-
-        Raises:
-            UsageError: naming them.
-        """
-        codes: dict[str, list[int]] = {}
-        today = code_name(self.agent, self.sources)
-        for run in runs:
-            codes.setdefault(run.code or today, []).append(run.seed)
-        if len(codes) > 1:
-            each = "; ".join(f"{code}: {' '.join(map(str, of))}" for code, of in codes.items())
-            raise UsageError(
-                f"{runs[0].task}: seeds of different code are never judged together ({each}): "
-                "choose --seeds of one, or leave out --accept-older-code"
-            )
 
     def _differences(self, record: Mapping[str, Any]) -> str:
         """Return which settings of a recorded run are not this plan's; empty if none."""

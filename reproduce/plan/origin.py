@@ -1,73 +1,82 @@
-"""Whether today's code would make a finished run again, and what to say if nobody knows.
+"""Whether a finished run counts for today's code, and what is said of one that does not.
 
-A run counts if its code has the name of today's: the same behaviour, or the very same files
-(`suite.behaviour`). docs/verdicts.md explains it: "Which code made a run".
+docs/verdicts.md explains it: "Which code made a run".
 """
 
 import re
-import subprocess
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reproduce import ROOT
 from reproduce.words import counted
-from suite.behaviour import behaviours, code_name, code_of, fingerprint
+
+if TYPE_CHECKING:
+    from reproduce.plan.grid import Run
 
 COMMIT = re.compile("[0-9a-f]{7,40}")
+Older = Literal["", "counted", "left out"]
+"""Treatment of a task's older runs; empty if there are none."""
+MOST_NAMES = 3
+"""Changed files that are named; more are counted."""
 
 
-def code_that_made(
-    agent: str, ours: Mapping[str, str], folder: Path, record: Mapping[str, Any]
-) -> str:
-    """Return the name of the code that made a run: today's name if today's very files made it.
+class Code(NamedTuple):
+    """An agent's code."""
+
+    number: int | None
+    """Its behaviour; see `suite.hardware.behaviour`."""
+    sources: Mapping[str, str]
+    """Checksums by path; see `suite.hardware.sources`."""
+    uncommitted: tuple[str, ...]
+    """Files that differ from the last commit; see `suite.hardware.uncommitted`."""
+
+
+def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
+    """Return why a run does not count, to be read after "3 runs"; empty if it counts.
+
+    It counts if today's very files made it; or if all of them are committed, so that they passed
+    the golden test, and the record has their behaviour's number.
 
     Args:
-        agent: the agent's name.
-        ours: checksums of today's code; see `suite.hardware.sources`.
+        today: the agent's code.
         folder: the run's folder.
         record: its record.
     """
-    theirs = record.get("sources")
-    if isinstance(theirs, Mapping) and fingerprint(theirs) == fingerprint(ours):
-        return code_name(agent, ours)
-    return code_of(folder, record)
-
-
-def why_older(agent: str, ours: Mapping[str, str], folder: Path, record: Mapping[str, Any]) -> str:
-    """Return why a run is not today's code's, to be read after "3 runs"; empty if it is.
-
-    Arguments are those of `code_that_made`.
-    """
-    theirs, todays = code_that_made(agent, ours, folder, record), code_name(agent, ours)
-    if theirs == todays:
+    theirs = _python(record.get("sources"))
+    ours = _python(today.sources)
+    if theirs == ours:
         return ""
+    number = number_of(record)
     commit = commit_of(record)
     made = f"from {_shown(folder.parents[3])}, made by commit {commit[:7] or 'unknown'}"
     if record.get("dirty"):
         made += " with changes"
-    if theirs.startswith("behaviour") and todays.startswith("behaviour"):
-        return f"{made}; of {theirs}, today's is {todays}"
-    files = _changed(agent, ours, record)
-    if not files:
-        return f"{made}, which was not verified"
-    more = len(files) - 1
-    if not more:
-        return f"{made}; {files[0]} has changed since and was not verified"
-    others = counted(more, "more file")
-    return f"{made}; {files[0]} and {others} have changed since and were not verified"
+    if today.uncommitted:
+        have = "have" if len(today.uncommitted) > 1 else "has"
+        return f"{made}; {_names(today.uncommitted)} {have} uncommitted changes"
+    if None not in (number, today.number):
+        same = number == today.number
+        return "" if same else f"{made}; of behaviour {number}, today's is {today.number}"
+    if not theirs:
+        return f"{made}, which does not say its code"
+    changed = sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
+    own = [path for path in changed if path.startswith("agents/")]
+    names = list(dict.fromkeys([*own, *changed]))
+    return f"{made}; {_names(names)} {'have' if len(names) > 1 else 'has'} changed since"
 
 
-def ways_on(agent: str) -> str:
-    """Return what somebody can do who finds runs of other code, to be read after a colon.
+def ways_on(today: Code) -> str:
+    """Return what somebody can do whose own runs do not count, to be read after a colon."""
+    back = " or take back the changes" if today.uncommitted else ""
+    return f"start anew beside it with --fresh{back}"
 
-    An agent without a declared behaviour has no short runs with which code is verified.
-    """
-    anew, knowingly = "start anew beside it with --fresh", "count such runs knowingly with "
-    if not behaviours(agent):
-        return f"{anew}, or {knowingly}--accept-older-code"
-    verify = f"verify today's code with `python -m tests.golden --agent {agent}`"
-    return f"{anew}, {verify}, or {knowingly}--accept-older-code"
+
+def number_of(record: Mapping[str, Any]) -> int | None:
+    """Return the behaviour's number in a record; None of a run of changed code, or of no number."""
+    number = record.get("behaviour")
+    return number if type(number) is int else None
 
 
 def commit_of(record: Mapping[str, Any]) -> str:
@@ -76,24 +85,38 @@ def commit_of(record: Mapping[str, Any]) -> str:
     return commit if isinstance(commit, str) and COMMIT.fullmatch(commit) else ""
 
 
-def _changed(agent: str, ours: Mapping[str, str], record: Mapping[str, Any]) -> list[str]:
-    """Return the files of an agent's code that differ from a run's, its own first."""
-    ours = {path: sum_ for path, sum_ in ours.items() if path.endswith(".py")}
-    own = f"agents/{agent}.py"
-    theirs = record.get("sources")
-    if isinstance(theirs, Mapping):
-        code = {path for path in {**ours, **theirs} if path.endswith(".py")}
-        found = {path for path in code if ours.get(path) != theirs.get(path)}
-    elif not commit_of(record):
-        return []
-    else:
-        command = ["git", "-C", str(ROOT), "diff", "--name-only", commit_of(record), "--"]
-        try:
-            done = subprocess.run([*command, *ours], check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError):
-            return []
-        found = set(done.stdout.split("\n")) & set(ours)
-    return sorted(found, key=lambda path: (path != own, path))
+def describe(runs: "Iterable[Run]") -> tuple[Older, str]:
+    """Return how a task's older runs were treated, and a sentence on them."""
+    remarks = Counter(
+        (run.has_ended, run.remark) for run in runs if run.remark and run.status != "damaged"
+    )
+    words = [
+        f"{counted(count, 'run')} {remark} ({'counted' if counts else 'left out'})"
+        for (counts, remark), count in remarks.items()
+    ]
+    any_counts = any(counts for counts, _ in remarks)
+    return ("counted" if any_counts else "left out") if remarks else "", "; ".join(words)
+
+
+def by_task(runs: "Iterable[Run]") -> dict[str, tuple[Older, str]]:
+    """Return `describe`'s result for every task, in the runs' order."""
+    of_task: dict[str, list[Run]] = {}
+    for run in runs:
+        of_task.setdefault(run.task, []).append(run)
+    return {task: describe(each) for task, each in of_task.items()}
+
+
+def _python(sources: object) -> dict[str, str]:
+    """Return the checksums of code; settings are left out, for a record has its own."""
+    known = sources if isinstance(sources, Mapping) else {}
+    return {path: sum_ for path, sum_ in known.items() if path.endswith(".py")}
+
+
+def _names(paths: Iterable[str]) -> str:
+    first, more = list(paths)[:MOST_NAMES], len(list(paths)) - MOST_NAMES
+    last = [counted(more, "more file")] if more > 0 else []
+    *some, end = [*first, *last]
+    return f"{', '.join(some)} and {end}" if some else end
 
 
 def _shown(folder: Path) -> str:

@@ -59,7 +59,6 @@ def make_plan(
     runs_dir: Path = Path("runs"),
     settings: Sequence[str] = (),
     published: bool = True,
-    accept_older_code: bool = False,
     checkpoint_minutes: float | None = None,
     drop_checkpoints: bool = False,
     keep_best: bool = False,
@@ -82,7 +81,6 @@ def make_plan(
         runs_dir: where runs go.
         settings: `key=value` changes of the agent's configuration.
         published: count finished runs under `results/published`.
-        accept_older_code: count finished runs of code that was not verified.
         checkpoint_minutes: time between two checkpoints; default: the agents' own.
         drop_checkpoints: let finished runs lose their checkpoint.
         keep_best: let runs keep the policy of their best evaluation beside the last.
@@ -140,7 +138,6 @@ def make_plan(
         workers=workers or default_workers(device, preset.cores_per_run, cluster),
         directory=directory,
         published=published,
-        accept_older_code=accept_older_code,
         config=config,
         preset=preset,
         checkpoint_minutes=checkpoint_minutes,
@@ -229,8 +226,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
 def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
     """Return the plan of a published grid, with its reports below `runs_dir`.
 
-    None if the grid was run below `runs_dir`, or is not published. Its runs count as they do
-    on the published page, which marks those of older code.
+    None if the grid was run below `runs_dir`, or is not published.
 
     Raises:
         UsageError: if a name is unknown.
@@ -245,7 +241,7 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     if (folders[0] / "plan.json").exists() or not (folders[1] / "plan.json").exists():
         return None
     plan = _load(agent, suite, source, planning.PUBLISHED, runs_dir)
-    return keep_declared(count_older(dataclasses.replace(plan, published=True)))
+    return keep_declared(dataclasses.replace(plan, published=True))
 
 
 def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
@@ -276,16 +272,6 @@ def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> s
         f"{runs_dir} has the variants of a sweep: {compared}report one with --runs-dir {first}"
         f"{more}"
     )
-
-
-def count_older(plan: Plan) -> Plan:
-    """Return a plan of published runs that counts those of older code, which its page marks."""
-    accepting = dataclasses.replace(plan, accept_older_code=True)
-    try:
-        accepting.runs()
-    except UsageError:  # a task's seeds are of different code: the page says so
-        return plan
-    return accepting
 
 
 def _load(agent: str, suite: str, source: str | None, root: Path, runs_dir: Path) -> Plan:

@@ -118,7 +118,7 @@ TEXT_COLUMNS = frozenset(
 JUDGEABLE = ("reproduced", "above", "below", "inconclusive")
 """Verdicts on tasks whose reference can judge."""
 
-UNFINISHED = ("running", "interrupted", "planned", "unverified")
+UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
 
 VERDICTS = (

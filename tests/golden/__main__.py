@@ -1,14 +1,13 @@
-"""Compare this tree's bytes with the base commit's, or another tree's; see `test_golden.py`.
+"""Compare this tree's bytes with the stored checksums, or another tree's; see `test_golden.py`.
 
-    python -m tests.golden                            # all agents, with the base commit
+    python -m tests.golden                            # all agents, with the stored checksums
     python -m tests.golden --agent a2c --tree ../main # one agent, with another checkout
-    python -m tests.golden --agent a2c --update       # the present commit becomes the base
-    python -m tests.golden --agent a2c --raise        # it becomes the base of the next behaviour
+    python -m tests.golden --agent a2c --update       # store the checksums of today's bytes
 
-Code that gives all the bytes of the base is listed in `results/behaviour.json`: it has the same
-behaviour, and every run that was made by it stays valid. `--update` asks for the same bytes.
-On a machine of a new kind the base commit's bytes are made first, and its checksums are stored.
-The exit status is 1 where bytes differ.
+`golden.json` keeps, for every agent, the checksums of the behaviour that its file names by
+`BEHAVIOUR`. `--update` stores other bytes for a higher number alone. Under the same number it
+stores new runs, if the old ones give the same bytes, and the checksums on a processor without any,
+if the agent's code is committed. The exit status is 1 where bytes differ.
 """
 
 import argparse
@@ -17,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite import behaviour, hardware
+from suite import hardware
 from suite.command_line import run_main
 from suite.settings import UsageError
 from tests.golden import trees
@@ -30,86 +29,70 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--agent", choices=RUNS, nargs="+", default=list(RUNS))
     parser.add_argument("--run", nargs="+", default=[], help="names of runs; default: all")
     parser.add_argument("--tree", type=Path, help="root of the tree to compare with")
-    become = parser.add_mutually_exclusive_group()
-    become.add_argument("--update", action="store_true", help="this commit becomes the base")
-    become.add_argument(
-        "--raise", action="store_true", dest="next", help="and the number goes up: bytes may differ"
-    )
+    parser.add_argument("--update", action="store_true", help="store today's checksums")
     options = parser.parse_args(argv)
-    if (options.update or options.next) and (options.run or options.tree):
-        raise UsageError("a base has all runs of this tree: leave out --run and --tree")
-    status = 0
-    with trees.Runner(trees.ROOT) as here, there_of(options.tree) as there:
+    if options.update and (options.run or options.tree):
+        raise UsageError("--update stores all runs of this tree: leave out --run and --tree")
+    if options.update:
         for agent in options.agent:
-            if options.next or (options.update and not behaviour.behaviours(agent)):
-                make_base(agent, here, is_next=True)
-                continue
-            is_same = compare(agent, options.run, here, there)
-            status = max(status, not is_same)
-            if options.update and is_same:
-                make_base(agent, here, is_next=False)
-            elif is_same and not options.run and options.tree is None:
-                note(agent)
-            elif not is_same and options.tree is None:
-                print(f"  if this is wanted: python -m tests.golden --agent {agent} --raise")
-    return status
+            trees.number_of(agent)
+    is_same = True
+    with trees.Runner(trees.ROOT) as here:
+        for agent in options.agent:
+            if options.update:
+                is_same &= update(agent, here)
+            elif options.tree:
+                with trees.Runner(options.tree.resolve()) as there:
+                    runs = trees.stored_runs(agent, options.run)
+                    is_same &= compare(agent, there.run(agent, runs), here, runs)
+            else:
+                is_same &= check(agent, options.run, here)
+    return int(not is_same)
 
 
-def there_of(tree: Path | None) -> trees.Bases | trees.Runner:
-    """Return what this tree is compared with: another one, or the base commits."""
-    return trees.Runner(tree.resolve()) if tree else trees.Bases()
+def check(agent: str, only: Sequence[str], here: trees.Runner) -> bool:
+    """Return whether the runs give the bytes of the agent's number, as far as they are stored."""
+    trees.check_stored(agent)
+    runs = trees.stored_runs(agent, only)
+    theirs = {name: sums for name, sums in trees.checksums(agent).items() if name in runs}
+    if not theirs:
+        print(f"{agent}: {trees.MISSING}; --update stores them")
+        return True
+    return compare(agent, theirs, here, {name: runs[name] for name in theirs})
 
 
-def compare(
-    agent: str, only: Sequence[str], here: trees.Runner, there: trees.Bases | trees.Runner
-) -> bool:
-    """Return whether all runs of the base give the same bytes; print those that do not.
-
-    Where a base made all of its bytes because none are stored for such a machine, they are now.
-    """
-    started, runs = time.perf_counter(), trees.base_runs(agent, only)
-    is_base = isinstance(there, trees.Bases)
-    theirs = there.checksums(agent, runs) if is_base else there.run(agent, runs)
+def compare(agent: str, theirs: trees.Checksums, here: trees.Runner, runs: trees.Orders) -> bool:
+    """Return whether all runs give these checksums; print those that do not."""
+    started = time.perf_counter()
     lines = trees.differences(theirs, here.run(agent, runs))
     seconds = time.perf_counter() - started
     print(f"{agent}: {len(lines)} of {len(runs)} differ ({seconds:.0f} s)")
     print("".join(f"  {line}\n" for line in lines), end="", flush=True)
-    if is_base and not only and trees.add_machine(agent, theirs):
-        print(f"  stored: the base's checksums on {trees.machine()['cpu']}")
     return not lines
 
 
-def note(agent: str) -> None:
-    """List the present code, which gave the base's bytes, as having today's behaviour."""
-    known = behaviour.behaviours(agent)
-    code = behaviour.fingerprint(hardware.sources(agent))
-    if code not in known[max(known)]["sources"]:
-        known[max(known)]["sources"].append(code)
-        behaviour.declare(agent, known)
-        print(f"  verified: {behaviour.DECLARED.name} lists this code for behaviour {max(known)}")
-
-
-def make_base(agent: str, here: trees.Runner, *, is_next: bool) -> None:
-    """Make the present commit the base of an agent's behaviour.
-
-    Args:
-        agent: the agent's name.
-        here: runs this tree's code.
-        is_next: whether it is another behaviour than before, with the next number.
+def update(agent: str, here: trees.Runner) -> bool:
+    """Store the checksums of today's runs, unless their bytes need a higher number.
 
     Raises:
-        UsageError: if the code is not the commit's.
+        UsageError: if nobody can say whether this is the code of the number.
     """
-    beside = (":!tests", f":!results/{behaviour.DECLARED.name}")
-    if trees.git("status", "--porcelain", "--", ".", *beside):
-        raise UsageError("there are changes beside the tests: commit them first")
-    runs, known = trees.todays_runs(agent), behaviour.behaviours(agent)
-    trees.store(agent, runs, here.run(agent, runs))
-    number = max(known, default=0) + is_next
-    known.setdefault(number, {"sources": [], "runs": {}})["base"] = trees.git("rev-parse", "HEAD")
-    behaviour.declare(agent, known)
-    print(f"{agent}: this commit is the base of behaviour {number}")
-    note(agent)
+    number, stored = trees.number_of(agent), trees.stored(agent)
+    is_same_number = stored is not None and stored["behaviour"] == number
+    if is_same_number:
+        known = trees.checksums(agent)
+        if not known and (changed := hardware.uncommitted(hardware.sources(agent))):
+            raise UsageError(
+                f"{trees.MISSING}, and {changed[0]} has uncommitted changes: commit them first"
+            )
+        runs = trees.stored_runs(agent)
+        if known and not compare(agent, known, here, {name: runs[name] for name in known}):
+            print(f"  behaviour {number} has other bytes: set BEHAVIOUR = {number + 1} first")
+            return False
+    orders = trees.todays_runs(agent)
+    trees.store(agent, orders, here.run(agent, orders))
+    print(f"{agent}: stored the checksums of behaviour {number} on {trees.machine()['cpu']}")
+    return True
 
 
 if __name__ == "__main__":

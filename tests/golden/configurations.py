@@ -4,8 +4,8 @@ Between them an agent's runs use every source, every choice that a setting offer
 `test_golden.py` counts the first two. Sizes of networks and batches stay the source's in at least
 one run of every agent, as they decide how a processor adds up.
 
-They are what the next base is made of. `golden.json` keeps every setting of the present base's
-runs: what is compared does not change with a preset.
+`python -m tests.golden --update` stores them: `golden.json` keeps every setting, so that what is
+compared does not change with a preset.
 """
 
 import dataclasses

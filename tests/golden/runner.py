@@ -63,7 +63,7 @@ class CutRecorder(Recorder):
 
 
 def configure(agent: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the configuration that has these settings: all that the base commit had, as JSON.
+    """Return the configuration that has these settings: all that a record has, as JSON.
 
     Settings are those of a record: younger ones are added, renamed ones renamed. So the bytes say
     what the code does under the same settings, whatever its presets are today.

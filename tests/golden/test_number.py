@@ -1,13 +1,12 @@
 """An agent's bytes cannot change while its behaviour's number stays; trainings are stand-ins."""
 
-import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from suite import behaviour, hardware
+from suite import hardware
 from suite.settings import UsageError
 from tests.golden import __main__ as command_line
 from tests.golden import trees
@@ -16,12 +15,13 @@ AGENT = "sac"
 
 
 class Project:
-    """What the present code is, what bytes it gives, and what git says."""
+    """What an agent's number is, what bytes it gives, and what is not committed."""
 
     def __init__(self) -> None:
-        self.code = "first"
+        self.number: int | None = 1
         self.bytes = {"one": {"updates.csv": "1"}, "two": {"updates.csv": "2"}}
-        self.changes = ""
+        self.orders = {name: {"settings": {}, "cut": False} for name in self.bytes}
+        self.changes: tuple[str, ...] = ()
         self.cpu = "a processor"
         self.num_trained = 0
 
@@ -29,23 +29,20 @@ class Project:
         self.num_trained += len(runs)
         return {name: self.bytes[name] for name in runs}
 
-    def git(self, *arguments: str) -> str:
-        return self.changes if arguments[0] == "status" else f"commit of {self.code}"
-
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """An agent with two short runs, whose first commit is the base."""
-    project, runs = Project(), {"one": {"settings": {}, "cut": False}}
-    monkeypatch.setattr(behaviour, "DECLARED", tmp_path / "behaviour.json")
+    """An agent with two short runs, whose checksums are stored for one processor."""
+    project = Project()
     monkeypatch.setattr(trees, "STORED", tmp_path / "golden.json")
     monkeypatch.setattr(trees.Runner, "run", lambda self, agent, runs: project.run(agent, runs))
     monkeypatch.setattr(trees, "machine", lambda: {"cpu": project.cpu})
-    monkeypatch.setattr(trees, "git", project.git)
-    monkeypatch.setattr(trees, "todays_runs", lambda agent: runs | {"two": runs["one"]})
-    monkeypatch.setattr(hardware, "sources", lambda agent: {"agents/sac.py": project.code})
-    (tmp_path / "golden.json").write_text("{}")
+    monkeypatch.setattr(trees, "todays_runs", lambda agent: dict(project.orders))
+    monkeypatch.setattr(hardware, "sources", lambda agent: {"agents/sac.py": "sum"})
+    monkeypatch.setattr(hardware, "behaviour", lambda agent: project.number)
+    monkeypatch.setattr(hardware, "uncommitted", lambda sources: project.changes)
     assert golden("--update") == 0
+    assert golden() == 0
     return project
 
 
@@ -54,88 +51,79 @@ def golden(*arguments: str) -> int:
     return command_line.main(["--agent", AGENT, *arguments])
 
 
-def numbers() -> dict[int, tuple[str, int]]:
-    """Base and number of listed codes, by behaviour."""
-    known = behaviour.behaviours(AGENT)
-    return {number: (each["base"], len(each["sources"])) for number, each in known.items()}
+def stored() -> tuple[int, dict[str, trees.Checksums]]:
+    """Return the stored number, and the checksums by processor."""
+    content = json.loads(trees.STORED.read_text())[AGENT]
+    made = {each["machine"]["cpu"]: each["checksums"] for each in content["made"]}
+    return content["behaviour"], made
 
 
-def test_the_first_base_is_behaviour_1(project: Project) -> None:
-    """A new agent gets it by one command, and its code is listed."""
-    assert numbers() == {1: ("commit of first", 1)}
-    assert behaviour.number_of(AGENT, hardware.sources(AGENT)) == 1
-
-
-def test_equal_bytes_list_the_code_and_change_nothing_else(
+def test_other_bytes_need_a_higher_number(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A refactoring keeps the number; the same code is listed once."""
-    project.code = "rewritten"
-    assert behaviour.number_of(AGENT, hardware.sources(AGENT)) is None
-    for _ in range(2):
-        assert golden() == 0
-    assert numbers() == {1: ("commit of first", 2)}
-    assert "lists this code for behaviour 1" in capsys.readouterr().out
-
-
-def test_other_bytes_are_refused_until_the_number_is_raised(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Code with other bytes is never listed for the old number, and `--update` does not help."""
-    project.code, project.bytes["two"] = "changed", {"updates.csv": "3"}
+    """Under the same number they fail and are never stored; a number goes up, not down."""
+    before = trees.STORED.read_text()
+    project.bytes["two"] = {"updates.csv": "3"}
     for arguments in ([], ["--update"]):
         assert golden(*arguments) == 1
-        assert numbers() == {1: ("commit of first", 1)}
-        assert "tests.golden --agent sac --raise" in capsys.readouterr().out
-    assert golden("--raise") == 0
-    assert numbers() == {1: ("commit of first", 1), 2: ("commit of changed", 1)}
-    assert golden() == 0
-    project.bytes["two"] = {"updates.csv": "2"}
-    assert golden() == 1  # the old bytes are wrong now
-
-
-def test_a_base_moves_under_equal_bytes_alone(project: Project) -> None:
-    """The number stays, the commit is the present one."""
-    project.code = "rewritten"
+        assert trees.STORED.read_text() == before
+        assert "two: updates.csv" in capsys.readouterr().out
+    project.number = 0
+    with pytest.raises(UsageError, match="raise it"):
+        golden("--update")
+    project.number = 2
+    with pytest.raises(UsageError, match="no checksums of behaviour 2: python"):
+        golden()
+    project.cpu = "another"
     assert golden("--update") == 0
-    assert numbers() == {1: ("commit of rewritten", 2)}
+    assert stored() == (2, {"another": project.bytes})  # those of behaviour 1 are gone
+    assert golden() == 0
 
 
-def test_a_part_of_the_runs_or_another_tree_verifies_nothing(project: Project) -> None:
-    """Only all runs of the base show that the bytes hold."""
-    project.code = "rewritten"
-    assert golden("--run", "one") == 0
-    assert golden("--tree", ".") == 0
-    assert numbers() == {1: ("commit of first", 1)}
+def test_a_new_run_is_stored_beside_the_others(project: Project) -> None:
+    """Other processors keep their checksums of the runs that are the same."""
+    project.cpu = "another"
+    assert golden("--update") == 0
+    project.bytes["three"] = {"updates.csv": "3"}
+    project.orders["three"] = {"settings": {}, "cut": True}
+    project.orders["two"] = {"settings": {"gamma": 0.9}, "cut": False}
+    assert golden("--update") == 0
+    number, made = stored()
+    assert number == 1
+    assert made == {"another": project.bytes, "a processor": {"one": {"updates.csv": "1"}}}
 
 
-def test_a_machine_of_a_new_kind_makes_the_bases_bytes_once(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_processor_without_checksums_is_said(
+    project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are stored beside the other kinds', which stay; a part of the runs is not stored."""
-    asked: list[str] = []
-    monkeypatch.setattr(
-        trees, "checkout", lambda commit: asked.append(commit) or contextlib.nullcontext(Path())
-    )
+    """Nothing is compared there until somebody stores what committed code gives."""
+    project.cpu, project.changes = "another", ("agents/sac.py",)
+    trained = project.num_trained
     assert golden() == 0
-    assert asked == []
-    project.cpu, project.bytes["one"] = "another", {"updates.csv": "7"}
-    assert golden("--run", "one") == 0
-    assert golden() == 0
-    assert asked == ["commit of first"] * 2
-    assert "stored: the base's checksums on another" in capsys.readouterr().out
-    assert golden() == 0
-    assert len(asked) == 2
-    project.cpu = "a processor"
-    assert golden() == 1  # its bytes are those that were stored first
-    assert len(asked) == 2
+    assert project.num_trained == trained
+    assert f"{trees.MISSING}; --update stores them" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"agents/sac\.py has uncommitted changes"):
+        golden("--update")
+    project.changes = ()
+    assert golden("--update") == 0
+    assert set(stored()[1]) == {"a processor", "another"}
+    project.bytes["one"] = {"updates.csv": "7"}
+    assert golden() == 1
+
+
+def test_another_tree_is_compared_under_any_number(project: Project) -> None:
+    """Nothing is stored, and an agent without a number can be compared, too."""
+    before = trees.STORED.read_text()
+    project.number = None
+    assert golden("--tree", ".") == 0
+    assert trees.STORED.read_text() == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (["--run", "onne"], "did you mean one"),
-        (["--raise", "--run", "one"], "leave out --run"),
+        (["--update", "--run", "one"], "leave out --run"),
         (["--update", "--tree", "."], "leave out --run and --tree"),
     ],
 )
@@ -144,14 +132,7 @@ def test_bad_usage_names_the_fix(arguments: Sequence[str], hint: str, project: P
     before = project.num_trained
     with pytest.raises(UsageError, match=hint):
         golden(*arguments)
+    project.number = None
+    with pytest.raises(UsageError, match="add BEHAVIOUR = 1"):
+        golden("--update")
     assert project.num_trained == before
-
-
-def test_a_base_is_a_commit(project: Project) -> None:
-    """With changes that are not committed, nothing is stored."""
-    project.changes, project.code = " M agents/sac.py", "changed"
-    before = json.loads(trees.STORED.read_text())
-    with pytest.raises(UsageError, match="commit them first"):
-        golden("--raise")
-    assert json.loads(trees.STORED.read_text()) == before
-    assert numbers() == {1: ("commit of first", 1)}

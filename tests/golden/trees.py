@@ -1,4 +1,4 @@
-"""Bytes of two trees: the one that holds this file, and the one that it is compared with."""
+"""Bytes of a tree's short runs, and the checksums that are stored of them."""
 
 import contextlib
 import dataclasses
@@ -10,13 +10,13 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from suite import behaviour, hardware
+from suite import hardware
 from suite.files import write_atomically
 from suite.settings import UsageError, nearest
 from tests.golden.configurations import RUNS, configure
@@ -24,8 +24,9 @@ from tests.golden.configurations import RUNS, configure
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STORED = HERE / "golden.json"
-"""By agent the runs of its base commit, with their settings, and the checksums that they have on
-machines of several kinds."""
+"""By agent: its behaviour's number, the short runs with their settings, and the checksums that they
+have on machines of several kinds."""
+MISSING = "no checksums are stored for this processor and these versions of packages"
 Orders = dict[str, dict[str, Any]]
 """By run: every setting, as JSON, and whether it is cut."""
 Checksums = dict[str, dict[str, str]]
@@ -43,22 +44,61 @@ def machine() -> dict[str, Any]:
     return facts | {name: versions[name] for name in ("torch", "numpy", "envpool")}
 
 
-def base_runs(agent: str, only: Sequence[str] = ()) -> Orders:
-    """Return the runs that the base commit had.
+def number_of(agent: str) -> int:
+    """Return an agent's number, under which checksums may be stored.
+
+    Raises:
+        UsageError: if there is none, or it went down.
+    """
+    number, known = hardware.behaviour(agent), stored(agent)
+    if number is None:
+        raise UsageError(f"agents/{agent}.py has no number: add BEHAVIOUR = 1 below its imports")
+    if known is not None and number < known["behaviour"]:
+        raise UsageError(
+            f"agents/{agent}.py has BEHAVIOUR = {number}, after {known['behaviour']}: raise it"
+        )
+    return number
+
+
+def check_stored(agent: str) -> None:
+    """Check that the stored checksums are of an agent's number.
+
+    Raises:
+        UsageError: naming the command that stores them.
+    """
+    number, known = number_of(agent), stored(agent)
+    if known is None or known["behaviour"] != number:
+        raise UsageError(
+            f"no checksums of behaviour {number}: python -m tests.golden --agent {agent} --update"
+        )
+
+
+def stored(agent: str) -> dict[str, Any] | None:
+    """Return what is stored of an agent: `behaviour`, `runs` and `made`; None: nothing."""
+    return json.loads(STORED.read_bytes()).get(agent) if STORED.exists() else None
+
+
+def stored_runs(agent: str, only: Sequence[str] = ()) -> Orders:
+    """Return the short runs that are compared.
 
     Args:
         agent: whose runs.
         only: names of runs; empty: all.
 
     Raises:
-        UsageError: if there is no base, or no such run.
+        UsageError: if there is none of such a name.
     """
-    runs = _stored(agent)["runs"]
-    names = only or list(runs)
-    for name in names:
+    runs = (stored(agent) or {"runs": todays_runs(agent)})["runs"]
+    for name in only:
         if name not in runs:
-            raise UsageError(f"the base of {agent} has no run {name!r}{nearest(name, runs)}")
-    return {name: {key: runs[name][key] for key in ("settings", "cut")} for name in names}
+            raise UsageError(f"{agent} has no run {name!r}{nearest(name, runs)}")
+    return {name: runs[name] for name in only or runs}
+
+
+def checksums(agent: str) -> Checksums:
+    """Return the checksums stored for a machine of this kind, by run; none of an unknown kind."""
+    made = (stored(agent) or {"made": []})["made"]
+    return next((each["checksums"] for each in made if each["machine"] == machine()), {})
 
 
 def todays_runs(agent: str) -> Orders:
@@ -71,32 +111,23 @@ def todays_runs(agent: str) -> Orders:
     return json.loads(json.dumps(orders))
 
 
-def store(agent: str, runs: Orders, checksums: Checksums) -> None:
-    """Write the runs of an agent's new base, made on this machine."""
-    _write(agent, {"runs": runs, "made": [{"machine": machine(), "checksums": checksums}]})
+def store(agent: str, runs: Orders, ours: Checksums) -> None:
+    """Write an agent's runs and their checksums on this machine, for the number in its file.
 
-
-def add_machine(agent: str, checksums: Checksums) -> bool:
-    """Add the base's checksums on a machine of this kind; false: they were there."""
-    base = _stored(agent)
-    if any(made["machine"] == machine() for made in base["made"]):
-        return False
-    base["made"].append({"machine": machine(), "checksums": checksums})
-    _write(agent, base)
-    return True
-
-
-def _write(agent: str, base: dict[str, Any]) -> None:
+    Other kinds of machine keep theirs, of unchanged runs of the same number.
+    """
     content = json.loads(STORED.read_bytes()) if STORED.exists() else {}
-    content[agent] = base
+    number, before = number_of(agent), content.get(agent)
+    made = [{"machine": machine(), "checksums": ours}]
+    if before is not None and before["behaviour"] == number:
+        same = {name for name, order in runs.items() if before["runs"].get(name) == order}
+        made += [
+            each | {"checksums": {k: v for k, v in each["checksums"].items() if k in same}}
+            for each in before["made"]
+            if each["machine"] != machine()
+        ]
+    content[agent] = {"behaviour": number, "runs": runs, "made": made}
     write_atomically(STORED, json.dumps(content, indent=1).encode() + b"\n")
-
-
-def _stored(agent: str) -> dict[str, Any]:
-    content = json.loads(STORED.read_bytes())
-    if agent not in content or not behaviour.behaviours(agent):
-        raise UsageError(f"{agent} has no base: python -m tests.golden --agent {agent} --update")
-    return content[agent]
 
 
 class Runner:
@@ -154,59 +185,6 @@ class Runner:
         self._said.close()
 
 
-@contextlib.contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """Lend a temporary worktree of a commit.
-
-    Raises:
-        UsageError: if the repository does not hold it.
-    """
-    if not _has(commit):
-        raise UsageError(f"the base commit {commit} is not in this clone: git fetch --unshallow")
-    with tempfile.TemporaryDirectory() as directory:
-        tree = Path(directory) / "base"
-        git("worktree", "add", "--quiet", "--detach", str(tree), commit)
-        try:
-            yield tree
-        finally:
-            git("worktree", "remove", "--force", str(tree))
-
-
-class Bases:
-    """The base commits' checksums: the stored ones; on a machine of a new kind they are made.
-
-    That takes a worktree and a process for each commit, which end with the `with`.
-    `python -m tests.golden` then stores the checksums; the tests store nothing.
-    """
-
-    def __init__(self) -> None:
-        self._until_exit = contextlib.ExitStack()
-        self._runners: dict[str, Runner] = {}
-
-    def checksums(self, agent: str, runs: Orders) -> Checksums:
-        """Return the stored checksums; those of a new kind of machine are made.
-
-        Raises:
-            UsageError: if the base commit is needed and not there.
-        """
-        here = machine()
-        for made in _stored(agent)["made"]:
-            if made["machine"] == here:
-                return {name: made["checksums"][name] for name in runs}
-        declared = behaviour.behaviours(agent)
-        commit = declared[max(declared)]["base"]
-        if commit not in self._runners:
-            tree = self._until_exit.enter_context(checkout(commit))
-            self._runners[commit] = self._until_exit.enter_context(Runner(tree))
-        return self._runners[commit].run(agent, runs)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._until_exit.close()
-
-
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Return a line for every run that gave other bytes: which, and in what."""
     lines: list[str] = []
@@ -218,17 +196,3 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
         elif files:
             lines.append(f"{name}: {', '.join(sorted(files))}")
     return lines
-
-
-def git(*arguments: str) -> str:
-    """Return what git says of this tree's repository."""
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def _has(commit: str) -> bool:
-    try:
-        git("cat-file", "-e", f"{commit}^{{commit}}")
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True

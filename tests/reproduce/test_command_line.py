@@ -102,7 +102,7 @@ NO_TORCH = [
     ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     (
         "report sac classic --tasks Pendulum-v1",
-        "unknown option --tasks; choose from --accept-older-code, --context, --help, --like",
+        "unknown option --tasks; choose from --context, --help, --like",
     ),
     ("report sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
     ("report sac classic --runs-dir nowhere", "--runs-dir: there is no folder nowhere"),
@@ -571,7 +571,6 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
     monkeypatch.setattr(grid, "_report", lambda *arguments, **options: 0)
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
-    assert say([*words, "--seeds", "1", "--accept-older-code"])[0] == 0
 
 
 def test_a_full_disk_is_one_line(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

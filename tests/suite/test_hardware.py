@@ -331,3 +331,91 @@ def test_another_thread_computes_with_as_many_threads() -> None:
     command, unset = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "8"}
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=unset)
     assert int(result.stdout) == 0
+
+
+def test_code_is_an_agents_file_and_all_that_it_imports_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imports are followed wherever they stand; other agents, tests and pages do not count."""
+    files = {
+        "agents/__init__.py": "",
+        "agents/sac.py": "import numpy\nfrom suite import noise\nimport lab.nets",
+        "agents/a2c.py": "from suite.unused import that",
+        "suite/__init__.py": "",
+        "suite/noise.py": "def f():\n    from suite.deep.layers import Layer",
+        "suite/deep/__init__.py": "",
+        "suite/deep/layers.py": "from . import parts",
+        "suite/deep/parts.py": "",
+        "suite/unused.py": "",
+        "lab/nets.py": "not python (",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    assert set(hardware.sources("sac")) == set(files) - {"agents/a2c.py", "suite/unused.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("BEHAVIOUR = 12  # a comment\n", 12),
+        ("import torch\n\nBEHAVIOUR = 3\n", 3),
+        ("# BEHAVIOUR = 3\n", None),
+        ("BEHAVIOUR = number\n", None),
+    ],
+)
+def test_an_agents_number_is_read_from_its_file(
+    text: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an import, which a record of a broken file would not survive."""
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    assert hardware.behaviour("sac") is None
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "sac.py").write_text(text)
+    assert hardware.behaviour("sac") == number
+
+
+def test_uncommitted_changes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed, a staged and a new file; not settings, nor files that the agent does not use."""
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    names = ["agents/sac.py", "agents/a2c.py", "suite/hardware.py", "suite/noise.py"]
+    settings = hardware.SETTINGS.replace("*", "paper").format(agent="sac")
+    for name in (*names, settings):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one\n")
+    (tmp_path / "agents/sac.py").write_text("import suite.hardware\nimport suite.noise\n")
+
+    def uncommitted() -> tuple[str, ...]:
+        hardware._uncommitted.cache_clear()
+        return hardware.uncommitted(hardware.sources("sac"))
+
+    assert uncommitted() == ()  # nobody knows without git
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "First")
+    assert uncommitted() == ()
+    (tmp_path / "agents/a2c.py").write_text("two\n")
+    (tmp_path / settings).write_text("two\n")
+    assert uncommitted() == ()
+    (tmp_path / "suite/noise.py").write_text("two\n")
+    assert uncommitted() == ("suite/noise.py",)
+    git(tmp_path, "add", ".")
+    assert uncommitted() == ("suite/noise.py",)
+    git(tmp_path, "commit", "--quiet", "--message", "Second")
+    (tmp_path / "suite/new.py").write_text("one\n")
+    (tmp_path / "suite/noise.py").write_text("import suite.new\n")
+    assert uncommitted() == ("suite/new.py", "suite/noise.py")
+    git(tmp_path, "commit", "--quiet", "--all", "--message", "Third")
+    assert uncommitted() == ("suite/new.py",)
+
+
+def test_a_copy_of_changed_code_has_uncommitted_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster's node git does not say it."""
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    (tmp_path / hardware.REVISION).write_text("{}")
+    for dirty, files in ((True, ("agents/sac.py",)), (False, ())):
+        monkeypatch.setattr(hardware, "revision", lambda dirty=dirty: {"dirty": dirty})
+        assert hardware.uncommitted({"agents/sac.py": "1", "x/sac.toml": "2"}) == files

@@ -27,7 +27,6 @@ from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
 from reproduce.run.ray import node
 from reproduce.run.ray.mirror import Changes, apply, read_folders
-from suite.behaviour import DECLARED
 from suite.files import NO_SPACE, open_inside, write_json
 from suite.hardware import REVISION, SETTINGS, revision
 from suite.settings import UsageError
@@ -91,10 +90,10 @@ def _environment(address: str | None) -> dict[str, str]:
 
 
 def copy_code(folder: Path) -> None:
-    """Copy the files that an agent's command reads: code, settings, behaviours, a revision."""
+    """Copy the files that an agent's command reads: code, settings, a revision."""
     for name in CODE:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (DECLARED, *ROOT.glob(SETTINGS.format(agent="*"))):
+    for path in ROOT.glob(SETTINGS.format(agent="*")):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

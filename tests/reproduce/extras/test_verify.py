@@ -16,8 +16,7 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.extras import verify as verifying
 from reproduce.plan import grid as planning
-from suite import behaviour, hardware
-from suite.behaviour import code_of, declare, fingerprint
+from suite import hardware
 from suite.command_line import run_main
 from suite.files import compress
 from suite.manifest import write_manifest
@@ -39,23 +38,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run as an old published one: its record does not say what code made it."""
+    """The run as a published one."""
     published = tmp_path / "published"
     folder = shutil.copytree(made, published / "a2c-classic" / "rl_zoo" / TASK / "seed-1")
-    monkeypatch.setattr(behaviour, "DECLARED", tmp_path / "behaviour.json")
     monkeypatch.setattr(verifying, "PUBLISHED", published)
     monkeypatch.setattr(planning, "PUBLISHED", published)
-    edit(folder, schema_version=1)
-    (folder / "SHA256SUMS").unlink()
     return folder
 
 
 def edit(folder: Path, **entries: Any) -> None:
     """Change a record's entries, and its manifest."""
     record = json.loads((folder / "run.json").read_text()) | entries
-    if record["schema_version"] == 1:
-        for key in ("sources", "behaviour"):
-            record.pop(key, None)
     (folder / "run.json").write_text(json.dumps(record))
     write_manifest(folder, (folder / "run.json").read_bytes())
 
@@ -86,35 +79,23 @@ def say(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     return run_main(command_line.main)
 
 
-def test_a_run_of_todays_code_is_made_again_and_listed(
+def test_a_run_of_todays_code_is_made_again(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its record's code has a name from then on."""
-    record = read_record(run)
-    assert record is not None
-    assert code_of(run, record).startswith("commit ")
-    ours = fingerprint(hardware.sources("a2c"))
-    declare("a2c", {1: {"base": "x", "sources": [ours], "runs": {}}})
-    compress(run / "episodes.csv")  # as long tables are published
+    """Byte by byte, though a table is compressed as long ones are when they are published."""
+    compress(run / "episodes.csv")
     assert say(monkeypatch, "a2c", "--seconds", "5", run) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"ok {run}: the first ")
-    assert said.endswith("byte by byte; listed in behaviour.json\n")
-    assert code_of(run, record) == "behaviour 1"
-    assert list(behaviour.behaviours("a2c")[1]["runs"]) == [f"a2c-classic/rl_zoo/{TASK}/seed-1"]
-    change_row(run)
-    assert code_of(run, record).startswith("commit ")  # other rows were not verified
+    assert said.endswith("byte by byte\n")
 
 
 def test_a_changed_row_is_found_and_named(
     run: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the record's own processor its rows must come again; nothing is listed."""
-    ours = fingerprint(hardware.sources("a2c"))
-    declare("a2c", {1: {"base": "x", "sources": [ours], "runs": {}}})
+    """On the record's own processor its rows must come again."""
     change_row(run)
     edit(run, commit="0" * 40, dirty=False)
-    (run / "SHA256SUMS").unlink()
     asked = at_commit(monkeypatch)
     monkeypatch.setattr(verifying, "_make_again", lambda *arguments: made)
     monkeypatch.setattr(verifying, "_run", lambda *arguments: made)
@@ -124,7 +105,6 @@ def test_a_changed_row_is_found_and_named(
     assert "the record was changed" in said
     assert said.count("\n") == 1
     assert asked == ["0" * 40]
-    assert behaviour.behaviours("a2c")[1]["runs"] == {}
 
 
 @pytest.mark.parametrize("known", ["cpu", "processor"])
@@ -142,7 +122,6 @@ def test_elsewhere_the_records_commit_decides(
     if known == "cpu":
         del elsewhere["processor"]
     edit(run, commit="0" * 40, dirty=False, machine=elsewhere)
-    (run / "SHA256SUMS").unlink()
     at_commit(monkeypatch)
     monkeypatch.setattr(verifying, "_make_again", lambda *arguments: made)
     monkeypatch.setattr(verifying, "_run", lambda *arguments: made)
@@ -190,23 +169,21 @@ def test_bad_input_is_one_line_and_status_2(
     words: list[str], entries: dict[str, Any], hint: str, run: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """It names what is wrong, and nothing is listed."""
-    edit(run, **entries)
+    """It names what is wrong."""
     if "commit" in entries:
         change_row(run)
-        (run / "SHA256SUMS").unlink()
         monkeypatch.setattr(verifying, "_make_again", lambda *arguments: _broken(run, run / "x"))
+    edit(run, **entries)
     assert say(monkeypatch, *(run if word == "RUN" else word for word in words)) == 2
     captured = capsys.readouterr()
     assert hint in captured.err
     assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert behaviour.behaviours("a2c") == {}
 
 
-def test_without_a_name_the_quickest_run_that_counts_is_taken(
+def test_without_a_name_the_quickest_run_of_todays_number_is_taken(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Continuous integration asks whether what counts is still made; it says if nothing counts.
+    """Continuous integration asks whether runs of today's number are still made.
 
     What was never committed cannot be made again on another processor: it is taken last.
     """
@@ -215,11 +192,13 @@ def test_without_a_name_the_quickest_run_that_counts_is_taken(
         copy = shutil.copytree(run, run.with_name(f"seed-{seed}"))
         config = settings | {"seeds": [seed]}
         edit(copy, seed=seed, wall_seconds=seconds, dirty=dirty, config=config)
+    for folder in run.parent.iterdir():
+        edit(folder, behaviour=99)
     assert say(monkeypatch, "a2c") == 0
-    assert "no published run of a2c counts today" in capsys.readouterr().out
-    ours = fingerprint(hardware.sources("a2c"))
-    digests = {str(k): behaviour.digest(run.with_name(f"seed-{k}")) for k in (2, 3, 4)}
-    declare("a2c", {1: {"base": "x", "sources": [ours], "runs": digests}})
+    assert "no published run of a2c has today's number: name a RUN" in capsys.readouterr().out
+    for folder in run.parent.iterdir():
+        if folder != run:
+            edit(folder, behaviour=hardware.behaviour("a2c"))
     assert verifying.default_run("a2c") == run.with_name("seed-2")
 
 

@@ -325,7 +325,7 @@ def test_table_adjusts_p_values_over_all_tested_tasks() -> None:
             "900 deterministic, 1000 deterministic",
         ),
         (score_rows("A", [1.0], rule="training"), "finished", "1000 deterministic, 1000 training"),
-        (score_rows("A", [1.0]), "lost", "planned, unverified, not 'lost'"),
+        (score_rows("A", [1.0]), "lost", "planned, left out, not 'lost'"),
     ],
 )
 def test_tables_that_compare_unlike_things_are_refused(scores, status, message) -> None:

@@ -1,7 +1,9 @@
 """A verdict is about today's code: runs that other code made never pass for its own."""
 
 import json
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,11 @@ import pytest
 from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.extras.compare import compare
+from reproduce.extras.published import find_plans
 from reproduce.gather.collect import collect_runs, collect_scores
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
-from suite import behaviour, hardware
-from suite.behaviour import declare, fingerprint
+from suite import hardware
 from suite.settings import UsageError
 
 RecordRun = Callable[..., Path]
@@ -27,23 +29,38 @@ COMMIT = "0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Path) -> Path:
-    """A copy of the agents and of `suite`, of one commit, with a file of behaviours."""
+    """A checkout of the agents and of `suite`, with nothing changed."""
     root = tmp_path / "project"
     for folder in ("agents", "suite"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(hardware, "_root", lambda: root)
     monkeypatch.setattr(hardware, "revision", lambda: {"commit": COMMIT, "dirty": False})
-    monkeypatch.setattr(behaviour, "DECLARED", root / "behaviour.json")
     monkeypatch.chdir(tmp_path)
+    git(root, "init", "--quiet")
+    commit(root)
     return root
 
 
-def verify_code(number: int = 1) -> None:
-    """List the present code under a behaviour, as `python -m tests.golden` does."""
-    known = behaviour.behaviours("sac")
-    entry = known.setdefault(number, {"base": COMMIT, "sources": [], "runs": {}})
-    entry["sources"].append(fingerprint(hardware.sources("sac")))
-    declare("sac", known)
+def git(root: Path, *words: str) -> None:
+    """Call git for the checkout."""
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    subprocess.run(["git", "-C", str(root), *identity, *words], check=True, capture_output=True)
+
+
+def commit(root: Path) -> None:
+    """Commit everything in the checkout."""
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "--message", "Change")
+    hardware._uncommitted.cache_clear()
+
+
+def set_number(root: Path, line: str) -> None:
+    """Write another line in place of SAC's number."""
+    file = root / "agents" / "sac.py"
+    text = file.read_text()
+    changed = re.sub(r"^BEHAVIOUR = .*$", line, text, flags=re.MULTILINE)
+    assert changed != text
+    file.write_text(changed)
 
 
 def flip_sign(project: Path) -> None:
@@ -83,11 +100,10 @@ def statuses(plan: Plan) -> list[str]:
     return [run.status for run in plan.runs()]
 
 
-def test_a_flipped_sign_makes_no_verdict_of_published_runs(
+def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
     project: Path, published: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The runs of the code before are named and left out; all seeds are to be trained."""
-    verify_code()
+    """A flipped sign is never `reproduced` by runs that it did not make; all seeds train again."""
     publish(record_run, published)
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
@@ -97,37 +113,37 @@ def test_a_flipped_sign_makes_no_verdict_of_published_runs(
     said = capsys.readouterr().out
     assert "3 processes" in said
     assert (
-        f"{REACHER}: 3 runs from {published}, made by commit 0123456; agents/sac.py has changed "
-        "since and was not verified (left out)"
+        f"{REACHER}: 3 runs from {published}, made by commit 0123456; agents/sac.py has "
+        "uncommitted changes (left out)"
     ) in said
     restore(project)
     assert statuses(smoke()) == ["finished"] * 3
+    (project / "agents" / "a2c.py").write_text("# not SAC's code\n")
+    assert statuses(smoke()) == ["finished"] * 3
 
 
-def test_a_verified_refactoring_keeps_every_run(
+def test_committed_code_of_the_same_number_keeps_every_run(
     project: Path, published: Path, record_run: RecordRun
 ) -> None:
-    """Text that changes, with the same bytes, costs one command and no training."""
-    verify_code()
+    """It passed the golden test. Another number leaves them out, and both are named."""
     publish(record_run, published)
     (project / "suite" / "noise.py").write_text("# rewritten\n")
-    assert statuses(smoke()) == ["planned"] * 3
-    verify_code()
+    commit(project)
     assert statuses(smoke()) == ["finished"] * 3
-    (project / "suite" / "noise.py").write_text("# does something else\n")
-    verify_code(number=2)
+    set_number(project, "BEHAVIOUR = 7")
+    commit(project)
     (run, *_) = smoke().runs()
+    number = json.loads((place_of(published) / REACHER / "seed-1" / "run.json").read_text())
     assert (run.status, run.remark.split("; ")[1]) == (
         "planned",
-        "of behaviour 1, today's is behaviour 2",
+        f"of behaviour {number['behaviour']}, today's is 7",
     )
 
 
-def test_runs_of_broken_code_do_not_count_once_it_is_mended(
+def test_runs_of_changed_code_do_not_count_once_it_is_mended(
     project: Path, published: Path, record_run: RecordRun
 ) -> None:
-    """Code that nobody verified gives its runs no number, whatever number the file declares."""
-    verify_code()
+    """Code that is not committed gives its runs no number, whatever its file says."""
     flip_sign(project)
     publish(record_run, published)
     record = json.loads((place_of(published) / REACHER / "seed-1" / "run.json").read_text())
@@ -135,22 +151,50 @@ def test_runs_of_broken_code_do_not_count_once_it_is_mended(
     assert statuses(smoke()) == ["finished"] * 3  # that very code's own
     restore(project)
     assert statuses(smoke()) == ["planned"] * 3
+    assert smoke().runs()[0].remark.endswith("; agents/sac.py has changed since")
 
 
-def test_an_agent_without_golden_runs_counts_its_own_until_it_changes(
+def test_an_agent_without_a_number_counts_its_own_until_it_changes(
     project: Path, record_run: RecordRun
 ) -> None:
-    """A developer's agent needs no declaration."""
+    """A developer's agent needs none, committed or not."""
+    set_number(project, "")
+    commit(project)
     plan = smoke()
     for seed in (1, 2, 3):
         record_run(plan, REACHER, seed, {STEPS: -5.0})
     assert statuses(smoke()) == ["finished"] * 3
-    flip_sign(project)
-    assert statuses(smoke()) == ["unverified"] * 3
-    with pytest.raises(UsageError) as caught:
+    (project / "suite" / "noise.py").write_text("# rewritten\n")
+    assert statuses(smoke()) == ["left out"] * 3
+    commit(project)
+    assert statuses(smoke()) == ["left out"] * 3
+    with pytest.raises(UsageError, match=r"suite/noise\.py has changed since\): .* --fresh$"):
         smoke().refuse_mixture()
-    assert "anew beside it with --fresh, or count such runs knowingly" in str(caught.value)
-    assert "golden" not in str(caught.value)  # it has no such runs
+
+
+def test_a_published_grid_is_drawn_of_its_own_runs(
+    project: Path, published: Path, record_run: RecordRun
+) -> None:
+    """Its page tells of its runs, marked if the agent has another number since, changed or not."""
+    plan = smoke(runs_dir=published)
+    assert plan.directory == place_of(published)
+    publish(record_run, published)
+    plan.save()
+    flip_sign(project)
+    (found,) = find_plans(published)
+    (row,) = pipeline.gather(found)["verdicts"].to_dict("records")
+    assert (row["verdict"], row["older_runs"]) == ("reproduced", "")
+    restore(project)
+    set_number(project, "BEHAVIOUR = 7")
+    commit(project)
+    (found,) = find_plans(published)
+    (row,) = pipeline.gather(found)["verdicts"].to_dict("records")
+    assert (row["verdict"], row["older_runs"]) == ("reproduced", "counted")
+    assert "today's is 7 (counted)" in row["note"]
+    shutil.rmtree(place_of(published) / REACHER / "seed-1")
+    record_run(smoke(), REACHER, 1, {STEPS: -5.0}, directory=place_of(published))
+    (found,) = find_plans(published)
+    assert statuses(found) == ["finished", "left out", "left out"]  # numbers are never mixed
 
 
 def test_older_runs_of_other_tasks_stop_nobody(project: Path, record_run: RecordRun) -> None:
@@ -168,22 +212,14 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     project: Path, record_run: RecordRun
 ) -> None:
     """They have no score; a training beside them is refused with the ways on."""
-    verify_code()
     for seed in (1, 2):
         record_run(smoke(), REACHER, seed, {STEPS: -5.0})
     flip_sign(project)
     plan = smoke()
-    assert statuses(plan) == ["unverified", "unverified", "planned"]
+    assert statuses(plan) == ["left out", "left out", "planned"]
     with pytest.raises(UsageError) as caught:
         plan.refuse_mixture()
-    for part in (
-        "seed-1",
-        "other code",
-        "agents/sac.py",
-        "--fresh",
-        "tests.golden",
-        "--accept-older-code",
-    ):
+    for part in ("seed-1", "other code", "agents/sac.py", "--fresh", "take back the changes"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     tables = pipeline.gather(plan)
@@ -191,56 +227,14 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     assert tables["curves"].empty
     (row,) = tables["verdicts"].to_dict("records")
     assert (row["verdict"], row["older_runs"]) == ("inconclusive", "left out")
-    assert "2 runs from runs, made by commit 0123456; agents/sac.py has changed" in row["note"]
+    assert "2 runs from runs, made by commit 0123456; agents/sac.py has uncommitted" in row["note"]
     assert pipeline.exit_status(tables["verdicts"], tables["suite"], tables["runs"].status) == 2
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_older_runs_that_are_taken_knowingly_mark_the_verdict(
-    project: Path, published: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Terminal, page and both tables say so."""
-    verify_code()
-    publish(record_run, published)
-    flip_sign(project)
-    words = ["sac", "mujoco-small", "--tasks", REACHER, "--budget", "smoke", "--device", "cpu"]
-    assert command_line.main([*words, "--accept-older-code"]) == 0
-    sentence = f"3 runs from {published}, made by commit 0123456; agents/sac.py has changed since"
-    said = capsys.readouterr().out
-    for text in (f"{sentence} and was not verified (counted)", "older runs counted"):
-        assert text in said
-    page = (smoke().directory / "index.html").read_text()
-    assert "above, older runs counted" in page
-    assert sentence in page
-    tables = pipeline.gather(smoke(accept_older_code=True))
-    (row,) = tables["verdicts"].to_dict("records")
-    assert (row["verdict"], row["older_runs"]) == ("above", "counted")
-    assert sentence in row["note"]
-    assert tables["runs"].remark.str.contains("made by commit 0123456").all()
-    assert "--accept-older-code" in smoke(accept_older_code=True).command()
-
-
-def test_runs_of_two_behaviours_are_never_pooled(
-    project: Path, published: Path, record_run: RecordRun
-) -> None:
-    """Not even knowingly: two seeds of one code and one of another have no common mean."""
-    verify_code()
-    publish(record_run, published, seeds=(1, 2))
-    flip_sign(project)
-    verify_code(number=2)
-    plan = smoke(accept_older_code=True)
-    with pytest.raises(UsageError, match=r"\(behaviour 1: 1 2; behaviour 2: 3\)"):
-        plan.runs()
-    assert statuses(smoke(accept_older_code=True, seeds=[1, 2])) == ["finished"] * 2
-    assert statuses(smoke()) == ["planned"] * 3
 
 
 def test_three_copies_of_one_run_are_not_three_seeds(
     published: Path, record_run: RecordRun, reseal: Reseal
 ) -> None:
     """Neither as they are, nor with their records edited to match: nothing but seed 1 counts."""
-    verify_code()
     plan = smoke()
     first = record_run(plan, REACHER, 1, {STEPS: -5.6})
     (first / "updates.csv").write_text("env_steps,num_updates,critic_loss\n11000,1000,1.25\n")
@@ -270,7 +264,6 @@ def test_a_published_run_that_is_damaged_is_said_to_be(
     published: Path, record_run: RecordRun
 ) -> None:
     """It is trained again here, and nobody wonders why."""
-    verify_code()
     publish(record_run, published, seeds=(1,))
     folder = place_of(published) / REACHER
     shutil.copytree(folder / "seed-1", folder / "seed-2")
