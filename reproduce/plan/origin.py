@@ -36,8 +36,8 @@ class Code(NamedTuple):
 def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
-    It counts if today's very files made it; or if all of them are committed, so that they passed
-    the golden test, and the record has their behaviour's number.
+    It counts if today's very files made it; or if the record has today's number and all of these
+    files are committed, for then they passed the golden test.
 
     Args:
         today: the agent's code.

@@ -556,11 +556,12 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     plan = make_plan("sac", "classic", tasks=[TASK], env_steps=1000, seeds=[1], device="cpu")
     folder = record_run(plan, TASK, 1)
     monkeypatch.setattr(planning, "sources", lambda agent: {"agents/sac.py": "another"})
+    monkeypatch.setattr(planning, "uncommitted", tuple)
     before = {path for path in desk.rglob("*") if path.is_file()}
     status, _, err = say([*words, "--seeds", "1", "2"])
     assert status == 2
     assert err.startswith(f"error: {folder} was run with other code (from runs, made by commit ")
-    assert "; agents/sac.py and " in err
+    assert "; agents/sac.py has uncommitted changes)" in err
     assert err.count("\n") == 1
     assert {path for path in desk.rglob("*") if path.is_file()} == before
     status, out, err = say([*words, "--seeds", "1", "2", "--fresh", "--dry-run"])
