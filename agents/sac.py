@@ -7,21 +7,21 @@ uniform replay; a temperature keeps the entropy near a target.
 
 | what                                         | paper       | here              |
 |----------------------------------------------|-------------|-------------------|
-| actions and their density under the tanh     | Appendix C  | `squash` (suite)  |
+| actions and their density under the tanh     | Appendix C  | `squash`          |
 | soft Bellman targets; the minimum: Section 6 | Eqs. 2, 3   | `q_targets`       |
-| squared soft Bellman residual, derivative    | Eqs. 5, 6   | `critic_loss`     |
-| policy objective and its derivatives         | Eqs. 7 - 10 | `actor_loss`      |
+| squared soft Bellman residual                | Eq. 5       | `critic_loss`     |
+| policy objective at reparametrised actions   | Eqs. 7 - 9  | `actor_loss`      |
 | temperature objective                        | Eq. 18      | `alpha_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
-Seeds are an axis: weights are `[S, K, in, out]`, batches `[S, B, ...]`, losses are averaged over B
-and summed over S, so the seeds of one process never touch each other.
+Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
+B and summed over S, so the seeds of one process never touch each other.
 
 Deviations from the paper, and details it leaves open:
 1. The log-density and the target entropy are measured in [-1, 1], where the policy acts. Scaling
    to the task's bounds happens in the environment and is not corrected for.
 2. The density of a = tanh(u) is log N(u; mean, std) - sum_i log(1 - tanh(u_i)^2) (Appendix C). The
-   correction is computed as 2 (log 2 - logaddexp(u, -u)), exact where the former underflows.
+   correction is computed as 2 (log 2 - |u| - log(1 + exp(-2 |u|))), exact where it would underflow.
 3. Order: critics, actor against the updated critics, temperature on its entropy, target copies.
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
    authors' code; the paper does not say. `separate_heads` draws the actor's two outputs apart.
@@ -42,34 +42,81 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim import Adam
 
-from suite.checkpoint import Policy, config_of
+from suite.checkpoint import Policy, config_of, for_one_seed
 from suite.command_line import run_main
-from suite.config import Count, GpuConfig, NotNegative, Positive, Rate, Whole, Widths
-from suite.draws import DeviceDraws, HostDraws
-from suite.graphs import Graphs, fused
-from suite.journal import Journal
-from suite.networks import StackedPerceptrons, draw_perceptron
+from suite.config import Count, NotNegative, Positive, Rate, TransitionConfig, Whole, Widths
+from suite.networks import Perceptron, Stack, weight_norms
 from suite.noise import stacked_normal
-from suite.optimisers import FusedAdam
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Means, Recorder
-from suite.replay import Batch, Replay, row_bytes
+from suite.recorder import Recorder
+from suite.replay import Batch, Replay
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
-from suite.squashed_gaussian import squash
-from suite.updates import Updates, updates_due
 from suite.vector_env import Spaces
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
+def squash(
+    means: Float[Tensor, "S B A"], log_stds: Float[Tensor, "S B A"], noise: Float[Tensor, "S B A"]
+) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B"]]:
+    """Return actions tanh(u), u = mean + std * noise, and log pi(a|s) in nats (Appendix C)."""
+    u = means + log_stds.exp() * noise
+    log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
+    log_slope = 2 * (math.log(2) - u.abs() - torch.log1p(torch.exp(-2 * u.abs())))
+    return torch.tanh(u), (log_normal - log_slope).sum(-1)
+
+
+def q_targets(
+    rewards: Float[Tensor, "S B"],
+    terminations: Float[Tensor, "S B"],
+    next_q_values: Float[Tensor, "S K B"],
+    next_log_probs: Float[Tensor, "S B"],
+    alpha: Float[Tensor, " S"],
+    gamma: float,
+) -> Float[Tensor, "S B"]:
+    """Return soft Bellman targets r + gamma (min_k Q_k(s', a') - alpha log pi(a'|s')) (Eqs. 2, 3).
+
+    Args:
+        rewards: as learned from, after scaling.
+        terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
+        next_q_values: of the target copies, at actions drawn from the current policy.
+        next_log_probs: of those actions, nats.
+        alpha: temperature of each seed; 0 leaves the entropy out.
+        gamma: discount per decision.
+    """
+    next_values = next_q_values.amin(1) - alpha[:, None] * next_log_probs
+    return rewards + gamma * (1 - terminations) * next_values
+
+
+def critic_loss(
+    q_values: Float[Tensor, "S K B"], targets: Float[Tensor, "S B"]
+) -> Float[Tensor, " S"]:
+    """Return the squared soft Bellman residual, halved, averaged over B, summed over K (Eq. 5)."""
+    return 0.5 * (q_values - targets[:, None]).square().mean(-1).sum(-1)
+
+
+def actor_loss(
+    log_probs: Float[Tensor, "S B"], q_values: Float[Tensor, "S K B"], alpha: Float[Tensor, " S"]
+) -> Float[Tensor, " S"]:
+    """Return the mean of alpha log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eq. 9)."""
+    return (alpha[:, None] * log_probs - q_values.amin(1)).mean(-1)
+
+
+def alpha_loss(
+    alpha: Float[Tensor, " S"], entropy: Float[Tensor, " S"], target_entropy: float
+) -> Float[Tensor, " S"]:
+    """Return alpha (entropy - target entropy), with the entropy the mean of -log pi (Eq. 18)."""
+    return alpha * (entropy - target_entropy)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Config(GpuConfig):
+class Config(TransitionConfig):
     """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
@@ -126,6 +173,8 @@ class Config(GpuConfig):
     """Whether an actor update is then repeated `policy_period` times on its batch."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
+    cuda_graphs: bool = False
+    """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""
@@ -142,78 +191,8 @@ class Config(GpuConfig):
         uncounted = 0 if self.count_warm_up else self.learning_starts
         return min(self.replay_capacity, self.env_steps + uncounted + self.num_envs)
 
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of one seed's replay."""
-        task = self.find_task()
-        return self.replay_size * row_bytes(task.obs_size, task.action_size)
-
 
 PRESETS = read_presets("sac", Config)
-
-
-# Explicit backward passes cost less than autograd's: `of_x` is the gradient with respect to x.
-
-
-def q_targets(
-    rewards: Float[Tensor, "S B"],
-    terminations: Float[Tensor, "S B"],
-    next_q_values: Float[Tensor, "S K B"],
-    next_log_probs: Float[Tensor, "S B"],
-    alpha: Float[Tensor, " S"],
-    gamma: float,
-    entropy_in_target: bool = True,
-) -> Float[Tensor, "S B"]:
-    """Return soft Bellman targets r + gamma (min_k Q_k(s', a') - alpha log pi(a'|s')) (Eqs. 2, 3).
-
-    Args:
-        rewards: as learned from, after scaling.
-        terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
-        next_q_values: of the target copies, at actions drawn from the current policy.
-        next_log_probs: of those actions, nats.
-        alpha: temperature of each seed.
-        gamma: discount per decision.
-        entropy_in_target: False leaves the entropy term out.
-    """
-    next_values = next_q_values.amin(1)
-    if entropy_in_target:
-        next_values = torch.addcmul(next_values, alpha[:, None], next_log_probs, value=-1)
-    return torch.addcmul(rewards, 1 - terminations, next_values, value=gamma)  # r + gamma (1 - d) V
-
-
-def critic_loss(
-    q_values: Float[Tensor, "S K B"], targets: Float[Tensor, "S B"]
-) -> tuple[Float[Tensor, " S"], Float[Tensor, "S K B"]]:
-    """Return the squared soft Bellman residual (Eq. 5) and its gradient `of_q_values` (Eq. 6).
-
-    The loss is halved, averaged over B and summed over K.
-    """
-    residuals, batch_size = q_values - targets[:, None], targets.shape[1]
-    return residuals.square().sum((1, 2)) / (2 * batch_size), residuals / batch_size
-
-
-def actor_loss(
-    log_probs: Float[Tensor, "S B"], q_values: Float[Tensor, "S K B"], alpha: Float[Tensor, " S"]
-) -> tuple[Float[Tensor, " S"], Float[Tensor, "S B"], Float[Tensor, "S K B"]]:
-    """Return the mean of alpha log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eq. 9).
-
-    Then its gradients `of_log_probs` and `of_q_values`, which are factors of Eq. 10.
-    """
-    alphas, batch_size = alpha[:, None], log_probs.shape[1]
-    lowest, which = q_values.min(1, keepdim=True)  # [S, 1, B]
-    losses = (alphas * log_probs - lowest.squeeze(1)).mean(-1)
-    of_q_values = torch.zeros_like(q_values).scatter_(1, which, -1 / batch_size)
-    return losses, (alphas / batch_size).expand_as(log_probs), of_q_values
-
-
-def alpha_loss(
-    alpha: Float[Tensor, " S"], entropy: Float[Tensor, " S"], target_entropy: float
-) -> Float[Tensor, " S"]:
-    """Return alpha (entropy - target entropy), with the entropy the mean of -log pi (Eq. 18).
-
-    Proportional to alpha, it is its own gradient with respect to log alpha.
-    """
-    return alpha * (entropy - target_entropy)
 
 
 def split_outputs(
@@ -223,7 +202,7 @@ def split_outputs(
     means, log_stds = outputs.squeeze(1).chunk(2, dim=-1)
     low, high = config.log_std_min, config.log_std_max
     if config.log_std_bound == "clip":
-        return means, F.hardtanh(log_stds, low, high)
+        return means, log_stds.clamp(low, high)
     return means, low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
 
 
@@ -231,14 +210,19 @@ def split_outputs(
 class Learner:
     """Networks, temperatures and optimisers of S seeds."""
 
-    actor: StackedPerceptrons
+    actor: Stack
     """Means and log standard deviations side by side, `[S, 1, B, 2 A]`."""
-    critics: StackedPerceptrons
-    target_critics: StackedPerceptrons
+    critics: Stack
+    target_critics: Stack
     log_alpha: Tensor  # [S]
-    actor_optimiser: FusedAdam
-    critic_optimiser: FusedAdam
-    alpha_optimiser: FusedAdam
+    actor_optimiser: Adam
+    critic_optimiser: Adam
+    alpha_optimiser: Adam
+
+    def health(self) -> dict[str, Tensor]:
+        """Return what is finite while a seed learns."""
+        norms = weight_norms(self.actor, self.critics)
+        return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -250,26 +234,34 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     policy_heads = [(2 * action_size // parts, config.policy_head_gain)] * parts
     actors, critics = [], []
     for seed in config.seeds:
-        draw = partial(draw_perceptron, stream(seed, "initial weights"), scheme=scheme, gain=gain)
+        generator = stream(seed, "initial weights")
+        draw = partial(Perceptron.drawn, generator, scheme=scheme, gain=gain)
         actors.append([draw(sizes, policy_heads)])
         critics.append([draw(pair_sizes, [(1, gain)]) for _ in range(config.num_critics)])
-    actor, online = StackedPerceptrons(actors, device), StackedPerceptrons(critics, device)
+    actor, online = Stack(actors, device), Stack(critics, device)
     initial = -math.inf if config.initial_alpha == 0 else math.log(config.initial_alpha)
     if config.max_log_alpha is not None:
         initial = min(initial, config.max_log_alpha)
-    log_alpha = torch.full((len(config.seeds),), initial, device=device)
+    log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
+    adam = partial(Adam, capturable=device.type == "cuda")
     return Learner(
         actor=actor,
         critics=online,
         target_critics=copy.deepcopy(online).requires_grad_(False),
         log_alpha=log_alpha,
-        actor_optimiser=FusedAdam(actor.parts, config.actor_learning_rate),
-        critic_optimiser=FusedAdam(online.parts, config.critic_learning_rate),
-        alpha_optimiser=FusedAdam([log_alpha], config.alpha_learning_rate),
+        actor_optimiser=adam(actor.parameters(), config.actor_learning_rate, fused=True),
+        critic_optimiser=adam(online.parameters(), config.critic_learning_rate, fused=True),
+        alpha_optimiser=adam([log_alpha], config.alpha_learning_rate),  # fused, bits vary with S
     )
 
 
-@torch.no_grad()
+def minimise(losses: Float[Tensor, " S"], optimiser: Adam) -> None:
+    """Make one gradient step; each seed's loss is one of its own weights alone."""
+    optimiser.zero_grad()
+    losses.sum().backward()
+    optimiser.step()
+
+
 def update(
     learner: Learner, config: Config, batch: Batch, noise: Tensor, num_updates: int
 ) -> dict[str, Tensor]:
@@ -285,72 +277,51 @@ def update(
     Returns:
         diagnostics by name, each `[S]`, on the learner's device.
     """
-    alpha, (next_noise, *actor_noise) = learner.log_alpha.exp(), noise
-    next_outputs = learner.actor.begin_pass(batch.next_obs).outputs
-    next_actions, next_log_probs = squash(*split_outputs(next_outputs, config), next_noise)
-    targets = q_targets(
-        batch.rewards,
-        batch.terminations,
-        learner.target_critics.begin_pass(batch.next_obs, next_actions).outputs,
-        next_log_probs,
-        alpha,
-        config.gamma,
-        config.entropy_in_target,
-    )
-    metrics = _update_critics(learner, batch.obs_actions, targets)
+    alpha, (next_noise, *actor_noise) = learner.log_alpha.detach().exp(), noise
+    with torch.no_grad():
+        next_policy = split_outputs(learner.actor(batch.next_obs), config)
+        next_actions, next_log_probs = squash(*next_policy, next_noise)
+        next_q_values = learner.target_critics(torch.cat([batch.next_obs, next_actions], -1))
+        paid = alpha if config.entropy_in_target else torch.zeros_like(alpha)
+        soft = (next_q_values.squeeze(-1), next_log_probs, paid, config.gamma)
+        targets = q_targets(batch.rewards, batch.terminations, *soft)
+    q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
+    losses = critic_loss(q_values, targets)
+    minimise(losses, learner.critic_optimiser)
+    metrics = {"critic_loss": losses.detach(), "q_value": q_values.detach().mean((1, 2))}
     if num_updates % config.policy_period == 0:
         for draws in actor_noise:
             metrics |= _update_actor(learner, config, batch.obs, draws)
     if (num_updates + 1) % config.target_period == 0:
-        learner.target_critics.flat.lerp_(learner.critics.flat, config.tau)
+        learner.target_critics.follow(learner.critics, config.tau)
     return metrics
-
-
-def _update_critics(learner: Learner, obs_actions: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Make one step of the critics towards their targets (Eq. 6)."""
-    critics = learner.critics.begin_pass(obs_actions)
-    losses, of_q_values = critic_loss(critics.outputs, targets)
-    learner.critic_optimiser.step(critics.weight_gradients(of_q_values))
-    return {"critic_loss": losses, "q_value": critics.outputs.mean((1, 2))}
 
 
 def _update_actor(
     learner: Learner, config: Config, obs: Tensor, noise: Tensor
 ) -> dict[str, Tensor]:
-    """Make one step of the actor against fixed critics (Eq. 10), and one of the temperature."""
-    alpha, actor = learner.log_alpha.exp(), learner.actor.begin_pass(obs)
-    with torch.enable_grad():  # from the network's outputs to actions and their densities
-        outputs = actor.outputs.requires_grad_()
-        actions, log_probs = squash(*split_outputs(outputs, config), noise)
-    critics = learner.critics.begin_pass(obs, actions)
-    losses, of_log_probs, of_q_values = actor_loss(log_probs, critics.outputs, alpha)
-    of_actions = critics.input_gradient(of_q_values, part=1)  # -dQ/da / B, part 0 is observations
+    """Make one step of the actor against fixed critics, and one of the temperature."""
+    alpha = learner.log_alpha.detach().exp()
+    actions, log_probs = squash(*split_outputs(learner.actor(obs), config), noise)
     if config.action_gradient_clip is not None:
         bound = config.action_gradient_clip / obs.shape[1]  # the loss is a mean over B
-        of_actions.clamp_(-bound, bound)
-    derivatives = (of_actions, of_log_probs)
-    (of_outputs,) = torch.autograd.grad((actions, log_probs), outputs, derivatives)
-    learner.actor_optimiser.step(actor.weight_gradients(of_outputs))
-    entropy = -log_probs.mean(-1)
+        actions.register_hook(lambda gradient: gradient.clamp(-bound, bound))  # dQ/da
+    with learner.critics.frozen():
+        q_values = learner.critics(torch.cat([obs, actions], -1)).squeeze(-1)
+    losses, entropy = actor_loss(log_probs, q_values, alpha), -log_probs.detach().mean(-1)
+    minimise(losses, learner.actor_optimiser)
     if config.learn_alpha:
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
-        of_log_alpha = alpha_loss(alpha, entropy, target_entropy)  # its own derivative
-        learner.alpha_optimiser.step([of_log_alpha])
+        alpha_losses = alpha_loss(learner.log_alpha.exp(), entropy, target_entropy)
+        minimise(alpha_losses, learner.alpha_optimiser)
         if config.max_log_alpha is not None:
-            learner.log_alpha.clamp_(max=config.max_log_alpha)
-    return {"actor_loss": losses, "entropy": entropy, "alpha": alpha}
-
-
-def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
-    """Return each seed's Euclidean norm over all actor and critic weights; finite while healthy."""
-    networks = (learner.actor, learner.critics)
-    parameters = [p for net in networks for p in (*net.weights, *net.biases)]
-    return torch.stack([p.detach().square().flatten(1).sum(1) for p in parameters]).sum(0).sqrt()
+            learner.log_alpha.data.clamp_(max=config.max_log_alpha)
+    return {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
 
 
 @torch.no_grad()
 def act(
-    actor: StackedPerceptrons,
+    actor: Stack,
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
@@ -363,11 +334,11 @@ def act(
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
     """
-    inputs = torch.from_numpy(obs).to(actor.flat.device)
+    inputs = torch.as_tensor(obs, dtype=torch.float32, device=actor.device)
     means, log_stds = split_outputs(actor(inputs), config)
     if streams is None:
         return torch.tanh(means).cpu().numpy()
-    noise = stacked_normal(streams, means.shape[1:], inputs.device)
+    noise = stacked_normal(streams, means.shape[1:], means.device)
     return torch.tanh(means + log_stds.exp() * noise).cpu().numpy()
 
 
@@ -377,12 +348,8 @@ ACTING = ("log_std_min", "log_std_max", "log_std_bound")
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
-    config, actor = config_of(Config, description, ACTING), StackedPerceptrons.from_weights(weights)
-
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        rows = np.asarray(obs, dtype=np.float32)[None]
-        return act(actor, config, rows, [generator] if generator else None)[0]
-
+    config = config_of(Config, description, ACTING)
+    decide = for_one_seed(partial(act, Stack([[Perceptron.from_weights(weights)]]), config))
     shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": len(description["low"])}
     return Policy(config.find_task(), Spaces.from_json({**description, **shapes}), decide)
 
@@ -393,78 +360,35 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    num_envs, seeds = config.num_envs, config.seeds
-    session = Session(config, recorder, stride=num_envs, reset="same_step")
-    env, device, clock = session.env, session.device, recorder.clock
-    obs = env.reset()  # [S, N, O]
-    obs_size, action_size = obs.shape[-1], env.action_shape[0]
-    learner = make_learner(config, obs_size, action_size, device)
-    uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
-    replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, action_size, device)
-    action_streams = [stream(seed, "action noise") for seed in seeds]
-    actor_updates = config.policy_period if config.compensate_policy_period else 1
-    noise_shape = (1 + actor_updates, config.batch_size, action_size)
-    draw = (DeviceDraws if config.device_draws else HostDraws)(seeds, noise_shape, device)
+    session = Session(config, recorder, reset="same_step")
+    (obs_size,), (action_size,) = session.env.obs_shape, session.env.action_shape
+    learner = make_learner(config, obs_size, action_size, session.device)
+    sizes = (config.replay_size, config.num_envs, obs_size, action_size)
+    replay = Replay(len(config.seeds), *sizes, session.device)
+    store, policy = (
+        partial(replay.store, scale=config.reward_scale),
+        partial(act, learner.actor, config),
+    )
 
-    make = fused(update, device) if config.fuse_kernels else update
-
-    def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return make(learner, config, replay.batch(indices), noise, number)
+    def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        return update(learner, config, replay.batch(rows), noise, number)
 
     def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0
 
-    launch = Graphs(learn, parts_due, learner, device) if config.cuda_graphs else learn
-    means, reward_sums = Means(), np.zeros(len(seeds))
-    updates = Updates(launch, draw, means)
-    streams = [action_streams, *draw.streams]
-    state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
-    journal = Journal(recorder, env, state)
-    for step, actions in journal.past():  # of a run that was killed
-        rewards = step.rewards * config.reward_scale
-        replay.add(obs, actions, rewards, step.terminations, step.next_obs)
-        obs = step.obs
-    env_steps, num_updates = journal.resume(-uncounted, 0)
-    clock.start()
-    while True:
-        policy = partial(act, learner.actor, config)
-        session.evaluate_if_due(env_steps, num_envs, policy, learner.actor.weights_of)
-        if session.log_is_due(env_steps, num_envs):
-            metrics = means.read()
-            if metrics:
-                metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            checks = {"reward": reward_sums, "alpha": learner.log_alpha.exp().cpu().numpy()}
-            recorder.log(env_steps, num_updates, metrics, checks)
-        if not session.goes_on(env_steps):
-            break
-
-        if env_steps + uncounted < config.learning_starts:
-            draws = [s.uniform(-1, 1, (num_envs, action_size)) for s in action_streams]
-            actions = np.stack(draws).astype(np.float32)
+    actor_updates = config.policy_period if config.compensate_policy_period else 1
+    noise_shape = (1 + actor_updates, config.batch_size, action_size)
+    graphs = (learner, parts_due) if config.cuda_graphs else None
+    session.updater(learn, replay, noise_shape, graphs)
+    uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
+    session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
+    while session.continues(policy, learner.actor.weights_of, learner.health):
+        if session.warms_up:
+            actions = session.random_actions()
         else:
-            actions = act(learner.actor, config, obs, action_streams)
-        clock.lap("acting")
-
-        env.send(actions)
-        env_steps += num_envs
-        until = updates_due(config.update_ratio, env_steps + uncounted - config.learning_starts)
-        updates.begin(num_updates, until, replay)  # those that draw no row of this step
-        clock.lap("learning")
-
-        step = env.recv()
-        journal.record(actions)
-        rewards = step.rewards * config.reward_scale
-        replay.add(obs, actions, rewards, step.terminations, step.next_obs)
-        obs = step.obs
-        reward_sums += step.raw_rewards.sum(1)
-        if env_steps > 0:
-            recorder.episodes(env_steps, step)
-        clock.lap("environment")
-
-        num_updates = updates.finish()
-        clock.lap("learning")
-        if journal.is_due(at_end=not session.goes_on(env_steps)):
-            journal.save(env_steps, num_updates)
+            actions = policy(session.obs, session.action_streams)
+        session.step(actions)
+        session.learn()
     session.save_policies(learner.actor.weights_of, ACTING)
     return learner
 

@@ -2,14 +2,13 @@
 
 The first SAC paper: a tanh-Gaussian policy maximises reward plus entropy, whose weight is fixed by
 the scale of the rewards; a network V learns soft state values, K critics learn soft action values
-from V's slow copy, all from uniform replay. `agents/sac.py` is the second paper: without V, with a
-learned temperature.
+from V's slow copy, all from uniform replay.
 
     python -m agents.sac_value --task HalfCheetah-v4 --seeds 1 2 3 --env-steps 1000000 --out runs/v
 
 | what                                         | paper       | here              |
 |----------------------------------------------|-------------|-------------------|
-| actions and their density under the tanh     | Appendix C  | `squash` (suite)  |
+| actions and their density under the tanh     | Appendix C  | `squash`          |
 | soft state values; the minimum: Section 4.2  | Eq. 3       | `value_targets`   |
 | squared residual of V                        | Eq. 5       | `value_loss`      |
 | soft Bellman targets from V's slow copy      | Eq. 8       | `q_targets`       |
@@ -17,31 +16,30 @@ learned temperature.
 | reparametrised policy objective              | Eqs. 11, 12 | `actor_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
-Seeds are an axis: weights are `[S, K, in, out]`, batches `[S, B, ...]`, losses are averaged over B
-and summed over S, so the seeds of one process never touch each other.
+`agents/sac.py` is the second paper. What differs here: V and its slow copy take the place of the
+critics' slow copies; the temperature is the inverse of `reward_scale` and is not learned; there is
+one learning rate for all; an actor update is never repeated.
+
+Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
+B and summed over S, so the seeds of one process never touch each other.
 
 Deviations from the paper, and details it leaves open:
-1. The log-density is measured in [-1, 1], where the policy acts. Scaling to the task's bounds
-   happens in the environment and is not corrected for.
-2. The tanh correction log(1 - tanh(u)^2) is computed as 2 (log 2 - logaddexp(u, -u)), which is
-   exact where the former underflows.
-3. Order within an update: V, critics, then the actor against the updated critics, then V's slow
+1. Order within an update: V, critics, then the actor against the updated critics, then V's slow
    copy (Algorithm 1). V's target and the actor's loss have draws of their own, as in nnabla_rl's
    reproduction; the authors' code takes all gradients at once, with the same draws.
-4. The actor's loss has the minimum over critics, as the text of Section 4.2 says; in the authors'
+2. The actor's loss has the minimum over critics, as the text of Section 4.2 says; in the authors'
    code it is the first critic alone.
-5. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in
+3. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in
    nnabla_rl's reproduction; the paper does not say. The actor's last layer is drawn as one.
-6. Bounds of the log standard deviation, evaluation and warm-up (`BY_TASK`) are as in nnabla_rl's
+4. Bounds of the log standard deviation, evaluation and warm-up (`BY_TASK`) are as in nnabla_rl's
    reproduction. The paper scores one episode every 1,000 steps. The authors' code has as many
    random actions, but learns from step 1,000 on (haarnoja/sac@8258e33:sac/algos/base.py:96-100).
-7. A step cut by the time limit bootstraps; a termination does not.
-8. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
-   updates per vector step.
-9. The policy may be updated less often than V and critics (`policy_period`); the paper does not.
+5. The policy may be updated less often than V and critics (`policy_period`); the paper does not.
+   All else is as in `agents/sac.py`, numbers 1, 2, 6 and 7.
 """
 
 import copy
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,97 +50,33 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim import Adam
 
-from suite.checkpoint import Policy, config_of
+from suite.checkpoint import Policy, config_of, for_one_seed
 from suite.command_line import run_main
-from suite.config import Count, Positive, Rate, Share, TransitionConfig, Whole, Widths
-from suite.draws import HostDraws
-from suite.journal import Journal
-from suite.networks import StackedPerceptrons, draw_perceptron
+from suite.config import Count, Positive, Rate, TransitionConfig, Whole, Widths
+from suite.networks import Perceptron, Stack, weight_norms
 from suite.noise import stacked_normal
-from suite.optimisers import FusedAdam
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Means, Recorder
-from suite.replay import Batch, Replay, row_bytes
+from suite.recorder import Recorder
+from suite.replay import Batch, Replay
 from suite.session import Session, train_together
 from suite.settings import UsageError, require
-from suite.squashed_gaussian import squash
-from suite.updates import Updates, updates_due
 from suite.vector_env import Spaces
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
-BY_TASK = {"HalfCheetah": (5.0, 10_000), "Ant": (5.0, 10_000), "Humanoid": (20.0, 1_000)}
-"""Factor on rewards (Table 2) and random steps before the first update, by task of any version."""
-OTHERWISE = (5.0, 1_000)
-"""Those of Hopper and Walker2d, and here of every task that the paper lacks."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(TransitionConfig):
-    """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
-
-    task: str = "HalfCheetah-v4"
-    """Name of a task with continuous actions."""
-    env_steps: Count = 1_000_000
-    """Environment steps of each seed (agent decisions); the warm-up counts."""
-    hidden_sizes: Widths = (256, 256)
-    """Widths of the hidden layers of actor, critics and V."""
-    num_critics: Count = 2
-    """Critics, K; V and the actor learn from their minimum."""
-    log_std_min: float = -20.0
-    """Lower bound of the policy's log standard deviation, before the tanh."""
-    log_std_max: float = 2.0
-    """Upper bound of the policy's log standard deviation, before the tanh."""
-    learning_rate: Rate = 3e-4
-    """Adam step size of actor, critics and V."""
-    reward_scale: Positive | None = None
-    """Factor on rewards before learning, the inverse of a temperature; None: as in `BY_TASK`.
-    Recorded returns are unscaled."""
-    learning_starts: Whole | None = None
-    """Uniformly random environment steps before the first update; None: as in `BY_TASK`."""
-    update_ratio: Positive = 1.0
-    """Updates of V and critics per environment step after the warm-up."""
-    policy_period: Count = 1
-    """Updates of V and critics per actor update."""
-    tau: Share = 0.005
-    """Rate of V's slow copy: tau * online + (1 - tau) * slow."""
-    target_period: Count = 1
-    """Updates of V per update of its slow copy."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values; see `TransitionConfig`."""
-        super().__post_init__()
-        if self.find_task().actions != "continuous":
-            raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
-        lowest, highest = self.log_std_min, self.log_std_max
-        require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
-        rule = f"learning_starts must be a multiple of num_envs {self.num_envs}"
-        require(self.warm_up_steps % self.num_envs == 0, rule, self.warm_up_steps)
-
-    @property
-    def reward_factor(self) -> float:
-        """Return the factor on rewards: `reward_scale`, or that of the task."""
-        return self._of_task[0] if self.reward_scale is None else self.reward_scale
-
-    @property
-    def warm_up_steps(self) -> int:
-        """Return the steps before the first update: `learning_starts`, or those of the task."""
-        return self._of_task[1] if self.learning_starts is None else self.learning_starts
-
-    @property
-    def _of_task(self) -> tuple[float, int]:
-        return BY_TASK.get(self.task.rpartition(":")[2].rpartition("-")[0], OTHERWISE)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of one seed's replay."""
-        task = self.find_task()
-        return self.replay_size * row_bytes(task.obs_size, task.action_size)
-
-
-PRESETS = read_presets("sac_value", Config)
+# Same in: sac.py
+def squash(
+    means: Float[Tensor, "S B A"], log_stds: Float[Tensor, "S B A"], noise: Float[Tensor, "S B A"]
+) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B"]]:
+    """Return actions tanh(u), u = mean + std * noise, and log pi(a|s) in nats (Appendix C)."""
+    u = means + log_stds.exp() * noise
+    log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
+    log_slope = 2 * (math.log(2) - u.abs() - torch.log1p(torch.exp(-2 * u.abs())))
+    return torch.tanh(u), (log_normal - log_slope).sum(-1)
 
 
 def value_targets(
@@ -193,6 +127,68 @@ def actor_loss(
     return (log_probs - q_values.amin(1)).mean(-1)
 
 
+BY_TASK = {"HalfCheetah": (5.0, 10_000), "Ant": (5.0, 10_000), "Humanoid": (20.0, 1_000)}
+"""Factor on rewards (Table 2) and random steps before the first update, by task of any version."""
+OTHERWISE = (5.0, 1_000)
+"""Those of Hopper and Walker2d, and here of every task that the paper lacks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TransitionConfig):
+    """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
+
+    task: str = "HalfCheetah-v4"
+    """Name of a task with continuous actions."""
+    env_steps: Count = 1_000_000
+    """Environment steps of each seed (agent decisions); the warm-up counts."""
+    hidden_sizes: Widths = (256, 256)
+    """Widths of the hidden layers of actor, critics and V."""
+    num_critics: Count = 2
+    """Critics, K; V and the actor learn from their minimum."""
+    log_std_min: float = -20.0
+    """Lower bound of the policy's log standard deviation, before the tanh."""
+    log_std_max: float = 2.0
+    """Upper bound of the policy's log standard deviation, before the tanh."""
+    learning_rate: Rate = 3e-4
+    """Adam step size of actor, critics and V."""
+    reward_scale: Positive | None = None
+    """Factor on rewards before learning, the inverse of a temperature; None: as in `BY_TASK`.
+    Recorded returns are unscaled."""
+    learning_starts: Whole | None = None
+    """Uniformly random environment steps before the first update; None: as in `BY_TASK`."""
+    policy_period: Count = 1
+    """Updates of V and critics per actor update."""
+    target_period: Count = 1
+    """Updates of V per update of its slow copy."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values; see `TransitionConfig`."""
+        super().__post_init__()
+        if self.find_task().actions != "continuous":
+            raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
+        lowest, highest = self.log_std_min, self.log_std_max
+        require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
+        rule = f"learning_starts must be a multiple of num_envs {self.num_envs}"
+        require(self.warm_up_steps % self.num_envs == 0, rule, self.warm_up_steps)
+
+    @property
+    def reward_factor(self) -> float:
+        """Return the factor on rewards: `reward_scale`, or that of the task."""
+        return self._of_task[0] if self.reward_scale is None else self.reward_scale
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Return the steps before the first update: `learning_starts`, or those of the task."""
+        return self._of_task[1] if self.learning_starts is None else self.learning_starts
+
+    @property
+    def _of_task(self) -> tuple[float, int]:
+        return BY_TASK.get(self.task.rpartition(":")[2].rpartition("-")[0], OTHERWISE)
+
+
+PRESETS = read_presets("sac_value", Config)
+
+
 def split_outputs(
     outputs: Float[Tensor, "S 1 B AA"], config: Config
 ) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:
@@ -205,15 +201,19 @@ def split_outputs(
 class Learner:
     """Networks and optimisers of S seeds."""
 
-    actor: StackedPerceptrons
+    actor: Stack
     """Means and log standard deviations side by side, `[S, 1, B, 2 A]`."""
-    critics: StackedPerceptrons
-    value: StackedPerceptrons
+    critics: Stack
+    value: Stack
     """V of observations, `[S, 1, B, 1]`."""
-    target_value: StackedPerceptrons
-    actor_optimiser: FusedAdam
-    critic_optimiser: FusedAdam
-    value_optimiser: FusedAdam
+    target_value: Stack
+    actor_optimiser: Adam
+    critic_optimiser: Adam
+    value_optimiser: Adam
+
+    def health(self) -> dict[str, Tensor]:
+        """Return what is finite while a seed learns."""
+        return {"weight_norm": weight_norms(self.actor, self.critics, self.value)}
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -223,21 +223,29 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     actors, critics, values = [], [], []
     for seed in config.seeds:
         generator = stream(seed, "initial weights")
-        draw = partial(draw_perceptron, generator, scheme="glorot_uniform", gain=1.0)
+        draw = partial(Perceptron.drawn, generator, scheme="glorot_uniform", gain=1.0)
         actors.append([draw(sizes, [(2 * action_size, 1.0)])])
         critics.append([draw(pair_sizes, [(1, 1.0)]) for _ in range(config.num_critics)])
         values.append([draw(sizes, [(1, 1.0)])])
-    actor, online = StackedPerceptrons(actors, device), StackedPerceptrons(critics, device)
-    value = StackedPerceptrons(values, device)
+    actor, online, value = (Stack(each, device) for each in (actors, critics, values))
+    adam = partial(Adam, lr=config.learning_rate, fused=True, capturable=device.type == "cuda")
     return Learner(
         actor=actor,
         critics=online,
         value=value,
         target_value=copy.deepcopy(value).requires_grad_(False),
-        actor_optimiser=FusedAdam([actor.flat], config.learning_rate),
-        critic_optimiser=FusedAdam([online.flat], config.learning_rate),
-        value_optimiser=FusedAdam([value.flat], config.learning_rate),
+        actor_optimiser=adam(actor.parameters()),
+        critic_optimiser=adam(online.parameters()),
+        value_optimiser=adam(value.parameters()),
     )
+
+
+# Same in: sac.py
+def minimise(losses: Float[Tensor, " S"], optimiser: Adam) -> None:
+    """Make one gradient step; each seed's loss is one of its own weights alone."""
+    optimiser.zero_grad()
+    losses.sum().backward()
+    optimiser.step()
 
 
 def update(
@@ -263,44 +271,28 @@ def update(
         targets = q_targets(batch.rewards, batch.terminations, next_values, config.gamma)
     values = learner.value(batch.obs).flatten(1)  # [S, B]
     value_losses = value_loss(values, value_targets(drawn_q_values, log_probs))
-    learner.value_optimiser.minimise(value_losses)
+    minimise(value_losses, learner.value_optimiser)
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
-    critic_losses = critic_loss(q_values, targets)
-    learner.critic_optimiser.minimise(critic_losses)
-    metrics = {
-        "value_loss": value_losses.detach(),
-        "critic_loss": critic_losses.detach(),
-        "value": values.detach().mean(-1),
-        "q_value": q_values.detach().mean((1, 2)),
-    }
+    losses = critic_loss(q_values, targets)
+    minimise(losses, learner.critic_optimiser)
+    metrics = {"value_loss": value_losses.detach(), "critic_loss": losses.detach()}
+    metrics |= {"value": values.detach().mean(-1), "q_value": q_values.detach().mean((1, 2))}
     if num_updates % config.policy_period == 0:
-        metrics |= _update_actor(learner, batch.obs, squash(*policy, noise[1]))
+        actions, log_probs = squash(*policy, noise[1])
+        with learner.critics.frozen():
+            q_values = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
+        losses, entropy = actor_loss(log_probs, q_values), -log_probs.detach().mean(-1)
+        minimise(losses, learner.actor_optimiser)
+        metrics |= {"actor_loss": losses.detach(), "entropy": entropy}
     if (num_updates + 1) % config.target_period == 0:
-        with torch.no_grad():
-            learner.target_value.flat.lerp_(learner.value.flat, config.tau)
+        learner.target_value.follow(learner.value, config.tau)
     return metrics
-
-
-def _update_actor(learner: Learner, obs: Tensor, draws: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Make one step of the actor against frozen critics, from its draws: actions, log-densities."""
-    actions, log_probs = draws
-    q_values = learner.critics(torch.cat([obs, actions], -1), frozen=True).squeeze(-1)
-    actor_losses = actor_loss(log_probs, q_values)
-    learner.actor_optimiser.minimise(actor_losses)
-    return {"actor_loss": actor_losses.detach(), "entropy": -log_probs.detach().mean(-1)}
-
-
-def weight_norms(learner: Learner) -> Float[Tensor, " S"]:
-    """Return each seed's Euclidean norm over all online weights; finite while healthy."""
-    networks = (learner.actor, learner.critics, learner.value)
-    parameters = [p for net in networks for p in (*net.weights, *net.biases)]
-    return torch.stack([p.detach().square().flatten(1).sum(1) for p in parameters]).sum(0).sqrt()
 
 
 # Same in: sac.py
 @torch.no_grad()
 def act(
-    actor: StackedPerceptrons,
+    actor: Stack,
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
@@ -313,11 +305,11 @@ def act(
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
     """
-    inputs = torch.from_numpy(obs).to(actor.flat.device)
+    inputs = torch.as_tensor(obs, dtype=torch.float32, device=actor.device)
     means, log_stds = split_outputs(actor(inputs), config)
     if streams is None:
         return torch.tanh(means).cpu().numpy()
-    noise = stacked_normal(streams, means.shape[1:], inputs.device)
+    noise = stacked_normal(streams, means.shape[1:], means.device)
     return torch.tanh(means + log_stds.exp() * noise).cpu().numpy()
 
 
@@ -328,12 +320,8 @@ ACTING = ("log_std_min", "log_std_max")
 # Same in: sac.py
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
-    config, actor = config_of(Config, description, ACTING), StackedPerceptrons.from_weights(weights)
-
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        rows = np.asarray(obs, dtype=np.float32)[None]
-        return act(actor, config, rows, [generator] if generator else None)[0]
-
+    config = config_of(Config, description, ACTING)
+    decide = for_one_seed(partial(act, Stack([[Perceptron.from_weights(weights)]]), config))
     shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": len(description["low"])}
     return Policy(config.find_task(), Spaces.from_json({**description, **shapes}), decide)
 
@@ -344,71 +332,33 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    num_envs, seeds = config.num_envs, config.seeds
-    session = Session(config, recorder, stride=num_envs, reset="same_step")
-    env, device, clock = session.env, session.device, recorder.clock
-    obs = env.reset()  # [S, N, O]
-    obs_size, action_size = obs.shape[-1], env.action_shape[0]
-    learner = make_learner(config, obs_size, action_size, device)
-    replay = Replay(len(seeds), config.replay_size, num_envs, obs_size, action_size, device)
-    action_streams = [stream(seed, "action noise") for seed in seeds]
-    draw = HostDraws(seeds, (2, config.batch_size, action_size), device)
+    session = Session(config, recorder, reset="same_step")
+    (obs_size,), (action_size,) = session.env.obs_shape, session.env.action_shape
+    learner = make_learner(config, obs_size, action_size, session.device)
+    sizes = (config.replay_size, config.num_envs, obs_size, action_size)
+    replay = Replay(len(config.seeds), *sizes, session.device)
+    store, policy = (
+        partial(replay.store, scale=config.reward_factor),
+        partial(act, learner.actor, config),
+    )
 
-    def learn(number: int, indices: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return update(learner, config, replay.batch(indices), noise, number)
+    def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        return update(learner, config, replay.batch(rows), noise, number)
 
-    means, reward_sums = Means(), np.zeros(len(seeds))
-    updates = Updates(learn, draw, means)
-    streams = [action_streams, *draw.streams]
-    state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
-    journal = Journal(recorder, env, state)
-    for step, actions in journal.past():  # of a run that was killed
-        rewards = step.rewards * config.reward_factor
-        replay.add(obs, actions, rewards, step.terminations, step.next_obs)
-        obs = step.obs
-    env_steps, num_updates = journal.resume(0, 0)
-    clock.start()
-    while True:
-        policy = partial(act, learner.actor, config)
-        session.evaluate_if_due(env_steps, num_envs, policy, learner.actor.weights_of)
-        if session.log_is_due(env_steps, num_envs):
-            metrics = means.read()
-            if metrics:
-                metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            recorder.log(env_steps, num_updates, metrics, {"reward": reward_sums})
-        if not session.goes_on(env_steps):
-            break
-
-        if env_steps < config.warm_up_steps:
-            draws = [s.uniform(-1, 1, (num_envs, action_size)) for s in action_streams]
-            actions = np.stack(draws).astype(np.float32)
+    session.updater(learn, replay, (2, config.batch_size, action_size))
+    session.begin(learner, store, warm_up=config.warm_up_steps)
+    while session.continues(policy, learner.actor.weights_of, learner.health):
+        if session.warms_up:
+            actions = session.random_actions()
         else:
-            actions = act(learner.actor, config, obs, action_streams)
-        clock.lap("acting")
-
-        env.send(actions)
-        env_steps += num_envs
-        until = updates_due(config.update_ratio, env_steps - config.warm_up_steps)
-        updates.begin(num_updates, until, replay)  # those that draw no row of this step
-        clock.lap("learning")
-
-        step = env.recv()
-        journal.record(actions)
-        rewards = step.rewards * config.reward_factor
-        replay.add(obs, actions, rewards, step.terminations, step.next_obs)
-        obs = step.obs
-        reward_sums += step.raw_rewards.sum(1)
-        recorder.episodes(env_steps, step)
-        clock.lap("environment")
-
-        num_updates = updates.finish()
-        clock.lap("learning")
-        if journal.is_due(at_end=not session.goes_on(env_steps)):
-            journal.save(env_steps, num_updates)
+            actions = policy(session.obs, session.action_streams)
+        session.step(actions)
+        session.learn()
     session.save_policies(learner.actor.weights_of, ACTING)
     return learner
 
 
+# Same in: sac.py
 def main(argv: Sequence[str]) -> int:
     """Train as the command line says; the exit status is 2 if a seed diverged."""
     return train_together(__file__, train, PRESETS, argv)

@@ -106,6 +106,15 @@ class Policy:
         return np.concatenate([actions[..., :1], scaled], axis=-1) if first else scaled
 
 
+def for_one_seed(act: Callable[..., np.ndarray]) -> Decide:
+    """Return a seed's rule for observations `[B, *obs]` from that of S seeds, `[S, B, *obs]`."""
+
+    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        return act(np.asarray(obs)[None], None if generator is None else [generator])[0]
+
+    return decide
+
+
 def config_of(
     config_class: type[ConfigT], description: Mapping[str, Any], settings: Sequence[str]
 ) -> ConfigT:

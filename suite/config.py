@@ -174,21 +174,17 @@ class TransitionConfig(RunConfig):
         return min(self.replay_capacity, self.env_steps + self.num_envs)
 
     @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of one seed's replay."""
+        from suite.replay import row_bytes  # it needs torch
+
+        task = self.find_task()
+        return self.replay_size * row_bytes(task.obs_size, task.action_size)
+
+    @property
     def keeps_on_device(self) -> bool:
         """Return True: replay lies in the device's memory."""
         return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuConfig(TransitionConfig):
-    """Settings of how a GPU makes the updates; see `suite.graphs` and `suite.draws`."""
-
-    cuda_graphs: bool = False
-    """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
-    device_draws: bool = False
-    """Whether updates draw on the device, which is other numbers than those of numpy's streams."""
-    fuse_kernels: bool = False
-    """Whether torch.compile joins the elementwise kernels of an update, which rounds otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)

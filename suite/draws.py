@@ -25,7 +25,7 @@ class Draw(NamedTuple):
     """The greatest of all rows."""
 
 
-class HostDraws:
+class Draws:
     """Draws of numpy's streams, which are the same for every device.
 
     Args:
@@ -43,63 +43,9 @@ class HostDraws:
         self.streams = [self._rows, self._noise]
         """The generators, for a checkpoint."""
 
-    def __call__(self, number: int, size: int) -> Draw:
-        """Return what an update draws; its number does not matter, updates come in turn.
-
-        Args:
-            number: of the update, from 0.
-            size: rows in each seed's replay, which are equally likely.
-        """
+    def __call__(self, size: int) -> Draw:
+        """Return what the next update draws of replays with `size` rows, all equally likely."""
         rows = np.stack([each.integers(0, size, self._noise_shape[1]) for each in self._rows])
         noise = stacked_normal(self._noise, self._noise_shape, self._device)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
         return Draw(on_device, noise.transpose(0, 1), int(rows.max()))
-
-
-class DeviceDraws:
-    """Draws of the device's own generator, for many updates at once.
-
-    What an update draws follows from its number, so there is no state. Another kind of GPU may draw
-    other numbers. On a CPU keys have 32 bits, so two blocks of a long run may coincide. It takes
-    `HostDraws`'s arguments, and is called alike.
-    """
-
-    AHEAD = 32
-    """Updates that are drawn for at once: a seed's share takes two kernels."""
-
-    def __init__(
-        self, seeds: Sequence[int], noise_shape: tuple[int, int, int], device: torch.device
-    ) -> None:
-        self._seeds, self._device = seeds, device
-        self._rows_shape = (self.AHEAD, noise_shape[1])
-        self._noise_shape = (self.AHEAD, *noise_shape)
-        self._generator = torch.Generator(device)
-        self.streams: list[list[np.random.Generator]] = []
-        """None: there is no state."""
-        self._block = -1
-        self._uniform = self._noise = torch.empty(0)
-        self._greatest: list[float] = []
-
-    def __call__(self, number: int, size: int) -> Draw:
-        """Return what an update draws, as `HostDraws` does."""
-        block, place = divmod(number, self.AHEAD)
-        if block != self._block:
-            self._draw(block)
-        rows = (self._uniform[:, place] * size).long()  # of 53 bits: equally likely to 1e-9
-        last_row = int(self._greatest[place] * size)
-        return Draw(rows, self._noise[:, place].transpose(0, 1), last_row)
-
-    def _draw(self, block: int) -> None:
-        """Draw for the updates of a block."""
-        uniform, noise = [], []
-        for seed in self._seeds:
-            key = stream(seed, "updates", block).integers(2**63)
-            generator = self._generator.manual_seed(int(key))
-            uniform.append(
-                torch.rand(
-                    self._rows_shape, dtype=torch.float64, generator=generator, device=self._device
-                )
-            )
-            noise.append(torch.randn(self._noise_shape, generator=generator, device=self._device))
-        self._block, self._uniform, self._noise = block, torch.stack(uniform), torch.stack(noise)
-        self._greatest = self._uniform.amax((0, 2)).tolist()  # of each update

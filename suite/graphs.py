@@ -1,11 +1,10 @@
-"""A GPU's work in fewer kernels, and as one CUDA graph: launched at once, not one by one.
+"""A GPU's work as one CUDA graph: launched at once, not kernel by kernel.
 
 An update of small networks is some hundred kernels. Each takes a GPU a microsecond or two and the
 host five or more to launch, so the GPU waits for the host. A graph is launched as a whole. It
 repeats the same kernels on the same memory, so results are those of the step that was captured.
 """
 
-import warnings
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.hardware import fills_gpu_memory
-from suite.optimisers import fused_adam
 from suite.settings import UsageError
 from suite.snapshot import pack, unpack
 
@@ -23,45 +21,6 @@ Step = Callable[..., Any]
 """Maps tensors on the device, and numbers, to tensors on the device; changes some in place."""
 WARM_UPS = 3
 """Steps before a capture, in which libraries choose their kernels and ask for memory."""
-
-
-def fused(update: Step, device: torch.device) -> Step:
-    """Return an update whose elementwise operators torch.compile joins into fewer kernels.
-
-    Products and Adam stay kernels of their own. Sums are taken in another order. It is compiled in
-    its first calls, with settings of torch that hold for the process from then on.
-
-    Args:
-        update: tensors in, tensors out; reads nothing back to the host.
-        device: the GPU.
-
-    Raises:
-        UsageError: without a GPU; from a call, if the update cannot be compiled.
-    """
-    if device.type != "cuda":
-        raise UsageError(f"fuse_kernels needs a GPU, and this run is on {device}: leave it out")
-    import torch._inductor.config
-    from torch._dynamo import exc
-
-    torch._inductor.config.deterministic = True  # no choice by speed that is known to change sums
-    torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it would go on unfused
-    torch._dynamo.disallow_in_graph(fused_adam)  # an empty list ends its tracing
-    for said in ("Dynamo does not know how to trace", "The .grad attribute"):  # from now on
-        warnings.filterwarnings("ignore", said)
-    compiled = torch.compile(update)
-
-    def call(*args: Any) -> dict[str, Tensor]:
-        try:
-            return compiled(*args)
-        except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit) as error:
-            if fills_gpu_memory(error):
-                raise
-            reason = str(error).strip().partition("\n")[0]
-            raise UsageError(
-                f"the update cannot be compiled ({reason}): leave out --fuse-kernels"
-            ) from error
-
-    return call
 
 
 class Graphs:

@@ -1,11 +1,13 @@
-"""Networks given as tables of layers: trunks with heads, and stacks of perceptrons for many seeds.
+"""Networks given as tables of layers: perceptrons, trunks with heads, and stacks for many seeds.
 
-An agent's file holds its paper's table of layers. This module builds the network of such a table
-and computes it fast: frames in channels-last memory, large products by `suite/affine.py`.
+An agent's file holds its paper's table of layers. This module builds the network of such a table;
+frames lie in channels-last memory.
 """
 
+import contextlib
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -15,9 +17,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.affine import Layer, Layers, Pass, affine, perceptrons, relu_gradient
+from suite.affine import affine
 from suite.initialisation import Scheme, draw_kernel, draw_layer
 from suite.recurrence import Core
+from suite.settings import check_shape
 from suite.vector_env import Spaces
 
 Heads = Sequence[tuple[int, float]]
@@ -263,174 +266,171 @@ def draw_perceptron(
     return [*layers, draw_layer(generator, fan_in, heads, head_scheme or scheme)]
 
 
-class StackedPerceptrons(nn.Module):
-    """Perceptrons with ReLU between layers: K independent ones for each of S seeds.
-
-    Weights are `[S, K, in, out]`, biases `[S, K, out]`. Members share nothing. All weights and
-    biases lie in one vector, the module's only parameter: one Adam step or copy covers them all.
+class Perceptron(nn.Module):
+    """Affine layers with ReLU between them.
 
     Args:
-        members: `members[s][k]`, layer by layer, as `draw_perceptron` returns them.
+        layers: weights `[in, out]` and biases `[out]`, as `draw_perceptron` returns them. With one
+            more axis N in front they are N perceptrons, which share nothing.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._layers = [(nn.Parameter(weight), nn.Parameter(bias)) for weight, bias in layers]
+        for i, (weight, bias) in enumerate(self._layers):
+            self.register_parameter(f"weight_{i}", weight)
+            self.register_parameter(f"bias_{i}", bias)
+
+    @classmethod
+    def drawn(
+        cls,
+        generator: np.random.Generator,
+        sizes: Sequence[int],
+        heads: Heads,
+        scheme: Scheme,
+        gain: float,
+    ) -> "Perceptron":
+        """Return a perceptron with initial weights; see `draw_perceptron`."""
+        return cls(draw_perceptron(generator, sizes, heads, scheme, gain))
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Tensor]) -> "Perceptron":
+        """Return the perceptron whose weights `state_dict` returned."""
+        return cls(
+            [(weights[f"weight_{i}"], weights[f"bias_{i}"]) for i in range(len(weights) // 2)]
+        )
+
+    @classmethod
+    def joined(cls, networks: Sequence["Perceptron"]) -> "Perceptron":
+        """Return perceptrons of the same sizes as one, with an axis N."""
+        layers = [
+            (torch.stack([weight for weight, _ in layer]), torch.stack([bias for _, bias in layer]))
+            for layer in zip(*(network._layers for network in networks), strict=True)
+        ]
+        return cls(layers)
+
+    def forward(self, inputs: Float[Tensor, "*N B I"]) -> Float[Tensor, "*N B O"]:
+        """Return the outputs of the last layer."""
+        for weight, bias in self._layers[:-1]:
+            inputs = _affine(bias, inputs, weight).relu_()
+        weight, bias = self._layers[-1]
+        return _affine(bias, inputs, weight)
+
+
+def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+    """Return `bias + inputs @ weight`, of one layer or of N."""
+    if weight.dim() == 2:
+        return torch.addmm(bias, inputs, weight)
+    return torch.baddbmm(bias.unsqueeze(1), inputs, weight)
+
+
+class Stack(nn.Module):
+    """K networks for each of S seeds: perceptrons, or trunks for frames. They share nothing.
+
+    Each has parameters of its own, so a seed has the same bits alone and beside others. On a GPU
+    perceptrons are joined, one batched product per layer for all of them, which is faster there.
+
+    Args:
+        members: `members[s][k]`.
         device: the weights' device.
     """
 
     def __init__(
-        self, members: Sequence[Sequence[Layers]], device: torch.device | str = "cpu"
+        self, members: Sequence[Sequence[Any]], device: torch.device | str = "cpu"
     ) -> None:
         super().__init__()
-        parts = range(len(members[0][0]))
-        blocks = [_stacked(members, layer, 0) for layer in parts]
-        blocks += [_stacked(members, layer, 1) for layer in parts]
-        self._shapes = [block.shape for block in blocks]
-        self.flat = nn.Parameter(torch.cat([block.flatten() for block in blocks]).to(device))
-        self.weights, self.biases = self._split(self.flat.detach())
-        self._members = [
-            [self._layers(s, k) for k in range(len(of_seed))] for s, of_seed in enumerate(members)
-        ]
-        self._is_batched = self.flat.is_cuda and len(members) * len(members[0]) > 1
-
-    @classmethod
-    def from_weights(cls, *weights: Mapping[str, Tensor]) -> "StackedPerceptrons":
-        """Return a stack of one seed's perceptrons, whose weights `weights_of` returned."""
-        layers = range(len(weights[0]) // 2)
-        return cls([[[(w[f"weight_{i}"], w[f"bias_{i}"]) for i in layers] for w in weights]])
-
-    def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
-        """Return one perceptron's weights by name, for a file."""
-        layers = self._members[seed][member]
-        named = {f"weight_{i}": layer.weight for i, layer in enumerate(layers)}
-        return named | {f"bias_{i}": layer.bias for i, layer in enumerate(layers)}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "StackedPerceptrons":
-        """Return a copy whose weights are views of its own vector."""
-        pairs = [[[(w, b) for w, b, _ in layers] for layers in seed] for seed in self._members]
-        return StackedPerceptrons(pairs, self.flat.device)
-
-    def forward(
-        self, inputs: Float[Tensor, "S B I"], *, frozen: bool = False
-    ) -> Float[Tensor, "S K B O"]:
-        """Apply every member of seed s to that seed's batch.
-
-        Args:
-            inputs: one batch per seed, shared by its K members.
-            frozen: treat the weights as constants; gradients reach the inputs only.
-        """
-        flat = self.flat.detach() if frozen else self.flat
-        if self._is_batched:
-            return batched_forward(inputs, *self._split(flat))
-        return perceptrons(inputs, flat, self._members)
-
-    def begin_pass(self, *inputs: Float[Tensor, "S B _"]) -> Pass:
-        """Apply every member outside autograd's graph; gradients are the pass's to give.
-
-        Args:
-            inputs: columns side by side of one batch per seed, shared by its K members.
-        """
-        if self._is_batched:
-            return BatchedPass(self.weights, self.biases, inputs)
-        return Pass(self._members, inputs)
+        self.shape = len(members), len(members[0])
+        networks = [network for of_seed in members for network in of_seed]
+        many = len(networks) > 1 and torch.device(device).type == "cuda"
+        self._is_joined = many and isinstance(networks[0], Perceptron)
+        if self._is_joined:
+            networks = [Perceptron.joined(networks)]
+        self.networks = nn.ModuleList(networks).to(device)
 
     @property
-    def parts(self) -> list[Tensor]:
-        """Return all weights, then all biases, views of the vector, as passes give gradients."""
-        if self._is_batched:
-            return [*self.weights, *self.biases]
-        members = [layers for of_seed in self._members for layers in of_seed]
-        layers = [layer for of_members in zip(*members, strict=True) for layer in of_members]
-        return [layer.weight for layer in layers] + [layer.bias for layer in layers]
+    def device(self) -> torch.device:
+        """Return the weights' device."""
+        return next(self.parameters()).device
+
+    def forward(self, inputs: Float[Tensor, "S B ..."]) -> Float[Tensor, "S K B O"]:
+        """Apply every network of seed s to that seed's batch."""
+        per_seed = self.shape[1]
+        if self._is_joined:
+            repeated = inputs.unsqueeze(1).expand(-1, per_seed, -1, -1).flatten(0, 1)
+            return self.networks[0](repeated).unflatten(0, self.shape)
+        outputs = [network(inputs[i // per_seed]) for i, network in enumerate(self.networks)]
+        return torch.stack(outputs).unflatten(0, self.shape)
+
+    def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
+        """Return one network's weights by name, for a file."""
+        place = seed * self.shape[1] + member
+        if self._is_joined:
+            return {name: each[place] for name, each in self.networks[0].state_dict().items()}
+        return self.networks[place].state_dict()
+
+    def all_weights_of(self, seed: int) -> dict[str, Tensor]:
+        """Return the weights of all of a seed's networks by name, for a file."""
+        members = [(k, self.weights_of(seed, k)) for k in range(self.shape[1])]
+        return {f"{k}.{name}": weight for k, named in members for name, weight in named.items()}
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights of the only seed's networks by those that `all_weights_of` returned.
+
+        Raises:
+            ValueError: naming those that are missing or strange, or a wrong shape.
+        """
+        own = self.all_weights_of(0)
+        if strange := sorted(own.keys() ^ weights.keys()):
+            raise ValueError(f"not the weights of these networks: {', '.join(strange)}")
+        for name, weight in own.items():
+            check_shape(name, weights[name], weight.shape)
+        for name, weight in own.items():
+            weight.copy_(weights[name])
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Treat the weights as constants: gradients reach the inputs only."""
+        self.requires_grad_(False)
+        yield
+        self.requires_grad_(True)
+
+    @torch.no_grad()
+    def follow(self, online: "Stack", rate: float) -> None:
+        """Move the weights towards those of another stack: rate * online + (1 - rate) * slow."""
+        for slow, fast in zip(self.parameters(), online.parameters(), strict=True):
+            slow.lerp_(fast, rate)
 
     def clip_gradients(self, bound: float) -> None:
-        """Scale the gradient of each member down to a Euclidean norm of at most `bound`."""
-        if self.flat.grad is None:
+        """Scale the gradient of each network down to a Euclidean norm of at most `bound`."""
+        if not self._is_joined:
+            for network in self.networks:
+                nn.utils.clip_grad_norm_(network.parameters(), bound)
             return
-        weights, biases = self._split(self.flat.grad)
-        squares = [block.square().flatten(2).sum(-1) for block in (*weights, *biases)]
-        norms = torch.stack(squares).sum(0).sqrt()  # [S, K]
-        factors = (bound / (norms + 1e-6)).clamp_(max=1)  # as `torch.nn.utils.clip_grad_norm_`
-        for weight, bias in zip(weights, biases, strict=True):
-            weight.mul_(factors[..., None, None])
-            bias.mul_(factors[..., None])
+        gradients = [each.grad for each in self.parameters() if each.grad is not None]
+        squares = [each.square().flatten(1).sum(1) for each in gradients]
+        norms = torch.stack(squares).sum(0).sqrt()  # [S * K]
+        factors = (bound / (norms + 1e-6)).clamp_(max=1)  # as `clip_grad_norm_`
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
-    def _split(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the weights and biases of every layer as views of a vector."""
-        parts = flat.split([shape.numel() for shape in self._shapes])
-        views = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-        return views[: len(views) // 2], views[len(views) // 2 :]
-
-    def _layers(self, seed: int, member: int) -> list[Layer]:
-        pairs = zip(self.weights, self.biases, strict=True)
-        cut = [(weight[seed, member], bias[seed, member]) for weight, bias in pairs]
-        return [Layer(weight, bias, weight.t()) for weight, bias in cut]
+    def squared_norms(self) -> Float[Tensor, " S"]:
+        """Return the sum of squares of each seed's weights."""
+        weights = [each.detach() for each in self.parameters()]
+        if self._is_joined:
+            squares = torch.stack([each.square().flatten(1).sum(1) for each in weights], 1)
+        else:
+            squares = torch.stack([each.square().sum() for each in weights])
+        return _in_order(squares.view(self.shape[0], -1).unbind(1))
 
 
-def _stacked(members: Sequence[Sequence[Layers]], layer: int, part: int) -> Tensor:
-    """Return one layer's weights (part 0) or biases (1) of all members, `[S, K, ...]`."""
-    return torch.stack(
-        [torch.stack([member[layer][part] for member in of_seed]) for of_seed in members]
-    )
+def _in_order(terms: Iterable[Tensor]) -> Tensor:
+    """Return the sum of tensors in one order, whatever their shape: a seed's bits are its own."""
+    return functools.reduce(torch.add, terms)
 
 
-def batched_forward(
-    inputs: Float[Tensor, "S B I"], weights: Sequence[Tensor], biases: Sequence[Tensor]
-) -> Float[Tensor, "S K B O"]:
-    """Apply stacked perceptrons as one batched product per layer: the fastest way on a GPU."""
-    num_seeds, num_members = weights[0].shape[:2]
-    hidden = inputs.unsqueeze(1).expand(-1, num_members, -1, -1).flatten(0, 1)  # [S*K, B, I]
-    last = len(weights) - 1
-    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        hidden = torch.baddbmm(bias.flatten(0, 1).unsqueeze(1), hidden, weight.flatten(0, 1))
-        if layer < last:
-            hidden = hidden.relu_()
-    return hidden.unflatten(0, (num_seeds, num_members))
-
-
-class BatchedPass(Pass):
-    """The same by one batched product per layer: the fastest way on a GPU.
-
-    Args:
-        weights: stacked weights, layer by layer.
-        biases: stacked biases.
-        inputs: as those of `Pass`.
-    """
-
-    def __init__(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], inputs: Sequence[Tensor]
-    ) -> None:
-        self._widths = [columns.shape[-1] for columns in inputs]
-        self._weights = [weight.flatten(0, 1) for weight in weights]  # [S*K, in, out]
-        self._members_shape = weights[0].shape[:2]
-        num_members = weights[0].shape[1]
-        batches = torch.cat([*inputs], -1) if len(inputs) > 1 else inputs[0]
-        hidden = batches.unsqueeze(1).expand(-1, num_members, -1, -1).flatten(0, 1)  # [S*K, B, I]
-        self._inputs: list[Tensor] = []
-        for weight, bias in zip(self._weights, biases, strict=True):
-            self._inputs.append(hidden.relu_() if self._inputs else hidden)
-            hidden = torch.baddbmm(bias.flatten(0, 1).unsqueeze(1), hidden, weight)
-        self.outputs = hidden.unflatten(0, self._members_shape).squeeze(-1)
-
-    def weight_gradients(self, of_outputs: Tensor) -> list[Tensor]:
-        """Return the gradients of all weights, then of all biases, layer by layer."""
-        of_layers = self._of_layers(of_outputs)
-        pairs = zip(self._inputs, of_layers, strict=True)
-        of_weights = [torch.bmm(hidden.mT, gradient) for hidden, gradient in pairs]
-        of_biases = [gradient.sum(1) for gradient in of_layers]
-        return [each.unflatten(0, self._members_shape) for each in of_weights + of_biases]
-
-    def input_gradient(self, of_outputs: Tensor, part: int = 0) -> Float[Tensor, "S B _"]:
-        """Return the gradient of one part of the inputs: each seed's sum over its members."""
-        end = sum(self._widths[: part + 1])
-        columns = self._weights[0][:, end - self._widths[part] : end]
-        of_inputs = torch.bmm(self._of_layers(of_outputs)[0], columns.mT)
-        return of_inputs.unflatten(0, self._members_shape).sum(1)
-
-    def _of_layers(self, of_outputs: Tensor) -> list[Tensor]:
-        """Return the gradient of what every layer gives before its ReLU, `[S*K, B, out]`."""
-        num_rows, width = self._inputs[0].shape[1], self._weights[-1].shape[-1]
-        gradients = [of_outputs.reshape(-1, num_rows, width)]
-        for weight, hidden in zip(self._weights[:0:-1], self._inputs[:0:-1], strict=True):
-            gradient = torch.bmm(gradients[-1], weight.mT)
-            gradients.append(relu_gradient(gradient, hidden, 0, grad_input=gradient))
-        return gradients[::-1]
+def weight_norms(*stacks: Stack) -> Float[Tensor, " S"]:
+    """Return each seed's Euclidean norm over all weights of stacks; finite while healthy."""
+    return _in_order(stack.squared_norms() for stack in stacks).sqrt()
 
 
 def prepare(

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-fused_adam: Any = torch._fused_adam_  # type: ignore[attr-defined]
 Rate = float | Float[Tensor, ""]
 """A step size; a tensor's may change from replay to replay of a graph."""
 
@@ -165,47 +164,3 @@ class Adam(Optimiser):
         unbiased = (1 - 0.999**self._num_steps).sqrt()
         torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(1e-8)
         self._descend(self._averages, learning_rate / (1 - 0.9**self._num_steps))
-
-
-class FusedAdam:
-    """Adam on several tensors in one operator, in the numbers of `torch.optim.Adam(fused=True)`.
-
-    It calls the same kernel; on 73,000 weights, what that class does beside costs more than it.
-
-    Args:
-        parameters: the tensors to change.
-        learning_rate: step size.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], learning_rate: float) -> None:
-        self.parameters, self.learning_rate = list(parameters), learning_rate
-        self.averages = [torch.zeros_like(tensor) for tensor in parameters]
-        self.square_averages = [torch.zeros_like(tensor) for tensor in parameters]
-        self.num_steps = torch.zeros((), device=parameters[0].device)
-
-    def minimise(self, losses: Float[Tensor, " S"]) -> None:
-        """Make one step against the gradient of the sum over seeds.
-
-        Each seed's loss is one of its own parameters alone, so the seeds never meet.
-        """
-        self.step(list(torch.autograd.grad(losses.sum(), self.parameters)))
-
-    @torch.no_grad()
-    def step(self, gradients: list[Tensor]) -> None:
-        """Change the parameters against their gradients."""
-        self.num_steps += 1
-        fused_adam(
-            self.parameters,
-            gradients,
-            self.averages,
-            self.square_averages,
-            [],
-            [self.num_steps] * len(self.parameters),
-            lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )

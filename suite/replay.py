@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from suite.vector_env import Step
+
 NO_EXTRAS = torch.empty(0)
 """Of a replay that stores none."""
 
@@ -77,6 +79,10 @@ class Replay:
         self._rows[:, self._next : self._next + rows.shape[1]] = rows
         self._next = (self._next + rows.shape[1]) % self.capacity
         self.size = min(self.size + rows.shape[1], self.capacity)
+
+    def store(self, obs: np.ndarray, actions: np.ndarray, step: Step, scale: float = 1.0) -> None:
+        """Store one vector step's observations, actions and outcome, its rewards times `scale`."""
+        self.add(obs, actions, step.rewards * scale, step.terminations, step.next_obs)
 
     @property
     def coming(self) -> tuple[int, int]:

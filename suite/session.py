@@ -3,7 +3,7 @@
 import copy
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -20,19 +20,26 @@ from suite.best import copy_weights
 from suite.checkpoint import Decide, save_policy
 from suite.command_line import read_command_line
 from suite.config import RunConfig
+from suite.draws import Draws
 from suite.evaluation import evaluate
+from suite.graphs import Graphs
 from suite.hardware import fills_gpu_memory, find_device, gpu_use, use_device, use_threads
+from suite.journal import Journal
 from suite.manifest import BEST
 from suite.randomness import environment_seeds, stream
-from suite.recorder import Recorder, has_passed, refuse_finished, status_of
+from suite.recorder import Means, Recorder, has_passed, refuse_finished, status_of
 from suite.recurrence import Memory
+from suite.replay import Replay
 from suite.settings import Preset, UsageError
-from suite.vector_env import VectorEnv
+from suite.updates import Learn, Updates, updates_due
+from suite.vector_env import Step, VectorEnv
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 """Signals that ask a training to stop."""
 Act = Callable[[np.ndarray, Sequence[np.random.Generator] | None], np.ndarray]
 """Maps observations `[S, N, *obs]` to actions: drawn with each seed's generator; None: modes."""
+Store = Callable[[np.ndarray, np.ndarray, Step], None]
+"""Stores observations `[S, N, *obs]`, the actions taken on them and their outcome."""
 WeightsOf = Callable[[int], Mapping[str, Tensor]]
 """Maps a seed's index to its policy's tensors by name."""
 
@@ -43,7 +50,7 @@ class Session:
     Args:
         config: the run's settings.
         recorder: the run's recorder.
-        stride: most environment steps in one pass of the training loop.
+        stride: most environment steps in one pass of the training loop; None: a vector step's.
         reset: how environments restart after an end; see `VectorEnv`.
         reward_parts: whether the environments report the parts of rewards, too.
 
@@ -55,12 +62,13 @@ class Session:
         self,
         config: RunConfig,
         recorder: Recorder,
-        stride: int,
+        stride: int | None = None,
         *,
         reset: Literal["next_step", "same_step"] = "next_step",
         reward_parts: bool = False,
     ) -> None:
-        self._config, self._recorder, self._stride = config, recorder, stride
+        self._config, self._recorder = config, recorder
+        self._stride = stride or config.num_envs
         self._queue: Any = None  # of a GPU, for evaluations
         self.device = use_device(config.device, tf32=config.tf32)
         use_threads(config.num_threads)
@@ -73,6 +81,14 @@ class Session:
             num_threads=self._env_threads,
             reward_parts=reward_parts,
         )
+        self.env_steps = 0
+        """Environment steps of each seed so far, as the records count them."""
+        self.num_updates = 0
+        self.action_streams = [stream(seed, "action noise") for seed in config.seeds]
+        self._means, self._reward_sums = Means(), np.zeros(len(config.seeds))
+        self._streams: list[Any] = [self.action_streams]
+        self._updates: Updates | None = None
+        self._uncounted, self._warm_up, self._has_stepped = 0, 0, False
 
     def goes_on(self, env_steps: int) -> bool:
         """Return whether another stride fits into the run and a seed still learns."""
@@ -175,6 +191,160 @@ class Session:
             num_threads=self._env_threads,
             memory=memory,
         )
+
+    @property
+    def obs(self) -> np.ndarray:
+        """Return the observations to act on, `[S, N, *obs]`."""
+        return self.env.obs
+
+    @property
+    def warms_up(self) -> bool:
+        """Return whether the next actions are drawn uniformly, before there is learning."""
+        return self.env_steps + self._uncounted < self._warm_up
+
+    def updater(
+        self,
+        learn: Learn,
+        replay: Replay,
+        noise_shape: tuple[int, int, int],
+        graphs: tuple[Any, Callable[[int], Hashable]] | None = None,
+    ) -> None:
+        """Have uniform draws of replay learned from, as many as are due after each `step`.
+
+        Args:
+            learn: makes an update from its number, rows of replay and noise.
+            replay: the replay.
+            noise_shape: of one seed's noise in an update, `[K, B, A]`; B is the number of rows.
+            graphs: launch updates as CUDA graphs, of these objects that they change, one graph for
+                each value of this function of the update's number; None: as they are.
+
+        Raises:
+            UsageError: for graphs without a GPU.
+        """
+        draws = Draws(self._config.seeds, noise_shape, self.device)
+        self._streams += draws.streams
+        launch = learn if graphs is None else Graphs(learn, graphs[1], graphs[0], self.device)
+        self._updates = Updates(launch, replay, draws, self._means)
+
+    def begin(
+        self,
+        learner: Any,
+        store: Store,
+        *,
+        warm_up: int,
+        uncounted: int = 0,
+        further: Sequence[Any] = (),
+    ) -> None:
+        """Play the past of a run that was killed into `store`, then restore its state.
+
+        Args:
+            learner: all that learns.
+            store: stores a vector step, given its observations, its actions and its outcome.
+            warm_up: environment steps before the first update.
+            uncounted: those among them that no record counts.
+            further: random streams, and objects with a state, that the loop uses beside.
+
+        Raises:
+            UsageError: if the run cannot resume.
+        """
+        self._store, self._warm_up, self._uncounted = store, warm_up, uncounted
+        state = {
+            **{"learner": learner, "streams": [*self._streams, *further]},
+            **{"means": self._means, "reward_sums": self._reward_sums},
+        }
+        self._journal = Journal(self._recorder, self.env, state)
+        obs = self.env.reset()
+        for step, actions in self._journal.past():
+            store(obs, actions, step)
+            obs = step.obs
+        self.env_steps, self.num_updates = self._journal.resume(-uncounted, 0)
+        self._recorder.clock.start()
+
+    def continues(
+        self,
+        policy: Act,
+        weights_of: WeightsOf,
+        health: Callable[[], dict[str, Tensor]],
+    ) -> bool:
+        """Save, evaluate and log what is due, then return whether there is another step to take.
+
+        Args:
+            policy: the policies of all seeds.
+            weights_of: maps a seed's index to its policy's tensors by name.
+            health: returns numbers `[S]` that must be finite: `weight_norm`, which is recorded once
+                there are updates, and others by name.
+        """
+        steps, gained = self.env_steps, self._config.num_envs
+        goes_on = self.goes_on(steps)
+        if self._has_stepped and self._journal.is_due(at_end=not goes_on):
+            self._journal.save(steps, self.num_updates)
+        self.evaluate_if_due(steps, gained, policy, weights_of)
+        if self.log_is_due(steps, gained):
+            metrics = self._means.read()
+            checks = {name: each.detach().cpu().numpy() for name, each in health().items()}
+            weight_norm = checks.pop("weight_norm")
+            if metrics:
+                metrics["weight_norm"] = weight_norm
+            checks = {"reward": self._reward_sums, **checks}
+            self._recorder.log(steps, self.num_updates, metrics, checks)
+        return self.goes_on(steps)
+
+    def step(self, actions: np.ndarray) -> None:
+        """Take a step in every environment and store it; record the episodes that ended.
+
+        Updates of `updater` that draw none of its rows are made meanwhile, the others by `learn`.
+        """
+        clock, obs = self._recorder.clock, self.env.obs
+        clock.lap("acting")
+        self.env.send(actions)
+        self.env_steps += self._config.num_envs
+        if self._updates is not None:
+            self._updates.begin(self.num_updates, self._due)
+            clock.lap("learning")
+        step = self.env.recv()
+        self._has_stepped = True
+        self._journal.record(actions)
+        self._store(obs, actions, step)
+        self._reward_sums += step.raw_rewards.sum(1)
+        if self.env_steps > 0:
+            self._recorder.episodes(self.env_steps, step)
+        clock.lap("environment")
+
+    def learn(self, update: Callable[[int], dict[str, Tensor]] | None = None) -> None:
+        """Make the updates that are due after a step.
+
+        Args:
+            update: makes one from its number, returns diagnostics; None: `updater` was told.
+        """
+        if update is None:
+            assert self._updates is not None
+            self.num_updates = self._updates.finish()
+        else:
+            while self.num_updates < self._due:
+                self._means.add(update(self.num_updates))
+                self.num_updates += 1
+        self._recorder.clock.lap("learning")
+
+    @property
+    def _due(self) -> int:
+        """Return how many updates have been due so far."""
+        steps = self.env_steps + self._uncounted - self._warm_up
+        return updates_due(self._config.update_ratio, steps)  # type: ignore[attr-defined]
+
+    def random_actions(self) -> np.ndarray:
+        """Return uniform actions, drawn from each seed's stream: in [-1, 1], or numbers, or both.
+
+        A hybrid action's first component is the number.
+        """
+        streams, spaces, num_envs = self.action_streams, self.env.spaces, self._config.num_envs
+        if not spaces.continuous:
+            return np.stack([each.integers(0, spaces.num_outputs, num_envs) for each in streams])
+        shape = (num_envs, *self.env.action_shape)
+        actions = np.stack([each.uniform(-1, 1, shape) for each in streams]).astype(np.float32)
+        if spaces.num_choices:
+            numbers = [each.integers(0, spaces.num_choices, num_envs) for each in streams]
+            actions[..., 0] = np.stack(numbers)
+        return actions
 
     def save_policies(self, weights_of: WeightsOf, settings: Sequence[str]) -> None:
         """Write the policy of every seed that has not diverged into its run's folder.

@@ -119,7 +119,13 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
         into.clear()
         into.update(values)
     elif isinstance(into, torch.optim.Optimizer):
-        into.load_state_dict(unpack(tree, tensors))
+        state = unpack(tree, tensors)
+        if not state["state"]:  # it has made no step yet: all that it remembers is zero
+            for averages in into.state.values():
+                for average in averages.values():
+                    average.zero_()
+            return into
+        into.load_state_dict(state)
         for weight, averages in into.state.items():  # fused steps want one layout in memory
             for name, average in averages.items():
                 if average.shape == weight.shape:

@@ -9,6 +9,9 @@ from suite.draws import Draw
 from suite.recorder import Means
 from suite.replay import Replay
 
+Learn = Callable[[int, Tensor, Tensor], dict[str, Tensor]]
+"""Makes an update from its number, rows of replay and noise; returns diagnostics, each `[S]`."""
+
 
 def updates_due(update_ratio: float, num_steps: int) -> int:
     """Return how many updates belong to the first so many environment steps after the warm-up."""
@@ -24,38 +27,36 @@ class Updates:
     anywhere: there it waits more often than it must.
 
         env.send(actions)
-        updates.begin(num_updates, until, replay)
+        updates.begin(num_updates, until)
         step = env.recv()
         replay.add(...)
         num_updates = updates.finish()
 
     Args:
-        update: makes an update, from its number, rows and noise; returns diagnostics.
-        draw: draws for an update, from its number and the rows in each seed's replay.
+        learn: makes an update.
+        replay: whose rows are drawn.
+        draw: draws for the next update, from the rows in each seed's replay.
         means: collects the diagnostics.
     """
 
     def __init__(
-        self,
-        update: Callable[[int, Tensor, Tensor], dict[str, Tensor]],
-        draw: Callable[[int, int], Draw],
-        means: Means,
+        self, learn: Learn, replay: Replay, draw: Callable[[int], Draw], means: Means
     ) -> None:
-        self._update, self._draw, self._means = update, draw, means
+        self._learn, self._replay, self._draw, self._means = learn, replay, draw, means
         self._number = self._until = self._size = 0
         self._waits: Draw | None = None
 
-    def begin(self, number: int, until: int, replay: Replay) -> None:
+    def begin(self, number: int, until: int) -> None:
         """Make updates up to the first that draws what may be a row of the step under way.
 
         Args:
             number: of the first update that is due.
             until: the number behind the last.
-            replay: as it was before the step.
         """
-        self._number, self._until, (self._size, first_new) = number, until, replay.coming
+        self._number, self._until = number, until
+        self._size, first_new = self._replay.coming
         while self._waits is None and self._number < until:
-            draw = self._draw(self._number, self._size)
+            draw = self._draw(self._size)
             if draw.last_row < first_new:
                 self._make(draw)
             else:
@@ -65,9 +66,9 @@ class Updates:
         """Make the others, now that the step is stored; return the number of the next update."""
         while self._number < self._until:
             draw, self._waits = self._waits, None
-            self._make(draw or self._draw(self._number, self._size))
+            self._make(draw or self._draw(self._size))
         return self._number
 
     def _make(self, draw: Draw) -> None:
-        self._means.add(self._update(self._number, draw.rows, draw.noise))
+        self._means.add(self._learn(self._number, draw.rows, draw.noise))
         self._number += 1

@@ -16,12 +16,12 @@ from torch import Tensor
 
 import agents
 from agents import sac
-from suite import affine, session
-from suite.networks import StackedPerceptrons
+from suite import session
 from suite.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.settings import UsageError
 from suite.vector_env import Spaces
+from tests.perceptrons import linear, vector, weights_in
 from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def random_batch(generator: torch.Generator, seeds: int, size: int, obs: int, ac
 
 def parameters_of(learner: sac.Learner) -> list[Tensor]:
     modules = (learner.actor, learner.critics, learner.target_critics)
-    return [p.clone() for module in modules for p in (*module.weights, *module.biases)]
+    return weights_in(*modules)
 
 
 # Mathematics
@@ -148,38 +148,17 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
             torch.from_numpy(terminations),
             torch.from_numpy(next_q),
             torch.from_numpy(next_log_probs),
-            alphas,
+            alphas if entropy_in_target else torch.zeros_like(alphas),
             gamma,
-            entropy_in_target,
         )
         np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
-        loss, _ = sac.critic_loss(torch.from_numpy(q_values), ours)
+        loss = sac.critic_loss(torch.from_numpy(q_values), ours)
         np.testing.assert_allclose(loss.numpy(), critic_losses, rtol=1e-12)
         logs = torch.from_numpy(log_probs)
-        loss, *_ = sac.actor_loss(logs, torch.from_numpy(q_values), alphas)
+        loss = sac.actor_loss(logs, torch.from_numpy(q_values), alphas)
         np.testing.assert_allclose(loss.numpy(), actor_losses, rtol=1e-12)
         loss = sac.alpha_loss(alphas, -logs.mean(-1), target_entropy)
         np.testing.assert_allclose(loss.numpy(), alpha_losses, rtol=1e-12)
-
-
-def test_the_derivatives_of_losses_are_those_of_autograd() -> None:
-    """Of each loss by what it is said to be of, in float64; seeds and critics have their own."""
-    generator = torch.Generator().manual_seed(0)
-    q_values, targets = draw(generator, 2, 3, 5), draw(generator, 2, 5).detach()
-    log_probs, log_alpha = draw(generator, 2, 5), draw(generator, 2)
-    losses, of_q_values = sac.critic_loss(q_values, targets)
-    (expected,) = torch.autograd.grad(losses.sum(), q_values)
-    torch.testing.assert_close(of_q_values, expected)
-    losses, *derivatives = sac.actor_loss(log_probs, q_values, log_alpha.detach().exp())
-    expected = torch.autograd.grad(losses.sum(), (log_probs, q_values))
-    torch.testing.assert_close(tuple(derivatives), expected)
-    losses = sac.alpha_loss(log_alpha.exp(), -log_probs.detach().mean(-1), -2.0)
-    (expected,) = torch.autograd.grad(losses.sum(), log_alpha)
-    torch.testing.assert_close(losses, expected)
-
-
-def draw(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
 def test_an_update_equals_plain_autograd_and_adam() -> None:
@@ -190,18 +169,9 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
     batch = random_batch(generator, 1, 8, 3, 2)
     noise = torch.randn(2, 1, 8, 2, generator=generator)
 
-    def network(stack: StackedPerceptrons, member: int) -> torch.nn.Sequential:
-        layers: list[torch.nn.Module] = []
-        for weight, bias in zip(stack.weights, stack.biases, strict=True):
-            linear = torch.nn.Linear(weight.shape[2], weight.shape[3])
-            linear.weight.data = weight[0, member].detach().T.clone()
-            linear.bias.data = bias[0, member].detach().clone()
-            layers += [linear, torch.nn.ReLU()]
-        return torch.nn.Sequential(*layers[:-1])
-
-    actor = network(learner.actor, 0)
-    critics = [network(learner.critics, k) for k in range(2)]
-    slow = [network(learner.target_critics, k) for k in range(2)]
+    actor = linear(learner.actor)
+    critics = [linear(learner.critics, 0, k) for k in range(2)]
+    slow = [linear(learner.target_critics, 0, k) for k in range(2)]
     log_alpha = torch.zeros(1, requires_grad=True)
 
     def act(obs: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,22 +204,14 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
 
     sac.update(learner, config, batch, noise, 0)
     for k in range(2):
-        for ours, reference in zip(
-            _flat(learner.critics, k), critics[k].state_dict().values(), strict=True
-        ):
-            torch.testing.assert_close(ours, reference, atol=1e-6, rtol=1e-5)
-        fast, copied = _flat(learner.critics, k), _flat(learner.target_critics, k)
-        for online, target, before in zip(fast, copied, slow[k].state_dict().values(), strict=True):
-            torch.testing.assert_close(target, 0.1 * online + 0.9 * before)
-    for ours, reference in zip(_flat(learner.actor, 0), actor.state_dict().values(), strict=True):
-        torch.testing.assert_close(ours, reference, atol=1e-6, rtol=1e-5)
+        updated, copied = (
+            vector(linear(s, 0, k)) for s in (learner.critics, learner.target_critics)
+        )
+        torch.testing.assert_close(updated, vector(critics[k]), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(copied, 0.1 * updated + 0.9 * vector(slow[k]))
+    ours = vector(linear(learner.actor))
+    torch.testing.assert_close(ours, vector(actor), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(learner.log_alpha, log_alpha)
-
-
-def _flat(stack: StackedPerceptrons, member: int) -> list[Tensor]:
-    """Return a member's weights and biases in the layout of `nn.Linear`'s state."""
-    pairs = zip(stack.weights, stack.biases, strict=True)
-    return [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -272,8 +234,8 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_updates_equal_the_former_formulation(form: str) -> None:
-    """Two seeds, four updates: losses through autograd node by node, and torch's own optimisers."""
+def test_updates_do_what_the_settings_say(form: str) -> None:
+    """Two seeds, four updates: every loss, bound and period written out once more."""
     config = replace(TINY, seeds=(1, 2), gamma=0.9, tau=0.1, **FORMS[form])
     ours, theirs = (sac.make_learner(config, 3, 2, CPU) for _ in range(2))
     generator = torch.Generator().manual_seed(1)
@@ -292,11 +254,12 @@ def test_updates_equal_the_former_formulation(form: str) -> None:
 
 
 def plain_steps(learner: sac.Learner, config: sac.Config) -> Any:
-    """Return an update of a learner, as it was before its derivatives were written by hand."""
-    learner.log_alpha.requires_grad_()
+    """Return an update of a learner, in the plainest form."""
     ceiling = math.inf if config.max_log_alpha is None else config.max_log_alpha
-    actor_optimiser = torch.optim.Adam([learner.actor.flat], lr=config.actor_learning_rate)
-    critic_optimiser = torch.optim.Adam([learner.critics.flat], lr=config.critic_learning_rate)
+    actor_optimiser = torch.optim.Adam(learner.actor.parameters(), lr=config.actor_learning_rate)
+    critic_optimiser = torch.optim.Adam(
+        learner.critics.parameters(), lr=config.critic_learning_rate
+    )
     alpha_optimiser = torch.optim.Adam([learner.log_alpha], lr=config.alpha_learning_rate)
 
     def descend(optimiser: torch.optim.Adam, losses: Tensor) -> None:
@@ -336,7 +299,7 @@ def plain_steps(learner: sac.Learner, config: sac.Config) -> Any:
                 bound = config.action_gradient_clip / 8
                 judged.register_hook(lambda gradient, bound=bound: gradient.clamp(-bound, bound))
             inputs = torch.cat([batch.obs, judged], -1)
-            q_values = learner.critics(inputs, frozen=True).squeeze(-1)
+            q_values = learner.critics(inputs).squeeze(-1)
             losses = (alpha[:, None] * log_probs - q_values.amin(1)).mean(-1)
             descend(actor_optimiser, losses)
             entropy = -log_probs.detach().mean(-1)
@@ -348,27 +311,48 @@ def plain_steps(learner: sac.Learner, config: sac.Config) -> Any:
             metrics |= {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
         if (number + 1) % config.target_period == 0:
             with torch.no_grad():
-                learner.target_critics.flat.lerp_(learner.critics.flat, config.tau)
+                slow, online = learner.target_critics.parameters(), learner.critics.parameters()
+                for each, other in zip(slow, online, strict=True):
+                    each.copy_((1 - config.tau) * each + config.tau * other)
         return metrics
 
     return update
 
 
-def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_actor_step_builds_no_critic_gradients() -> None:
     """dQ/da needs no weight gradients; building them would waste a third of the actor's step."""
-    config = replace(TINY, seeds=(1, 2))
-    learner = sac.make_learner(config, 3, 1, CPU)
-    obs, noise = torch.randn(2, 8, 3), torch.randn(2, 8, 1)
-    sizes = []
-    weight_product = affine._weight_product
-    monkeypatch.setattr(
-        affine, "_weight_product", lambda x, g: sizes.append(x.shape[1]) or weight_product(x, g)
-    )
-    before = learner.critics.flat.detach().clone()
-    with torch.no_grad():
-        sac._update_actor(learner, config, obs, noise)
-    assert sizes == [16, 16, 3] * 2  # the actors' layers, last one first
-    assert torch.equal(learner.critics.flat, before)
+    learner = sac.make_learner(replace(TINY, seeds=(1, 2)), 3, 1, CPU)
+    before = vector(learner.critics)
+    sac._update_actor(learner, TINY, torch.randn(2, 8, 3), torch.randn(2, 8, 1))
+    assert all(weight.grad is None for weight in learner.critics.parameters())
+    assert all(weight.grad is not None for weight in learner.actor.parameters())
+    assert torch.equal(vector(learner.critics), before)
+    assert all(weight.requires_grad for weight in learner.critics.parameters())
+
+
+def test_a_seed_has_the_same_bits_alone_and_beside_others() -> None:
+    """HalfCheetah's sizes, three seeds and then nine, over 20 updates: every weight, to the bit."""
+    for num_seeds in (3, 9):
+        seeds = tuple(range(1, num_seeds + 1))
+        config = sac.Config(device="cpu", seeds=seeds)
+        together = sac.make_learner(config, 17, 6, CPU)
+        alone = [sac.make_learner(replace(config, seeds=(seed,)), 17, 6, CPU) for seed in seeds]
+        generator = torch.Generator().manual_seed(0)
+        for number in range(20 if num_seeds == 3 else 5):
+            batch = random_batch(generator, num_seeds, 256, 17, 6)
+            noise = torch.randn(2, num_seeds, 256, 6, generator=generator)
+            sac.update(together, config, batch, noise, number)
+            for i, learner in enumerate(alone):
+                own = Batch(*(each[[i]] for each in batch[:5]))
+                sac.update(learner, config, own, noise[:, [i]], number)
+        for i, learner in enumerate(alone):
+            assert torch.equal(together.log_alpha[[i]], learner.log_alpha)
+            for name in ("actor", "critics", "target_critics"):
+                ours, theirs = getattr(together, name), getattr(learner, name)
+                for member in range(ours.shape[1]):
+                    weights = theirs.weights_of(0, member)
+                    for key, weight in ours.weights_of(i, member).items():
+                        assert torch.equal(weight, weights[key])
 
 
 @pytest.mark.parametrize("separate", [True, False])
@@ -376,43 +360,42 @@ def test_the_actors_last_layer_is_drawn_as_one_or_two(separate: bool) -> None:
     """Each is orthogonal by itself, with the policy head's gain; a critic's layers have another."""
     config = replace(TINY, initialisation="orthogonal", hidden_gain=2.0, policy_head_gain=0.1)
     learner = sac.make_learner(replace(config, separate_heads=separate), 3, 2, CPU)
-    last = learner.actor.weights[-1][0, 0]  # [16, 2 A]
+    last = learner.actor.weights_of(0)["weight_2"]  # [16, 2 A]
     for head in (last[:, :2], last[:, 2:]):
         torch.testing.assert_close(head.T @ head, 0.01 * torch.eye(2))
     assert torch.allclose(last.T @ last, 0.01 * torch.eye(4), atol=1e-6) != separate
     for stack in (learner.actor, learner.critics):
-        first = stack.weights[0][0, 0]
+        first = stack.weights_of(0)["weight_0"]
         torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
-    norms = learner.critics.weights[-1][0].norm(dim=1).flatten()
+    norms = torch.stack([learner.critics.weights_of(0, k)["weight_2"].norm() for k in range(2)])
     torch.testing.assert_close(norms, torch.full((2,), 2.0))
 
 
 def test_target_critics_begin_as_copies_that_do_not_learn() -> None:
-    """Equal weights in another vector, without gradients; critics differ from each other."""
+    """Equal weights in other memory, without gradients; critics differ from each other."""
     learner = sac.make_learner(replace(TINY, seeds=(1, 2)), 3, 2, CPU)
-    assert torch.equal(learner.target_critics.flat, learner.critics.flat)
-    assert learner.target_critics.flat.data_ptr() != learner.critics.flat.data_ptr()
-    assert not learner.target_critics.flat.requires_grad
-    members = learner.critics.weights[0].flatten(0, 1).unbind(0)
-    assert not any(torch.equal(members[i], members[i - 1]) for i in range(4))
+    pairs = zip(learner.target_critics.parameters(), learner.critics.parameters(), strict=True)
+    for slow, online in pairs:
+        assert torch.equal(slow, online)
+        assert slow.data_ptr() != online.data_ptr()
+        assert not slow.requires_grad
+    first = [vector(network) for network in learner.critics.networks]
+    assert not any(torch.equal(first[i], first[i - 1]) for i in range(4))
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.1])
-def test_the_action_gradient_is_clipped_per_component(
-    clip: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_action_gradient_is_clipped_per_component(clip: float) -> None:
     """dQ/da enters the actor's gradient bounded by `clip`, whatever the batch size."""
     config = replace(TINY, action_gradient_clip=clip, learn_alpha=False, initial_alpha=0.0)
     learner = sac.make_learner(config, 3, 1, CPU)
     with torch.no_grad():
-        for weight in learner.critics.weights:
+        for weight in learner.critics.parameters():
             weight.mul_(20)
-    gradients: list[Tensor] = []
-    monkeypatch.setattr(learner.actor_optimiser, "step", gradients.extend)
     obs, noise = torch.randn(1, 8, 3), torch.zeros(1, 8, 1)
-    with torch.no_grad():
-        sac._update_actor(learner, config, obs, noise)
+    sac._update_actor(learner, config, obs, noise)
+    gradients = [weight.grad for weight in learner.actor.parameters()]
     # d loss / d mean = -mean over B of clipped dQ/da times d tanh/du, which is at most 1
+    assert gradients[-1] is not None
     assert gradients[-1].shape == (2,)  # the last layer's biases
     assert 0 < gradients[-1][0].abs().item() <= clip
 
@@ -523,18 +506,15 @@ HOPPER = replace(HOPPER, evaluation_interval=160)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
-    """Past several terminations and 60 updates: the same draws, weights equal to 1e-5."""
-    together, recorder = train(replace(HOPPER, seeds=(1, 2)), tmp_path / "together")
+def test_a_seed_in_a_batch_has_the_bytes_of_the_seed_alone(tmp_path: Path) -> None:
+    """Past several terminations and 60 updates: every table, and the policy."""
+    _, recorder = train(replace(HOPPER, seeds=(1, 2)), tmp_path / "together")
     for i, seed in enumerate((1, 2)):
-        alone, solo = train(replace(HOPPER, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for ours, theirs in zip(parameters_of(together), parameters_of(alone), strict=True):
-            torch.testing.assert_close(ours[[i]], theirs, atol=1e-5, rtol=0)
-        batched = (recorder.seed_directories[i] / "episodes.csv").read_text().splitlines()
-        single = (solo.seed_directories[0] / "episodes.csv").read_text().splitlines()
-        assert len(batched) > 5
-        lengths = [[row.split(",")[2] for row in rows] for rows in (batched, single)]
-        assert lengths[0] == lengths[1]
+        _, solo = train(replace(HOPPER, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+            ours = (recorder.seed_directories[i] / name).read_bytes()
+            assert ours == (solo.seed_directories[0] / name).read_bytes()
+        assert len((solo.seed_directories[0] / "episodes.csv").read_text().splitlines()) > 5
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -549,15 +529,16 @@ def test_a_diverging_seed_leaves_the_other_bits_alone(
     def poisoned(*args: Any) -> sac.Learner:
         learner = make_learner(*args)
         with torch.no_grad():
-            learner.critics.weights[0][1].fill_(math.nan)
+            learner.critics.weights_of(1)["weight_0"].fill_(math.nan)
         return learner
 
     monkeypatch.setattr(sac, "make_learner", poisoned)
     sick, recorder = train(config, tmp_path / "sick")
     assert recorder.statuses == ["finished", "diverged", "finished"]
-    for ours, theirs in zip(parameters_of(healthy), parameters_of(sick), strict=True):
-        assert torch.equal(ours[0], theirs[0])
-        assert torch.equal(ours[2], theirs[2])
+    for seed in (0, 2):
+        for name in ("actor", "critics", "target_critics"):
+            ours, theirs = (getattr(each, name).all_weights_of(seed) for each in (healthy, sick))
+            assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 def test_updates_keep_pace_with_transitions(tmp_path: Path) -> None:
@@ -631,7 +612,7 @@ def test_a_policy_period_compensates_only_if_asked(tmp_path: Path) -> None:
     for compensate in (True, False):
         config = replace(SHORT, policy_period=2, compensate_policy_period=compensate)
         learner, _ = train(config, tmp_path / str(compensate))
-        counts.append(int(learner.actor_optimiser.num_steps))
+        counts.append(int(next(iter(learner.actor_optimiser.state.values()))["step"]))
     assert counts == [20, 10]
 
 
@@ -734,33 +715,17 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("device_draws", [False, True])
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
 def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
-    seeds: tuple[int, ...], device_draws: bool, tmp_path: Path
+    seeds: tuple[int, ...], tmp_path: Path
 ) -> None:
     """The same weights to 1e-5 after 100 updates, in both phases of an actor that learns seldom."""
     config = replace(TINY, seeds=seeds, env_steps=140, learning_starts=40, policy_period=2)
-    config = replace(config, device="cuda", device_draws=device_draws)
+    config = replace(config, device="cuda")
     plain, _ = train(config, tmp_path / "plain")
     graphs, _ = train(replace(config, cuda_graphs=True), tmp_path / "graphs")
     for ours, theirs in zip(parameters_of(graphs), parameters_of(plain), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
-@pytest.mark.parametrize("cuda_graphs", [False, True])
-def test_a_gpu_learns_from_fused_kernels_what_it_learns_from_others(
-    seeds: tuple[int, ...], cuda_graphs: bool, tmp_path: Path
-) -> None:
-    """The same weights to rounding after 40 updates, in both phases of an actor."""
-    config = replace(TINY, seeds=seeds, env_steps=80, learning_starts=40, policy_period=2)
-    config = replace(config, device="cuda", cuda_graphs=cuda_graphs)
-    plain, _ = train(config, tmp_path / "plain")
-    joined, _ = train(replace(config, fuse_kernels=True), tmp_path / "fused")
-    for ours, theirs in zip(parameters_of(joined), parameters_of(plain), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
 def test_graphs_without_a_gpu_are_refused(tmp_path: Path) -> None:
@@ -781,13 +746,13 @@ def test_the_memory_of_a_run_is_known() -> None:
 
 
 def test_a_process_imports_nothing_that_it_never_uses(tmp_path: Path) -> None:
-    """Neither torch's compiler nor drawing: they would take longer than all else that starts."""
+    """Neither drawing nor tables of others: they would take longer than all else that starts."""
     script = """
 import sys
 from agents import sac
 words = "--task=Pendulum-v1 --device=cpu --env-steps=20 --learning-starts=10 --batch-size=4"
 sac.main([*words.split(), "--evaluation-episodes=1", "--out", sys.argv[1]])
-unused = {"matplotlib", "torch._dynamo", "pandas", "scipy"} & set(sys.modules)
+unused = {"matplotlib", "pandas", "scipy"} & set(sys.modules)
 assert not unused, unused
 """
     command = [sys.executable, "-c", script, str(tmp_path)]

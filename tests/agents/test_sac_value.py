@@ -13,13 +13,13 @@ from torch import Tensor
 
 import agents
 from agents import sac, sac_value
-from suite import affine, session
-from suite.networks import StackedPerceptrons
-from suite.optimisers import FusedAdam
+from suite import session
+from suite.networks import Stack
 from suite.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.settings import UsageError
 from suite.vector_env import Spaces
+from tests.perceptrons import linear, vector, weights_in
 from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
@@ -61,15 +61,13 @@ def random_batch(generator: torch.Generator, seeds: int, size: int, obs: int, ac
     )
 
 
-def stacks_of(learner: sac_value.Learner) -> dict[str, StackedPerceptrons]:
+def stacks_of(learner: sac_value.Learner) -> dict[str, Stack]:
     names = ("actor", "critics", "value", "target_value")
     return {name: getattr(learner, name) for name in names}
 
 
 def parameters_of(learner: sac_value.Learner) -> list[Tensor]:
-    return [
-        p.clone() for stack in stacks_of(learner).values() for p in (*stack.weights, *stack.biases)
-    ]
+    return weights_in(*stacks_of(learner).values())
 
 
 def table(recorder: Recorder, name: str) -> np.ndarray:
@@ -118,36 +116,20 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
     equal(sac_value.actor_loss(logs, judgements), actor_losses)
 
 
-def network(stack: StackedPerceptrons, member: int) -> torch.nn.Sequential:
-    """Return a member of the first seed as a separate network."""
-    layers: list[torch.nn.Module] = []
-    for weight, bias in zip(stack.weights, stack.biases, strict=True):
-        linear = torch.nn.Linear(weight.shape[2], weight.shape[3])
-        linear.weight.data = weight[0, member].detach().T.clone()
-        linear.bias.data = bias[0, member].detach().clone()
-        layers += [linear, torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
-
-
-def like_linear(stack: StackedPerceptrons, member: int) -> list[Tensor]:
-    """Return a member's weights and biases in the layout of `nn.Linear`'s state."""
-    pairs = zip(stack.weights, stack.biases, strict=True)
-    return [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
-
-
 def test_an_update_equals_plain_autograd_and_adam() -> None:
     """One update equals V, critics, actor, slow copy written out with separate networks."""
     config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
     learner = sac_value.make_learner(config, 3, 2, CPU)
     with torch.no_grad():  # so that taking V for its slow copy would show
-        learner.target_value.flat.mul_(1.5)
+        for weight in learner.target_value.parameters():
+            weight.mul_(1.5)
     generator = torch.Generator().manual_seed(1)
     batch = random_batch(generator, 1, 8, 3, 2)
     noise = torch.randn(2, 1, 8, 2, generator=generator)
     actor, value, slow = (
-        network(stack, 0) for stack in (learner.actor, learner.value, learner.target_value)
+        linear(stack) for stack in (learner.actor, learner.value, learner.target_value)
     )
-    critics = [network(learner.critics, k) for k in range(2)]
+    critics = [linear(learner.critics, 0, k) for k in range(2)]
 
     def act(obs: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         means, log_stds = actor(obs).chunk(2, -1)
@@ -186,10 +168,8 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
     pairs += [(learner.actor, 0, actor), (learner.value, 0, value)]
     pairs += [(learner.target_value, 0, slow)]
     for stack, member, reference in pairs:
-        for ours, plain in zip(
-            like_linear(stack, member), reference.state_dict().values(), strict=True
-        ):
-            torch.testing.assert_close(ours, plain, atol=1e-6, rtol=1e-5)
+        ours = vector(linear(stack, 0, member))
+        torch.testing.assert_close(ours, vector(reference), atol=1e-6, rtol=1e-5)
 
 
 def test_each_loss_moves_its_own_network_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,43 +177,30 @@ def test_each_loss_moves_its_own_network_alone(monkeypatch: pytest.MonkeyPatch) 
     config = replace(TINY, seeds=(1, 2))
     learner = sac_value.make_learner(config, 3, 1, CPU)
     generator = torch.Generator().manual_seed(0)
-    minimise, moved = FusedAdam.minimise, []
+    minimise, moved = sac_value.minimise, []
 
-    def watch(optimiser: FusedAdam, losses: Tensor) -> None:
-        before = {name: stack.flat.detach().clone() for name, stack in stacks_of(learner).items()}
-        minimise(optimiser, losses)
+    def watch(losses: Tensor, optimiser: torch.optim.Adam) -> None:
+        before = {name: vector(stack) for name, stack in stacks_of(learner).items()}
+        minimise(losses, optimiser)
         stacks = stacks_of(learner).items()
-        moved.append([n for n, stack in stacks if not torch.equal(stack.flat, before[n])])
+        moved.append([n for n, stack in stacks if not torch.equal(vector(stack), before[n])])
 
-    monkeypatch.setattr(FusedAdam, "minimise", watch)
+    monkeypatch.setattr(sac_value, "minimise", watch)
     noise = torch.randn(2, 2, 8, 1, generator=generator)
     sac_value.update(learner, config, random_batch(generator, 2, 8, 3, 1), noise, 0)
     assert moved == [["value"], ["critics"], ["actor"]]
 
 
-def test_the_actor_step_builds_no_critic_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update makes weight gradients of V, both critics and the actor, and of nothing else."""
-    config = replace(TINY, seeds=(1, 2))
-    learner = sac_value.make_learner(config, 3, 1, CPU)
-    generator = torch.Generator().manual_seed(0)
-    sizes = []
-    weight_product = affine._weight_product
-    monkeypatch.setattr(
-        affine, "_weight_product", lambda x, g: sizes.append(x.shape[1]) or weight_product(x, g)
-    )
-    noise = torch.randn(2, 2, 8, 1, generator=generator)
-    sac_value.update(learner, config, random_batch(generator, 2, 8, 3, 1), noise, 0)
-    of_value, of_critics = [16, 16, 3] * 2, [16, 16, 4] * 4  # last layers first
-    assert sizes == of_value + of_critics + of_value  # the actors have the inputs of V
-
-
 def test_the_slow_copy_begins_as_v_and_does_not_learn() -> None:
-    """Equal weights in another vector, without gradients; critics differ from each other."""
+    """Equal weights in other memory, without gradients; critics differ from each other."""
     learner = sac_value.make_learner(replace(TINY, seeds=(1, 2)), 3, 2, CPU)
-    assert torch.equal(learner.target_value.flat, learner.value.flat)
-    assert learner.target_value.flat.data_ptr() != learner.value.flat.data_ptr()
-    assert not learner.target_value.flat.requires_grad
-    members = learner.critics.weights[0].flatten(0, 1).unbind(0)
+    for slow, online in zip(
+        learner.target_value.parameters(), learner.value.parameters(), strict=True
+    ):
+        assert torch.equal(slow, online)
+        assert slow.data_ptr() != online.data_ptr()
+        assert not slow.requires_grad
+    members = [vector(network) for network in learner.critics.networks]
     assert not any(torch.equal(one, other) for one, other in combinations(members, 2))
 
 
@@ -241,7 +208,7 @@ def test_untrained_policies_are_those_of_sac() -> None:
     """The judge's runs begin alike under both papers: so do ours, to the bit."""
     of_sac = sac.make_learner(sac.Config(seeds=(4,), hidden_sizes=(16,)), 3, 2, CPU)
     ours = sac_value.make_learner(sac_value.Config(seeds=(4,), hidden_sizes=(16,)), 3, 2, CPU)
-    assert torch.equal(ours.actor.flat, of_sac.actor.flat)
+    assert torch.equal(vector(ours.actor), vector(of_sac.actor))
 
 
 def test_the_log_deviation_is_clipped() -> None:
@@ -349,18 +316,15 @@ HOPPER = replace(HOPPER, evaluation_interval=160)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
-    """Past several terminations and 60 updates: the same draws, weights equal to 1e-5."""
-    together, recorder = train(replace(HOPPER, seeds=(1, 2)), tmp_path / "together")
+def test_a_seed_in_a_batch_has_the_bytes_of_the_seed_alone(tmp_path: Path) -> None:
+    """Past several terminations and 60 updates: every table, and the policy."""
+    _, recorder = train(replace(HOPPER, seeds=(1, 2)), tmp_path / "together")
     for i, seed in enumerate((1, 2)):
-        alone, solo = train(replace(HOPPER, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for ours, theirs in zip(parameters_of(together), parameters_of(alone), strict=True):
-            torch.testing.assert_close(ours[[i]], theirs, atol=1e-5, rtol=0)
-        batched = (recorder.seed_directories[i] / "episodes.csv").read_text().splitlines()
-        single = (solo.seed_directories[0] / "episodes.csv").read_text().splitlines()
-        assert len(batched) > 5
-        lengths = [[row.split(",")[2] for row in rows] for rows in (batched, single)]
-        assert lengths[0] == lengths[1]
+        _, solo = train(replace(HOPPER, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+            ours = (recorder.seed_directories[i] / name).read_bytes()
+            assert ours == (solo.seed_directories[0] / name).read_bytes()
+        assert len((solo.seed_directories[0] / "episodes.csv").read_text().splitlines()) > 5
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -375,14 +339,17 @@ def test_a_diverging_seed_leaves_the_other_bits_alone(
     def poisoned(*args: Any) -> sac_value.Learner:
         learner = make_learner(*args)
         with torch.no_grad():
-            learner.value.weights[0][1].fill_(math.nan)
+            learner.value.weights_of(1)["weight_0"].fill_(math.nan)
         return learner
 
     monkeypatch.setattr(sac_value, "make_learner", poisoned)
     sick, recorder = train(config, tmp_path / "sick")
     assert recorder.statuses == ["finished", "diverged"]
-    for ours, theirs in zip(parameters_of(healthy), parameters_of(sick), strict=True):
-        assert torch.equal(ours[0], theirs[0])
+    for ours, theirs in zip(stacks_of(healthy).values(), stacks_of(sick).values(), strict=True):
+        weights = theirs.all_weights_of(0)
+        assert all(
+            torch.equal(each, weights[name]) for name, each in ours.all_weights_of(0).items()
+        )
 
 
 @pytest.mark.parametrize(("ratio", "period"), [(1.0, 1), (0.5, 2), (2.0, 3)])
@@ -395,7 +362,7 @@ def test_updates_keep_pace_with_transitions_and_the_actor_with_updates(
     num_updates = table(recorder, "updates.csv")["num_updates"][-1]
     assert num_updates == 20 * ratio
     optimisers = (learner.value_optimiser, learner.critic_optimiser, learner.actor_optimiser)
-    assert [o.num_steps for o in optimisers] == [
+    assert [next(iter(o.state.values()))["step"].item() for o in optimisers] == [
         num_updates,
         num_updates,
         math.ceil(num_updates / period),
@@ -412,7 +379,7 @@ def test_a_hard_update_copies_v_once_a_period() -> None:
         noise = torch.randn(2, 1, 8, 1, generator=generator)
         batch = random_batch(generator, 1, 8, 3, 1)
         sac_value.update(learner, config, batch, noise, num_updates)
-        is_copy.append(torch.equal(learner.target_value.flat, learner.value.flat))
+        is_copy.append(torch.equal(vector(learner.target_value), vector(learner.value)))
     assert is_copy == [False, False, True] * 2
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.optimisers import Adam, FlatWeights, FusedAdam, Network, Optimiser, Rate, RMSprop
+from suite.optimisers import Adam, FlatWeights, Network, Optimiser, Rate, RMSprop
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
 """Whether epsilon stands in the root, and the average of squared gradients at the start."""
@@ -218,24 +218,6 @@ def test_adam_equals_torch(clip: float | None) -> None:
     ours, theirs = Convolutional(), Convolutional()
     reference = torch.optim.Adam(theirs.parameters(), lr=0.01)
     follow(Adam(FlatWeights(ours)), ours, reference, theirs, clip)
-
-
-def test_fused_adam_gives_the_bits_of_torchs_own() -> None:
-    """Two tensors, one of them a view of a longer vector, over eight steps."""
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(20, generator=generator)
-    ours = [vector[4:16].view(3, 4), torch.randn(5, generator=generator)]
-    theirs = [nn.Parameter(tensor.clone()) for tensor in ours]
-    optimiser, outside = FusedAdam(ours, 0.01), vector[:4].clone()
-    reference = torch.optim.Adam(theirs, lr=0.01, fused=True)
-    for _ in range(8):
-        gradients = [torch.randn(tensor.shape, generator=generator) for tensor in ours]
-        optimiser.step(gradients)
-        for parameter, gradient in zip(theirs, gradients, strict=True):
-            parameter.grad = gradient.clone()
-        reference.step()
-        assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
-    assert torch.equal(vector[:4], outside)
 
 
 def follow(

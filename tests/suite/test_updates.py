@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.draws import DeviceDraws, Draw, HostDraws
+from suite.draws import Draw, Draws
 from suite.recorder import Means
 from suite.replay import Replay
 from suite.updates import Updates, updates_due
@@ -40,34 +40,33 @@ def test_an_update_waits_for_the_step_whose_rows_it_draws(
 
     A replay of 10 rows; steps bring two.
     """
-    replay, made, asked = Replay(2, 10, NUM_ENVS, 1, 1, CPU), list[int](), list[tuple[int, int]]()
+    replay, made, asked = Replay(2, 10, NUM_ENVS, 1, 1, CPU), list[int](), list[int]()
     for number in range(num_stored):
         add_step(replay, number)
 
-    def draw(number: int, size: int) -> Draw:
-        asked.append((number, size))
-        return Draw(torch.empty(0), torch.empty(0), last_rows[number - 7])
+    def draw(size: int) -> Draw:
+        asked.append(size)
+        return Draw(torch.empty(0), torch.empty(0), last_rows[len(asked) - 1])
 
     def update(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         made.append(number)
         return {}
 
-    updates = Updates(update, draw, Means())
+    updates = Updates(update, replay, draw, Means())
     numbers = [7 + each for each in range(len(last_rows))]
-    updates.begin(7, 7 + len(last_rows), replay)
+    updates.begin(7, 7 + len(last_rows))
     assert made == numbers[:during]
     add_step(replay, num_stored)
     assert updates.finish() == 7 + len(last_rows)
     assert made == numbers
-    assert asked == [(number, replay.size) for number in numbers]
+    assert asked == [replay.size for _ in numbers]
 
 
-@pytest.mark.parametrize("draws_of", [HostDraws, DeviceDraws])
-def test_updates_during_steps_are_those_after_them(draws_of: type[HostDraws]) -> None:
+def test_updates_during_steps_are_those_after_them() -> None:
     """Same draws of a growing and then full replay, same rows read; some come early, some wait."""
     results, early = [], 0
     for overlaps in (True, False):
-        replay, draw = Replay(2, 60, NUM_ENVS, 1, 1, CPU), draws_of((3, 1), (1, 4, 1), CPU)
+        replay, draw = Replay(2, 60, NUM_ENVS, 1, 1, CPU), Draws((3, 1), (1, 4, 1), CPU)
         read: list[Tensor] = []
 
         def update(
@@ -80,18 +79,18 @@ def test_updates_during_steps_are_those_after_them(draws_of: type[HostDraws]) ->
             read += [replay.batch(rows).obs.clone(), noise]
             return {}
 
-        updates, number = Updates(update, draw, Means()), 0
+        updates, number = Updates(update, replay, draw, Means()), 0
         for step in range(50):
             until = updates_due(1.5, step + 1)
             if overlaps:
-                updates.begin(number, until, replay)
+                updates.begin(number, until)
                 early += len(read) // 2 - number
                 add_step(replay, step)
                 number = updates.finish()
             else:
                 add_step(replay, step)
                 for each in range(number, until):
-                    update(each, *draw(each, replay.size)[:2])
+                    update(each, *draw(replay.size)[:2])
                 number = until
         results.append(torch.stack([each.flatten() for each in read]))
     assert torch.equal(*results)

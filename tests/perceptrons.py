@@ -1,0 +1,31 @@
+"""Networks of a stack, one by one and in torch's own layers."""
+
+import torch
+from torch import Tensor, nn
+
+from suite.networks import Stack
+
+
+def linear(stack: Stack, seed: int = 0, member: int = 0) -> nn.Sequential:
+    """Return a copy of one perceptron as `nn.Linear`s with ReLU between them."""
+    weights = stack.weights_of(seed, member)
+    layers: list[nn.Module] = []
+    for i in range(len(weights) // 2):
+        inputs, outputs = weights[f"weight_{i}"].shape
+        layer = nn.Linear(inputs, outputs)
+        layer.weight.data = weights[f"weight_{i}"].T.clone()
+        layer.bias.data = weights[f"bias_{i}"].clone()
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def vector(network: nn.Module) -> Tensor:
+    """Return a copy of all weights."""
+    return torch.cat([each.detach().flatten() for each in network.parameters()])
+
+
+def weights_in(*stacks: Stack) -> list[Tensor]:
+    """Return copies of all weights, network by network, on any device."""
+    seeds = range(stacks[0].shape[0])
+    networks = [stack.all_weights_of(seed) for stack in stacks for seed in seeds]
+    return [weight.clone() for named in networks for weight in named.values()]
