@@ -16,9 +16,11 @@ value, or is read off the critics as softmax(Q / alpha), as ALF does.
 | temperature objective                           | Eq. 11      | `alpha_loss`      |
 | environment steps and gradient steps in turn    | Algorithm 1 | `train`, `update` |
 
-Seeds are an axis, also where observations are frames: batches are `[S, B, ...]`, outputs of
-networks `[S, K, B, A]`, losses are averaged over B and summed over S, so the seeds of one process
-never touch each other.
+What differs from `agents/sac.py`: the expectation over actions is a sum, so nothing is drawn in an
+update; critics have an output for each action; steps, frames too, lie in `StepReplay`.
+
+Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
+B and summed over S, so the seeds of one process never touch each other.
 
 Deviations from the paper, and details it leaves open:
 1. Without a network of its own (`policy = "critics"`) the policy is the one that Eq. 12 would reach
@@ -28,12 +30,11 @@ Deviations from the paper, and details it leaves open:
    temperature on the entropy before either step, then the target copies.
 3. Weights are drawn as He et al. (2015) do, as in the author's code; biases are 0, there torch's.
 4. Frames pass through the layers of DQN (Nature 2015); actor and critics share none.
-5. A step cut by the time limit bootstraps; a termination does not. In Atari games a lost life is a
-   termination under the protocol `noframeskip`.
+5. In Atari games a lost life is a termination under the protocol `noframeskip`.
 6. Replay counts its capacity in observations; the last one of an episode is one more.
-7. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
-   updates per vector step. The period of the target copies counts updates from the first one.
-8. Actions are the argmax of log-probabilities plus Gumbel noise from the seed's own stream.
+7. The period of the target copies counts updates from the first one.
+8. Actions are the argmax of log-probabilities plus Gumbel noise from the seed's own stream. Time
+   limits and the update ratio are as in `agents/sac.py`, numbers 6 and 7.
 """
 
 import copy
@@ -49,22 +50,97 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim import AdamW
 
-from suite.checkpoint import Policy, config_of
+from suite.checkpoint import Policy, config_of, for_one_seed
 from suite.command_line import run_main
 from suite.config import Count, Fraction, Positive, Rate, RunConfig, Share, Whole, Widths
-from suite.journal import Journal
-from suite.networks import FrameLayers, Trunk, draw_perceptron, prepare
+from suite.networks import FrameLayers, Perceptron, Stack, Trunk, prepare, weight_norms
 from suite.noise import stacked_gumbel
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Means, Recorder
+from suite.recorder import Recorder
 from suite.session import Session, train_together
 from suite.settings import UsageError, check_shape, require
-from suite.stacks import Stack, all_weights_of, put_weights, stack
 from suite.step_replay import StepBatch, StepReplay, row_bytes
-from suite.updates import updates_due
-from suite.vector_env import Spaces
+from suite.vector_env import Spaces, Step
+
+PerSeed = Float[Tensor, " S"]
+SB = Float[Tensor, "S B"]
+SBA = Float[Tensor, "S B A"]
+
+
+def combine(q_values: Float[Tensor, "S K B A"], how: Literal["minimum", "mean"]) -> SBA:
+    """Return the critics' minimum or mean for every action."""
+    return q_values.amin(1) if how == "minimum" else q_values.mean(1)
+
+
+def log_policy(preferences: SBA, temperature: PerSeed) -> SBA:
+    """Return log pi(a|s) of every action, nats: log softmax(preferences / temperature).
+
+    Args:
+        preferences: outputs of the policy's network, or soft action values.
+        temperature: 1 for the network; alpha for the values, whose softmax maximises Eq. 12.
+    """
+    return (preferences / temperature[:, None, None]).log_softmax(-1)
+
+
+def soft_values(q_values: SBA, log_probs: SBA, alpha: PerSeed) -> SB:
+    """Return V(s), the sum over actions of pi(a|s) (Q(s, a) - alpha log pi(a|s)) (Eq. 10)."""
+    return (log_probs.exp() * (q_values - alpha[:, None, None] * log_probs)).sum(-1)
+
+
+def entropies(log_probs: SBA) -> SB:
+    """Return the policy's entropy at every observation, nats."""
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def q_targets(rewards: SB, terminations: SB, next_values: SB, gamma: float) -> SB:
+    """Return soft Bellman targets r + gamma V(s') (Eq. 2).
+
+    Args:
+        rewards: as learned from.
+        terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
+        next_values: V of the target copies' values and the current policy.
+        gamma: discount per decision.
+    """
+    return rewards + gamma * (1 - terminations) * next_values
+
+
+def critic_loss(
+    taken_q_values: Float[Tensor, "S K B"],
+    targets: SB,
+    error: Literal["half_squared", "squared", "huber"] = "half_squared",
+) -> PerSeed:
+    """Return the loss of the soft Bellman residual, averaged over B, summed over K (Eq. 4).
+
+    The error counts as half its square, its square, or by Huber's loss.
+    """
+    errors = taken_q_values - targets[:, None]
+    if error == "huber":
+        losses = F.huber_loss(errors, torch.zeros_like(errors), reduction="none")
+    else:
+        losses = (0.5 if error == "half_squared" else 1.0) * errors.square()
+    return losses.mean(-1).sum(-1)
+
+
+def actor_loss(log_probs: SBA, q_values: SBA, alpha: PerSeed) -> PerSeed:
+    """Return minus the expected soft value, the mean of `soft_values` over B (Eq. 12)."""
+    return -soft_values(q_values, log_probs, alpha).mean(-1)
+
+
+def alpha_loss(
+    log_alpha: PerSeed,
+    entropy: PerSeed,
+    target_entropy: float,
+    objective: Literal["alpha", "log_alpha"] = "alpha",
+) -> PerSeed:
+    """Return alpha (entropy - target entropy), without gradient to the policy (Eq. 11).
+
+    With the factor log alpha in place of alpha, steps do not shrink with the temperature.
+    """
+    factor = log_alpha.exp() if objective == "alpha" else log_alpha
+    return factor * (entropy.detach() - target_entropy)
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -167,84 +243,6 @@ class Config(RunConfig):
 
 
 PRESETS = read_presets("sac_discrete", Config)
-PerSeed = Float[Tensor, " S"]
-SB = Float[Tensor, "S B"]
-SBA = Float[Tensor, "S B A"]
-
-
-def combine(q_values: Float[Tensor, "S K B A"], how: Literal["minimum", "mean"]) -> SBA:
-    """Return the critics' minimum or mean for every action."""
-    return q_values.amin(1) if how == "minimum" else q_values.mean(1)
-
-
-def log_policy(preferences: SBA, temperature: PerSeed) -> SBA:
-    """Return log pi(a|s) of every action, nats: log softmax(preferences / temperature).
-
-    Args:
-        preferences: outputs of the policy's network, or soft action values.
-        temperature: 1 for the network; alpha for the values, whose softmax maximises Eq. 12.
-    """
-    return (preferences / temperature[:, None, None]).log_softmax(-1)
-
-
-def soft_values(q_values: SBA, log_probs: SBA, alpha: PerSeed) -> SB:
-    """Return V(s), the sum over actions of pi(a|s) (Q(s, a) - alpha log pi(a|s)) (Eq. 10)."""
-    return (log_probs.exp() * (q_values - alpha[:, None, None] * log_probs)).sum(-1)
-
-
-def entropies(log_probs: SBA) -> SB:
-    """Return the policy's entropy at every observation, nats."""
-    return -(log_probs.exp() * log_probs).sum(-1)
-
-
-def q_targets(rewards: SB, terminations: SB, next_values: SB, gamma: float) -> SB:
-    """Return soft Bellman targets r + gamma V(s') (Eq. 2).
-
-    Args:
-        rewards: as learned from.
-        terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
-        next_values: V of the target copies' values and the current policy.
-        gamma: discount per decision.
-    """
-    return rewards + gamma * (1 - terminations) * next_values
-
-
-def critic_loss(
-    taken_q_values: Float[Tensor, "S K B"],
-    targets: SB,
-    error: Literal["half_squared", "squared", "huber"] = "half_squared",
-) -> PerSeed:
-    """Return the loss of the soft Bellman residual, averaged over B, summed over K (Eq. 4).
-
-    The error counts as half its square, its square, or by Huber's loss.
-    """
-    errors = taken_q_values - targets[:, None]
-    if error == "huber":
-        losses = F.huber_loss(errors, torch.zeros_like(errors), reduction="none")
-    else:
-        losses = (0.5 if error == "half_squared" else 1.0) * errors.square()
-    return losses.mean(-1).sum(-1)
-
-
-def actor_loss(log_probs: SBA, q_values: SBA, alpha: PerSeed) -> PerSeed:
-    """Return minus the expected soft value, the mean of `soft_values` over B (Eq. 12)."""
-    return -soft_values(q_values, log_probs, alpha).mean(-1)
-
-
-def alpha_loss(
-    log_alpha: PerSeed,
-    entropy: PerSeed,
-    target_entropy: float,
-    objective: Literal["alpha", "log_alpha"] = "alpha",
-) -> PerSeed:
-    """Return alpha (entropy - target entropy), without gradient to the policy (Eq. 11).
-
-    With the factor log alpha in place of alpha, steps do not shrink with the temperature.
-    """
-    factor = log_alpha.exp() if objective == "alpha" else log_alpha
-    return factor * (entropy.detach() - target_entropy)
-
-
 NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)
 """Layers for frames, DQN's of Nature 2015."""
 
@@ -258,9 +256,9 @@ class Learner:
     critics: Stack
     target_critics: Stack
     log_alpha: Tensor  # [S]
-    actor_optimiser: torch.optim.AdamW | None
-    critic_optimiser: torch.optim.AdamW
-    alpha_optimiser: torch.optim.AdamW
+    actor_optimiser: AdamW | None
+    critic_optimiser: AdamW
+    alpha_optimiser: AdamW
 
     @property
     def acting(self) -> tuple[Stack, PerSeed]:
@@ -272,19 +270,25 @@ class Learner:
     def weights_of(self, seed: int) -> dict[str, Tensor]:
         """Return the tensors that a seed acts with, by name, for its file."""
         networks, temperature = self.acting
-        return {**all_weights_of(networks, seed), "temperature": temperature[[seed]]}
+        return {**networks.all_weights_of(seed), "temperature": temperature[[seed]]}
+
+    def health(self) -> dict[str, Tensor]:
+        """Return what is finite while a seed learns."""
+        norms = weight_norms(*(each for each in (self.critics, self.actor) if each is not None))
+        return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
 
 
 def draw_networks(
     config: Config, spaces: Spaces, generator: np.random.Generator, number: int
-) -> list[Any]:
+) -> list[Perceptron | Trunk]:
     """Draw a seed's networks from observations to a number for each action."""
-    scheme, gain, shape = config.initialisation, 2**0.5, spaces.obs_shape
-    heads, sizes = [(spaces.num_outputs, gain)], (math.prod(shape), *config.hidden_sizes)
+    kind: dict[str, Any] = {"scheme": config.initialisation, "gain": 2**0.5}
+    shape, heads = spaces.obs_shape, [(spaces.num_outputs, 2**0.5)]
     if len(shape) == 3:
-        kind = {"frame_layers": NATURE, "hidden_sizes": (), "scheme": scheme, "gain": gain}
+        kind |= {"frame_layers": NATURE, "hidden_sizes": ()}
         return [Trunk(shape, heads, generator, **kind) for _ in range(number)]
-    return [draw_perceptron(generator, sizes, heads, scheme, gain) for _ in range(number)]
+    sizes = (math.prod(shape), *config.hidden_sizes)
+    return [Perceptron.drawn(generator, sizes, heads, **kind) for _ in range(number)]
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
@@ -296,21 +300,32 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         if learns_policy:
             actors.append(draw_networks(config, spaces, generator, 1))
         critics.append(draw_networks(config, spaces, generator, config.num_critics))
-    actor, online = stack(actors, device) if learns_policy else None, stack(critics, device)
+    actor, online = Stack(actors, device) if learns_policy else None, Stack(critics, device)
     initial = min(max(math.log(config.initial_alpha), config.min_log_alpha), config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
-
-    constants = {"eps": config.adam_epsilon, "weight_decay": config.weight_decay, "fused": True}
-    adam = partial(torch.optim.AdamW, **constants)
+    constants = {"eps": config.adam_epsilon, "weight_decay": config.weight_decay}
+    adam = partial(AdamW, **constants, capturable=device.type == "cuda")
+    actor_rate, critic_rate = config.actor_learning_rate, config.critic_learning_rate
     return Learner(
         actor=actor,
         critics=online,
         target_critics=copy.deepcopy(online).requires_grad_(False),
         log_alpha=log_alpha,
-        actor_optimiser=adam(actor.parameters(), lr=config.actor_learning_rate) if actor else None,
-        critic_optimiser=adam(online.parameters(), lr=config.critic_learning_rate),
-        alpha_optimiser=adam([log_alpha], lr=config.alpha_learning_rate),
+        actor_optimiser=adam(actor.parameters(), actor_rate, fused=True) if actor else None,
+        critic_optimiser=adam(online.parameters(), critic_rate, fused=True),
+        alpha_optimiser=adam([log_alpha], config.alpha_learning_rate),  # fused, bits vary with S
     )
+
+
+def minimise(
+    losses: PerSeed, optimiser: AdamW, networks: Stack | None = None, bound: float | None = None
+) -> None:
+    """Make one gradient step, of at most `bound` for each network; each seed's loss is its own."""
+    losses.sum().backward()
+    if networks is not None and bound is not None:
+        networks.clip_gradients(bound)
+    optimiser.step()
+    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
 
 
 def update(
@@ -337,19 +352,19 @@ def update(
         next_values = soft_values(next_q_values, next_log_probs, alpha)
         targets = q_targets(batch.rewards, batch.terminations, next_values, config.gamma)
     q_values = learner.critics(batch.obs)  # [S, K, B, A]
-    taken = batch.actions[:, None, :, None].expand(-1, q_values.shape[1], -1, -1)
-    taken_q_values = q_values.gather(-1, taken).squeeze(-1)
-    critic_losses = critic_loss(taken_q_values, targets, config.critic_error)
-    _descend(learner.critic_optimiser, critic_losses, learner.critics, bound)
-    metrics = {"critic_loss": critic_losses, "q_value": taken_q_values.mean((1, 2))}
+    taken_q_values = q_values.take_along_dim(batch.actions[:, None, :, None], -1).squeeze(-1)
+    losses = critic_loss(taken_q_values, targets, config.critic_error)
+    minimise(losses, learner.critic_optimiser, learner.critics, bound)
+    metrics = {"critic_loss": losses.detach(), "q_value": taken_q_values.detach().mean((1, 2))}
 
     divisor = q_values.shape[-1] if config.mean_over_actions else 1
     if learner.actor is not None and learner.actor_optimiser is not None:
         with torch.no_grad():
             new_q_values = combine(learner.critics(batch.obs), how)
         log_probs = log_policy(learner.actor(batch.obs).squeeze(1), temperature)
-        metrics["actor_loss"] = losses = actor_loss(log_probs, new_q_values, alpha)
-        _descend(learner.actor_optimiser, losses / divisor, learner.actor, bound)
+        losses = actor_loss(log_probs, new_q_values, alpha)
+        minimise(losses / divisor, learner.actor_optimiser, learner.actor, bound)
+        metrics["actor_loss"] = losses.detach()
     else:
         log_probs = log_policy(combine(q_values, how), temperature)
 
@@ -357,41 +372,11 @@ def update(
     if config.learn_alpha:
         target_entropy = config.target_entropy_share * math.log(q_values.shape[-1])
         losses = alpha_loss(learner.log_alpha, entropy, target_entropy, config.alpha_objective)
-        _descend(learner.alpha_optimiser, losses / divisor)
-        with torch.no_grad():
-            learner.log_alpha.clamp_(config.min_log_alpha, config.max_log_alpha)
+        minimise(losses / divisor, learner.alpha_optimiser)
+        learner.log_alpha.data.clamp_(config.min_log_alpha, config.max_log_alpha)
     if (num_updates + 1) % config.target_period == 0:
-        online, slow = learner.critics.parameters(), learner.target_critics.parameters()
-        with torch.no_grad():
-            for target, parameter in zip(slow, online, strict=True):
-                target.lerp_(parameter, config.tau)
-    metrics = {name: losses.detach() for name, losses in metrics.items()}
+        learner.target_critics.follow(learner.critics, config.tau)
     return metrics | {"entropy": entropy, "alpha": alpha}
-
-
-def _descend(
-    optimiser: torch.optim.AdamW,
-    losses: PerSeed,
-    networks: Stack | None = None,
-    bound: float | None = None,
-) -> None:
-    """Make one gradient step on the sum over seeds; every seed has its own gradient in it."""
-    losses.sum().backward()
-    if networks is not None and bound is not None:
-        networks.clip_gradients(bound)
-    optimiser.step()
-    optimiser.zero_grad()  # last: the next product then gets this gradient's memory, still cached
-
-
-def weight_norms(learner: Learner) -> PerSeed:
-    """Return each seed's Euclidean norm over all actor and critic weights; finite while healthy."""
-    of_seeds = []
-    for s in range(len(learner.log_alpha)):
-        weights = list(all_weights_of(learner.critics, s).values())
-        if learner.actor is not None:
-            weights += learner.actor.weights_of(s).values()
-        of_seeds.append(torch.cat([weight.flatten() for weight in weights]).norm())
-    return torch.stack(of_seeds)
 
 
 @torch.no_grad()
@@ -433,17 +418,12 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
     number = 1 if config.policy == "network" else config.num_critics
-    networks = stack([draw_networks(config, spaces, np.random.default_rng(0), number)])
-    weights = dict(weights)
-    temperature = weights.pop("temperature")
+    networks = Stack([draw_networks(config, spaces, np.random.default_rng(0), number)])
+    temperature = weights["temperature"]
     check_shape("temperature", temperature, (1,))
-    put_weights(networks, weights)
+    networks.put_weights({name: each for name, each in weights.items() if name != "temperature"})
     policy = partial(act, networks, temperature, config, epsilon=config.evaluation_epsilon)
-
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        return policy(np.asarray(obs)[None], [generator] if generator else None)[0]
-
-    return Policy(config.find_task(), spaces, decide)
+    return Policy(config.find_task(), spaces, for_one_seed(policy))
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -452,62 +432,35 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    num_envs, seeds = config.num_envs, config.seeds
-    session = Session(config, recorder, stride=num_envs, reset="same_step")
-    env, device, clock = session.env, session.device, recorder.clock
-    learner = make_learner(config, env.spaces, device)
-    replay = StepReplay(env.spaces, len(seeds), num_envs, config.replay_rows, device)
-    action_streams = [stream(seed, "action noise") for seed in seeds]
-    replay_streams = [stream(seed, "replay sampling") for seed in seeds]
-    means, reward_sums = Means(), np.zeros(len(seeds))
-    streams = [action_streams, replay_streams]
-    state = {"learner": learner, "streams": streams, "means": means, "reward_sums": reward_sums}
-    journal = Journal(recorder, env, state)
-    replay.put_first_obs(env.reset())
-    for step, actions in journal.past():  # of a run that was killed
-        replay.add(actions, step)
-    env_steps, num_updates = journal.resume(0, 0)
-    clock.start()
-    while True:
-        policy = partial(act, *learner.acting, config)
-        scored = partial(policy, epsilon=config.evaluation_epsilon)
-        session.evaluate_if_due(env_steps, num_envs, scored, learner.weights_of)
-        if session.log_is_due(env_steps, num_envs):
-            metrics = means.read()
-            if metrics:
-                metrics["weight_norm"] = weight_norms(learner).cpu().numpy()
-            alphas = learner.log_alpha.detach().exp().cpu().numpy()
-            checks = {"reward": reward_sums, "alpha": alphas}
-            recorder.log(env_steps, num_updates, metrics, checks)
-        if not session.goes_on(env_steps):
-            break
+    session = Session(config, recorder, reset="same_step")
+    spaces, device = session.env.spaces, session.device
+    learner = make_learner(config, spaces, device)
+    replay = StepReplay(spaces, len(config.seeds), config.num_envs, config.replay_rows, device)
+    replay.put_first_obs(session.obs)
+    replay_streams = [stream(seed, "replay sampling") for seed in config.seeds]
 
-        if env_steps < config.learning_starts:
-            draws = [s.integers(0, env.num_actions, num_envs) for s in action_streams]
-            actions = np.stack(draws)
+    def store(obs: np.ndarray, actions: np.ndarray, step: Step) -> None:
+        replay.add(actions, step)
+
+    def learn(number: int) -> dict[str, Tensor]:
+        return update(learner, config, replay.sample(replay_streams, config.batch_size), number)
+
+    def policy() -> partial[np.ndarray]:  # with the temperature of the moment
+        return partial(act, *learner.acting, config, epsilon=config.evaluation_epsilon)
+
+    session.begin(learner, store, warm_up=config.learning_starts, further=replay_streams)
+    while session.continues(policy(), learner.weights_of, learner.health):
+        if session.warms_up:
+            actions = session.random_actions()
         else:
-            actions = policy(env.obs, action_streams)
-        clock.lap("acting")
-
-        step = env.step(actions)
-        journal.record(actions)
-        env_steps += num_envs
-        replay.add(actions, step)
-        reward_sums += step.raw_rewards.sum(1)
-        recorder.episodes(env_steps, step)
-        clock.lap("environment")
-
-        while num_updates < updates_due(config.update_ratio, env_steps - config.learning_starts):
-            batch = replay.sample(replay_streams, config.batch_size)
-            means.add(update(learner, config, batch, num_updates))
-            num_updates += 1
-        clock.lap("learning")
-        if journal.is_due(at_end=not session.goes_on(env_steps)):
-            journal.save(env_steps, num_updates)
+            actions = act(*learner.acting, config, session.obs, session.action_streams)
+        session.step(actions)
+        session.learn(learn)
     session.save_policies(learner.weights_of, ACTING)
     return learner
 
 
+# Same in: sac.py
 def main(argv: Sequence[str]) -> int:
     """Train as the command line says; the exit status is 2 if a seed diverged."""
     return train_together(__file__, train, PRESETS, argv)

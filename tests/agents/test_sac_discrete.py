@@ -16,11 +16,12 @@ import agents
 from agents import sac_discrete as sac
 from suite import session
 from suite.files import write_json
+from suite.networks import Stack
 from suite.recorder import Recorder
 from suite.settings import UsageError
-from suite.stacks import Stack, StackedTrunks, all_weights_of
 from suite.step_replay import StepBatch, StepReplay, row_bytes
 from suite.vector_env import Spaces
+from tests.perceptrons import linear, weights_in
 from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
@@ -64,7 +65,7 @@ def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
 
 
 def weights_of(networks: Stack) -> list[Tensor]:
-    return [weight.clone() for weight in all_weights_of(networks, 0).values()]
+    return [weight.clone() for weight in networks.all_weights_of(0).values()]
 
 
 def updates_of(recorder: Recorder) -> np.ndarray:
@@ -208,17 +209,6 @@ def test_the_temperature_rises_while_entropy_is_below_its_target(objective: Any)
 # An update
 
 
-def layers(networks: Stack, member: int) -> torch.nn.Sequential:
-    """Return a stacked perceptron as a network of `nn.Linear`."""
-    named, modules = networks.weights_of(0, member), []
-    for i in range(len(named) // 2):
-        weight, bias = named[f"weight_{i}"], named[f"bias_{i}"]
-        linear = torch.nn.Linear(weight.shape[0], weight.shape[1])
-        linear.weight.data, linear.bias.data = weight.T.clone(), bias.clone()
-        modules += [linear, torch.nn.ReLU()]
-    return torch.nn.Sequential(*modules[:-1])
-
-
 @pytest.mark.parametrize("policy", ["network", "critics"])
 @pytest.mark.parametrize("over_actions", [True, False])
 def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: bool) -> None:
@@ -242,9 +232,9 @@ def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: boo
         for parameter in learner.target_critics.parameters():
             parameter.mul_(0.9)
     batch = random_batch(1, 1, 8, VECTORS)
-    critics = [layers(learner.critics, k) for k in range(2)]
-    slow = [layers(learner.target_critics, k) for k in range(2)]
-    actor = layers(learner.actor, 0) if learner.actor is not None else None
+    critics = [linear(learner.critics, 0, k) for k in range(2)]
+    slow = [linear(learner.target_critics, 0, k) for k in range(2)]
+    actor = linear(learner.actor, 0, 0) if learner.actor is not None else None
     log_alpha = torch.full((1,), math.log(0.5), requires_grad=True)
     obs, next_obs, actions = batch.obs[0], batch.next_obs[0], batch.actions[0]
 
@@ -280,14 +270,14 @@ def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: boo
 
     metrics = sac.update(learner, config, batch, 0)
     assert metrics["entropy"].item() == pytest.approx(entropy.item(), rel=1e-5)
-    pairs = [(layers(learner.critics, k), critics[k]) for k in range(2)]
+    pairs = [(linear(learner.critics, 0, k), critics[k]) for k in range(2)]
     if learner.actor is not None and actor is not None:
-        pairs.append((layers(learner.actor, 0), actor))
+        pairs.append((linear(learner.actor, 0, 0), actor))
     for ours, reference in pairs:
         for one, other in zip(ours.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
     for k in range(2):
-        copies, fast = layers(learner.target_critics, k).parameters(), critics[k].parameters()
+        copies, fast = linear(learner.target_critics, 0, k).parameters(), critics[k].parameters()
         for copied, online, before in zip(copies, fast, slow[k].parameters(), strict=True):
             torch.testing.assert_close(copied, 0.1 * online + 0.9 * before, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(learner.log_alpha, log_alpha)
@@ -343,10 +333,10 @@ def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces
         if together.actor is not None and alone.actor is not None:
             pairs.append((together.actor, alone.actor))
         for ours, theirs in pairs:
-            expected = all_weights_of(theirs, 0)
-            for name, weight in all_weights_of(ours, s).items():
-                torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(together.log_alpha[[s]], alone.log_alpha)
+            expected = theirs.all_weights_of(0)
+            for name, weight in ours.all_weights_of(s).items():
+                assert torch.equal(weight, expected[name])
+        assert torch.equal(together.log_alpha[[s]], alone.log_alpha)
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
@@ -362,10 +352,7 @@ def test_each_networks_gradient_is_clipped_by_itself(spaces: Spaces) -> None:
         (networks(inputs).sum((2, 3)) * factors).sum().backward()
         if bound is not None:
             networks.clip_gradients(bound)
-        if isinstance(networks, StackedTrunks):
-            return [[torch.clone(p.grad) for p in t.parameters()] for t in networks.trunks]  # type: ignore[arg-type]
-        weights, biases = networks._split(torch.clone(networks.flat.grad))  # type: ignore[arg-type]
-        return [[each[s, k] for each in (*weights, *biases)] for s in (0, 1) for k in (0, 1)]
+        return [[torch.clone(p.grad) for p in each.parameters()] for each in networks.networks]  # type: ignore[arg-type]
 
     for raw, clipped in zip(gradients(None), gradients(0.3), strict=True):
         norm = torch.cat([each.flatten() for each in raw]).norm().item()
@@ -527,7 +514,7 @@ def test_training_changes_every_network_and_records_everything(policy: Any, tmp_
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("task", ["CartPole-v1", "Breakout-v5"])
 def test_a_seed_in_a_batch_equals_the_seed_alone(task: str, tmp_path: Path) -> None:
-    """Past ends of episodes and updates: the same draws, and weights equal to 1e-5."""
+    """Past ends of episodes and updates: the same draws and the same weights, to the bit."""
     config = replace(TINY, task=task, env_steps=120, num_envs=2, learning_starts=60)
     if task == "Breakout-v5":
         config = replace(config, evaluation_rule="training", update_ratio=0.05, batch_size=4)
@@ -535,9 +522,9 @@ def test_a_seed_in_a_batch_equals_the_seed_alone(task: str, tmp_path: Path) -> N
     for i, seed in enumerate((1, 2)):
         alone, solo = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
         for name in ("critics", "target_critics", "actor"):
-            expected = all_weights_of(getattr(alone, name), 0)
-            for key, weight in all_weights_of(getattr(together, name), i).items():
-                torch.testing.assert_close(weight, expected[key], atol=1e-5, rtol=0)
+            expected = getattr(alone, name).all_weights_of(0)
+            for key, weight in getattr(together, name).all_weights_of(i).items():
+                assert torch.equal(weight, expected[key])
         if task == "CartPole-v1":
             folders = recorder.seed_directories[i], solo.seed_directories[0]
             assert len({(folder / "episodes.csv").read_bytes() for folder in folders}) == 1
@@ -551,7 +538,7 @@ def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
         cpu, _ = train(config, tmp_path / task / "cpu")
         gpu, _ = train(replace(config, device="cuda"), tmp_path / task / "gpu")
         for name in ("critics", "target_critics", "actor"):
-            ours, theirs = getattr(gpu, name).parameters(), getattr(cpu, name).parameters()
+            ours, theirs = weights_in(getattr(gpu, name)), weights_in(getattr(cpu, name))
             for one, other in zip(ours, theirs, strict=True):
                 torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=1e-3)
 
