@@ -255,7 +255,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     )
 
 
-def minimise(losses: Float[Tensor, " S"], optimiser: Adam) -> None:
+def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> None:
     """Make one gradient step; each seed's loss is one of its own weights alone."""
     optimiser.zero_grad()
     losses.sum().backward()

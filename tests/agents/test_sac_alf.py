@@ -15,12 +15,12 @@ from torch.distributions import Normal
 import agents
 from agents import sac, sac_alf
 from suite import session
-from suite.networks import StackedPerceptrons
-from suite.optimisers import FusedAdam
+from suite.networks import Stack
 from suite.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.settings import UsageError
 from suite.vector_env import Spaces
+from tests.perceptrons import linear, vector, weights_in
 from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")
@@ -43,6 +43,11 @@ OPTIONS: dict[str, Any] = {
     "prioritised_replay": True,
 }
 """All that work on a task whose reward has one part."""
+
+
+def rates(each: float) -> dict[str, Any]:
+    """Return one step size for all."""
+    return {f"{name}_learning_rate": each for name in ("actor", "critic", "alpha")}
 
 
 def train(config: sac_alf.Config, directory: Path) -> tuple[sac_alf.Learner, Recorder]:
@@ -74,8 +79,7 @@ def random_batch(
 
 
 def parameters_of(learner: Any) -> list[Tensor]:
-    stacks = (learner.actor, learner.critics, learner.target_critics)
-    return [p.clone() for stack in stacks for p in (*stack.weights, *stack.biases)]
+    return weights_in(learner.actor, learner.critics, learner.target_critics)
 
 
 # Mathematics
@@ -152,44 +156,21 @@ def test_losses_and_targets_equal_a_slow_float64_derivation() -> None:
 
     q, w, r = (torch.from_numpy(each) for each in (q_values, weights, ratios))
     a, v = torch.from_numpy(alpha), torch.from_numpy(of_parts)
-    lowest_values, _ = sac_alf.lowest_q_values(q, v)
+    single = q[..., None]  # one discrete action
+    lowest_values = sac_alf.lowest_q_values(single, v).squeeze(-1)
     ends = torch.from_numpy(terminations)
     given = (torch.from_numpy(rewards), ends, lowest_values, torch.from_numpy(paid), gamma)
     equal(sac_alf.q_targets(*given), of_target)
-    losses, _, roots = sac_alf.critic_loss(q, torch.from_numpy(targets), w)
+    losses, roots = sac_alf.critic_loss(q, torch.from_numpy(targets), w)
     equal(losses, critic_losses)
     equal(roots, np.sqrt(errors))
-    equal(sac_alf.actor_loss(r, q, a, v, w)[0], actor_losses)
+    equal(sac_alf.actor_loss(r, sac_alf.whole_values(single, v).squeeze(-1), a, w), actor_losses)
     equal(sac_alf.alpha_loss(a, r, -4.0, w), alpha_losses)
 
 
-def test_the_derivatives_of_losses_are_those_of_autograd() -> None:
-    """What the learner hands to its networks by hand, weights of parts and transitions included."""
-    generator = torch.Generator().manual_seed(3)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
-
-    q_values, targets, ratios = draw(2, 3, 2, 5), draw(2, 2, 5), draw(2, 5)
-    weights, alpha = draw(2, 5).detach().exp(), draw(2).detach().exp()
-    of_parts = torch.tensor([1.5, -0.5], dtype=torch.float64)
-    losses, by_hand, _ = sac_alf.critic_loss(q_values, targets, weights)
-    (expected,) = torch.autograd.grad(losses.sum(), q_values)
-    torch.testing.assert_close(by_hand, expected)
-    losses, *of_both = sac_alf.actor_loss(ratios, q_values, alpha, of_parts, weights)
-    for mine, other in zip(
-        of_both, torch.autograd.grad(losses.sum(), (ratios, q_values)), strict=True
-    ):
-        torch.testing.assert_close(mine, other)
-
-
-class Descent(FusedAdam):
+def descent(parameters: Iterable[Tensor]) -> Any:
     """Plain gradient descent: a step shows the size of a gradient, and not only its sign."""
-
-    def step(self, gradients: list[Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter.sub_(0.1 * gradient)
+    return torch.optim.SGD([*parameters], lr=0.1)
 
 
 def descend(parameters: Iterable[Tensor], loss: Tensor) -> None:
@@ -198,33 +179,22 @@ def descend(parameters: Iterable[Tensor], loss: Tensor) -> None:
         weight.data -= 0.1 * gradient
 
 
-def network(stack: StackedPerceptrons, member: int) -> torch.nn.Sequential:
-    """Return a member of the first seed as torch's own layers, float64."""
-    layers: list[torch.nn.Module] = []
-    for weight, bias in zip(stack.weights, stack.biases, strict=True):
-        linear = torch.nn.Linear(weight.shape[2], weight.shape[3], dtype=torch.float64)
-        linear.weight.data = weight[0, member].detach().T.double().clone()
-        linear.bias.data = bias[0, member].detach().double().clone()
-        layers += [linear, torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
-
-
-def assert_same_weights(stack: StackedPerceptrons, member: int, slow: torch.nn.Module) -> None:
-    pairs = zip(stack.weights, stack.biases, strict=True)
-    ours = [t for w, b in pairs for t in (w[0, member].T, b[0, member])]
-    for one, other in zip(ours, slow.state_dict().values(), strict=True):
-        torch.testing.assert_close(one.double(), other, atol=1e-6, rtol=1e-5)
+def assert_same_weights(stack: Stack, member: int, slow: torch.nn.Module) -> None:
+    ours = vector(linear(stack, 0, member)).double()
+    torch.testing.assert_close(ours, vector(slow), atol=1e-6, rtol=1e-5)
 
 
 def plain_learner(config: sac_alf.Config, obs_size: int, action_size: int) -> sac_alf.Learner:
     """Return a learner whose steps show a gradient's size, with target copies that differ."""
-    learner = sac_alf.make_learner(config, obs_size, action_size, CPU)
+    learner = sac_alf.make_learner(config, Spaces.vectors(obs_size, action_size), CPU)
     generator = torch.Generator().manual_seed(5)
-    noise = torch.randn(learner.target_critics.flat.shape, generator=generator)
-    learner.target_critics.flat.data.add_(0.2 * noise)
-    learner.actor_optimiser = Descent(learner.actor.parts, 0.1)
-    learner.critic_optimiser = Descent(learner.critics.parts, 0.1)
-    learner.alpha_optimiser = Descent([learner.log_alpha], 0.1)
+    with torch.no_grad():
+        for weight in learner.target_critics.parameters():
+            weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    assert learner.actor is not None
+    learner.actor_optimiser = descent(learner.actor.parameters())
+    learner.critic_optimiser = descent(learner.critics.parameters())
+    learner.alpha_optimiser = descent([learner.log_alphas])
     return learner
 
 
@@ -237,9 +207,10 @@ def test_updates_with_all_options_equal_plain_autograd() -> None:
     }
     config = replace(TINY, task="Reacher-v4", gamma=0.9, tau=0.1, initial_alpha=0.3, **options)
     learner = plain_learner(config, 3, 2)
-    actor = network(learner.actor, 0)
+    assert learner.actor is not None
+    actor = linear(learner.actor).double()
     critics, slow = (
-        [[network(stack, 2 * k + d) for d in range(2)] for k in range(2)]
+        [[linear(stack, 0, 2 * k + d).double() for d in range(2)] for k in range(2)]
         for stack in (learner.critics, learner.target_critics)
     )
     log_alpha = torch.tensor(math.log(0.3), dtype=torch.float64, requires_grad=True)
@@ -303,8 +274,9 @@ def test_updates_with_all_options_equal_plain_autograd() -> None:
             assert_same_weights(learner.critics, 2 * k + d, critics[k][d])
             assert_same_weights(learner.target_critics, 2 * k + d, slow[k][d])
     assert_same_weights(learner.actor, 0, actor)
-    torch.testing.assert_close(learner.log_alpha[0].double(), log_alpha, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(learner.mean_log_ratio[0].double(), mean, atol=1e-6, rtol=1e-5)
+    log_alphas, means = learner.log_alphas[1, 0], learner.mean_log_ratios[1, 0]
+    torch.testing.assert_close(log_alphas.double(), log_alpha, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(means.double(), mean, atol=1e-6, rtol=1e-5)
 
 
 # Limits
@@ -319,7 +291,10 @@ def follow(
 
     `agents.sac` gets rewards that are greater by `shift` where a value follows.
     """
-    ours, theirs = sac_alf.make_learner(config, 3, 2, CPU), sac.make_learner(plain, 3, 2, CPU)
+    ours, theirs = (
+        sac_alf.make_learner(config, Spaces.vectors(3, 2), CPU),
+        sac.make_learner(plain, 3, 2, CPU),
+    )
     for one, other in zip(parameters_of(ours), parameters_of(theirs), strict=True):
         assert torch.equal(one, other)
     generator, weights = torch.Generator().manual_seed(0), torch.ones(2, 8)
@@ -334,7 +309,7 @@ def follow(
         )
     for one, other in zip(parameters_of(ours), parameters_of(theirs), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(ours.log_alpha, theirs.log_alpha)
+    torch.testing.assert_close(ours.log_alphas[1], theirs.log_alpha)
 
 
 @pytest.mark.parametrize("weights", [None, (1.0,)])
@@ -362,10 +337,10 @@ def test_a_constant_entropy_earns_nothing_if_it_is_normalised() -> None:
     batch = random_batch(torch.Generator().manual_seed(0), 1, 8, 3, 2)
     batch = batch._replace(next_obs=batch.next_obs[:, :1].expand(-1, 8, -1))
     noise = torch.zeros(2, 1, 8, 2)
-    weights, config = torch.ones(1, 8), replace(TINY, normalise_entropy=True, learning_rate=1e-9)
+    weights, config = torch.ones(1, 8), replace(TINY, normalise_entropy=True, **rates(1e-9))
     found = []
     for each in (config, replace(config, normalise_entropy=False, entropy_in_target=False)):
-        learner = sac_alf.make_learner(each, 3, 2, CPU)
+        learner = sac_alf.make_learner(each, Spaces.vectors(3, 2), CPU)
         updates = [sac_alf.update(learner, each, batch, weights, noise, n) for n in range(4)]
         found.append([errors for _, errors in updates])
     for one, other in zip(*found, strict=True):
@@ -424,7 +399,7 @@ def test_the_temperature_moves_the_policy_to_its_target(
         learning_starts=100,
         log_interval=20,
         initial_alpha=0.5,
-        learning_rate=1e-2,
+        **rates(1e-2),
         batch_size=32,
         gamma=0.5,
     )
@@ -454,12 +429,12 @@ def test_values_of_parts_are_those_of_their_rewards(
         entropy_in_target=False,
         env_steps=250,
         gamma=0.5,
-        learning_rate=1e-2,
+        **rates(1e-2),
         tau=0.05,
     )
     learner, _ = train(config, tmp_path)
     inputs = torch.cat([torch.rand(1, 50, 1), torch.zeros(1, 50, 1)], -1)
-    q_values = learner.by_part(learner.critics(inputs).squeeze(-1)).detach()[0].mean((0, 2))
+    q_values = learner.q_values(learner.critics, *inputs.split(1, -1)).detach()[0].mean((0, 2, 3))
     assert q_values.tolist() == pytest.approx([2.0, 6.0], rel=0.1)
 
 
@@ -481,11 +456,11 @@ ALL_ON = replace(SHORT, task="Reacher-v4", reward_weights=(0.5, 0.5), **OPTIONS)
 def test_training_changes_every_network_and_records_everything(tmp_path: Path) -> None:
     """Past the start of learning, actor, critics, targets and temperature have moved."""
     config = replace(TINY, task="Reacher-v4", reward_weights=(0.5, 0.5), **OPTIONS)
-    before = sac_alf.make_learner(config, 11, 2, CPU)
+    before = sac_alf.make_learner(config, Spaces.vectors(11, 2), CPU)
     learner, recorder = train(config, tmp_path)
     for old, new in zip(parameters_of(before), parameters_of(learner), strict=True):
         assert not torch.equal(old, new)
-    assert learner.log_alpha.item() != 0
+    assert learner.log_alphas[1].item() != 0
     folder = recorder.seed_directories[0]
     updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
     assert updates["num_updates"].tolist() == [40, 80]
@@ -495,14 +470,14 @@ def test_training_changes_every_network_and_records_everything(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_seed_in_a_batch_equals_the_seed_alone(tmp_path: Path) -> None:
-    """With every option on: the same draws and priorities, weights equal to 1e-5."""
-    together, _ = train(replace(ALL_ON, seeds=(1, 2)), tmp_path / "together")
+def test_a_seed_in_a_batch_has_the_bytes_of_the_seed_alone(tmp_path: Path) -> None:
+    """With every option on: every table, and the policy."""
+    _, recorder = train(replace(ALL_ON, seeds=(1, 2)), tmp_path / "together")
     for i, seed in enumerate((1, 2)):
-        alone, _ = train(replace(ALL_ON, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for ours, theirs in zip(parameters_of(together), parameters_of(alone), strict=True):
-            torch.testing.assert_close(ours[[i]], theirs, atol=1e-5, rtol=0)
-        torch.testing.assert_close(together.mean_log_ratio[[i]], alone.mean_log_ratio)
+        _, solo = train(replace(ALL_ON, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+            ours = (recorder.seed_directories[i] / name).read_bytes()
+            assert ours == (solo.seed_directories[0] / name).read_bytes()
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -516,7 +491,7 @@ def test_the_same_command_gives_the_same_bytes_and_a_sick_seed_changes_none(
 
     def poisoned(*args: Any) -> sac_alf.Learner:
         learner = make_learner(*args)
-        learner.critics.weights[0][1].fill_(math.nan)
+        learner.critics.weights_of(1)["weight_0"].fill_(math.nan)
         return learner
 
     monkeypatch.setattr(sac_alf, "make_learner", poisoned)
@@ -538,7 +513,7 @@ def test_updates_keep_pace_with_transitions(ratio: float, expected: int, tmp_pat
 
 
 SETTINGS: dict[str, Any] = {
-    **{"initial_alpha": 0.3, "learning_rate": 3e-3, "hidden_sizes": (8, 8, 8), "num_critics": 3},
+    **{"initial_alpha": 0.3, **rates(3e-3), "hidden_sizes": (8, 8, 8), "num_critics": 3},
     **{"log_std_min": 0.5, "log_std_max": -1.0, "batch_size": 16, "learning_starts": 50},
     **{"tau": 0.5, "gamma": 0.5, "replay_capacity": 50, "update_ratio": 2.0, "num_envs": 2},
     **{"entropy_in_target": False, "normalise_entropy": False, "prior": "uniform"},
@@ -557,7 +532,7 @@ def differ(one: sac_alf.Learner, other: sac_alf.Learner) -> bool:
     old, new = parameters_of(one), parameters_of(other)
     if [p.shape for p in old] != [p.shape for p in new]:
         return True
-    pairs = [*zip(old, new, strict=True), (one.log_alpha, other.log_alpha)]
+    pairs = [*zip(old, new, strict=True), (one.log_alphas, other.log_alphas)]
     return not all(torch.equal(p, q) for p, q in pairs)
 
 
@@ -587,7 +562,9 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
     learner, recorder = train(config, tmp_path)
     policy = agents.load_policy(recorder.seed_directories[0])
     obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    means, log_stds = sac_alf.split_outputs(learner.actor(torch.from_numpy(obs)[None]), config)
+    actor = learner.actor
+    assert actor is not None
+    means, log_stds = sac_alf.split_outputs(actor(torch.from_numpy(obs)[None]), config)
     modes = 2 * torch.tanh(means)[0].detach()
     np.testing.assert_allclose(policy(obs), modes, rtol=1e-5, atol=1e-6)
     assert policy(obs[0]).shape == (1,)
@@ -607,7 +584,7 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
         *[("initial_alpha", 0.0), ("replay_capacity", 0), ("update_ratio", 0.0), ("num_envs", 7)],
         *[("same_action_prob", 1.5), ("same_action_noise", 0.0), ("priority_exponent", -1.0)],
         *[("priority_epsilon", 0.0), ("reward_weights", (1.0, 2.0)), ("reward_weights", ())],
-        *[("reward_weights", (math.inf,)), ("task", "CartPole-v1"), ("task", "Claw-v0")],
+        *[("reward_weights", (math.inf,)), ("task", "Pong-v5"), ("target_entropy_share", 1.0)],
     ],
 )
 def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
