@@ -68,7 +68,8 @@ def squash(
     """Return actions tanh(u), u = mean + std * noise, and log pi(a|s) in nats (Appendix C)."""
     u = means + log_stds.exp() * noise
     log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - u.abs() - torch.log1p(torch.exp(-2 * u.abs())))
+    size = u.abs()
+    log_slope = 2 * (math.log(2) - size - torch.log1p(torch.exp(-2 * size)))  # log(1 - tanh(u)^2)
     return torch.tanh(u), (log_normal - log_slope).sum(-1)
 
 
@@ -221,8 +222,10 @@ class Learner:
 
     def health(self) -> dict[str, Tensor]:
         """Return what is finite while a seed learns."""
-        norms = weight_norms(self.actor, self.critics)
-        return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
+        return {
+            "weight_norm": weight_norms(self.actor, self.critics),
+            "alpha": self.log_alpha.exp(),
+        }
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -243,7 +246,8 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     if config.max_log_alpha is not None:
         initial = min(initial, config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
-    adam = partial(Adam, capturable=device.type == "cuda")
+    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    adam = partial(Adam, capturable=on_gpu)
     return Learner(
         actor=actor,
         critics=online,
@@ -251,7 +255,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         log_alpha=log_alpha,
         actor_optimiser=adam(actor.parameters(), config.actor_learning_rate, fused=True),
         critic_optimiser=adam(online.parameters(), config.critic_learning_rate, fused=True),
-        alpha_optimiser=adam([log_alpha], config.alpha_learning_rate),  # fused, bits vary with S
+        alpha_optimiser=adam([log_alpha], config.alpha_learning_rate, fused=on_gpu),
     )
 
 
@@ -378,8 +382,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
-    graphs = (learner, parts_due) if config.cuda_graphs else None
-    session.updater(learn, replay, noise_shape, graphs)
+    session.updater(
+        learn, replay, noise_shape, (learner, parts_due) if config.cuda_graphs else None
+    )
     uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
     session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
     while session.continues(policy, learner.actor.weights_of, learner.health):

@@ -109,7 +109,8 @@ def squash(
     """Return actions tanh(u), u = mean + std * noise, and log pi(a|s) in nats (Appendix C)."""
     u = means + log_stds.exp() * noise
     log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - u.abs() - torch.log1p(torch.exp(-2 * u.abs())))
+    size = u.abs()
+    log_slope = 2 * (math.log(2) - size - torch.log1p(torch.exp(-2 * size)))  # log(1 - tanh(u)^2)
     return torch.tanh(u), (log_normal - log_slope).sum(-1)
 
 
@@ -362,7 +363,8 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     actor, online = Stack(actors, device) if actors else None, Stack(critics, device)
     initial = torch.tensor([[config.initial_choice_alpha], [config.initial_alpha]]).log()
     log_alphas = initial.repeat(1, len(config.seeds)).to(device).requires_grad_()
-    adam = partial(Adam, capturable=device.type == "cuda")
+    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    adam = partial(Adam, capturable=on_gpu)
     actor_rate, critic_rate = config.actor_learning_rate, config.critic_learning_rate
     return Learner(
         actor=actor,
@@ -374,7 +376,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         mean_log_ratios=torch.zeros_like(log_alphas, requires_grad=False),
         actor_optimiser=adam(actor.parameters(), actor_rate, fused=True) if actor else None,
         critic_optimiser=adam(online.parameters(), critic_rate, fused=True),
-        alpha_optimiser=adam([log_alphas], config.alpha_learning_rate),  # fused, bits vary with S
+        alpha_optimiser=adam([log_alphas], config.alpha_learning_rate, fused=on_gpu),
     )
 
 

@@ -304,7 +304,8 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     initial = min(max(math.log(config.initial_alpha), config.min_log_alpha), config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
     constants = {"eps": config.adam_epsilon, "weight_decay": config.weight_decay}
-    adam = partial(AdamW, **constants, capturable=device.type == "cuda")
+    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    adam = partial(AdamW, **constants, capturable=on_gpu)
     actor_rate, critic_rate = config.actor_learning_rate, config.critic_learning_rate
     return Learner(
         actor=actor,
@@ -313,7 +314,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         log_alpha=log_alpha,
         actor_optimiser=adam(actor.parameters(), actor_rate, fused=True) if actor else None,
         critic_optimiser=adam(online.parameters(), critic_rate, fused=True),
-        alpha_optimiser=adam([log_alpha], config.alpha_learning_rate),  # fused, bits vary with S
+        alpha_optimiser=adam([log_alpha], config.alpha_learning_rate, fused=on_gpu),
     )
 
 

@@ -75,7 +75,8 @@ def squash(
     """Return actions tanh(u), u = mean + std * noise, and log pi(a|s) in nats (Appendix C)."""
     u = means + log_stds.exp() * noise
     log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - u.abs() - torch.log1p(torch.exp(-2 * u.abs())))
+    size = u.abs()
+    log_slope = 2 * (math.log(2) - size - torch.log1p(torch.exp(-2 * size)))  # log(1 - tanh(u)^2)
     return torch.tanh(u), (log_normal - log_slope).sum(-1)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import agents
 from reproduce.commands import catalogue, control, flags, grid, policies, records, throughput
 from suite.command_line import run_main
-from suite.settings import UsageError, nearest
+from suite.settings import UsageError, nearest, refuse_old_agent
 
 VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
     "report": (
@@ -87,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
     if word in VERBS:
         return VERBS[word][0](argv[1:])
     if not word.startswith("-") and word not in agents.AGENTS:
+        refuse_old_agent(word)
         raise UsageError(f"unknown agent {word!r}{nearest(word, (*agents.AGENTS, *VERBS))}")
     return grid.run(argv, _help_on_verbs())
 

@@ -13,7 +13,13 @@ from torch import Tensor
 from suite.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
 from suite.initialisation import at_most
 from suite.recurrence import Memory
-from suite.settings import ConfigT, UsageError, by_todays_names, younger_settings
+from suite.settings import (
+    AGENTS_RENAMED,
+    ConfigT,
+    UsageError,
+    by_todays_names,
+    younger_settings,
+)
 from suite.snapshot import BROKEN
 from suite.tasks import Task
 from suite.vector_env import Spaces
@@ -182,7 +188,8 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
     except (OSError, *BROKEN) as error:
         raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
-    return weights, by_todays_names(description)
+    agent = AGENTS_RENAMED.get(description["agent"], description["agent"])
+    return weights, {**by_todays_names(description), "agent": agent}
 
 
 def rebuild_policy(

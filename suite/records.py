@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from suite.files import DAMAGED, read_json, read_plain
 from suite.manifest import BEST, MANIFEST, UNREADABLE, damage, stamp, sums
-from suite.settings import UsageError
+from suite.settings import AGENTS_RENAMED, UsageError
 from suite.tasks import SUITES, tasks_in
 
 STATUSES = ("running", "finished", "diverged", "failed")
@@ -138,7 +138,12 @@ def _read(directory: Path) -> dict[str, Any] | None:
     named = {"task", "seed"} <= record.keys() and record.get("status") in STATUSES
     typed &= _is_number(record["config"].get("env_steps"), int, MOST_STEPS)
     typed &= record.get("wall_seconds") is None or _is_number(record["wall_seconds"], float, 10**12)
-    return record if typed and named else None
+    if not (typed and named):
+        return None
+    agent = record.get("agent")
+    return (
+        record | {"agent": AGENTS_RENAMED.get(agent, agent)} if isinstance(agent, str) else record
+    )
 
 
 def _is_number(value: Any, kind: type, most: int) -> bool:

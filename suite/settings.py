@@ -41,6 +41,16 @@ RENAMED: Mapping[str, tuple[str, ...]] = {
     "action_high": ("high",),
 }
 """Names of settings in older records and policies, and their names today."""
+REMOVED: Mapping[str, Any] = {"device_draws": False, "fuse_kernels": False}
+"""Settings of older records that are gone, and the value with which a run is as it is today."""
+AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
+"""Names of agents in older records and policies, and their names today."""
+
+
+def refuse_old_agent(name: str) -> None:
+    """Raise a `UsageError` that says an agent's new name if this one is old."""
+    if name in AGENTS_RENAMED:
+        raise UsageError(f"the agent {name} is a part of {AGENTS_RENAMED[name]} now: name that")
 
 
 def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
@@ -52,6 +62,8 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
     """
     todays: dict[str, Any] = {}
     for name, value in settings.items():
+        if name in REMOVED and name not in known and value == REMOVED[name]:
+            continue
         names = (name,) if name in known else RENAMED.get(name, (name,))
         tensorflow = value == "tensorflow"
         values = (value,) if len(names) == 1 else (tensorflow, float(tensorflow))
@@ -73,6 +85,7 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
         **{"lstm_size": 0, "lstm_inputs": "action_and_reward", "bfloat16": False},
     },
     "sac": {"separate_heads": True},
+    "sac_alf": {"num_critics": 2, "reward_weights": None},
 }
 """Settings that an agent got after its first records, and the values that those ran with.
 

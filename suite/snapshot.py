@@ -119,17 +119,7 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
         into.clear()
         into.update(values)
     elif isinstance(into, torch.optim.Optimizer):
-        state = unpack(tree, tensors)
-        if not state["state"]:  # it has made no step yet: all that it remembers is zero
-            for averages in into.state.values():
-                for average in averages.values():
-                    average.zero_()
-            return into
-        into.load_state_dict(state)
-        for weight, averages in into.state.items():  # fused steps want one layout in memory
-            for name, average in averages.items():
-                if average.shape == weight.shape:
-                    averages[name] = torch.empty_like(weight).copy_(average)
+        _restore(into, unpack(tree, tensors))
     else:
         attributes = _attributes(into, "state")
         if attributes.keys() != {key for key, _ in entries}:
@@ -155,6 +145,24 @@ def _unpack_items(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
     into.clear()
     into.extend(items)
     return into
+
+
+def _restore(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Restore an optimiser, in place if it has made steps, for a graph may hold its averages."""
+    if not optimiser.state:
+        optimiser.load_state_dict(saved)
+        for weight, averages in optimiser.state.items():  # fused steps want one layout in memory
+            for name, average in averages.items():
+                if average.shape == weight.shape:
+                    averages[name] = torch.empty_like(weight).copy_(average)
+        return
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    for place, weight in enumerate(weights):
+        for name, average in optimiser.state.get(weight, {}).items():
+            if place in saved["state"]:
+                average.copy_(saved["state"][place][name])
+            else:  # before the first step all that it remembers is zero
+                average.zero_()
 
 
 def _overwrite(into: Any, tensor: Tensor) -> Any:

@@ -23,7 +23,6 @@ from agents import (
     sac,
     sac_alf,
     sac_discrete,
-    sac_hybrid,
     sac_value,
 )
 from suite import session
@@ -125,7 +124,8 @@ SAC_VALUE = sac_value.Config(
     evaluation_interval=60,
     evaluation_episodes=1,
 )
-SAC_HYBRID = sac_hybrid.Config(
+SAC_MIXED = sac_alf.Config(
+    task="Claw-v0",
     seeds=(3, 4),
     device="cpu",
     env_steps=120,
@@ -196,7 +196,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     ),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
     "sac_value, two seeds": (sac_value, SAC_VALUE),
-    "sac, hybrid, two seeds, sampled evaluation": (sac_hybrid, SAC_HYBRID),
+    "sac, alf, mixed actions, two seeds, sampled evaluation": (sac_alf, SAC_MIXED),
+    "sac, alf, discrete actions": (sac_alf, replace(SAC_MIXED, task="CartPole-v1", seeds=(5,))),
     "sac, alf, all options, two seeds": (sac_alf, SAC_ALF),
     "sac, alf, one replay twice over by priority": (
         sac_alf,

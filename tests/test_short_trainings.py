@@ -20,7 +20,6 @@ TRAININGS = {
     "sac_discrete": ("CartPole-v1", 6_000, 1_000, ()),
     "acer_continuous": ("InvertedPendulum-v4", 30_000, 10_000, ()),
     "sac_value": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
-    "sac_hybrid": ("Claw-v0", 4_000, 1_000, ()),
     "sac_alf": (
         *("InvertedPendulum-v4", 2_500, 500),
         ("--learning-starts=500", "--prior=same_action", "--prioritised-replay"),

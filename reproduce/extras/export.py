@@ -24,9 +24,8 @@ from suite import networks
 from suite.checkpoint import Policy, config_of, read_policy
 from suite.files import write_atomically
 from suite.moments import RunningMoments
-from suite.networks import StackedPerceptrons
+from suite.networks import Perceptron, Stack
 from suite.settings import UsageError
-from suite.stacks import put_weights, stack
 from suite.vector_env import Spaces
 
 OUTPUTS = {
@@ -228,7 +227,7 @@ def _of_gaussian(module: Any, config: Any, weights: dict[str, Tensor], said: Any
 def _of_squashed(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
     """Return the graph of SAC, with or without a state-value network."""
     shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": len(said["low"])}
-    actor = _batched(StackedPerceptrons.from_weights(weights))
+    actor = Stack([[Perceptron.from_weights(weights)]]).requires_grad_(False)
 
     def rule(inputs: Tensor) -> tuple[Tensor, ...]:
         means, log_stds = module.split_outputs(actor(inputs[None]), config)
@@ -241,11 +240,10 @@ def _of_discrete(module: Any, config: Any, weights: dict[str, Tensor], said: Any
     """Return the graph of discrete SAC."""
     spaces = Spaces.from_json(said)
     number = 1 if config.policy == "network" else config.num_critics
-    critics = stack([module.draw_networks(config, spaces, np.random.default_rng(0), number)])
+    critics = Stack([module.draw_networks(config, spaces, np.random.default_rng(0), number)])
     rest = dict(weights)
     temperature = rest.pop("temperature")
-    put_weights(critics.requires_grad_(False), rest)
-    critics = _batched(critics)
+    critics.requires_grad_(False).put_weights(rest)
 
     def rule(inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = module.combine(critics(inputs[None]), config.q_of_critics)
@@ -255,43 +253,53 @@ def _of_discrete(module: Any, config: Any, weights: dict[str, Tensor], said: Any
     return Graph("categorical", rule, spaces)
 
 
-def _of_hybrid(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
-    """Return the graph of hybrid SAC."""
+def _of_alf(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
+    """Return the graph of ALF's SAC, for actions of any kind."""
+    if "weight_0" in weights:
+        return _of_squashed(module, config, weights, said)
 
-    def part(prefix: str) -> dict[str, Tensor]:
+    def part(prefix: str) -> Perceptron:
         named = {name.removeprefix(prefix): weight for name, weight in weights.items()}
-        return {name: weight for name, weight in named.items() if f"{prefix}{name}" in weights}
+        own = {name: weight for name, weight in named.items() if f"{prefix}{name}" in weights}
+        return Perceptron.from_weights(own)
 
-    actor = _batched(StackedPerceptrons.from_weights(part("actor.")))
-    members = [part(f"critic_{member}.") for member in range(config.num_critics)]
-    critics, log_alpha = _batched(StackedPerceptrons.from_weights(*members)), weights["log_alphas"]
+    spaces, log_alpha = Spaces.from_json(said), weights["log_alphas"][0]
+    actor = Stack([[part("actor.")]]).requires_grad_(False) if spaces.continuous else None
+    members = [part(f"critic_{n}.") for n in range(config.num_critics * config.num_parts)]
+    critics = Stack([members]).requires_grad_(False)
+    reward_weights = torch.tensor(config.reward_weights or (1.0,))
 
-    def rule(inputs: Tensor) -> tuple[Tensor, ...]:
+    def log_probs_of(inputs: Tensor, actions: Tensor) -> Tensor:
+        outputs = critics(torch.cat([inputs[None], actions], -1))
+        q_values = outputs.unflatten(1, (-1, config.num_parts))
+        whole = module.whole_values(q_values, reward_weights)
+        return module.choice_log_probs(whole, log_alpha.exp())[0]
+
+    def choose(inputs: Tensor) -> tuple[Tensor, ...]:
+        log_probs = log_probs_of(inputs, inputs[None, :, :0])
+        return log_probs.argmax(-1), log_probs
+
+    def mix(inputs: Tensor) -> tuple[Tensor, ...]:
+        assert actor is not None
         means, log_stds = module.split_outputs(actor(inputs[None]), config)
         actions = torch.tanh(means)
-        q_values = critics(torch.cat([inputs[None], actions], -1))
-        log_probs = module.choice_log_probs(q_values, log_alpha[0].exp())[0]
+        log_probs = log_probs_of(inputs, actions)
         both = torch.cat([log_probs.argmax(-1, keepdim=True), actions[0]], -1)
         return both, means[0], log_stds[0], log_probs
 
-    return Graph("hybrid", rule, Spaces.from_json(said))
+    if actor is None:
+        return Graph("categorical", choose, spaces)
+    return Graph("hybrid", mix, spaces)
 
 
 GRAPHS: Mapping[str, Callable[[Any, Any, dict[str, Tensor], Mapping[str, Any]], Graph]] = {
     "GaussianPolicy": _of_gaussian,
     "ActorCritic": _of_trunk,
     "draw_networks": _of_discrete,
-    "choice_log_probs": _of_hybrid,
+    "choice_log_probs": _of_alf,
     "split_outputs": _of_squashed,
 }
 """By what the agent's file defines, the first that it has: so a copy has the form of its origin."""
-
-
-def _batched(members: Any) -> Any:
-    """Return stacked networks that compute by torch's own products, which ONNX knows."""
-    if isinstance(members, StackedPerceptrons):
-        members._is_batched = True
-    return members.requires_grad_(False)
 
 
 def _trace(graph: Graph) -> Any:

@@ -39,6 +39,7 @@ from suite.settings import (
     find_source,
     nearest,
     recorded_settings,
+    refuse_old_agent,
 )
 from suite.tasks import Protocol
 
@@ -642,6 +643,7 @@ def folder_of(root: Path, agent: str, suite: str, source: str, preset: Preset[An
 def check_agent(agent: str) -> None:
     """Raise a `UsageError` that names the nearest agent if there is none of this name."""
     if agent not in agents.AGENTS:
+        refuse_old_agent(agent)
         raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
 
 

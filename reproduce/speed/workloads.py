@@ -228,7 +228,7 @@ def update_sac_alf(_: Path) -> Work:
     from agents import sac_alf  # as above
 
     config = sac_alf.Config(prior="same_action", reward_weights=(0.5, 0.5), normalise_entropy=True)
-    learner = sac_alf.make_learner(config, 17, 6, CPU)
+    learner = sac_alf.make_learner(config, HALF_CHEETAH, CPU)
     generator, size = np.random.default_rng(0), config.batch_size
     batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
     extras = torch.from_numpy(_normal(generator, 1, size, 2 + 6 + 1)).clamp(-1, 1)
@@ -238,19 +238,21 @@ def update_sac_alf(_: Path) -> Work:
     return Work(lambda: sac_alf.update(learner, config, batch, weights, noise, 0), PRODUCTS)
 
 
-def update_sac_hybrid(_: Path) -> Work:
+def update_sac_alf_mixed(_: Path) -> Work:
     """Make a gradient step of the default networks, with five choices beside HalfCheetah's size."""
-    from agents import sac_hybrid  # as above
+    from agents import sac_alf  # as above
 
-    config, spaces = sac_hybrid.Config(), HALF_CHEETAH._replace(num_choices=5)
-    learner = sac_hybrid.make_learner(config, spaces, CPU)
+    config, spaces = sac_alf.Config(), HALF_CHEETAH._replace(num_choices=5)
+    learner = sac_alf.make_learner(config, spaces, CPU)
     generator, size = np.random.default_rng(0), config.batch_size
     batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
     choices = torch.from_numpy(generator.integers(0, 5, (1, size, 1)))
     actions = batch.obs_actions[..., 17:]
-    batch = batch._replace(obs_actions=torch.cat([batch.obs, choices, actions], -1))
-    noise = torch.from_numpy(_normal(generator, 2, 1, size, 6))
-    return Work(lambda: sac_hybrid.update(learner, config, batch, noise), PRODUCTS)
+    extras = torch.from_numpy(_normal(generator, 1, size, 1 + 6 + 1)).clamp(-1, 1)
+    mixed = torch.cat([batch.obs, choices, actions], -1)
+    batch = batch._replace(obs_actions=mixed, extras=extras)
+    noise, weights = torch.from_numpy(_normal(generator, 2, 1, size, 6)), torch.ones(1, size)
+    return Work(lambda: sac_alf.update(learner, config, batch, weights, noise, 0), PRODUCTS)
 
 
 def update_sac_discrete(suite: str, spaces: Spaces, _: Path) -> Work:
@@ -480,7 +482,7 @@ MEASURED: Mapping[str, Builder] = {
     "update-acer_continuous": update_acer_continuous,
     "update-sac_value": update_sac_value,
     "update-sac_alf": update_sac_alf,
-    "update-sac_hybrid": update_sac_hybrid,
+    "update-sac_alf-mixed": update_sac_alf_mixed,
     "update-sac_discrete": partial(update_sac_discrete, "classic", CARTPOLE),
     "update-sac_discrete-Pong": partial(update_sac_discrete, "atari-7", PONG),
     "vtrace": vtrace,

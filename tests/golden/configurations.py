@@ -153,13 +153,12 @@ RUNS: dict[str, dict[str, Run]] = {
         "mujoco, tianshou_control": _run(
             "mujoco", "tianshou_control", SAC, task="HalfCheetah-v4", evaluation_interval=150
         ),
-        "classic, drawn on the device, two seeds, cut": _run(
+        "classic, tuned, two seeds, cut": _run(
             "classic",
             "tuned",
             SAC,
             task="Pendulum-v1",
             seeds=(2, 9),
-            device_draws=True,
             cut=True,
         ),
         "classic, no temperature": _run(
@@ -678,59 +677,6 @@ RUNS: dict[str, dict[str, Run]] = {
             log_std_max=0.1,
         ),
     },
-    "sac_hybrid": {
-        "tuned, in full": _run(
-            "hybrid", "tuned", learning_starts=200, env_steps=300, log_interval=50
-        ),
-        "tuned, two seeds, cut": _run(
-            "hybrid", "tuned", SAC, seeds=(3, 4), evaluation_episodes=2, cut=True
-        ),
-        "alf, batches in full": _run(
-            "hybrid",
-            "alf",
-            env_steps=3_840,
-            num_envs=8,
-            log_interval=128,
-            evaluation_interval=1_920,
-        ),
-        "alf, sampled, one critic, replay twice over, three seeds": _run(
-            "hybrid",
-            "alf",
-            SAC,
-            seeds=(1, 2, 7),
-            num_critics=1,
-            update_ratio=0.5,
-            replay_capacity=150,
-            evaluation_rule="sampled",
-        ),
-        "fixed temperatures, bounds, warm-up only at the start, cut": _run(
-            "hybrid",
-            "tuned",
-            SAC,
-            num_envs=4,
-            num_critics=3,
-            learn_alpha=False,
-            log_std_min=-1.0,
-            log_std_max=0.0,
-            tau=1.0,
-            update_ratio=1.5,
-            learning_starts=0,
-            env_steps=200,
-            cut=True,
-        ),
-        "alf, dear actions, another share, two layers": _run(
-            "hybrid",
-            "alf",
-            SAC,
-            initial_alpha=0.5,
-            initial_choice_alpha=2.0,
-            target_entropy_share=0.6,
-            target_entropy_per_action=-0.5,
-            hidden_sizes=(16, 8),
-            env_steps=300,
-            evaluation_interval=300,
-        ),
-    },
     "sac_alf": {
         "alf, in full": _run(
             "mujoco",
@@ -807,6 +753,67 @@ RUNS: dict[str, dict[str, Run]] = {
             prioritised_replay=True,
             priority_exponent=0.0,
             importance_exponent=1.0,
+        ),
+        "mixed, tuned, in full": _run(
+            "hybrid", "tuned", learning_starts=200, env_steps=300, log_interval=50
+        ),
+        "mixed, tuned, two seeds, cut": _run(
+            "hybrid", "tuned", SAC, seeds=(3, 4), evaluation_episodes=2, cut=True
+        ),
+        "mixed, alf, batches in full": _run(
+            "hybrid",
+            "alf",
+            env_steps=3_840,
+            num_envs=8,
+            log_interval=128,
+            evaluation_interval=1_920,
+        ),
+        "mixed, alf, sampled, one critic, replay twice over, three seeds": _run(
+            "hybrid",
+            "alf",
+            SAC,
+            seeds=(1, 2, 7),
+            num_critics=1,
+            update_ratio=0.5,
+            replay_capacity=150,
+            evaluation_rule="sampled",
+        ),
+        "mixed, fixed temperatures, bounds, warm-up only at the start, cut": _run(
+            "hybrid",
+            "tuned",
+            SAC,
+            num_envs=4,
+            num_critics=3,
+            learn_alpha=False,
+            log_std_min=-1.0,
+            log_std_max=0.0,
+            tau=1.0,
+            update_ratio=1.5,
+            learning_starts=0,
+            env_steps=200,
+            cut=True,
+        ),
+        "mixed, alf, dear actions, another share, two layers": _run(
+            "hybrid",
+            "alf",
+            SAC,
+            initial_alpha=0.5,
+            initial_choice_alpha=2.0,
+            target_entropy_share=0.6,
+            target_entropy_per_action=-0.5,
+            hidden_sizes=(16, 8),
+            env_steps=300,
+            evaluation_interval=300,
+        ),
+        "discrete, two seeds, priorities, cut": _run(
+            "classic",
+            "tuned",
+            SAC,
+            task="CartPole-v1",
+            seeds=(1, 2),
+            prioritised_replay=True,
+            normalise_entropy=True,
+            cut=True,
         ),
     },
     "sac_discrete": {

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from suite.recorder import Recorder
 
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
-SEEDS_TOGETHER = ("sac", "sac_alf", "sac_discrete", "sac_hybrid", "sac_value")
+SEEDS_TOGETHER = ("sac", "sac_alf", "sac_discrete", "sac_value")
 """Agents that train several seeds in one process."""
 
 

@@ -50,7 +50,6 @@ def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     for name in WITHOUT_EFFECT:  # tests/suite/test_session.py, tests/suite/test_beside.py
         del hints[name]
     hints.pop("cuda_graphs", None)  # tests/agents/test_devices.py
-    hints.pop("fuse_kernels", None)  # tests/suite/test_graphs.py
     del hints["tf32"]  # tests/suite/test_hardware.py
     if agent == "acer_continuous":
         del hints["bfloat16"]  # no task of its has frames

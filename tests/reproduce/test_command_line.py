@@ -123,7 +123,7 @@ WITH_TORCH = [
         "sac atari",
         "sac has no suite 'atari': it learns continuous actions, those are discrete; choose from",
     ),
-    ("sac_hybrid classic", "it learns hybrid actions, those are continuous and discrete"),
+    ("sac_hybrid classic", "the agent sac_hybrid is a part of sac_alf now: name that"),
     ("acer box2d", "no source has settings for it, see results/references/*/acer.toml"),
     ("sac mujoco --tasks Hopper", "no task 'Hopper' in mujoco; did you mean Hopper-v4?"),
     ("sac mujoco-9 --tasks Reacher", "no task 'Reacher' in mujoco-9; did you mean Reacher-v4?"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents import a2c, acer, acer_continuous, impala, sac, sac_discrete, sac_hybrid, sac_value
+from agents import a2c, acer, acer_continuous, impala, sac, sac_alf, sac_discrete, sac_value
 from reproduce import __main__ as command_line
 from reproduce.extras.evaluate import _evaluations, _load, _score
 from suite.best import BestPolicies
@@ -28,7 +28,7 @@ AGENTS: dict[Any, dict[str, Any]] = {
     impala: {**UNROLLS, "task": "CartPole-v1", "num_minibatches": 1, "lstm_size": 4},
     sac: {**SAC, "task": "Reacher-v4"},
     sac_discrete: {**SAC, "task": "CartPole-v1"},
-    sac_hybrid: SAC,
+    sac_alf: {**SAC, "task": "Claw-v0"},
     sac_value: {**SAC, "task": "Reacher-v4"},
 }
 

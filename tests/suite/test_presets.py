@@ -366,7 +366,6 @@ DEFAULT_TASKS = {
     "impala": "Pong-v5",
     "sac": "HalfCheetah-v4",
     "sac_value": "HalfCheetah-v4",
-    "sac_hybrid": "Claw-v0",
     "sac_alf": "HalfCheetah-v4",
     "sac_discrete": "CartPole-v1",
 }

@@ -43,7 +43,6 @@ SHORT: dict[str, dict[str, Any]] = {
     },
     "impala": {"task": "CartPole-v1", "num_envs": 4},
     "sac": {"task": "Pendulum-v1", "learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
-    "sac_hybrid": {"learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
     "sac_discrete": {"task": "CartPole-v1", "learning_starts": 40, "batch_size": 8},
 }
 SHORT["sac_value"] = SHORT["sac"]

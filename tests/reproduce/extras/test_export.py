@@ -29,7 +29,7 @@ RUNS = {
     "impala, frames": "impala-atari-7/rllib_2018/Breakout-v5",
     "sac": "sac-mujoco-small/paper/Reacher-v4",
     "sac_discrete": "sac_discrete-classic/tuned/CartPole-v1",
-    "sac_hybrid": "sac_hybrid-hybrid/tuned/Claw-v0",
+    "sac_alf, mixed": "sac_alf-hybrid/tuned/Claw-v0",
     "sac_alf": "sac-mujoco-small/paper/Reacher-v4",  # which acts as SAC does
     "sac_value": "sac-mujoco-small/paper/Reacher-v4",  # which does, too
 }

@@ -204,7 +204,7 @@ def test_a_grids_film_is_on_its_page(
 def test_what_cannot_be_filmed_says_so_in_a_line(tmp_path: Path) -> None:
     """A task without pictures, a run without a policy, names that nobody knows."""
     for words, hint in (
-        (("sac_hybrid", "hybrid", "Claw-v0", 1), "Claw-v0 draws no frames"),
+        (("sac_alf", "hybrid", "Claw-v0", 1), "Claw-v0 draws no frames"),
         (("sac", "mujoco-small", "Reacher-v4", 77), "no policy in .*seed-77: train it by `"),
         (("sac", "mujoco-small", "Reecher-v4", 1), "did you mean Reacher-v4"),
         (("sacc", "mujoco-small", "Reacher-v4", 1), "did you mean sac"),
