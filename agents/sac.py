@@ -222,10 +222,8 @@ class Learner:
 
     def health(self) -> dict[str, Tensor]:
         """Return what is finite while a seed learns."""
-        return {
-            "weight_norm": weight_norms(self.actor, self.critics),
-            "alpha": self.log_alpha.exp(),
-        }
+        norms = weight_norms(self.actor, self.critics)
+        return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
@@ -237,8 +235,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     policy_heads = [(2 * action_size // parts, config.policy_head_gain)] * parts
     actors, critics = [], []
     for seed in config.seeds:
-        generator = stream(seed, "initial weights")
-        draw = partial(Perceptron.drawn, generator, scheme=scheme, gain=gain)
+        draw = partial(Perceptron.drawn, stream(seed, "initial weights"), scheme=scheme, gain=gain)
         actors.append([draw(sizes, policy_heads)])
         critics.append([draw(pair_sizes, [(1, gain)]) for _ in range(config.num_critics)])
     actor, online = Stack(actors, device), Stack(critics, device)
@@ -382,9 +379,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
-    session.updater(
-        learn, replay, noise_shape, (learner, parts_due) if config.cuda_graphs else None
-    )
+    session.updater(learn, replay, noise_shape, learner, parts_due)
     uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
     session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
     while session.continues(policy, learner.actor.weights_of, learner.health):

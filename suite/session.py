@@ -207,7 +207,8 @@ class Session:
         learn: Learn,
         replay: Replay,
         noise_shape: tuple[int, int, int],
-        graphs: tuple[Any, Callable[[int], Hashable]] | None = None,
+        learner: Any = None,
+        phase_of: Callable[[int], Hashable] | None = None,
     ) -> None:
         """Have uniform draws of replay learned from, as many as are due after each `step`.
 
@@ -215,15 +216,18 @@ class Session:
             learn: makes an update from its number, rows of replay and noise.
             replay: the replay.
             noise_shape: of one seed's noise in an update, `[K, B, A]`; B is the number of rows.
-            graphs: launch updates as CUDA graphs, of these objects that they change, one graph for
-                each value of this function of the update's number; None: as they are.
+            learner: all that an update changes. With the setting `cuda_graphs` updates are launched
+                as CUDA graphs;
+            phase_of: maps an update's number to its phase: updates of one phase do the same.
 
         Raises:
             UsageError: for graphs without a GPU.
         """
         draws = Draws(self._config.seeds, noise_shape, self.device)
         self._streams += draws.streams
-        launch = learn if graphs is None else Graphs(learn, graphs[1], graphs[0], self.device)
+        launch = learn
+        if phase_of is not None and getattr(self._config, "cuda_graphs", False):
+            launch = Graphs(learn, phase_of, learner, self.device)
         self._updates = Updates(launch, replay, draws, self._means)
 
     def begin(
