@@ -63,9 +63,11 @@ from suite.recorder import Recorder
 from suite.session import Session, train_together
 from suite.settings import UsageError, check_shape, require
 from suite.step_replay import StepBatch, StepReplay, row_bytes
-from suite.vector_env import Spaces, Step
+from suite.vector_env import Spaces
 
-PerSeed = Float[Tensor, " S"]
+BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
+S = Float[Tensor, " S"]
 SB = Float[Tensor, "S B"]
 SBA = Float[Tensor, "S B A"]
 
@@ -75,17 +77,15 @@ def combine(q_values: Float[Tensor, "S K B A"], how: Literal["minimum", "mean"])
     return q_values.amin(1) if how == "minimum" else q_values.mean(1)
 
 
-def log_policy(preferences: SBA, temperature: PerSeed) -> SBA:
+def log_policy(preferences: SBA, temperature: S) -> SBA:
     """Return log pi(a|s) of every action, nats: log softmax(preferences / temperature).
 
-    Args:
-        preferences: outputs of the policy's network, or soft action values.
-        temperature: 1 for the network; alpha for the values, whose softmax maximises Eq. 12.
+    Preferences are a network's outputs with the temperature 1, or Q with alpha (maximises Eq. 12).
     """
     return (preferences / temperature[:, None, None]).log_softmax(-1)
 
 
-def soft_values(q_values: SBA, log_probs: SBA, alpha: PerSeed) -> SB:
+def soft_values(q_values: SBA, log_probs: SBA, alpha: S) -> SB:
     """Return V(s), the sum over actions of pi(a|s) (Q(s, a) - alpha log pi(a|s)) (Eq. 10)."""
     return (log_probs.exp() * (q_values - alpha[:, None, None] * log_probs)).sum(-1)
 
@@ -96,27 +96,16 @@ def entropies(log_probs: SBA) -> SB:
 
 
 def q_targets(rewards: SB, terminations: SB, next_values: SB, gamma: float) -> SB:
-    """Return soft Bellman targets r + gamma V(s') (Eq. 2).
-
-    Args:
-        rewards: as learned from.
-        terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
-        next_values: V of the target copies' values and the current policy.
-        gamma: discount per decision.
-    """
+    """Return soft Bellman targets r + gamma V(s') (Eq. 2); a time limit bootstraps."""
     return rewards + gamma * (1 - terminations) * next_values
 
 
-def critic_loss(
-    taken_q_values: Float[Tensor, "S K B"],
-    targets: SB,
-    error: Literal["half_squared", "squared", "huber"] = "half_squared",
-) -> PerSeed:
+def critic_loss(q_values: Float[Tensor, "S K B"], targets: SB, error: str = "half_squared") -> S:
     """Return the loss of the soft Bellman residual, averaged over B, summed over K (Eq. 4).
 
-    The error counts as half its square, its square, or by Huber's loss.
+    A residual counts as half its square, its square (`squared`), or by Huber's loss (`huber`).
     """
-    errors = taken_q_values - targets[:, None]
+    errors = q_values - targets[:, None]
     if error == "huber":
         losses = F.huber_loss(errors, torch.zeros_like(errors), reduction="none")
     else:
@@ -124,25 +113,18 @@ def critic_loss(
     return losses.mean(-1).sum(-1)
 
 
-def actor_loss(log_probs: SBA, q_values: SBA, alpha: PerSeed) -> PerSeed:
+def actor_loss(log_probs: SBA, q_values: SBA, alpha: S) -> S:
     """Return minus the expected soft value, the mean of `soft_values` over B (Eq. 12)."""
     return -soft_values(q_values, log_probs, alpha).mean(-1)
 
 
-def alpha_loss(
-    log_alpha: PerSeed,
-    entropy: PerSeed,
-    target_entropy: float,
-    objective: Literal["alpha", "log_alpha"] = "alpha",
-) -> PerSeed:
+def alpha_loss(log_alpha: S, entropy: S, target_entropy: float, factor_of: str = "alpha") -> S:
     """Return alpha (entropy - target entropy), without gradient to the policy (Eq. 11).
 
-    With the factor log alpha in place of alpha, steps do not shrink with the temperature.
+    With the factor `log_alpha` in place of `alpha`, steps do not shrink with the temperature.
     """
-    factor = log_alpha.exp() if objective == "alpha" else log_alpha
+    factor = log_alpha.exp() if factor_of == "alpha" else log_alpha
     return factor * (entropy.detach() - target_entropy)
-
-BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,16 +243,17 @@ class Learner:
     alpha_optimiser: AdamW
 
     @property
-    def acting(self) -> tuple[Stack, PerSeed]:
-        """Return the networks that the policy is read off, and its temperature."""
+    def acting(self) -> tuple[Stack, S]:
+        """Return the networks that the policy is read off, and its log temperature."""
+        log_alpha = self.log_alpha.detach()
         if self.actor is not None:
-            return self.actor, torch.ones_like(self.log_alpha)
-        return self.critics, self.log_alpha.detach().exp()
+            return self.actor, torch.zeros_like(log_alpha)
+        return self.critics, log_alpha
 
     def weights_of(self, seed: int) -> dict[str, Tensor]:
         """Return the tensors that a seed acts with, by name, for its file."""
-        networks, temperature = self.acting
-        return {**networks.all_weights_of(seed), "temperature": temperature[[seed]]}
+        networks, log_temperature = self.acting
+        return {**networks.all_weights_of(seed), "temperature": log_temperature[[seed]].exp()}
 
     def health(self) -> dict[str, Tensor]:
         """Return what is finite while a seed learns."""
@@ -303,8 +286,8 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     actor, online = Stack(actors, device) if learns_policy else None, Stack(critics, device)
     initial = min(max(math.log(config.initial_alpha), config.min_log_alpha), config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
-    constants = {"eps": config.adam_epsilon, "weight_decay": config.weight_decay}
     on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    constants = {"eps": config.adam_epsilon, "weight_decay": config.weight_decay}
     adam = partial(AdamW, **constants, capturable=on_gpu)
     actor_rate, critic_rate = config.actor_learning_rate, config.critic_learning_rate
     return Learner(
@@ -319,7 +302,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 
 def minimise(
-    losses: PerSeed, optimiser: AdamW, networks: Stack | None = None, bound: float | None = None
+    losses: S, optimiser: AdamW, networks: Stack | None = None, bound: float | None = None
 ) -> None:
     """Make one gradient step, of at most `bound` for each network; each seed's loss is its own."""
     losses.sum().backward()
@@ -344,7 +327,8 @@ def update(
         diagnostics by name, each `[S]`, on the learner's device.
     """
     alpha = learner.log_alpha.detach().exp()  # [S]
-    networks, temperature = learner.acting
+    networks, log_temperature = learner.acting
+    temperature = log_temperature.exp()  # of before this update
     how, bound = config.q_of_critics, config.max_gradient_norm
     with torch.no_grad():
         preferences = combine(networks(batch.next_obs), how)  # an actor's are its logits
@@ -383,7 +367,7 @@ def update(
 @torch.no_grad()
 def act(
     networks: Stack,
-    temperature: Tensor,
+    log_temperature: Tensor,
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
@@ -393,15 +377,15 @@ def act(
 
     Args:
         networks: those that the policies of S seeds are read off.
-        temperature: theirs, `[S]`.
+        log_temperature: theirs, `[S]`.
         config: the run's settings.
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
         epsilon: chance that an action is drawn, else it is the mode; unused without streams.
     """
-    joined = prepare(obs.reshape(-1, *obs.shape[2:]), temperature.device)
+    joined = prepare(obs.reshape(-1, *obs.shape[2:]), log_temperature.device)
     outputs = networks(joined.unflatten(0, obs.shape[:2]))  # [S, K, N, A]
-    log_probs = log_policy(combine(outputs, config.q_of_critics), temperature)
+    log_probs = log_policy(combine(outputs, config.q_of_critics), log_temperature.exp())
     if streams is not None:
         noise = stacked_gumbel(streams, log_probs.shape[1:], log_probs.device)
         if epsilon < 1:
@@ -423,7 +407,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     temperature = weights["temperature"]
     check_shape("temperature", temperature, (1,))
     networks.put_weights({name: each for name, each in weights.items() if name != "temperature"})
-    policy = partial(act, networks, temperature, config, epsilon=config.evaluation_epsilon)
+    policy = partial(act, networks, temperature.log(), config, epsilon=config.evaluation_epsilon)
     return Policy(config.find_task(), spaces, for_one_seed(policy))
 
 
@@ -437,24 +421,19 @@ def train(config: Config, recorder: Recorder) -> Learner:
     spaces, device = session.env.spaces, session.device
     learner = make_learner(config, spaces, device)
     replay = StepReplay(spaces, len(config.seeds), config.num_envs, config.replay_rows, device)
-    replay.put_first_obs(session.obs)
     replay_streams = [stream(seed, "replay sampling") for seed in config.seeds]
-
-    def store(obs: np.ndarray, actions: np.ndarray, step: Step) -> None:
-        replay.add(actions, step)
+    policy = partial(act, *learner.acting, config)
+    evaluated = partial(policy, epsilon=config.evaluation_epsilon)
 
     def learn(number: int) -> dict[str, Tensor]:
         return update(learner, config, replay.sample(replay_streams, config.batch_size), number)
 
-    def policy() -> partial[np.ndarray]:  # with the temperature of the moment
-        return partial(act, *learner.acting, config, epsilon=config.evaluation_epsilon)
-
-    session.begin(learner, store, warm_up=config.learning_starts, further=replay_streams)
-    while session.continues(policy(), learner.weights_of, learner.health):
+    session.begin(learner, replay.store, warm_up=config.learning_starts, further=replay_streams)
+    while session.continues(evaluated, learner.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:
-            actions = act(*learner.acting, config, session.obs, session.action_streams)
+            actions = policy(session.obs, session.action_streams)
         session.step(actions)
         session.learn(learn)
     session.save_policies(learner.weights_of, ACTING)

@@ -65,7 +65,7 @@ from suite.session import Session, train_together
 from suite.settings import UsageError, require
 from suite.vector_env import Spaces
 
-BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 # Same in: sac.py
@@ -103,14 +103,7 @@ def q_targets(
     next_values: Float[Tensor, "S B"],
     gamma: float,
 ) -> Float[Tensor, "S B"]:
-    """Return soft Bellman targets r + gamma V(s') (Eq. 8).
-
-    Args:
-        rewards: as learned from, after scaling.
-        terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
-        next_values: of V's slow copy.
-        gamma: discount per decision.
-    """
+    """Return soft Bellman targets r + gamma V(s') with V's slow copy (Eq. 8)."""
     return rewards + gamma * (1 - terminations) * next_values
 
 
@@ -338,10 +331,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, obs_size, action_size, session.device)
     sizes = (config.replay_size, config.num_envs, obs_size, action_size)
     replay = Replay(len(config.seeds), *sizes, session.device)
-    store, policy = (
-        partial(replay.store, scale=config.reward_factor),
-        partial(act, learner.actor, config),
-    )
+    store = partial(replay.store, scale=config.reward_factor)
+    policy = partial(act, learner.actor, config)
 
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         return update(learner, config, replay.batch(rows), noise, number)

@@ -58,14 +58,15 @@ class StepReplay:
         self._first_rows = np.arange(num_seeds * num_envs) * num_rows
         self._counts = np.zeros(num_seeds * num_envs, dtype=np.int64)  # rows so far, by environment
 
-    def put_first_obs(self, obs: np.ndarray) -> None:
-        """Store the observations `[S, N, *obs]` before the very first actions."""
-        envs = np.arange(len(self._counts))
-        self._append(envs, obs.reshape(-1, *obs.shape[2:]), np.zeros(len(envs), dtype=np.uint8))
+    def store(self, obs: np.ndarray, actions: np.ndarray, step: Step) -> None:
+        """Store one vector step with "same step" resets: actions `[S, N]` and their outcome.
 
-    def add(self, actions: np.ndarray, step: Step) -> None:
-        """Store one vector step with "same step" resets: actions `[S, N]` and their outcome."""
+        The observations `[S, N, *obs]` before them are stored of the very first step only: any
+        other's came with the step before.
+        """
         envs = np.arange(len(self._counts))
+        if not self._counts.any():
+            self._append(envs, obs.reshape(-1, *obs.shape[2:]), np.zeros(len(envs), dtype=np.uint8))
         rows = self._rows(envs, self._counts - 1)
         self._actions[rows], self._rewards[rows] = actions.ravel(), step.rewards.ravel()
         self._terminations[rows], self._drawable[rows] = step.terminations.ravel(), True

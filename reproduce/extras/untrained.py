@@ -3,7 +3,7 @@
     python -m reproduce.extras.untrained --tasks Ant-v4 Hopper-v4
 
 It writes the last columns of `suite/random_scores.csv`, which `python -m suite.random_policy`
-begins. By the kind of actions they are SAC's, A2C's or IMPALA's, or `sac_hybrid`'s, by the default
+begins. By the kind of actions they are SAC's, A2C's or IMPALA's, or `sac_alf`'s, by the default
 preset of the task's suite (of a task without one, the agent's own default). Continuous policies
 play their mode, discrete ones sample, for they begin near uniform and the mode is a single action.
 """
@@ -23,7 +23,7 @@ from suite.tasks import TASKS, Task, baseline_scores, tasks_in
 AGENTS_OF = {
     "continuous": (("sac",), "deterministic"),
     "discrete": (("a2c", "impala"), "sampled"),
-    "hybrid": (("sac_hybrid",), "deterministic"),
+    "hybrid": (("sac_alf",), "deterministic"),
 }
 """Agents of each kind of actions, the first that trains a task plays it, and their rule."""
 

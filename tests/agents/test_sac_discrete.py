@@ -369,10 +369,10 @@ def test_actions_are_drawn_from_the_policy_or_are_its_mode(policy: Any) -> None:
     config = replace(TINY, policy=policy)
     learner = sac.make_learner(config, VECTORS, CPU)
     obs = np.repeat(np.array([[[0.3, -1.0, 0.5]]], dtype=np.float32), 20_000, axis=1)
-    networks, temperature = learner.acting
+    networks, log_temperature = learner.acting
     with torch.no_grad():
         outputs = sac.combine(networks(torch.from_numpy(obs[:, :1])), "minimum")
-        probs = sac.log_policy(outputs, temperature).exp()[0, 0].numpy()
+        probs = sac.log_policy(outputs, log_temperature.exp()).exp()[0, 0].numpy()
     mode = probs.argmax()
     assert (sac.act(*learner.acting, config, obs) == mode).all()
     for epsilon in (1.0, 0.3):

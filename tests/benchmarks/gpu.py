@@ -12,7 +12,6 @@ second time with its evaluations beside training. Targets are aims, not measurem
 """
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from reproduce.plan.speeds import warm_up_steps
 from reproduce.speed.workloads import simulator, update_sac
 from suite import hardware
 from suite.command_line import Parser, run_main
-from suite.draws import DeviceDraws, HostDraws
+from suite.draws import Draws
 from suite.files import write_json
 from suite.settings import UsageError, find_preset, nearest
 from tests.benchmarks.speeds import Meter, train, warm_config
@@ -90,22 +89,16 @@ _A2C = ("a2c", "atari-7", "openai_baselines", PONG)
 _IMPALA = ("impala", "atari-7", "paper", PONG)
 _ACER = ("acer", "atari-7", "openai_baselines", PONG)
 _DEEP, _GRAPH = {"convolutions": "deep"}, {"cuda_graphs": True}
-_GRAPHS = _GRAPH | {"device_draws": True}
-_FUSED = _GRAPHS | {"fuse_kernels": True}
 TRAININGS = {
     "sac-1": Training(*_SAC, target=3_000),
     "sac-64": Training(*_SAC, target=25_000, num_seeds=64, with_evaluation=True),
-    "sac-1-graphs": Training(*_SAC, target=3_000, settings=_GRAPHS),
-    "sac-16-graphs": Training(*_SAC, target=15_000, num_seeds=16, settings=_GRAPHS),
+    "sac-1-graphs": Training(*_SAC, target=3_000, settings=_GRAPH),
+    "sac-16-graphs": Training(*_SAC, target=15_000, num_seeds=16, settings=_GRAPH),
     "sac-64-graphs": Training(
-        *_SAC, target=25_000, num_seeds=64, with_evaluation=True, settings=_GRAPHS
-    ),
-    "sac-1-fused": Training(*_SAC, target=3_000, settings=_FUSED),
-    "sac-64-fused": Training(
-        *_SAC, target=25_000, num_seeds=64, with_evaluation=True, settings=_FUSED
+        *_SAC, target=25_000, num_seeds=64, with_evaluation=True, settings=_GRAPH
     ),
     "sac-64-tf32": Training(
-        *_SAC, target=25_000, num_seeds=64, with_evaluation=True, settings=_GRAPHS | {"tf32": True}
+        *_SAC, target=25_000, num_seeds=64, with_evaluation=True, settings=_GRAPH | {"tf32": True}
     ),
     "a2c": Training(*_A2C, target=10_000),
     "a2c-graphs": Training(*_A2C, target=10_000, settings=_GRAPH),
@@ -216,17 +209,10 @@ def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
 
 def _draws(device: torch.device, seconds: float) -> Iterator[Row]:
     """Yield how long an update of SAC on HalfCheetah waits for rows and noise."""
-    for make, place in ((HostDraws, "host"), (DeviceDraws, "device")):
-        for num_seeds in (1, 16, 64):
-            draw, numbers = make(range(num_seeds), (2, 256, 6), device), itertools.count()
-
-            def update(
-                draw: HostDraws | DeviceDraws = draw, numbers: Iterator[int] = numbers
-            ) -> None:
-                draw(next(numbers), 100_000)
-
-            speed = rate(update, seconds, device)
-            yield Row(f"draws of an update, {num_seeds} seeds, {place}", 1e6 / speed, "us")
+    for num_seeds in (1, 16, 64):
+        draws = Draws(range(num_seeds), (2, 256, 6), device)
+        speed = rate(partial(draws, 100_000), seconds, device)
+        yield Row(f"draws of an update, {num_seeds} seeds", 1e6 / speed, "us")
 
 
 def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
@@ -281,7 +267,7 @@ def equal_bytes(
 
     Args:
         options: the command line's.
-        graphs: whether updates are CUDA graphs, with their draws on the device.
+        graphs: whether updates are CUDA graphs.
         beside: whether evaluations are made during training, the second time beside it.
     """
     on_gpu = hardware.find_device(options.device).type == "cuda"
@@ -296,10 +282,7 @@ def equal_bytes(
     words += [f"--evaluation-interval={interval}", "--evaluation-episodes=1"]
     if not on_gpu:
         words += ["--hidden-sizes=8", "--batch-size=8"]
-    words += [
-        f"--env-threads={hardware.num_cores()}",
-        *["--cuda-graphs", "--device-draws"] * graphs,
-    ]
+    words += [f"--env-threads={hardware.num_cores()}", *["--cuda-graphs"] * graphs]
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         seconds = []
         for folder, more in ((first, []), (second, ["--evaluate-beside"] * beside)):
@@ -345,7 +328,7 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], float]] = 
     "bytes-graphs": (partial(equal_bytes, graphs=True), 120.0),
     "bytes-beside": (partial(equal_bytes, graphs=True, beside=True), 120.0),
 }
-"""What is measured, by name, and the seconds at which it is ended: 29.75 minutes for all of it."""
+"""What is measured, by name, and the seconds at which it is ended: 26.5 minutes for all of it."""
 
 
 def in_a_process(name: str, options: argparse.Namespace) -> list[Row]:

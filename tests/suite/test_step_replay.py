@@ -35,13 +35,12 @@ def play(
     )
     obs = env.reset()
     replay = StepReplay(env.spaces, len(seeds), num_envs, num_rows, CPU)
-    replay.put_first_obs(obs)
     naive: list[deque[Key]] = [deque() for _ in seeds]
     num_ends = 0
     for _ in range(num_steps):
         actions = rng.integers(0, env.num_actions, (len(seeds), num_envs))
         step = env.step(actions)
-        replay.add(actions, step)
+        replay.store(obs, actions, step)
         before, after = (prepared(each) for each in (obs, step.next_obs))
         for s, kept in enumerate(naive):
             columns = actions[s], step.rewards[s], step.terminations[s]
@@ -111,10 +110,12 @@ def test_a_seeds_draws_do_not_depend_on_the_other_seeds() -> None:
             find_task("CartPole-v1"), environment_seeds(seeds, 1, "environments"), reset="same_step"
         )
         replay = StepReplay(env.spaces, len(seeds), 1, 50, CPU)
-        replay.put_first_obs(env.reset())
+        obs = env.reset()
         for t in range(70):
             actions = np.full((len(seeds), 1), t // 3 % 2)
-            replay.add(actions, env.step(actions))
+            step = env.step(actions)
+            replay.store(obs, actions, step)
+            obs = step.obs
         generators = [np.random.default_rng(seed) for seed in seeds]
         batches.append(replay.sample(generators, 16))
     for beside, alone in zip(*batches, strict=True):

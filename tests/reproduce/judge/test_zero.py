@@ -215,7 +215,7 @@ def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:
         "CheetahRun-v1": "sac",
         "CartPole-v1": "a2c",
         "TMaze-v0": "impala",
-        "Claw-v0": "sac_hybrid",
+        "Claw-v0": "sac_alf",
         "LunarLander-v3": "a2c",
     }.items():
         found, config = untrained_config(find_task(name))
