@@ -46,7 +46,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "sac_discrete": {"task": "CartPole-v1", "learning_starts": 40, "batch_size": 8},
 }
 SHORT["sac_value"] = SHORT["sac"]
-SHORT["sac_alf"] = SHORT["sac"] | {"prior": "same_action"}
+SHORT["sac_alf"] = SHORT["sac"] | {"task": "Claw-v0", "prior": "same_action"}
 """What every agent trains with here, so that its records have every column."""
 MY_TASKS = """
 import gymnasium
