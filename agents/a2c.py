@@ -17,24 +17,22 @@ It trains with the settings of the task's first source, here `rl_zoo`, not with 
 | one gradient step on one unroll             | Algorithm S3             | `update`      |
 | T steps and one update in turn              | Algorithm S3             | `train`       |
 
-The seeds of one process are trained one after another; each draws from streams of its own.
-
 Deviations from the paper, and details it leaves open:
-1. Workers are synchronous, so one gradient comes from N * T steps; losses are means over the valid
-   rows of an unroll (OpenAI Baselines), not sums. An unroll goes on across the end of an episode.
-2. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
-   trace, running statistics and `env_steps` leave it out.
-3. A step cut by the time limit bootstraps from the value of the last observation; the setting
-   `time_limit_is_terminal` removes this value for sources that do so.
-4. The learning rate of an update depends on the steps taken before its unroll.
-5. A run ends before the unroll that could exceed `env_steps`, as OpenAI Baselines' does.
-6. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
-   Continuous actions are clipped by the environment; their density is that of the unclipped draw.
-7. Acting leaves no graph: the update computes the unroll again in one batch, which is cheaper.
-8. Continuous actions have a log standard deviation per dimension, whatever the observation, as in
-   the sources; the paper's network puts out a variance, and learns from whole episodes.
-9. Defaults are Stable-Baselines3's where the paper has others: the values' weight 0.5 (the paper:
-   1), separate trunks (a shared one), a clipped norm and a constant learning rate (falling to 0).
+1. Workers are synchronous: one gradient comes from N * T steps, and losses are means over valid
+   rows (OpenAI Baselines), not sums. An unroll goes on across the end of an episode. The seeds of
+   a process are trained in turn.
+2. The action after an end is ignored, for the simulator resets. Losses, traces, statistics and
+   `env_steps` leave such rows out.
+3. A step cut by the time limit bootstraps from the last observation's value, unless
+   `time_limit_is_terminal` says that the source does not.
+4. The learning rate of an update is that of the step before its unroll.
+5. A run ends before the unroll that could exceed `env_steps` (OpenAI Baselines).
+6. The environment clips continuous actions; their density is that of the unclipped draw.
+7. The update computes the unroll again in one batch, which is cheaper than graphs of acting.
+8. Continuous actions have one log standard deviation per dimension, as in the sources; the paper's
+   network puts out a variance, and learns from whole episodes.
+9. Defaults are Stable-Baselines3's: the values' weight 0.5 (the paper: 1), separate trunks (a
+   shared one), a clipped norm and a constant learning rate (falling to 0).
 """
 
 import math
@@ -52,17 +50,16 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
-from suite.graphs import as_graph
-from suite.journal import Journal
-from suite.moments import DeviceMoments, RewardScale, RunningMoments, weights_with
-from suite.networks import FrameLayers, Trunk, prepare
-from suite.noise import gumbel, normal
-from suite.optimisers import FlatWeights, Network, RMSprop
+from suite.moments import DeviceMoments, RewardScale, RunningMoments
+from suite.networks import FrameLayers, Trunk
+from suite.optimisers import FlatWeights, RMSprop
+from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Means, Recorder
-from suite.session import Session, of_one_seed, train_in_turn
+from suite.recorder import Recorder
+from suite.session import train_in_turn
 from suite.settings import require
+from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces
 
@@ -216,7 +213,7 @@ FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
 }
 
 
-class ActorCritic(Network):
+class ActorCritic(PolicyNetwork):
     """Policy and value: one trunk with two heads, or one trunk each.
 
     Args:
@@ -226,8 +223,7 @@ class ActorCritic(Network):
     """
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__()
-        self.num_outputs = spaces.num_outputs
+        super().__init__(spaces)
         orthogonal = config.initialisation == "orthogonal"
         trunk = partial(
             Trunk,
@@ -259,11 +255,6 @@ class ActorCritic(Network):
         if self.critic is None:
             return outputs[:, :-1], outputs[:, -1]
         return outputs, self.critic(obs).squeeze(1)
-
-    def policy(self, obs: Float[Tensor, "B ..."]) -> Float[Tensor, "B A"]:
-        """Return logits or means alone."""
-        outputs = self.actor(obs)
-        return outputs[:, :-1] if self.critic is None else outputs
 
     def value(self, obs: Float[Tensor, "B ..."]) -> Float[Tensor, " B"]:
         """Return values alone."""
@@ -379,44 +370,6 @@ def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str,
     return {name: np.array([value]) for name, value in columns.items()}
 
 
-@torch.no_grad()
-def act(network: ActorCritic, obs: Float[Tensor, "B ..."], noise: Tensor | None = None) -> Tensor:
-    """Return actions, `[B]` or `[B, A]`: drawn with the noise, or the modes of the policy.
-
-    Args:
-        network: the policy.
-        obs: as `prepare` returns them.
-        noise: draws of `draw_noise`, `[B, A]`; None: take the mode.
-    """
-    outputs = network.policy(obs)
-    if network.log_stds is None:  # the largest of logits plus Gumbel noise is a draw
-        return (outputs if noise is None else outputs + noise).argmax(-1)
-    return outputs if noise is None else torch.addcmul(outputs, network.log_stds.exp(), noise)
-
-
-def draw_noise(
-    generator: np.random.Generator, network: ActorCritic, shape: Sequence[int]
-) -> Tensor:
-    """Return noise for drawing actions, `[*shape, A]`, on the network's device."""
-    draw = gumbel if network.log_stds is None else normal
-    return draw(generator, (*shape, network.num_outputs), network.actor.device)
-
-
-def decide(
-    config: Config,
-    network: ActorCritic,
-    obs_moments: RunningMoments | None,
-    obs: np.ndarray,
-    generator: np.random.Generator | None,
-) -> np.ndarray:
-    """Return actions in [-1, 1] for observations, in evaluations and of a policy from a file."""
-    if obs_moments is not None:
-        obs = obs_moments.standardise(obs, config.observation_clip)
-    noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
-    actions = act(network, prepare(obs, network.actor.device), noise)
-    return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
-
-
 ACTING = (
     *("convolutions", "bfloat16", "hidden_sizes", "activation", "shared_trunk"),
     "observation_clip",
@@ -426,13 +379,7 @@ ACTING = (
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
-    config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    weights = dict(weights)
-    moments = RunningMoments.from_weights(weights)
-    network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    FlatWeights(network)  # they lie as in training, for the same last bits
-    network.load_state_dict(weights)
-    return Policy(config.find_task(), spaces, partial(decide, config, network, moments))
+    return rebuild(ActorCritic, config_of(Config, description, ACTING), weights, description)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -441,76 +388,30 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    (seed,) = config.seeds
-    session = Session(config, recorder, stride=config.unroll_rows)
-    env, device, clock = session.env, session.device, recorder.clock
-    num_envs, length = config.num_envs, config.unroll_length
-    learner = make_learner(config, env.spaces, device)
-    network, obs_moments = learner.network, learner.obs_moments
-    policy = of_one_seed(partial(decide, config, network, obs_moments))
-    weights_of = partial(weights_with, network, obs_moments)
-    choose = as_graph(partial(act, network), (), config, device)
-    learn = as_graph(partial(update, learner, config), learner, config, device)
-    unroll = Unroll(env.spaces, num_envs, length, device)
-    action_stream = stream(seed, "action noise")
+    session = UnrollSession(config, recorder)
+    learner = make_learner(config, session.env.spaces, session.device)
+    network, moments = learner.network, learner.obs_moments
+    actor, player = Actor(network, config), Player(network, moments, config)
+    unroll = Unroll.of(config, session.env.spaces, session.device, moments)
     scale: RewardScale | None = None
     if config.reward_normalisation == "discounted_returns":
-        scale = RewardScale(num_envs, config.gamma, config.reward_clip)
-
-    def store_obs(t: int, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
-        """Store observations; those before valid actions enter the statistics."""
-        if obs_moments is not None:
-            obs_moments.add(obs[acted_on])
-            obs = obs_moments.standardise(obs, config.observation_clip)
-        return unroll.put_obs(t, obs)
-
-    env.reset()
-    means = Means()
-    state = {"learner": learner, "stream": action_stream, "means": means, "scale": scale}
-    journal = Journal(recorder, env, state)
-    env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
-    obs = store_obs(0, env.obs[0], np.full(num_envs, env_steps == 0))  # [N, *obs]
-    clock.start()
-    while True:
-        gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy, weights_of)
-        if session.log_is_due(env_steps, gained):
-            columns = describe(means.read(), config.learning_rate_at(first_step))
-            norm = learner.optimiser.weights.norm()
-            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-            recorder.log(env_steps, num_updates, columns, checks)
-        if not session.goes_on(env_steps):
-            break
-
-        first_step = env_steps
-        noise = draw_noise(action_stream, network, (length, num_envs))
-        for t in range(length):
-            actions = choose(obs, noise[t])
-            unroll.actions[t] = actions
-            clock.lap("acting")
-            step = env.step(actions.cpu().numpy()[None])
-            dones = step.terminations[0] | step.truncations[0]
-            unroll.outcomes.put(t, step)
-            if scale is not None:
-                unroll.outcomes.rewards[t] = scale(step.rewards[0], step.valid[0], dones)
-            env_steps += int(np.count_nonzero(step.valid))
-            recorder.episodes(env_steps, step)
-            clock.lap("environment")
-            obs = store_obs(t + 1, step.obs[0], ~dones)
-        journal.record(unroll.actions.cpu().numpy())
-        reward_sum += float(unroll.outcomes.rewards.sum())
-
-        learning_rate = config.learning_rate_at(first_step)
+        scale = RewardScale(config.num_envs, config.gamma, config.reward_clip)
+    action_stream = session.stream("action noise")
+    state = {"stream": action_stream, "scale": scale}
+    session.begin(learner, player, partial(update, learner, config), state)
+    obs = unroll.put_obs(0, session.obs, session.are_new)  # [N, *obs]
+    while session.continues(describe):
+        noise = network.draw_noise(action_stream, unroll.shape)
+        for t in range(config.unroll_length):
+            unroll.actions[t], _ = actor(obs, noise[t])
+            step = session.step(unroll.actions[t])
+            unroll.outcomes.put(t, step if scale is None else scale.of(step))
+            obs = unroll.put_obs(t + 1, session.obs, session.are_new)
         if unroll.outcomes.valid.any():
             batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
-            means.add({"update": learn(batch, learning_rate)})
-            num_updates += 1
-        unroll.obs[0] = unroll.obs[-1]
-        obs = unroll.obs[0]
-        clock.lap("learning")
-        if journal.is_due(at_end=not session.goes_on(env_steps)):
-            journal.save(env_steps, first_step, num_updates, reward_sum)
-    session.save_policies(weights_of, ACTING)
+            session.learn(batch, session.learning_rate)
+        obs = unroll.begin_again()
+    session.save_policy(ACTING)
     return learner
 
 

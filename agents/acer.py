@@ -16,24 +16,20 @@ the policy gradient, and a trust region around an average of past policies limit
 | one gradient step, average policy                 | Algorithm 2   | `update`           |
 | T steps, then updates on new and replayed unrolls | Algorithm 1   | `train`            |
 
-The seeds of one process are trained one after another; each draws from streams of its own.
-
 Deviations from the paper, and details it leaves open:
-1. Workers are synchronous (OpenAI Baselines): one gradient comes from one unroll of every
-   environment, new ones or old ones, and losses are means over its valid rows.
+1. Workers are synchronous (OpenAI Baselines): one gradient comes from an unroll of every
+   environment, new or old; losses are means over valid rows. Seeds are trained in turn.
 2. An unroll goes on across the end of an episode; no trace does. Replay draws whole unrolls.
-3. Loss, trace and `env_steps` leave the ignored action after an end out: the simulator resets.
+3. Losses, traces and `env_steps` leave out the ignored action after an end: the simulator resets.
 4. A step cut by the time limit bootstraps from its value, unless `time_limit_is_terminal`.
 5. Retrace cuts ratios at 1 (Algorithm 2); the text under Eq. 5 has c. Probabilities below 1e-8
    count as 1e-8 where a gradient is divided by them.
-6. The learning rate of an update depends on the steps taken before the newest unroll.
+6. The learning rate of an update is that of the step before the newest unroll.
 7. A run ends before the unroll that could exceed `env_steps`.
-8. Actions are the argmax of logits plus Gumbel noise from the seed's own stream.
-9. With an LSTM (the paper has none), the newest unroll goes on from the state with which it was
-   collected, by the policy's weights; so does the average policy (ChainerRL has a state of its own
-   for it, chainerrl@7eed375:chainerrl/agents/acer.py:611-614; OpenAI Baselines starts both from 0,
-   baselines@ea25b9e:baselines/acer/acer.py:208, 260). Unrolls from replay start from 0, as there
-   (chainerrl/agents/acer.py:523-524), and so do episodes.
+8. With an LSTM (the paper has none) both policies go on from the newest unroll's first memory;
+   ChainerRL's average policy has its own (chainerrl@7eed375:chainerrl/agents/acer.py:611-614).
+   Unrolls from replay begin with 0, as there (523-524); in OpenAI Baselines all do
+   (baselines@ea25b9e:baselines/acer/acer.py:208, 260).
 """
 
 import copy
@@ -52,19 +48,17 @@ from torch import Tensor
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
-from suite.graphs import as_graph
-from suite.journal import Journal
-from suite.moments import RunningMoments, weights_with
-from suite.networks import FrameLayers, Trunk, prepare
-from suite.noise import gumbel
-from suite.optimisers import FlatWeights, Network, RMSprop
+from suite.moments import RunningMoments
+from suite.networks import FrameLayers, Trunk
+from suite.optimisers import FlatWeights, RMSprop
+from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Means, Recorder
-from suite.recurrence import Memory, step_and_draw
-from suite.session import Session, of_one_seed, train_in_turn
+from suite.recorder import Recorder
+from suite.session import train_in_turn
 from suite.settings import UsageError
-from suite.unrolls import Transitions, UnrollReplay, replay_bytes
+from suite.unroll_session import UnrollSession
+from suite.unrolls import Transitions, UnrollReplay
 from suite.vector_env import Spaces
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -91,8 +85,7 @@ class Config(ReplayConfig):
     replay_start: Whole = 10_000
     """Steps of each environment before the first update from replay (OpenAI Baselines)."""
     clip_rho_threshold: Positive | None = 10.0
-    """Truncation level c of the importance weights; the bias correction restores the excess. None:
-    no truncation and no correction."""
+    """Truncation level c; the bias correction restores the excess. None: neither of the two."""
     advantage_target: Literal["q_retrace", "q_opc"] = "q_retrace"
     """Target that advantages subtract V from: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
     trust_region_delta: NotNegative | None = 1.0
@@ -100,8 +93,7 @@ class Config(ReplayConfig):
     statistics: Literal["probabilities", "logits", "log_probabilities"] = "probabilities"
     """Statistics by which the trust region projects: the paper's, ChainerRL's or PFRL's."""
     entropy_in_trust_region: bool = True
-    """Whether the entropy's gradient is projected too (OpenAI Baselines) or added afterwards
-    (ChainerRL)."""
+    """Whether the entropy's gradient is projected too (OpenAI Baselines; ChainerRL adds it)."""
     tau: Fraction = 0.01
     """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.99)."""
     policy_coef: NotNegative = 1.0
@@ -134,17 +126,6 @@ class Config(ReplayConfig):
             raise UsageError(f"{self.task} has continuous actions: use acer_continuous")
         if self.lstm_size and not self.shared_trunk:
             raise UsageError("lstm_size needs shared_trunk: policy and Q share the LSTM")
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes that replay takes, for a plan of several runs side by side."""
-        spaces = Spaces.of(self.find_task())
-        return replay_bytes(spaces, self, behaviour_size=spaces.num_outputs)
-
-    @property
-    def keeps_on_device(self) -> bool:
-        """Return whether replay holds frames, which lie in the device's memory."""
-        return self.find_task().family == "atari"
 
 
 PRESETS = read_presets("acer", Config)
@@ -261,7 +242,7 @@ FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
 }
 
 
-class ActorCritic(Network):
+class ActorCritic(PolicyNetwork):
     """Policy and Q: one trunk with two heads, or one trunk each.
 
     Args:
@@ -271,8 +252,8 @@ class ActorCritic(Network):
     """
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__()
-        self.num_actions = spaces.num_outputs
+        super().__init__(spaces)
+        self.log_stds = None
         trunk = partial(
             Trunk,
             spaces.obs_shape,
@@ -284,8 +265,8 @@ class ActorCritic(Network):
             lstm_size=config.lstm_size,
             bfloat16=config.bfloat16,
         )
-        policy_head = (self.num_actions, config.policy_head_gain)
-        q_head, shared = (self.num_actions, config.q_head_gain), config.shared_trunk
+        policy_head = (self.num_outputs, config.policy_head_gain)
+        q_head, shared = (self.num_outputs, config.q_head_gain), config.shared_trunk
         self.actor = trunk([policy_head, q_head] if shared else [policy_head])
         self.critic = None if shared else trunk([q_head])
 
@@ -295,15 +276,8 @@ class ActorCritic(Network):
         """Return logits and Q of every action of a feed-forward network."""
         outputs = self.actor(obs)
         if self.critic is None:
-            return outputs[:, : self.num_actions], outputs[:, self.num_actions :]
+            return outputs[:, : self.num_outputs], outputs[:, self.num_outputs :]
         return outputs, self.critic(obs)
-
-    def step(
-        self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
-    ) -> tuple[Float[Tensor, "N A"], Float[Tensor, "N M"]]:
-        """Return logits of one step, and the memory after it."""
-        outputs, memory = self.actor.step(obs, memory)
-        return outputs[:, : self.num_actions], memory
 
     def unroll(
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
@@ -312,7 +286,7 @@ class ActorCritic(Network):
         past = batch.actions, batch.rewards, batch.valid
         outputs = self.actor.unroll(batch.obs, memory, *past)
         if self.critic is None:
-            return outputs[..., : self.num_actions], outputs[..., self.num_actions :]
+            return outputs[..., : self.num_outputs], outputs[..., self.num_outputs :]
         return outputs, self.critic.unroll(batch.obs, None, *past)
 
 
@@ -458,26 +432,12 @@ def update(
         return torch.cat([(signals.diagnostics * batch.weights).sum((1, 2)), norm.view(1)])
 
 
-def act(logits: Float[Tensor, "B A"], noise: Tensor | None) -> Int[Tensor, " B"]:
-    """Return actions: argmax(logits + Gumbel noise) draws from the policy; None: the mode."""
-    return (logits if noise is None else logits + noise).argmax(-1)
-
-
-@torch.no_grad()
-def decide(
-    config: Config,
-    network: ActorCritic,
-    obs_moments: RunningMoments | None,
-    memory: Memory,
-    obs: np.ndarray,
-    generator: np.random.Generator | None,
-) -> np.ndarray:
-    """Return actions for observations, in evaluations and of a policy from a file."""
-    if obs_moments is not None:
-        obs = obs_moments.standardise(obs, config.observation_clip)
-    device, shape = network.actor.device, (len(obs), network.num_actions)
-    noise = gumbel(generator, shape, device) if generator else None
-    return memory.act(prepare(obs, device), partial(act, noise=noise)).cpu().numpy()
+def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
+    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
+    if not means:
+        return {}
+    columns = dict(zip(METRICS, means["update"][:, None], strict=True))
+    return {**columns, "learning_rate": np.array([learning_rate])}
 
 
 ACTING = (
@@ -487,17 +447,10 @@ ACTING = (
 """Settings that rebuild a policy, beside task and protocol."""
 
 
+# Same in: a2c.py
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
-    config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    weights = dict(weights)
-    moments = RunningMoments.from_weights(weights)
-    network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    FlatWeights(network)  # they lie as in training, for the same last bits
-    network.load_state_dict(weights)
-    memory = Memory(network)
-    choose = partial(decide, config, network, moments, memory)
-    return Policy(config.find_task(), spaces, choose, memory)
+    return rebuild(ActorCritic, config_of(Config, description, ACTING), weights, description)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -506,70 +459,33 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    (seed,) = config.seeds
-    session = Session(config, recorder, stride=config.unroll_rows)
-    env, device, clock = session.env, session.device, recorder.clock
-    learner = make_learner(config, env.spaces, device)
-    network, obs_moments = learner.network, learner.obs_moments
-    replay = UnrollReplay(env.spaces, config, env.spaces.num_outputs, device, obs_moments)
-    memory = network.actor.begin(config.num_envs)  # [N, M]
-    policy_memory = Memory(network)
-    policy = of_one_seed(partial(decide, config, network, obs_moments, policy_memory))
-    weights_of = partial(weights_with, network, obs_moments)
-    action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
-    count_stream = stream(seed, "replay counts")
-    noise_shape = (config.unroll_length, config.num_envs, network.num_actions)
-    choose = as_graph(partial(step_and_draw, network, act), (), config, device)
-    learn = as_graph(partial(update, learner, config), learner, config, device)
-
-    means, streams = Means(), [action_stream, replay_stream, count_stream]
-    state = {"learner": learner, "means": means, "behaviour": replay.behaviour, "streams": streams}
-    journal = Journal(recorder, env, {**state, "memory": memory})
-    replay.put_first_obs(env.reset()[0])
-    for step, actions in journal.past():  # of a run that was killed
-        replay.add(actions[0], None, step)
-    env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
-    obs = replay.read_obs(env.obs[0], np.full(config.num_envs, env_steps == 0))  # [N, *obs]
-    sample = partial(replay.sample, replay_stream)
-    clock.start()
-    while True:
-        gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy, weights_of, policy_memory)
-        if session.log_is_due(env_steps, gained):
-            rows = means.read().get("update")
-            columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
-            if columns:
-                columns["learning_rate"] = np.array([config.learning_rate_at(first_step)])
-            norm = learner.optimiser.weights.norm()
-            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-            recorder.log(env_steps, num_updates, columns, checks)
-        if not session.goes_on(env_steps):
-            break
-
-        first_step, first_memory = env_steps, memory.clone()
-        for noise in gumbel(action_stream, noise_shape, device):
-            actions, logits, after = choose(obs, memory, noise)
+    session = UnrollSession(config, recorder)
+    learner = make_learner(config, session.env.spaces, session.device)
+    network, moments = learner.network, learner.obs_moments
+    actor, player = Actor(network, config), Player(network, moments, config)
+    sizes = session.env.spaces, config, network.num_outputs
+    replay = UnrollReplay(*sizes, session.device, moments)
+    names = ("action noise", "replay", "replay counts")
+    streams = action_stream, replay_stream, count_stream = [*map(session.stream, names)]
+    state = {"streams": streams, "behaviour": replay.behaviour, "memory": actor.memory}
+    replay.put_first_obs(session.obs)
+    session.begin(learner, player, partial(update, learner, config), state, replay.add)
+    obs = replay.read_obs(session.obs, session.are_new)  # [N, *obs]
+    while session.continues(describe):
+        first_memory = actor.memory.clone()
+        for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
+            actions, logits = actor(obs, noise)
             actions, log_probs = actions.cpu().numpy(), logits.log_softmax(-1).cpu().numpy()
-            clock.lap("acting")
-            step = env.step(actions[None])
-            journal.record(actions)
+            step = session.step(actions)
             replay.add(actions, log_probs, step)
-            obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
-            memory.copy_(network.actor.remember(after, actions, step.rewards[0], step.valid[0]))
-            reward_sum += float(step.rewards.sum())
-            env_steps += int(np.count_nonzero(step.valid))
-            recorder.episodes(env_steps, step)
-            clock.lap("environment")
-
-        batches = [(replay.newest, first_memory)] if config.online_updates else []
-        batches += replay.draw_num_updates(count_stream) * [(sample, torch.zeros_like(memory))]
-        for draw, remembered in batches:
-            means.add({"update": learn(draw(), config.learning_rate_at(first_step), remembered)})
-        num_updates += len(batches)
-        clock.lap("learning")
-        if journal.is_due(at_end=not session.goes_on(env_steps)):
-            journal.save(env_steps, first_step, num_updates, reward_sum)
-    session.save_policies(weights_of, ACTING)
+            obs = replay.read_obs(session.obs, session.are_new)
+            actor.remember(actions, step)
+        if config.online_updates:
+            session.learn(replay.newest(), session.learning_rate, first_memory)
+        for _ in range(replay.draw_num_updates(count_stream)):
+            batch = replay.sample(replay_stream)
+            session.learn(batch, session.learning_rate, torch.zeros_like(first_memory))
+    session.save_policy(ACTING)
     return learner
 
 

@@ -1,9 +1,9 @@
 """Actor-critic with experience replay, ACER, for continuous actions (arXiv:1611.01224, Section 5).
 
 N environments take T steps with one Gaussian policy; updates follow on unrolls from replay. A
-stochastic duelling network estimates V and Q together, Retrace gives the targets of both, truncated
-importance weights with a bias correction give the policy gradient, and a trust region around an
-average of past policies bounds the change of the policy.
+stochastic duelling network estimates V and Q, Retrace gives their targets, truncated importance
+weights with a bias correction the policy gradient, and a trust region around an average of past
+policies bounds each step.
 
     python -m agents.acer_continuous --task HalfCheetah-v4 --seeds 1 2 3 --out runs/mine
 
@@ -17,25 +17,21 @@ average of past policies bounds the change of the policy.
 | one gradient step, average policy              | Algorithm 3   | `update`           |
 | T steps, then updates on replayed unrolls      | Section 6     | `train`            |
 
-The seeds of one process are trained one after another; each draws from streams of its own.
-
 Deviations from the paper, and details it leaves open:
-1. Workers are synchronous. After N new unrolls, environments wait for as many updates, one after
-   another, as N asynchronous workers would make on their unrolls.
-2. An unroll continues across the end of an episode; nothing passes to the next episode.
-3. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
-   trace and `env_steps` leave it out. Losses are means over valid rows (ChainerRL), not sums.
-4. A step cut by the time limit bootstraps, unless `time_limit_is_terminal`.
-5. Without truncation importance weights above exp(20) count as exp(20), which keeps them finite.
-6. Policy, V and A are three networks (ChainerRL, PFRL); the paper's policy and V share most layers.
-7. Q of the action taken and of the action that corrects the bias share the n draws of Eq. (13).
-8. The trust region's statistics are the mean, and the logarithm of the deviation if learned.
-9. A run ends before the unrolls that could exceed `env_steps`. Replay draws whole unrolls; how many
+1. Workers are synchronous: N new unrolls are followed by as many updates, one after another, as N
+   asynchronous workers would make on theirs. Seeds are trained in turn.
+2. An unroll goes on across the end of an episode; no trace does. The ignored action after an end is
+   left out of losses, traces and `env_steps`. Losses are means over valid rows (ChainerRL).
+3. A step cut by the time limit bootstraps, unless `time_limit_is_terminal`.
+4. Without truncation importance weights above exp(20) count as exp(20), which keeps them finite.
+5. Policy, V and A are three networks (ChainerRL, PFRL); the paper's policy and V share most layers.
+6. Q of the action taken and of the action that corrects the bias share the n draws of Eq. (13).
+7. The trust region's statistics are the mean, and the logarithm of the deviation if learned. The
+   entropy's gradient is added after the projection (ChainerRL).
+8. A run ends before the unrolls that could exceed `env_steps`. Replay draws whole unrolls; how many
    is Poisson, as in Algorithm 1 (Section 6: 4 on average).
-10. Actions are mean plus deviation times normal noise from the seed's own stream. The environment
-    clips them to [-1, 1]; their density is that of the unclipped draw.
-11. The entropy's gradient is added after the projection into the trust region, as in ChainerRL.
-12. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's are Retrace's alone.
+9. The environment clips actions to [-1, 1]; their density is that of the unclipped draw.
+10. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's are Retrace's alone.
 """
 
 import copy
@@ -55,18 +51,17 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
-from suite.graphs import as_graph
-from suite.journal import Journal
-from suite.moments import RunningMoments, weights_with
-from suite.networks import Trunk, prepare
-from suite.noise import normal
-from suite.optimisers import FlatWeights, Network, RMSprop
+from suite.moments import RunningMoments
+from suite.networks import Trunk
+from suite.optimisers import FlatWeights, RMSprop
+from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Means, Recorder
-from suite.session import Session, of_one_seed, train_in_turn
+from suite.recorder import Recorder
+from suite.session import train_in_turn
 from suite.settings import UsageError
-from suite.unrolls import Transitions, UnrollReplay, replay_bytes
+from suite.unroll_session import UnrollSession
+from suite.unrolls import Transitions, UnrollReplay
 from suite.vector_env import Spaces, Step
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -146,12 +141,6 @@ class Config(ReplayConfig):
     def mean_replays(self) -> float:
         """Return the mean number of updates from replay after each unroll of every environment."""
         return self.replay_ratio * self.num_envs / self.batch_unrolls
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return about the bytes that replay takes, for a plan of several runs side by side."""
-        spaces = Spaces.of(self.find_task())
-        return replay_bytes(spaces, self, behaviour_size=2 * spaces.num_outputs)
 
 
 PRESETS = read_presets("acer_continuous", Config)
@@ -311,7 +300,7 @@ def trust_region(
     return gradients - (excess / squares.clamp_min(tiny)).clamp_min(0) * kl_gradients
 
 
-class GaussianPolicy(Network):
+class GaussianPolicy(PolicyNetwork):
     """The policy's network.
 
     Args:
@@ -321,8 +310,8 @@ class GaussianPolicy(Network):
     """
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__()
-        self._config, self._num_dimensions = config, spaces.num_outputs
+        super().__init__(spaces)
+        self._config = config
         heads = [(spaces.num_outputs, config.policy_head_gain)]
         if config.std == "state_dependent":
             heads.append((1, config.policy_head_gain))
@@ -339,7 +328,7 @@ class GaussianPolicy(Network):
     def forward(self, obs: Float[Tensor, "B O"]) -> Gaussian:
         """Return the distributions of actions, `[B, A]`."""
         outputs = self.layers(obs)
-        means = outputs[:, : self._num_dimensions]
+        means = outputs[:, : self.num_outputs]
         if self._config.bounded_mean:
             means = means.tanh()
         if self._config.std == "state_dependent":
@@ -347,6 +336,19 @@ class GaussianPolicy(Network):
         else:
             log_stds = self.log_stds
         return Gaussian(means, log_stds.expand_as(means))
+
+    @property
+    def actor(self) -> Trunk:  # type: ignore[override]
+        """Return the layers, as `suite.player` calls them."""
+        return self.layers
+
+    def step(self, obs: Float[Tensor, "N O"], memory: Tensor) -> tuple[Gaussian, Tensor]:
+        """Return the distributions of actions, and the memory, which is empty."""
+        return self(obs), memory
+
+    def act(self, outputs: Gaussian, noise: Tensor | None = None) -> Float[Tensor, "N A"]:
+        """Return actions drawn with normal noise, or the means."""
+        return outputs.means if noise is None else outputs.draw(noise)
 
 
 class ActorCritic(nn.Module):
@@ -548,31 +550,13 @@ def update(
         return torch.cat([(signals.diagnostics * weights).sum((1, 2)), norm.view(1)])
 
 
-@torch.no_grad()
-def draw_actions(
-    policy: GaussianPolicy, obs: Float[Tensor, "N O"], noise: Float[Tensor, "N A"]
-) -> tuple[Float[Tensor, "N A"], Float[Tensor, "N AA"]]:
-    """Return actions drawn with the noise, and the distributions that they come from."""
-    distributions = policy(obs)
-    return distributions.draw(noise), torch.cat(distributions, -1)
-
-
-@torch.no_grad()
-def decide(
-    config: Config,
-    policy: GaussianPolicy,
-    obs_moments: RunningMoments | None,
-    obs: np.ndarray,
-    generator: np.random.Generator | None,
-) -> np.ndarray:
-    """Return actions in [-1, 1] for observations, in evaluations and of a policy from a file."""
-    if obs_moments is not None:
-        obs = obs_moments.standardise(obs, config.observation_clip)
-    distributions = policy(prepare(obs, policy.layers.device))
-    actions = distributions.means
-    if generator is not None:
-        actions = distributions.draw(normal(generator, actions.shape, actions.device))
-    return actions.clamp(-1, 1).cpu().numpy()
+def describe(
+    config: Config, means: Mapping[str, np.ndarray], learning_rate: float
+) -> dict[str, np.ndarray]:
+    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
+    columns = dict(zip(METRICS, means["update"][:, None], strict=True)) if means else {}
+    falls = columns and config.learning_rate_decay_steps
+    return {**columns, "learning_rate": np.array([learning_rate])} if falls else columns
 
 
 ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "observation_clip")
@@ -581,13 +565,7 @@ ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "observation_clip
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
-    config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    weights = dict(weights)
-    moments = RunningMoments.from_weights(weights)
-    policy = GaussianPolicy(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    FlatWeights(policy)  # they lie as in training, for the same last bits
-    policy.load_state_dict(weights)
-    return Policy(config.find_task(), spaces, partial(decide, config, policy, moments))
+    return rebuild(GaussianPolicy, config_of(Config, description, ACTING), weights, description)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -596,74 +574,42 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    (seed,) = config.seeds
-    session = Session(config, recorder, stride=config.unroll_rows)
-    env, device, clock = session.env, session.device, recorder.clock
-    learner = make_learner(config, env.spaces, device)
-    network, obs_moments = learner.network.policy, learner.obs_moments
-    replay = UnrollReplay(env.spaces, config, 2 * env.spaces.num_outputs, device, obs_moments)
-    policy = of_one_seed(partial(decide, config, network, obs_moments))
-    weights_of = partial(weights_with, network, obs_moments)
-    action_stream, replay_stream = stream(seed, "action noise"), stream(seed, "replay")
-    count_stream, sample_stream = stream(seed, "replay counts"), stream(seed, "policy samples")
-    noise_shape = (config.unroll_length, config.num_envs, env.spaces.num_outputs)
-    choose = as_graph(partial(draw_actions, network), (), config, device)
-    learn = as_graph(partial(update, learner, config), learner, config, device)
-    draw_unrolls = partial(replay.sample_any, replay_stream, config.batch_unrolls)
+    session = UnrollSession(config, recorder)
+    learner = make_learner(config, session.env.spaces, session.device)
+    network, moments = learner.network.policy, learner.obs_moments
+    actor, player = Actor(network, config), Player(network, moments, config)
+    sizes = session.env.spaces, config, 2 * network.num_outputs
+    replay = UnrollReplay(*sizes, session.device, moments)
 
     def store(actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
-        """Put one vector step into replay, with scaled rewards."""
         replay.add(actions, behaviour, step._replace(rewards=step.rewards * config.reward_scale))
 
-    means, streams = Means(), [action_stream, replay_stream, count_stream, sample_stream]
-    state = {"learner": learner, "means": means, "behaviour": replay.behaviour, "streams": streams}
-    journal = Journal(recorder, env, state)
-    replay.put_first_obs(env.reset()[0])
-    for step, actions in journal.past():  # of a run that was killed
-        store(actions[0], None, step)
-    env_steps, first_step, num_updates, reward_sum = journal.resume(0, 0, 0, 0.0)
-    obs = replay.read_obs(env.obs[0], np.full(config.num_envs, env_steps == 0))  # [N, O]
-    clock.start()
-    while True:
-        gained = env_steps - first_step
-        session.evaluate_if_due(env_steps, gained, policy, weights_of)
-        if session.log_is_due(env_steps, gained):
-            rows = means.read().get("update")
-            columns = {} if rows is None else dict(zip(METRICS, rows[:, None], strict=True))
-            if columns and config.learning_rate_decay_steps:
-                columns["learning_rate"] = np.array([config.learning_rate_at(first_step)])
-            norm = learner.optimiser.weights.norm()
-            checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-            recorder.log(env_steps, num_updates, columns, checks)
-        if not session.goes_on(env_steps):
-            break
+    def learn(batch: Transitions) -> None:
+        shape = (config.num_action_samples + 1, *batch.rewards.shape)
+        session.learn(batch, network.draw_noise(sample_stream, shape), session.learning_rate)
 
-        first_step = env_steps
-        for noise in normal(action_stream, noise_shape, device):
-            actions, behaviour = (each.cpu().numpy() for each in choose(obs, noise))
-            clock.lap("acting")
-            step = env.step(actions[None])
-            journal.record(actions)
+    names = ("action noise", "replay", "replay counts", "policy samples")
+    streams = [*map(session.stream, names)]
+    action_stream, replay_stream, count_stream, sample_stream = streams
+    state = {"streams": streams, "behaviour": replay.behaviour}
+    replay.put_first_obs(session.obs)
+    session.begin(learner, player, partial(update, learner, config), state, store)
+    obs = replay.read_obs(session.obs, session.are_new)  # [N, O]
+    while session.continues(partial(describe, config)):
+        for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
+            actions, outputs = actor(obs, noise)
+            actions, behaviour = (
+                actions.cpu().numpy(),
+                torch.cat(outputs, -1).detach().cpu().numpy(),
+            )
+            step = session.step(actions)
             store(actions, behaviour, step)
-            obs = replay.read_obs(step.obs[0], ~(step.terminations[0] | step.truncations[0]))
-            reward_sum += float(step.rewards.sum())
-            env_steps += int(np.count_nonzero(step.valid))
-            recorder.episodes(env_steps, step)
-            clock.lap("environment")
-
-        learning_rate = config.learning_rate_at(first_step)
-        batches = [replay.newest] if config.online_updates else []
-        batches += replay.draw_num_updates(count_stream) * [draw_unrolls]
-        for draw in batches:
-            batch = draw()
-            samples_shape = (config.num_action_samples + 1, *batch.actions.shape)
-            noise = normal(sample_stream, samples_shape, device)
-            means.add({"update": learn(batch, noise, learning_rate)})
-        num_updates += len(batches)
-        clock.lap("learning")
-        if journal.is_due(at_end=not session.goes_on(env_steps)):
-            journal.save(env_steps, first_step, num_updates, reward_sum)
-    session.save_policies(weights_of, ACTING)
+            obs = replay.read_obs(session.obs, session.are_new)
+        if config.online_updates:
+            learn(replay.newest())
+        for _ in range(replay.draw_num_updates(count_stream)):
+            learn(replay.sample_any(replay_stream, config.batch_unrolls))
+    session.save_policy(ACTING)
     return learner
 
 

@@ -14,25 +14,24 @@ on the unroll before; V-trace corrects for the difference.
 | acting and learning side by side      | Section 3          | `train`                          |
 | LSTM, last action and reward          | Figure 3           | `suite.recurrence`, `lstm_size`  |
 
-One process: a second thread acts and steps the simulator, with buffers and weights of its own; the
-two meet at the end of every unroll. Unroll k is collected under the weights after `k - policy_lag`
-unrolls, so no result depends on which thread is faster. Acting and learning use `num_threads` each,
-the simulator `env_threads` (or as many). Seeds are trained in turn, from streams of their own.
+A second thread acts and steps the simulator, with buffers and weights of its own; the two meet at
+the end of every unroll. Unroll k is collected under the weights after `k - policy_lag` unrolls, so
+no result depends on which thread is faster. Acting and learning use `num_threads` each, the
+simulator `env_threads` (or as many). Seeds are trained in turn.
 
 Deviations from the paper, and details it leaves open (the authors' code: scalable_agent@6c0c8a7):
-1. Actors do not run freely: every unroll is exactly `policy_lag` unrolls old when it is learned
-   from (the first ones are younger), and an update never waits for more than one unroll.
-2. The action after an end is ignored: the simulator resets. Such a row is no transition: loss,
-   trace and `env_steps` leave it out. The authors' environment resets within the step.
-3. A step cut by the time limit bootstraps from the value of the last observation, in target and
-   advantage; the trace stops there. `time_limit_is_terminal` removes it, as experiment.py:372 does.
+1. Actors do not run freely: an unroll is exactly `policy_lag` unrolls old when it is learned from
+   (the first ones are younger), and an update never waits for more than one unroll.
+2. The action after an end is ignored, for the simulator resets. Losses, traces and `env_steps`
+   leave such rows out. The authors' environment resets within the step.
+3. A step cut by the time limit bootstraps from the last observation's value, and the trace stops
+   there; with `time_limit_is_terminal` no value follows, as in experiment.py:372.
 4. `trace_lambda` multiplies the c_i alone (Remark 2), not the advantage's bootstrap.
-5. The learning rate of an update depends on the steps taken before its unroll (as theirs does).
+5. The learning rate of an update is that of the step before its unroll (as theirs is).
 6. A run ends before the unroll that could exceed `env_steps`.
-7. Not stated and as in the authors' code: truncated normal weights (Sonnet's) and TensorFlow's
-   RMSprop with decay 0.99 (experiment.py:88, 401). The paper sums losses over rows (Table D.1).
-8. Actions are the argmax of logits plus Gumbel noise, or mean + standard deviation * normal noise.
-   Continuous actions are clipped by the environment; their density is that of the unclipped draw.
+7. As in the authors' code: truncated normal weights (Sonnet's) and TensorFlow's RMSprop with decay
+   0.99 (experiment.py:88, 401). The paper sums losses over rows (Table D.1).
+8. The environment clips continuous actions; their density is that of the unclipped draw.
 9. An LSTM's state, last action and last reward are 0 when an episode begins; the authors' code
    zeroes the state alone (experiment.py:219-221). The learner begins with an unroll's first memory.
 """
@@ -43,7 +42,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -56,19 +55,17 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
-from suite.graphs import as_graph
 from suite.hardware import on_queue, worker_thread
-from suite.journal import Journal
-from suite.moments import RunningMoments, weights_with
-from suite.networks import FrameLayers, Trunk, prepare
-from suite.noise import gumbel, normal
-from suite.optimisers import Adam, FlatWeights, Network, Optimiser, RMSprop
+from suite.moments import RunningMoments
+from suite.networks import FrameLayers, Trunk
+from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
+from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Recorder, Stopwatch
-from suite.recurrence import Memory, step_and_draw
-from suite.session import Session, of_one_seed, train_in_turn
+from suite.session import train_in_turn
 from suite.settings import check_shape, require
+from suite.unroll_session import Rows, UnrollSession
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces, Step
 
@@ -353,7 +350,7 @@ FRAME_LAYERS = {
 }
 
 
-class ActorCritic(Network):
+class ActorCritic(PolicyNetwork):
     """Policy and value: one trunk with two heads.
 
     Args:
@@ -363,8 +360,7 @@ class ActorCritic(Network):
     """
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__()
-        self.num_outputs = spaces.num_outputs
+        super().__init__(spaces)
         heads = [(spaces.num_outputs, config.policy_head_gain), (1, config.value_head_gain)]
         scheme = config.initialisation
         self.actor = Trunk(
@@ -392,13 +388,6 @@ class ActorCritic(Network):
         """Return logits (or means of continuous actions) and values of a feed-forward network."""
         outputs = self.actor(obs)
         return outputs[:, :-1], outputs[:, -1]
-
-    def step(
-        self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
-    ) -> tuple[Float[Tensor, "N A"], Float[Tensor, "N M"]]:
-        """Return logits (or means) of one step, and the memory after it."""
-        outputs, memory = self.actor.step(obs, memory)
-        return outputs[:, :-1], memory
 
     def unroll(
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
@@ -505,10 +494,11 @@ def update(
         return torch.stack([number.double() for number in (*metrics, *moments, valid.sum())])
 
 
-def describe(updates: Sequence[Tensor], learning_rate: float, lag: int) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from the updates of a log interval."""
-    table = torch.stack(list(updates)).cpu().numpy()  # [U, M], the one transfer
-    columns = dict(zip((*METRICS, *MOMENTS), table.T, strict=True))
+def describe(
+    rows: Mapping[str, np.ndarray], learning_rate: float, lag: int
+) -> dict[str, np.ndarray]:
+    """Return the columns of `updates.csv`, `[1]` each, from all updates of a log interval."""
+    columns = dict(zip((*METRICS, *MOMENTS), rows["update"].T, strict=True))
     means = {name: columns[name].mean() for name in METRICS}
     means["max_rho"] = columns["max_rho"].max()
     share = columns["num_rows"] / max(columns["num_rows"].sum(), 1.0)
@@ -520,38 +510,21 @@ def describe(updates: Sequence[Tensor], learning_rate: float, lag: int) -> dict[
     return {name: np.array([value]) for name, value in means.items()}
 
 
-# Same in: a2c.py
-def draw_noise(
-    generator: np.random.Generator, network: ActorCritic, shape: Sequence[int]
-) -> Tensor:
-    """Return noise for drawing actions, `[*shape, A]`, on the network's device."""
-    draw = gumbel if network.log_stds is None else normal
-    return draw(generator, (*shape, network.num_outputs), network.actor.device)
-
-
-def act(outputs: Float[Tensor, "B A"], log_stds: Tensor | None, noise: Tensor | None) -> Tensor:
-    """Return actions, `[B]` or `[B, A]`: drawn with the noise of `draw_noise`, or the modes."""
-    if log_stds is None:  # the largest of logits plus Gumbel noise is a draw
-        return (outputs if noise is None else outputs + noise).argmax(-1)
-    return outputs if noise is None else torch.addcmul(outputs, log_stds.exp(), noise)
-
-
 @dataclass
-class Collected:
-    """One unroll, with facts of its collection for the learner."""
+class Experience:
+    """One unroll, and what the learner must know of its collection."""
 
     unroll: Unroll
     memory: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     """The acting policy's memory at the unroll's start, `[N, M]`."""
-    log_stds: Tensor | None = None  # log deviations of the policy that acted
-    version: int = 0  # unrolls learned by that policy
-    first_step: int = 0  # environment steps before it
-    env_steps: int = 0  # environment steps until its end
-    ends: list[tuple[int, Step]] = field(default_factory=list)
-    """Steps in which an episode ended, with the environment steps until then."""
-    seconds: dict[str, float] = field(default_factory=dict)  # of waiting, acting and simulating
+    log_stds: Tensor | None = None
+    """Log deviations of the policy that acted; None: actions are discrete."""
     obs_moments: RunningMoments | None = None
-    """A copy of the collector's statistics at its end."""
+    """Statistics of observations at its end; None: they are not normalised."""
+    steps: list[Step] = field(default_factory=list)
+    """Its steps without their observations."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Spent on waiting, acting and simulating."""
 
     def transitions(self, config: Config) -> Transitions:
         """Return the transitions, with the log-probabilities of the policy that acted."""
@@ -561,127 +534,106 @@ class Collected:
         return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 
 
-def learn(learner: Learner, config: Config, collected: Collected, make: Any) -> list[Tensor]:
-    """Make the updates of an unroll, one on each share of the environments; return their rows."""
-    learning_rate = config.learning_rate_at(collected.first_step)
-    batches = collected.transitions(config).minibatches(config.num_minibatches)
-    memories = collected.memory.chunk(config.num_minibatches)
-    learner.obs_moments = collected.obs_moments
-    shares = zip(batches, memories, strict=True)
-    return [make(batch, learning_rate, memory).clone() for batch, memory in shares]
-
-
-@dataclass
 class Collector:
-    """The acting side of one seed; the learner touches it only while `collect` is not running."""
+    """Collects unrolls in a thread beside the learner, under a policy of `policy_lag` unrolls ago.
 
-    network: ActorCritic  # its own copy of the policy
-    choose: Any  # maps obs, memory and noise to actions; see `step_and_draw`
-    weights: FlatWeights  # of the network
-    env: Any  # a `VectorEnv`
-    generator: np.random.Generator  # the seed's action noise
-    obs: Tensor  # to act on next, `[N, *obs]`: the last ones of the previous unroll
-    memory: Tensor  # the policy's, of unfinished episodes, `[N, M]`
-    observation_clip: float  # bound of a normalised observation's components
-    obs_moments: RunningMoments | None = None
-    """Statistics that normalise observations as they are stored; None: they are not normalised."""
-    cuda_stream: Any = None  # its own queue of a GPU, so that acting does not wait for learning
-    version: int = 0  # unrolls learned by `network`
-    env_steps: int = 0
-    finished_at: float = field(default_factory=time.perf_counter)
+    Its network, statistics and buffers are its own: the learner has an unroll from `result` on.
 
-    def load(self, version: int, weights: Float[Tensor, " P"]) -> None:
-        """Copy the policy's weights as they were after `version` unrolls."""
-        self.weights.vector.copy_(weights)
+    Args:
+        config: the run's settings.
+        session: the run's session, for its environments and device.
+        learner: the learner.
+        thread: the thread that collects.
+    """
+
+    def __init__(
+        self, config: Config, session: UnrollSession, learner: Learner, thread: Executor
+    ) -> None:
+        self._env, self._learner, self._thread = session.env, learner, thread
+        self._lag, device = config.policy_lag, session.device
+        self.network = make_network(config, session.env.spaces, device).requires_grad_(False)
+        self.actor, self._weights = Actor(self.network, config), FlatWeights(self.network)
+        self._obs_moments = copy.deepcopy(learner.obs_moments)
+        options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
+        room = partial(Unroll.of, config, session.env.spaces, device, self._obs_moments)
+        number = 2 if config.policy_lag else 1  # one is filled while the other is learned from
+        buffers = [Experience(room(**options), self.actor.memory.clone()) for _ in range(number)]
+        self._buffers = deque(buffers)
+        self._queue = torch.cuda.Stream(device) if device.type == "cuda" else None
+        """Its own work for a GPU, so that acting does not wait for learning."""
+        self._past_weights: deque[Tensor] = deque(maxlen=max(config.policy_lag, 1))
+        """The learner's weights after its newest unrolls; the oldest ones act next."""
+        self._stream = session.stream("action noise")
+        self._collection: Future[None] | None = None
+        self._finished_at = time.perf_counter()
+        self.state = {"stream": self._stream, "memory": self.actor.memory}
+        self.state |= {"weights": self._past_weights}
+
+    def begin(self, obs: np.ndarray, are_new: np.ndarray) -> None:
+        """Go on from observations; those that are new enter the statistics."""
+        if self._obs_moments is not None and self._learner.obs_moments is not None:
+            self._obs_moments.take(self._learner.obs_moments)
+        self._obs = self._buffers[0].unroll.put_obs(0, obs, are_new)
+
+    def start(self, *, waits: bool = False) -> None:
+        """Note the learner's weights, and begin the next unroll; or let `result` begin it."""
+        self._past_weights.append(self._learner.optimiser.weights.vector.clone())
+        if not waits:
+            self._submit()
+
+    def result(self) -> Experience:
+        """Return the next unroll, which stays as it is until the one after it is begun."""
+        if self._collection is None and self._lag and self._past_weights:
+            self._submit()
+        elif self._collection is None:
+            self.start()
+        assert self._collection is not None
+        self._collection.result()
+        self._collection = None
+        self._buffers.rotate()
+        return self._buffers[-1]
+
+    def _submit(self) -> None:
+        self._weights.vector.copy_(self._past_weights[0])
         self.wait_for_learner()
-        self.version = version
+        self._collection = self._thread.submit(self.collect, self._buffers[0])
 
     def wait_for_learner(self) -> None:
-        """Make the collector's queue wait for all work that the learner has queued."""
-        if self.cuda_stream is not None:
-            self.cuda_stream.wait_stream(torch.cuda.current_stream(self.obs.device))
+        """Make the collector's work for a GPU wait for all that the learner has queued."""
+        if self._queue is not None:
+            self._queue.wait_stream(torch.cuda.current_stream(self._queue.device))
 
-    def store_obs(self, unroll: Unroll, t: int, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
-        """Store observations; those before valid actions enter the statistics."""
-        if self.obs_moments is not None:
-            self.obs_moments.add(obs[acted_on])
-            obs = self.obs_moments.standardise(obs, self.observation_clip)
-        return unroll.put_obs(t, obs)
-
-    def begin(self, unroll: Unroll, env_steps: int, obs_moments: RunningMoments | None) -> None:
-        """Go on from the environment's observations, which enter the statistics of a new run."""
-        self.env_steps, self.obs_moments = env_steps, copy.deepcopy(obs_moments)
-        is_new = np.full(len(self.obs), env_steps == 0)
-        self.obs = self.store_obs(unroll, 0, self.env.obs[0], is_new)
-        self.wait_for_learner()
-
-
-def make_collector(config: Config, env: Any, obs: Tensor) -> Collector:
-    """Return a collector with the initial network, ready to act on `obs`."""
-    device, generator = obs.device, stream(config.seeds[0], "action noise")
-    network = make_network(config, env.spaces, device).requires_grad_(False)
-    cuda_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    memory = network.actor.begin(config.num_envs)
-    draw = partial(act, log_stds=network.log_stds)
-    choose = as_graph(partial(step_and_draw, network, draw), (), config, device)
-    parts = network, choose, FlatWeights(network), env, generator, obs, memory
-    return Collector(*parts, config.observation_clip, cuda_stream=cuda_stream)
-
-
-@torch.no_grad()
-def collect(collector: Collector, collected: Collected) -> None:
-    """Fill an unroll beside the learner, without touching any of its data."""
-    idle, clock = time.perf_counter() - collector.finished_at, Stopwatch()
-    env, network, queue = collector.env, collector.network, collector.cuda_stream
-    collected.version, collected.first_step = collector.version, collector.env_steps
-    unroll, collected.ends = collected.unroll, []
-    collected.log_stds = None if network.log_stds is None else network.log_stds.clone()
-    with on_queue(queue):
-        noise = draw_noise(collector.generator, network, unroll.actions.shape[:2])
-        obs = unroll.obs[0].copy_(collector.obs)
-        memory = collected.memory.copy_(collector.memory)
-        clock.start()
-        for t in range(len(unroll.actions)):
-            actions, outputs, memory = collector.choose(obs, memory, noise[t])
-            env.send(actions.cpu().numpy()[None])
-            clock.lap("acting")
-            unroll.behaviour[t], unroll.actions[t] = outputs, actions  # while the simulator works
-            step = env.recv()
-            unroll.outcomes.put(t, step)
-            collector.env_steps += int(np.count_nonzero(step.valid))
-            if step.episode_ends.any():
-                collected.ends.append((collector.env_steps, step))
-            dones = step.terminations[0] | step.truncations[0]
-            obs = collector.store_obs(unroll, t + 1, step.obs[0], ~dones)
-            memory = network.actor.remember(memory, actions, step.rewards[0], step.valid[0])
-            clock.lap("environment")
-        collector.memory.copy_(memory)
-        if queue is not None:
-            queue.synchronize()
-    collector.obs, collected.env_steps = obs, collector.env_steps
-    collected.obs_moments = copy.deepcopy(collector.obs_moments)
-    collected.seconds = {**clock.seconds, "actor_idle": idle}
-    collector.finished_at = time.perf_counter()
+    @torch.no_grad()
+    def collect(self, experience: Experience) -> None:
+        """Fill an unroll beside the learner, without touching any of its data."""
+        idle, clock = time.perf_counter() - self._finished_at, Stopwatch()
+        env, unroll, log_stds = self._env, experience.unroll, self.network.log_stds
+        experience.log_stds, experience.steps = None if log_stds is None else log_stds.clone(), []
+        with on_queue(self._queue):
+            noise = self.network.draw_noise(self._stream, unroll.shape)
+            obs = unroll.obs[0].copy_(self._obs)
+            experience.memory.copy_(self.actor.memory)
+            clock.start()
+            for t in range(len(noise)):
+                actions, outputs = self.actor(obs, noise[t])
+                env.send(actions.cpu().numpy()[None])
+                clock.lap("acting")
+                unroll.behaviour[t], unroll.actions[t] = outputs, actions  # beside the simulator
+                step = env.recv()
+                unroll.outcomes.put(t, step)
+                obs = unroll.put_obs(t + 1, step.obs[0], ~step.ends[0])
+                self.actor.remember(actions, step)
+                experience.steps.append(step._replace(obs=NO_OBS, next_obs=NO_OBS))
+                clock.lap("environment")
+            if self._queue is not None:
+                self._queue.synchronize()
+        self._obs, experience.obs_moments = obs, copy.deepcopy(self._obs_moments)
+        experience.seconds = {**clock.seconds, "actor_idle": idle}
+        self._finished_at = time.perf_counter()
 
 
-@torch.no_grad()
-def decide(
-    config: Config,
-    network: ActorCritic,
-    obs_moments: RunningMoments | None,
-    memory: Memory,
-    obs: np.ndarray,
-    generator: np.random.Generator | None,
-) -> np.ndarray:
-    """Return actions in [-1, 1] for observations, in evaluations and of a policy from a file."""
-    if obs_moments is not None:
-        obs = obs_moments.standardise(obs, config.observation_clip)
-    inputs = prepare(obs, network.actor.device, 1 / config.frame_divisor)
-    noise = None if generator is None else draw_noise(generator, network, obs.shape[:1])
-    actions = memory.act(inputs, partial(act, log_stds=network.log_stds, noise=noise))
-    return (actions if network.log_stds is None else actions.clamp(-1, 1)).cpu().numpy()
-
-
+NO_OBS = np.empty(0)
+"""In place of observations that have been stored elsewhere."""
 ACTING = (
     *("convolutions", "frame_divisor", "bfloat16", "hidden_sizes", "activation"),
     *("lstm_size", "lstm_inputs", "observation_clip"),
@@ -689,18 +641,10 @@ ACTING = (
 """Settings that rebuild a policy, beside task and protocol."""
 
 
-# Same in: acer.py
+# Same in: a2c.py
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild a policy from the weights and description that `train` saved."""
-    config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    weights = dict(weights)
-    moments = RunningMoments.from_weights(weights)
-    network = ActorCritic(config, spaces, np.random.default_rng(0))  # every weight is replaced
-    FlatWeights(network)  # they lie as in training, for the same last bits
-    network.load_state_dict(weights)
-    memory = Memory(network)
-    choose = partial(decide, config, network, moments, memory)
-    return Policy(config.find_task(), spaces, choose, memory)
+    return rebuild(ActorCritic, config_of(Config, description, ACTING), weights, description)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -709,79 +653,31 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    session = Session(config, recorder, stride=config.unroll_rows)
-    env, device, clock = session.env, session.device, recorder.clock
-    learner = make_learner(config, env.spaces, device)
-    memory = Memory(learner.network)  # of evaluations
-    room = partial(Unroll, env.spaces, config.num_envs, config.unroll_length, device)
-    options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
-    blank = partial(learner.network.actor.begin, config.num_envs)
-    unrolls = [Collected(room(**options), blank()) for _ in range(2 if config.policy_lag else 1)]
-    collector = make_collector(config, env, unrolls[0].unroll.put_obs(0, env.reset()[0]))
-    # Weights after 0, 1, 2, ... unrolls; the oldest of those kept acts next.
-    versions: deque[tuple[int, Tensor]] = deque(maxlen=max(config.policy_lag, 1))
-    updates: list[Tensor] = []
-    make = as_graph(partial(update, learner, config), learner, config, device)
-    clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
+    recorder.clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
+    session = UnrollSession(config, recorder, Rows())
+    learner = make_learner(config, session.env.spaces, session.device)
+    player = Player(learner.network, learner.obs_moments, config)
 
-    def renew(learned: int) -> None:
-        """Give the collector the policy to act with once `learned` unrolls are learned."""
-        versions.append((learned, learner.optimiser.weights.vector.clone()))
-        collector.load(*versions[0])
-
-    renew(0)
-    state = {"learner": learner, "stream": collector.generator, "memory": collector.memory}
-    journal = Journal(recorder, env, {**state, "updates": updates, "versions": versions})
-    k, env_steps, first_step, num_updates, reward_sum, lag = journal.resume(0, 0, 0, 0, 0.0, 0)
-    collector.load(*versions[0])
-    collector.begin(unrolls[k % len(unrolls)].unroll, env_steps, learner.obs_moments)
+    def columns(rows: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
+        num_unrolls = session.num_updates // config.num_minibatches
+        return describe(rows, learning_rate, min(num_unrolls - 1, config.policy_lag))
 
     with worker_thread() as thread:
-        collection: Future[None] | None = None
-        clock.start()
-        while True:
-            gained = env_steps - first_step
-            policy = partial(decide, config, learner.network, learner.obs_moments, memory)
-            weights_of = partial(weights_with, learner.network, learner.obs_moments)
-            session.evaluate_if_due(env_steps, gained, of_one_seed(policy), weights_of, memory)
-            if session.log_is_due(env_steps, gained):
-                columns = describe(updates, config.learning_rate_at(first_step), lag)
-                norm = learner.optimiser.weights.norm()
-                checks = {"reward": np.array([reward_sum]), "weight_norm": np.array([norm])}
-                recorder.log(env_steps, num_updates, columns, checks)
-                updates.clear()
-            if not session.goes_on(env_steps):
-                break
-
-            newest, following = unrolls[k % len(unrolls)], unrolls[(k + 1) % len(unrolls)]
-            if collection is None:
-                collection = thread.submit(collect, collector, newest)
-            collection.result()
-            clock.lap("learner_idle")
-            env_steps, first_step, lag = newest.env_steps, newest.first_step, k - newest.version
-            journal.record(newest.unroll.actions.cpu().numpy())
-            last = not session.goes_on(env_steps)
-            if config.policy_lag:
-                renew(k)
-            # At a checkpoint the two take turns: the collector has nothing half done.
-            pausing = last or journal.is_due() or not config.policy_lag
-            collection = None if pausing else thread.submit(collect, collector, following)
-
-            updates += learn(learner, config, newest, make)
-            num_updates += config.num_minibatches
-            clock.lap("learning")
-
-            reward_sum += float(newest.unroll.outcomes.rewards.sum())
-            for section, seconds in newest.seconds.items():
-                clock.seconds[section] += seconds
-            for steps_until, step in newest.ends:
-                recorder.episodes(steps_until, step)
-            k += 1
-            if not config.policy_lag:
-                renew(k)
-            if collection is None and journal.is_due(at_end=last):
-                journal.save(k, env_steps, first_step, num_updates, reward_sum, lag)
-    session.save_policies(weights_of, ACTING)
+        collector = Collector(config, session, learner, thread)
+        session.begin(learner, player, partial(update, learner, config), collector.state)
+        collector.begin(session.obs, session.are_new)
+        while session.continues(columns):
+            newest = collector.result()
+            session.take(newest.steps, newest.unroll.actions.cpu().numpy(), newest.seconds)
+            if config.policy_lag:  # at a checkpoint the collector has nothing half done
+                collector.start(waits=session.pauses())
+            if learner.obs_moments is not None and newest.obs_moments is not None:
+                learner.obs_moments.take(newest.obs_moments)
+            batches = newest.transitions(config).minibatches(config.num_minibatches)
+            memories = newest.memory.chunk(config.num_minibatches)
+            for batch, memory in zip(batches, memories, strict=True):
+                session.learn(batch, session.learning_rate, memory)
+    session.save_policy(ACTING)
     return learner
 
 

@@ -284,6 +284,21 @@ class ReplayConfig(UnrollConfig):
         return float(self.replay_ratio)
 
     @property
+    def memory_bytes(self) -> int:
+        """Return about the bytes that replay takes, for a plan of several runs side by side."""
+        from suite.unrolls import replay_bytes  # imports this module
+        from suite.vector_env import Spaces
+
+        spaces = Spaces.of(self.find_task())
+        outputs = (2 if spaces.continuous else 1) * spaces.num_outputs  # of the policy that acted
+        return replay_bytes(spaces, self, behaviour_size=outputs)
+
+    @property
+    def keeps_on_device(self) -> bool:
+        """Return whether replay holds frames, which lie in the device's memory."""
+        return self.find_task().family == "atari"
+
+    @property
     def kept_unrolls(self) -> int:
         """Return how many unrolls of each environment replay keeps, at most those of a whole run.
 

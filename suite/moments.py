@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+
+from suite.vector_env import Step
 
 
 class RunningMoments:
@@ -34,6 +36,10 @@ class RunningMoments:
         arrays = {"obs_mean": self.mean, "obs_variance": self.variance}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
+    def take(self, other: "RunningMoments") -> None:
+        """Become a copy of other moments."""
+        self.count, self.mean, self.variance = other.count, other.mean.copy(), other.variance.copy()
+
     def add(self, rows: np.ndarray) -> None:
         """Update the moments with rows `[M, *shape]`."""
         num_rows = len(rows)
@@ -52,18 +58,6 @@ class RunningMoments:
         """Return (rows - mean) / deviation, clipped to +-`clip`, float32."""
         scaled = (rows - self.mean) / np.sqrt(self.variance + 1e-8)
         return np.clip(scaled, -clip, clip).astype(np.float32)
-
-
-def weights_with(
-    network: nn.Module, moments: RunningMoments | None, _seed: int = 0
-) -> dict[str, Tensor]:
-    """Return the weights of the only seed's network by name, and the statistics', for a file.
-
-    Args:
-        network: the policy.
-        moments: of its observations; None: they are not normalised.
-    """
-    return network.state_dict() | (moments.weights() if moments is not None else {})
 
 
 class DeviceMoments:
@@ -115,3 +109,7 @@ class RewardScale:
         self._sums[dones] = 0.0
         scaled = rewards / np.sqrt(self._moments.variance + 1e-8)
         return np.clip(scaled, -self._clip, self._clip)
+
+    def of(self, step: Step) -> Step:
+        """Return a vector step of one seed with its rewards divided and clipped."""
+        return step._replace(rewards=self(step.rewards[0], step.valid[0], step.ends[0])[None])

@@ -160,27 +160,6 @@ class Core(nn.Module):
         return torch.cat([actions, rewards.clamp(-1, 1).unsqueeze(-1)], -1)
 
 
-@torch.no_grad()
-def step_and_draw(
-    network: Any,
-    draw: Callable[..., Tensor],
-    obs: Float[Tensor, "N ..."],
-    memory: Float[Tensor, "N M"],
-    noise: Tensor,
-) -> tuple[Tensor, Float[Tensor, "N A"], Float[Tensor, "N M"]]:
-    """Return actions, the network's outputs that they are drawn from, and the memory after them.
-
-    Args:
-        network: an agent's, as `Memory` takes it.
-        draw: maps outputs and `noise` to actions.
-        obs: observations, as the network reads them.
-        memory: the policy's.
-        noise: of the actions.
-    """
-    outputs, memory = network.step(obs, memory)
-    return draw(outputs, noise=noise), outputs, memory
-
-
 _NOTHING = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=bool)
 """No reward, and no beginning of an episode."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from suite.beside import Beside, InCopy, OnGpu, can_copy, is_copyable
 from suite.best import copy_weights
-from suite.checkpoint import Decide, save_policy
+from suite.checkpoint import save_policy
 from suite.command_line import read_command_line
 from suite.config import RunConfig
 from suite.draws import Draws
@@ -373,17 +373,6 @@ class Session:
                 (folder / BEST).mkdir(exist_ok=True)
                 facts = {name: kept[name] for name in ("env_steps", "mean_return")}
                 save_policy(folder / BEST, kept["weights"], description | facts)
-
-
-def of_one_seed(decide: Decide) -> Act:
-    """Return a single seed's rule as an `Act`, which takes a batch of one seed."""
-    return partial(_decide_for_one, decide)
-
-
-def _decide_for_one(
-    decide: Decide, obs: np.ndarray, generators: Sequence[np.random.Generator] | None
-) -> np.ndarray:
-    return decide(obs[0], generators[0] if generators else None)[None]
 
 
 def train_together(

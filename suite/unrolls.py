@@ -4,13 +4,13 @@ Row t holds an observation, the action taken on it, and everything that this act
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from suite.config import ReplayConfig
+from suite.config import ReplayConfig, UnrollConfig
 from suite.moments import RunningMoments
 from suite.networks import prepare
 from suite.vector_env import Spaces, Step
@@ -81,6 +81,9 @@ class Unroll:
         device: the network's device.
         frame_factor: factor on frames' bytes.
         keeps_outputs: whether `behaviour` keeps the acting network's outputs.
+        obs_moments: statistics that normalise observations as they are stored; None: they are
+            stored as they come.
+        observation_clip: bound of a normalised observation's components.
     """
 
     def __init__(
@@ -92,8 +95,11 @@ class Unroll:
         *,
         frame_factor: float = 1 / 255,
         keeps_outputs: bool = False,
+        obs_moments: RunningMoments | None = None,
+        observation_clip: float = 10.0,
     ) -> None:
         self._device, self._frame_factor = device, frame_factor
+        self._obs_moments, self._observation_clip = obs_moments, observation_clip
         self.obs = torch.empty(length + 1, num_envs, *spaces.obs_shape, device=device)
         if len(spaces.obs_shape) == 3:  # channels-last memory, as the kernels have it
             channels, height, width = spaces.obs_shape
@@ -106,8 +112,41 @@ class Unroll:
         self.behaviour = torch.empty(length, num_envs, kept, device=device)
         self.outcomes = Outcomes.zeros(length, num_envs)
 
-    def put_obs(self, t: int, obs: np.ndarray) -> Tensor:
-        """Store observations `[N, *obs]` at `t` and return them as the network reads them."""
+    @classmethod
+    def of(
+        cls,
+        config: UnrollConfig,
+        spaces: Spaces,
+        device: torch.device,
+        obs_moments: RunningMoments | None,
+        **options: Any,
+    ) -> "Unroll":
+        """Return an unroll of a run's length and environments, with the options named above."""
+        options |= {"obs_moments": obs_moments, "observation_clip": config.observation_clip}
+        return cls(spaces, config.num_envs, config.unroll_length, device, **options)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return T and N."""
+        return self.outcomes.valid.shape
+
+    def begin_again(self) -> Tensor:
+        """Make the last observations the first ones and return them."""
+        return self.obs[0].copy_(self.obs[-1])
+
+    def put_obs(self, t: int, obs: np.ndarray, are_new: np.ndarray | None = None) -> Tensor:
+        """Store observations `[N, *obs]` at `t` and return them as the network reads them.
+
+        Args:
+            t: the row.
+            obs: the observations.
+            are_new: which of them enter the statistics: those that a valid action follows; None:
+                none.
+        """
+        if self._obs_moments is not None:
+            if are_new is not None:
+                self._obs_moments.add(obs[are_new])
+            obs = self._obs_moments.standardise(obs, self._observation_clip)
         return prepare(obs, self._device, self._frame_factor, out=self.obs[t])
 
     def transitions(self, gamma: float, time_limit_is_terminal: bool) -> Transitions:
@@ -194,17 +233,15 @@ class UnrollReplay:
         self._over = step.episode_ends[0]  # the next action is ignored, a new game follows it
         self.num_steps += 1
 
-    def read_obs(self, obs: np.ndarray, acted_on: np.ndarray) -> Tensor:
+    def read_obs(self, obs: np.ndarray, are_new: np.ndarray) -> Tensor:
         """Return the newest observations as networks read them.
-
-        Those acted on enter the statistics.
 
         Args:
             obs: those that were stored last, `[N, *obs]`; frames are read from where they lie.
-            acted_on: whether a valid action follows, `[N]`.
+            are_new: which of them enter the statistics: those that a valid action follows, `[N]`.
         """
         if self._obs_moments is not None:
-            self._obs_moments.add(obs[acted_on])
+            self._obs_moments.add(obs[are_new])
         if self._stack > 1:  # they have crossed to the device
             return self._read_obs(np.full((1, len(obs)), self.num_steps), self._envs)[0]
         return self._prepare(obs)

@@ -55,6 +55,11 @@ class Step(NamedTuple):
     """Parts of `raw_rewards` whose sum it is, `[S, N, D]` float32; without numbers unless they were
     asked for. Where the task tells none, the reward is the only part."""
 
+    @property
+    def ends(self) -> np.ndarray:
+        """Return where a trace ends: at a termination or a truncation, `[S, N]`."""
+        return self.terminations | self.truncations
+
 
 class Spaces(NamedTuple):
     """Shapes and bounds of an environment's observations and actions, for a network."""

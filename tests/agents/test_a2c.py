@@ -274,16 +274,16 @@ def test_drawn_actions_have_the_policys_probabilities() -> None:
     """Gumbel noise draws each action as often as its probability says; so does the Gaussian."""
     network = make_learner(replace(TINY, policy_head_gain=1.0), CONTROL).network
     obs = torch.randn(1, 4, generator=torch.Generator().manual_seed(3)).expand(20_000, 4)
-    noise = a2c.draw_noise(np.random.default_rng(0), network, (20_000,))
-    shares = torch.bincount(a2c.act(network, obs, noise), minlength=3) / 20_000
-    torch.testing.assert_close(shares, network.policy(obs[:1]).softmax(-1)[0], atol=0.015, rtol=0)
+    noise = network.draw_noise(np.random.default_rng(0), (20_000,))
+    shares = torch.bincount(network.act(network(obs)[0], noise), minlength=3) / 20_000
+    torch.testing.assert_close(shares, network(obs[:1])[0].softmax(-1)[0], atol=0.015, rtol=0)
 
     config = replace(TINY, initial_log_std=-0.7)
     network = make_learner(config, SWINGING).network
-    noise = a2c.draw_noise(np.random.default_rng(0), network, (20_000,))
-    actions = a2c.act(network, obs, noise)
+    noise = network.draw_noise(np.random.default_rng(0), (20_000,))
+    actions = network.act(network(obs)[0], noise)
     torch.testing.assert_close(actions.std(0), torch.full((2,), math.exp(-0.7)), atol=0.01, rtol=0)
-    torch.testing.assert_close(actions.mean(0), a2c.act(network, obs[:1])[0], atol=0.02, rtol=0)
+    torch.testing.assert_close(actions.mean(0), network(obs[:1])[0][0], atol=0.02, rtol=0)
 
 
 def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
@@ -581,7 +581,7 @@ def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
         frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
         prepared = torch.from_numpy(frames / 255).float()
         torch.testing.assert_close(
-            torch.from_numpy(policy.act(frames)), learner.network.policy(prepared).argmax(-1)
+            torch.from_numpy(policy.act(frames)), learner.network(prepared)[0].argmax(-1)
         )
 
 
@@ -593,13 +593,13 @@ def test_a_policy_in_bfloat16_acts_as_it_was_trained_to(tmp_path: Path) -> None:
     policy = agents.load_policy(recorder.seed_directories[0])
     frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84)).astype(np.uint8)
     prepared = prepare(frames, torch.device("cpu"))
-    logits = learner.network.policy(prepared).detach()
+    logits = learner.network(prepared)[0].detach()
     assert np.array_equal(policy.act(frames), logits.argmax(-1).numpy())
     plain = a2c.ActorCritic(
         replace(config, bfloat16=False), policy._spaces, np.random.default_rng()
     )
     plain.load_state_dict(learner.network.state_dict())
-    exact = plain.policy(prepared).detach()
+    exact = plain(prepared)[0].detach()
     assert not torch.equal(logits, exact)
     torch.testing.assert_close(logits, exact, atol=0.01, rtol=0.02)
 
@@ -615,7 +615,7 @@ def test_a_saved_policy_acts_like_the_learner(config: a2c.Config, tmp_path: Path
         deviation = np.sqrt(learner.obs_moments.variance + 1e-8)
         rows = torch.from_numpy(np.clip((obs - learner.obs_moments.mean) / deviation, -10, 10))
         rows = rows.float().flatten(0, 1)
-    outputs = learner.network.policy(rows).detach()
+    outputs = learner.network(rows)[0].detach()
     generator = np.random.default_rng(1)
     if config.task == "CartPole-v1":
         assert policy(obs).shape == (2, 3)

@@ -854,7 +854,7 @@ def test_the_protocol_reaches_the_simulator(tmp_path: Path) -> None:
     for protocol, num_actions in (("noframeskip", 6), ("sticky", 18)):
         config = replace(small, protocol=protocol, convolutions="a3c")
         learner, recorder = train(config, tmp_path / protocol)
-        assert learner.network.num_actions == num_actions
+        assert learner.network.num_outputs == num_actions
         policy = agents.load_policy(recorder.seed_directories[0])
         assert policy.task.protocol == protocol
         frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)

@@ -382,13 +382,13 @@ def test_each_term_of_the_loss_pulls_its_own_way() -> None:
 
 def random_unroll(
     config: impala.Config, spaces: Spaces, seed: int = 0
-) -> tuple[impala.Collected, tuple[Any, ...]]:
+) -> tuple[impala.Experience, tuple[Any, ...]]:
     steps, num_envs = config.unroll_length, config.num_envs
     rng, unroll = (
         np.random.default_rng(seed),
         Unroll(spaces, num_envs, steps, CPU, keeps_outputs=True),
     )
-    collected = impala.Collected(unroll, torch.zeros(num_envs, 0))
+    collected = impala.Experience(unroll, torch.zeros(num_envs, 0))
     for t in range(steps + 1):
         unroll.put_obs(t, rng.normal(size=(num_envs, *spaces.obs_shape)).astype(np.float32))
     unroll.behaviour[:] = torch.from_numpy(rng.normal(size=unroll.behaviour.shape))
@@ -552,7 +552,10 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
     vs = returns.vs.numpy()[valid]
     residuals = vs - values[:-1].numpy()[valid]
     row = impala.update(learner, config, batch, 1e-2)
-    columns = {name: column.item() for name, column in impala.describe([row], 0.1, 3).items()}
+    columns = {
+        name: column.item()
+        for name, column in impala.describe({"update": row[None].numpy()}, 0.1, 3).items()
+    }
     assert columns["mean_rho"] == pytest.approx(rhos.mean(), rel=1e-5)
     assert columns["max_rho"] == pytest.approx(rhos.max(), rel=1e-5)
     assert 0 < columns["clipped_share"] == pytest.approx((rhos > 0.9).mean(), rel=1e-5)
@@ -628,12 +631,14 @@ def test_log_probabilities_of_continuous_actions_are_summed() -> None:
 def test_drawn_actions_have_the_policys_probabilities() -> None:
     outputs = torch.tensor([[0.3, -1.0, 1.2]]).expand(20_000, 3)
     network = impala.make_learner(TINY, CONTROL, CPU).network
-    noise = impala.draw_noise(np.random.default_rng(0), network, (20_000,))
-    shares = torch.bincount(impala.act(outputs, None, noise), minlength=3) / 20_000
+    noise = network.draw_noise(np.random.default_rng(0), (20_000,))
+    shares = torch.bincount(network.act(outputs, noise), minlength=3) / 20_000
     torch.testing.assert_close(shares, outputs[0].softmax(-1), atol=0.015, rtol=0)
     network = impala.make_learner(TINY, SWINGING, CPU).network
-    noise = impala.draw_noise(np.random.default_rng(0), network, (20_000,))
-    actions = impala.act(outputs[:, :2], torch.tensor([-0.7, 0.1]), noise)
+    noise = network.draw_noise(np.random.default_rng(0), (20_000,))
+    with torch.no_grad():
+        network.log_stds.copy_(torch.tensor([-0.7, 0.1]))
+        actions = network.act(outputs[:, :2], noise)
     torch.testing.assert_close(
         actions.std(0), torch.tensor([-0.7, 0.1]).exp(), atol=0.01, rtol=0.01
     )
@@ -647,16 +652,14 @@ class Trace:
     """Keeps, for each unroll learned, what the learner and the collector had."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.lags: list[int] = []
         self.weights: list[list[Tensor]] = []
         """The learner's weights before each unroll."""
         self.unrolls: list[tuple[Tensor, Tensor]] = []
         """Observations and the acting policy's outputs of each unroll."""
         self.rhos: list[float] = []
-        update, transitions = impala.update, impala.Collected.transitions
+        update, transitions = impala.update, impala.Experience.transitions
 
-        def read(collected: impala.Collected, config: impala.Config) -> Transitions:
-            self.lags.append(len(self.weights) - collected.version)
+        def read(collected: impala.Experience, config: impala.Config) -> Transitions:
             self.unrolls.append((collected.unroll.obs.clone(), collected.unroll.behaviour.clone()))
             return transitions(collected, config)
 
@@ -667,7 +670,7 @@ class Trace:
             self.rhos.append(row[impala.METRICS.index("max_rho")].item())
             return row
 
-        monkeypatch.setattr(impala.Collected, "transitions", read)
+        monkeypatch.setattr(impala.Experience, "transitions", read)
         monkeypatch.setattr(impala, "update", traced)
 
 
@@ -678,9 +681,8 @@ def test_the_lag_is_exactly_what_is_asked(
     """Unroll k was collected with the weights after k - lag unrolls, bit by bit in its outputs."""
     trace = Trace(monkeypatch)
     _, recorder = train(replace(TINY, policy_lag=policy_lag), tmp_path)
-    count = len(trace.lags)
+    count = len(trace.unrolls)
     assert count > 20
-    assert trace.lags == [min(k, policy_lag) for k in range(count)]
     network = impala.make_network(TINY, Spaces((4,), 2), CPU)
     for k in range(count):
         matches = []
@@ -725,22 +727,22 @@ def test_the_memory_goes_on_from_unroll_to_unroll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unroll carries what the steps before it left, the last action and reward included."""
-    collect, carried = impala.collect, []
+    collect, carried = impala.Collector.collect, []
 
-    def checked(collector: impala.Collector, collected: impala.Collected) -> None:
-        before = collector.memory.clone()
-        collect(collector, collected)
-        assert torch.equal(collected.memory, before)
-        unroll, memory = collected.unroll, before
+    def checked(collector: impala.Collector, experience: impala.Experience) -> None:
+        before, network = collector.actor.memory.clone(), collector.network
+        collect(collector, experience)
+        assert torch.equal(experience.memory, before)
+        unroll, memory = experience.unroll, before
         outcomes = zip(unroll.actions, unroll.outcomes.rewards, unroll.outcomes.valid, strict=True)
         for obs, outcome in zip(unroll.obs, outcomes, strict=False):
             with torch.no_grad():
-                _, memory = collector.network.step(obs, memory)
-            memory = collector.network.actor.remember(memory, *outcome)
-        assert torch.equal(collector.memory, memory)
+                _, memory = network.step(obs, memory)
+            memory = network.actor.remember(memory, *outcome)
+        assert torch.equal(collector.actor.memory, memory)
         carried.append(memory)
 
-    monkeypatch.setattr(impala, "collect", checked)
+    monkeypatch.setattr(impala.Collector, "collect", checked)
     train(replace(RECURRENT, env_steps=240), tmp_path)
     rows = torch.cat(carried)
     assert rows[:, -3:].sum(-1).unique().tolist() == [0.0, 2.0]  # an action and a reward of 1
@@ -885,7 +887,7 @@ def test_the_last_row_can_be_the_bootstrap_alone() -> None:
     unroll.outcomes.rewards[:] = np.arange(config.unroll_length)[:, None]
     unroll.outcomes.valid[:] = True
     unroll.actions.zero_()
-    collected = impala.Collected(unroll, torch.zeros(config.num_envs, 0))
+    collected = impala.Experience(unroll, torch.zeros(config.num_envs, 0))
     whole = collected.transitions(replace(config, drop_last_row=False))
     cut = collected.transitions(config)
     for name in ("actions", "rewards", "discounts", "trace_mask", "valid", "behaviour"):
@@ -906,16 +908,16 @@ def test_rows_hold_the_action_and_everything_it_caused(
 ) -> None:
     """A reward that repeats the action stands beside it; ends and ignored rows follow the tape."""
     scripted.reward = staticmethod(lambda actions: actions.copy())
-    transitions, seen = impala.Collected.transitions, []
+    transitions, seen = impala.Experience.transitions, []
 
-    def checked(collected: impala.Collected, config: impala.Config) -> Transitions:
+    def checked(collected: impala.Experience, config: impala.Config) -> Transitions:
         unroll, outcomes = collected.unroll, collected.unroll.outcomes
         actions, valid = unroll.actions.numpy().astype(np.float32), outcomes.valid
         np.testing.assert_array_equal(outcomes.rewards[valid], actions[valid])
         seen.append(np.stack([unroll.obs[1:, :, 0], outcomes.truncations, valid], axis=-1))
         return transitions(collected, config)
 
-    monkeypatch.setattr(impala.Collected, "transitions", checked)
+    monkeypatch.setattr(impala.Experience, "transitions", checked)
     train(replace(TINY, evaluation_rule="training"), tmp_path)
     rows = np.concatenate(seen)
     tape = [(t / 8, t == 8, t > 0) for t in (*range(1, 9), 0)] * len(rows)
@@ -1130,7 +1132,7 @@ def test_a_saved_recurrent_policy_acts_as_in_training(
     for _ in range(60):
         with torch.no_grad():
             outputs, memory = network.step(torch.from_numpy(obs[0]), memory)
-        actions = impala.act(outputs, network.log_stds, None)
+        actions = network.act(outputs)
         played = policy.act(obs, rewards=rewards, starts=starts)
         expected = actions if network.log_stds is None else actions.clamp(-1, 1)
         np.testing.assert_allclose(played[0], expected, rtol=1e-6)

@@ -22,7 +22,7 @@ TINY: dict[str, Any] = {
 }
 ONLINE: dict[str, Any] = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
 AGENTS: dict[str, tuple[Any, Any, Callable[[Any, Tensor], Tensor]]] = {
-    "a2c": (a2c, a2c.Config(task="CartPole-v1", **TINY), lambda network, obs: network.policy(obs)),
+    "a2c": (a2c, a2c.Config(task="CartPole-v1", **TINY), lambda network, obs: network(obs)[0]),
     "impala": (
         impala,
         impala.Config(task="CartPole-v1", **TINY),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from suite.moments import DeviceMoments, RewardScale, RunningMoments
+from suite.vector_env import Step
 
 CPU = torch.device("cpu")
 
@@ -111,6 +112,28 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_sums() -> None:
         expected = [max(min(reward / deviation, 1.5), -1.5) for reward in rewards]
         scaled = scale(rewards, np.ones(3, dtype=bool), dones)
         np.testing.assert_allclose(scaled, expected, rtol=1e-10)
+
+
+def test_a_step_is_scaled_by_what_its_rewards_ends_and_ignored_rows_say() -> None:
+    """The same numbers as from its parts; an end resets the sum of its environment."""
+    rng = np.random.default_rng(0)
+    whole, parts = RewardScale(3, 0.9, 1.5), RewardScale(3, 0.9, 1.5)
+    for _ in range(20):
+        rewards, flags = rng.normal(1, 5, size=(1, 3)), rng.uniform(size=(3, 1, 3)) < 0.3
+        no = np.zeros((1, 3))
+        step = Step(no, no, rewards, rewards, flags[0], flags[1], ~flags[2], no, no, no)
+        expected = parts(rewards[0], ~flags[2, 0], (flags[0] | flags[1])[0])
+        np.testing.assert_array_equal(whole.of(step).rewards, expected[None])
+
+
+def test_taken_moments_are_a_copy() -> None:
+    one, two = RunningMoments((2,)), RunningMoments((2,))
+    one.add(np.array([[1.0, 2.0], [3.0, 5.0]]))
+    two.take(one)
+    mean = one.mean.copy()
+    one.mean += 1
+    np.testing.assert_array_equal(two.mean, mean)
+    assert (two.count, two.variance.tolist()) == (2, one.variance.tolist())
 
 
 def test_statistics_of_rewards_skip_ignored_rows() -> None:

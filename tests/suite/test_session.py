@@ -20,7 +20,7 @@ from suite.command_line import run_main
 from suite.config import Count, RunConfig, Widths
 from suite.randomness import environment_seeds, stream
 from suite.recorder import Recorder, status_of
-from suite.session import Session, of_one_seed, train_in_turn, train_together
+from suite.session import Session, train_in_turn, train_together
 from suite.settings import Preset, UsageError
 from suite.vector_env import VectorEnv
 
@@ -266,23 +266,6 @@ def test_a_deterministic_score_draws_nothing(tmp_path: Path) -> None:
     scores = ours.score(30, act)
     assert set(seen) == {None}
     assert ((scores >= 8) & (scores <= 10)).all()  # a pole pushed to one side
-
-
-def test_the_rule_of_one_seed_is_that_of_a_batch_of_one() -> None:
-    """It gets the seed's observations and generator, or none, and its actions get their axis."""
-    seen: list[tuple[np.ndarray, object]] = []
-
-    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        seen.append((obs, generator))
-        return obs.sum(-1)
-
-    obs, generator = np.arange(12.0).reshape(1, 3, 4), np.random.default_rng(0)
-    for generators, expected in (([generator], generator), (None, None)):
-        actions = of_one_seed(decide)(obs, generators)
-        np.testing.assert_array_equal(actions, obs.sum(-1))
-        rows, given = seen.pop()
-        np.testing.assert_array_equal(rows, obs[0])
-        assert given is expected
 
 
 # Policies

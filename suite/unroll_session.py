@@ -1,0 +1,190 @@
+"""The frame of a loop that collects unrolls of one seed and learns from each.
+
+    session = UnrollSession(config, recorder)
+    ...
+    session.begin(learner, player, partial(update, learner, config), {"stream": action_stream})
+    while session.continues(describe):
+        for t in range(config.unroll_length):
+            ...
+            step = session.step(actions)
+        session.learn(batch, session.learning_rate)
+    session.save_policy(ACTING)
+
+The words are those of `suite.session.Session`, the frame of the loops that learn after each step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from suite.config import UnrollConfig
+from suite.graphs import as_graph
+from suite.journal import Journal
+from suite.player import Player
+from suite.randomness import stream
+from suite.recorder import Means, Recorder
+from suite.session import Session
+from suite.vector_env import Step
+
+Describe = Callable[[Mapping[str, np.ndarray], float], Mapping[str, np.ndarray]]
+"""Maps an interval's diagnostics, by the name `update`, and a learning rate to the columns of
+`updates.csv`, `[1]` each."""
+
+
+class Rows:
+    """Diagnostics update by update, where `Means` has their means."""
+
+    def __init__(self) -> None:
+        self._rows: list[Tensor] = []
+
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Add one update's diagnostics, `[M]`."""
+        self._rows.append(metrics["update"].clone())
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Return the rows since the last call, `[U, M]` by the name `update`; forget them."""
+        rows = {"update": torch.stack(self._rows).cpu().numpy()} if self._rows else {}
+        self._rows = []
+        return rows
+
+
+class UnrollSession:
+    """A `Session` of one seed, its counters, its journal and its updates.
+
+    Args:
+        config: the run's settings.
+        recorder: the run's recorder.
+        metrics: keeps the diagnostics of updates for a log interval: `Means` or `Rows`.
+
+    Raises:
+        UsageError: for a missing GPU, or a setting that needs one.
+    """
+
+    def __init__(
+        self, config: UnrollConfig, recorder: Recorder, metrics: Means | Rows | None = None
+    ) -> None:
+        (self._seed,) = config.seeds
+        self._config, self._recorder = config, recorder
+        self._session = Session(config, recorder, stride=config.unroll_rows)
+        self._means = Means() if metrics is None else metrics
+        self._may_save = False
+        self.env, self.device = self._session.env, self._session.device
+        self.env_steps = 0
+        """Environment steps so far; ignored actions do not count."""
+        self.first_step = 0
+        """Environment steps before the newest unroll."""
+        self.num_updates, self._reward_sum = 0, 0.0
+        self.obs = self.env.reset()[0]
+        """Observations to act on, `[N, *obs]`."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the step size of updates that follow the newest unroll."""
+        return self._config.learning_rate_at(self.first_step)
+
+    def stream(self, name: str) -> np.random.Generator:
+        """Return the seed's random stream of that name."""
+        return stream(self._seed, name)
+
+    def begin(
+        self,
+        learner: Any,
+        player: Player,
+        update: Callable[..., Tensor],
+        state: Mapping[str, Any],
+        store: Callable[[np.ndarray, None, Step], None] | None = None,
+    ) -> None:
+        """Go on from a run that was killed, or begin a new one.
+
+        Args:
+            learner: all that learns; its `optimiser` knows the weights.
+            player: the policy in evaluations.
+            update: changes the learner, returns diagnostics; see `learn`.
+            state: what else changes and is not in `store`, by name: random streams and the like.
+            store: stores a vector step of the past, given its actions `[N, ...]`, None for what is
+                kept of the policy, and its outcome; None: nothing is stored.
+
+        Raises:
+            UsageError: if the run cannot resume, or for CUDA graphs without a GPU.
+        """
+        self._learner, self._player = learner, player
+        self._update = as_graph(update, learner, self._config, self.device)
+        state = {"learner": learner, "means": self._means, **state}
+        self._journal = Journal(self._recorder, self.env, state)
+        for step, actions in self._journal.past():
+            if store is not None:
+                store(actions[0], None, step)
+        numbers = self._journal.resume(0, 0, 0, 0.0)
+        self.env_steps, self.first_step, self.num_updates, self._reward_sum = numbers
+        self.obs = self.env.obs[0]
+        self.are_new = np.full(self._config.num_envs, self.env_steps == 0)
+        """Which of them a valid action follows that statistics do not know yet, `[N]`."""
+        self._recorder.clock.start()
+
+    def continues(self, describe: Describe) -> bool:
+        """Save, evaluate and log what is due, then return whether there is another unroll."""
+        goes_on = self._session.goes_on(self.env_steps)
+        self._recorder.clock.lap("learning")
+        if self._may_save and self._journal.is_due(at_end=not goes_on):
+            numbers = (self.env_steps, self.first_step, self.num_updates, self._reward_sum)
+            self._journal.save(*numbers)
+        gained, player = self.env_steps - self.first_step, self._player
+        self._session.evaluate_if_due(self.env_steps, gained, player, player.weights, player.memory)
+        if self._session.log_is_due(self.env_steps, gained):
+            columns = describe(self._means.read(), self.learning_rate)
+            norm = self._learner.optimiser.weights.norm()
+            checks = {"reward": np.array([self._reward_sum]), "weight_norm": np.array([norm])}
+            self._recorder.log(self.env_steps, self.num_updates, columns, checks)
+        self.first_step, self._may_save = self.env_steps, True
+        return self._session.goes_on(self.env_steps)
+
+    def step(self, actions: np.ndarray | Tensor) -> Step:
+        """Take a step in every environment, count it, and record the episodes that ended."""
+        clock = self._recorder.clock
+        actions = actions.cpu().numpy() if isinstance(actions, Tensor) else actions
+        clock.lap("acting")
+        step = self.env.step(actions[None])
+        self._journal.record(actions)
+        self.obs, self.are_new = step.obs[0], ~step.ends[0]
+        self._count(step)
+        clock.lap("environment")
+        return step
+
+    def take(
+        self, steps: Sequence[Step], actions: np.ndarray, seconds: Mapping[str, float]
+    ) -> None:
+        """Count and record an unroll for which this thread has waited.
+
+        Args:
+            steps: its steps, in turn.
+            actions: those taken, `[T, N, ...]`.
+            seconds: what the other thread spent, by section of the clock.
+        """
+        self._recorder.clock.lap("learner_idle")
+        self._journal.record(actions)
+        for step in steps:
+            self._count(step)
+        for section, spent in seconds.items():
+            self._recorder.clock.seconds[section] += spent
+
+    def pauses(self) -> bool:
+        """Return whether a checkpoint may follow, so that no thread may be at work until then."""
+        self._may_save = not self._session.goes_on(self.env_steps) or self._journal.is_due()
+        return self._may_save
+
+    def _count(self, step: Step) -> None:
+        self.env_steps += int(np.count_nonzero(step.valid))
+        self._reward_sum += float(step.rewards.sum())
+        self._recorder.episodes(self.env_steps, step)
+
+    def learn(self, *inputs: Any) -> None:
+        """Make an update with these inputs, as a CUDA graph if the settings say so."""
+        self._means.add({"update": self._update(*inputs)})
+        self.num_updates += 1
+
+    def save_policy(self, settings: Sequence[str]) -> None:
+        """Write the policy into the run's folder; see `Session.save_policies`."""
+        self._session.save_policies(self._player.weights, settings)
