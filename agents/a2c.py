@@ -52,7 +52,7 @@ from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
 from suite.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.networks import FrameLayers, Trunk
-from suite.optimisers import FlatWeights, RMSprop
+from suite.optimisers import FlatWeights, InTurn, RMSprop
 from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
@@ -64,54 +64,6 @@ from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(UnrollConfig):
-    """Every setting of a run. Sources that differ from these defaults are presets."""
-
-    task: str = "CartPole-v1"
-    """Name of a task."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
-    """How an Atari game is presented; other tasks ignore it."""
-    env_steps: Count = 500_000
-    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 16
-    """Environments, N (the paper: 16 workers)."""
-    unroll_length: Count = 5
-    """Steps of every environment between two updates, T (the paper's t_max: 5)."""
-    gae_lambda: Fraction = 1.0
-    """Trace decay of the advantages; 1 gives the n-step returns of the paper."""
-    convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
-    shared_trunk: bool = False
-    """Whether policy and value share all layers but their heads."""
-    initialisation: Literal["orthogonal", "nnabla_rl"] = "orthogonal"
-    """Initial weights; gains are for orthogonal ones. `nnabla_rl`: normal ones of unit norm, and
-    Glorot's uniform ones in the heads."""
-    value_head_gain: Positive = 1.0
-    """Gain of the value's head where weights are orthogonal."""
-    initial_log_std: LogStd = 0.0
-    """Log standard deviation of continuous actions in [-1, 1] at the start; one per dimension."""
-    learning_rate: Rate = 7e-4
-    """RMSprop step size at the start."""
-    value_coef: NotNegative = 0.5
-    """Weight of the mean squared error of the values (not halved)."""
-    entropy_coef: NotNegative = 0.01
-    """Weight of the policy's mean entropy, nats (the paper: 0.01; on MuJoCo 1e-4)."""
-    max_gradient_norm: Positive | None = 0.5
-    """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
-    """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
-    rewards; `value_targets`: the value head predicts returns divided by their running deviation,
-    while advantages stay in reward units."""
-    reward_clip: Positive = 10.0
-    """Bound of a reward divided by `discounted_returns`."""
-    evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
-    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
-
-
-PRESETS = read_presets("a2c", Config)
 
 
 def gae(
@@ -177,7 +129,7 @@ class Losses(NamedTuple):
     value: Float[Tensor, ""]  # squared error of the value
     entropy: Float[Tensor, ""]  # of the policy, nats; enters with a minus
 
-    def total(self, config: Config) -> Tensor:
+    def total(self, config: "Config") -> Tensor:
         """Return the loss to minimise."""
         return self.policy + config.value_coef * self.value - config.entropy_coef * self.entropy
 
@@ -205,6 +157,57 @@ def losses(
         value=((values - returns).square() * weights).sum(),
         entropy=(entropies * weights).sum(),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(UnrollConfig):
+    """Every setting of a run. Sources that differ from these defaults are presets."""
+
+    task: str = "CartPole-v1"
+    """Name of a task."""
+    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    """How an Atari game is presented; other tasks ignore it."""
+    env_steps: Count = 500_000
+    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
+    num_envs: Count = 16
+    """Environments, N (the paper: 16 workers)."""
+    unroll_length: Count = 5
+    """Steps of every environment between two updates, T (the paper's t_max: 5)."""
+    gae_lambda: Fraction = 1.0
+    """Trace decay of the advantages; 1 gives the n-step returns of the paper."""
+    convolutions: Literal["nature", "a3c"] = "nature"
+    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
+    shared_trunk: bool = False
+    """Whether policy and value share all layers but their heads."""
+    initialisation: Literal["orthogonal", "nnabla_rl"] = "orthogonal"
+    """Initial weights; gains are for orthogonal ones. `nnabla_rl`: normal ones of unit norm, and
+    Glorot's uniform ones in the heads."""
+    value_head_gain: Positive = 1.0
+    """Gain of the value's head where weights are orthogonal."""
+    initial_log_std: LogStd = 0.0
+    """Log standard deviation of continuous actions in [-1, 1] at the start; one per dimension."""
+    learning_rate: Rate = 7e-4
+    """RMSprop step size at the start."""
+    value_coef: NotNegative = 0.5
+    """Weight of the mean squared error of the values (not halved)."""
+    entropy_coef: NotNegative = 0.01
+    """Weight of the policy's mean entropy, nats (the paper: 0.01; on MuJoCo 1e-4)."""
+    max_gradient_norm: Positive | None = 0.5
+    """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    separate_optimisers: bool = False
+    """Whether policy and value each have an optimiser of all weights and a bound of the gradient
+    norm; the value's step follows the policy's, on the weights after it (nnabla-rl)."""
+    reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
+    """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
+    rewards; `value_targets`: the value head predicts returns divided by their running deviation,
+    while advantages stay in reward units."""
+    reward_clip: Positive = 10.0
+    """Bound of a reward divided by `discounted_returns`."""
+    evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
+    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
+
+
+PRESETS = read_presets("a2c", Config)
 
 
 FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
@@ -266,7 +269,7 @@ class Learner:
     """Network, optimiser and running statistics of one seed."""
 
     network: ActorCritic
-    optimiser: RMSprop
+    optimiser: RMSprop | InTurn
     obs_moments: RunningMoments | None
     """Statistics that normalise observations; None: observations are not normalised."""
     return_moments: DeviceMoments
@@ -277,7 +280,10 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     """Draw the initial weights of the only seed of `config` from its own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
-    optimiser = RMSprop.configured(FlatWeights(network), config)
+    weights = FlatWeights(network)
+    optimiser: RMSprop | InTurn = RMSprop.configured(weights, config)
+    if config.separate_optimisers:
+        optimiser = InTurn(optimiser, RMSprop.configured(weights, config))
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, optimiser, obs_moments, DeviceMoments(device))
 
@@ -348,8 +354,16 @@ def update(
     log_probs, entropies, values = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = targets(learner, config, batch, values)
     parts = losses(log_probs, entropies, values, advantages, returns, batch.weights)
-    loss = parts.total(config)
-    norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
+    optimiser, bound = learner.optimiser, config.max_gradient_norm
+    if isinstance(optimiser, InTurn):
+        policy_loss = parts._replace(value=torch.zeros_like(parts.value)).total(config)
+        norm = optimiser.first.minimise(policy_loss, learning_rate, bound)
+        again = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
+        value_loss = losses(*again, advantages, returns, batch.weights).value
+        of_value = optimiser.second.minimise(config.value_coef * value_loss, learning_rate, bound)
+        norm = torch.hypot(norm, of_value)
+    else:
+        norm = optimiser.minimise(parts.total(config), learning_rate, bound)
     with torch.no_grad():
         rows = torch.stack([returns, returns - values]).double()
         moments = torch.cat([rows, rows.square()]) * batch.weights

@@ -64,73 +64,6 @@ from suite.vector_env import Spaces
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config(ReplayConfig):
-    """Every setting of a run. The defaults are the paper's where it has any (Section 4)."""
-
-    task: str = "Pong-v5"
-    """Name of a task with discrete actions."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
-    """How an Atari game is presented; other tasks ignore it."""
-    env_steps: Count = 10_000_000
-    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 16
-    """Environments, N (the paper: 16 workers)."""
-    unroll_length: Count = 20
-    """Steps of every environment between two rounds of updates, T (the paper's k)."""
-    online_updates: bool = True
-    """Whether an update uses the newest unroll at once, or only when replay draws it."""
-    replay_capacity: Count = 50_000
-    """Steps of each environment that replay holds."""
-    replay_start: Whole = 10_000
-    """Steps of each environment before the first update from replay (OpenAI Baselines)."""
-    clip_rho_threshold: Positive | None = 10.0
-    """Truncation level c; the bias correction restores the excess. None: neither of the two."""
-    advantage_target: Literal["q_retrace", "q_opc"] = "q_retrace"
-    """Target that advantages subtract V from: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
-    trust_region_delta: NotNegative | None = 1.0
-    """Bound of the rate at which a gradient raises KL(average || policy); None: no trust region."""
-    statistics: Literal["probabilities", "logits", "log_probabilities"] = "probabilities"
-    """Statistics by which the trust region projects: the paper's, ChainerRL's or PFRL's."""
-    entropy_in_trust_region: bool = True
-    """Whether the entropy's gradient is projected too (OpenAI Baselines; ChainerRL adds it)."""
-    tau: Fraction = 0.01
-    """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.99)."""
-    policy_coef: NotNegative = 1.0
-    """Weight of the policy's objective, entropy included."""
-    q_coef: NotNegative = 0.5
-    """Weight of half the squared error of Q (OpenAI Baselines; Eq. 6: 1)."""
-    entropy_coef: NotNegative = 0.001
-    """Weight of the policy's entropy, nats, within that objective."""
-    loss_reduction: Literal["mean", "sum"] = "mean"
-    """Whether losses are averaged over an update's valid rows, or summed."""
-    convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
-    shared_trunk: bool = True
-    """Whether policy and Q share all layers but their heads."""
-    lstm_size: Whole = 0
-    """Units of an LSTM between the last shared layer and the heads (ChainerRL: 256); 0: none."""
-    q_head_gain: Positive = 1.0
-    """Gain of the head of Q."""
-    learning_rate: Rate = 7e-4
-    """RMSprop step size at the start."""
-    max_gradient_norm: Positive | None = 10.0
-    """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    evaluation_rule: Literal["sampled", "deterministic", "training"] = "training"
-    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values; see `ReplayConfig`."""
-        super().__post_init__()
-        if self.find_task().actions != "discrete":
-            raise UsageError(f"{self.task} has continuous actions: use acer_continuous")
-        if self.lstm_size and not self.shared_trunk:
-            raise UsageError("lstm_size needs shared_trunk: policy and Q share the LSTM")
-
-
-PRESETS = read_presets("acer", Config)
-
-
 @torch.no_grad()
 def retrace(
     rewards: Float[Tensor, "T N"],
@@ -234,6 +167,73 @@ def trust_region(
     excess = (kl_gradients * gradients).sum(-1, keepdim=True) - delta
     tiny = torch.finfo(squares.dtype).tiny  # where KL is flat nothing exceeds the bound
     return gradients - (excess / squares.clamp_min(tiny)).clamp_min(0) * kl_gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ReplayConfig):
+    """Every setting of a run. The defaults are the paper's where it has any (Section 4)."""
+
+    task: str = "Pong-v5"
+    """Name of a task with discrete actions."""
+    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    """How an Atari game is presented; other tasks ignore it."""
+    env_steps: Count = 10_000_000
+    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
+    num_envs: Count = 16
+    """Environments, N (the paper: 16 workers)."""
+    unroll_length: Count = 20
+    """Steps of every environment between two rounds of updates, T (the paper's k)."""
+    online_updates: bool = True
+    """Whether an update uses the newest unroll at once, or only when replay draws it."""
+    replay_capacity: Count = 50_000
+    """Steps of each environment that replay holds."""
+    replay_start: Whole = 10_000
+    """Steps of each environment before the first update from replay (OpenAI Baselines)."""
+    clip_rho_threshold: Positive | None = 10.0
+    """Truncation level c; the bias correction restores the excess. None: neither of the two."""
+    advantage_target: Literal["q_retrace", "q_opc"] = "q_retrace"
+    """Target that advantages subtract V from: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
+    trust_region_delta: NotNegative | None = 1.0
+    """Bound of the rate at which a gradient raises KL(average || policy); None: no trust region."""
+    statistics: Literal["probabilities", "logits", "log_probabilities"] = "probabilities"
+    """Statistics by which the trust region projects: the paper's, ChainerRL's or PFRL's."""
+    entropy_in_trust_region: bool = True
+    """Whether the entropy's gradient is projected too (OpenAI Baselines; ChainerRL adds it)."""
+    tau: Fraction = 0.01
+    """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.99)."""
+    policy_coef: NotNegative = 1.0
+    """Weight of the policy's objective, entropy included."""
+    q_coef: NotNegative = 0.5
+    """Weight of half the squared error of Q (OpenAI Baselines; Eq. 6: 1)."""
+    entropy_coef: NotNegative = 0.001
+    """Weight of the policy's entropy, nats, within that objective."""
+    loss_reduction: Literal["mean", "sum"] = "mean"
+    """Whether losses are averaged over an update's valid rows, or summed."""
+    convolutions: Literal["nature", "a3c"] = "nature"
+    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
+    shared_trunk: bool = True
+    """Whether policy and Q share all layers but their heads."""
+    lstm_size: Whole = 0
+    """Units of an LSTM between the last shared layer and the heads (ChainerRL: 256); 0: none."""
+    q_head_gain: Positive = 1.0
+    """Gain of the head of Q."""
+    learning_rate: Rate = 7e-4
+    """RMSprop step size at the start."""
+    max_gradient_norm: Positive | None = 10.0
+    """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    evaluation_rule: Literal["sampled", "deterministic", "training"] = "training"
+    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values; see `ReplayConfig`."""
+        super().__post_init__()
+        if self.find_task().actions != "discrete":
+            raise UsageError(f"{self.task} has continuous actions: use acer_continuous")
+        if self.lstm_size and not self.shared_trunk:
+            raise UsageError("lstm_size needs shared_trunk: policy and Q share the LSTM")
+
+
+PRESETS = read_presets("acer", Config)
 
 
 FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8

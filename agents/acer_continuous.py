@@ -32,6 +32,8 @@ Deviations from the paper, and details it leaves open:
    is Poisson, as in Algorithm 1 (Section 6: 4 on average).
 9. The environment clips actions to [-1, 1]; their density is that of the unclipped draw.
 10. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's are Retrace's alone.
+11. With an LSTM (the paper has none) both policies go on from the newest unroll's first memory, V
+    and A read the policy's LSTM, the average policy its own. Unrolls from replay begin with 0.
 """
 
 import copy
@@ -51,6 +53,7 @@ from torch import Tensor, nn
 from suite.checkpoint import Policy, config_of
 from suite.command_line import run_main
 from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
+from suite.gaussian import Gaussian, divergence_gradients, divergences
 from suite.moments import RunningMoments
 from suite.networks import Trunk
 from suite.optimisers import FlatWeights, RMSprop
@@ -58,6 +61,7 @@ from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
 from suite.recorder import Recorder
+from suite.recurrence import Core
 from suite.session import train_in_turn
 from suite.settings import UsageError
 from suite.unroll_session import UnrollSession
@@ -65,85 +69,6 @@ from suite.unrolls import Transitions, UnrollReplay
 from suite.vector_env import Spaces, Step
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(ReplayConfig):
-    """Every setting of a run. The defaults are the paper's where it has any (Section 6)."""
-
-    task: str = "HalfCheetah-v4"
-    """Name of a task with continuous actions."""
-    env_steps: Count = 1_000_000
-    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 16
-    """Environments, N (the paper's asynchronous workers; their number is not stated)."""
-    unroll_length: Count = 50
-    """Steps of every environment between two rounds of updates, T (the paper's k)."""
-    online_updates: bool = False
-    """Whether an update uses the newest unrolls at once, or only when replay draws them."""
-    replay_ratio: NotNegative = 4.0
-    """Unrolls drawn from replay for each new one (the paper)."""
-    batch_unrolls: Count = 1
-    """Unrolls that one update from replay learns from (the paper: 1, as each worker)."""
-    replay_capacity: Count = 5_000
-    """Steps of each environment that replay holds (the paper)."""
-    replay_start: Whole = 50
-    """Steps of each environment before the first update from replay."""
-    reward_scale: Positive = 1.0
-    """Factor on rewards before learning; recorded returns are unscaled."""
-    num_action_samples: Count = 5
-    """Draws that the mean of A is estimated from, n of Eq. (13) (the paper)."""
-    clip_rho_threshold: Positive | None = 5.0
-    """Truncation level c; the bias correction restores the excess. None: neither of the two."""
-    advantage_target: Literal["q_opc", "q_retrace"] = "q_opc"
-    """Target that advantages subtract V from: Q_opc, which lacks c_t (the paper), or Q_ret."""
-    trust_region_delta: NotNegative | None = 1.0
-    """Bound of the rate at which a gradient raises KL(average || policy) (the paper: drawn from
-    [0.1, 2] for each run); None: no trust region."""
-    tau: Fraction = 0.005
-    """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.995)."""
-    q_coef: NotNegative = 1.0
-    """Weight of half the squared error of Q (Algorithm 3)."""
-    value_coef: NotNegative = 1.0
-    """Weight of half the squared error of V (Algorithm 3)."""
-    entropy_coef: NotNegative = 0.0
-    """Weight of the policy's entropy, nats; it has no effect with a fixed deviation."""
-    std: Literal["fixed", "learned", "state_dependent"] = "fixed"
-    """Deviation: fixed (the paper), a weight per dimension, or an output for all (ChainerRL)."""
-    initial_std: Positive = 0.3
-    """Standard deviation of actions in [-1, 1]; the one at the start if it is learned."""
-    bounded_mean: bool = False
-    """Whether a tanh keeps the policy's mean in [-1, 1] (ChainerRL)."""
-    hidden_sizes: Widths = (200, 200)
-    """Widths of the hidden layers of policy and V (PFRL)."""
-    advantage_hidden_sizes: Widths = (50, 50)
-    """Widths of the hidden layers of A (the paper: a small network of unstated size)."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Between the layers."""
-    value_head_gain: Positive = 1.0
-    """Gain of the last layers of V and A."""
-    learning_rate: Rate = 3e-4
-    """RMSprop step size (the paper: drawn from [1e-4, 5e-4] for each run, uniform by logarithm)."""
-    rmsprop_epsilon: Positive = 4e-3
-    """Keeps the step finite where gradients are small (PFRL)."""
-    max_gradient_norm: Positive | None = None
-    """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
-    """Evaluate actions drawn from the policy, or its mean; `training`: score training episodes."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values; see `ReplayConfig`."""
-        super().__post_init__()
-        if self.find_task().actions != "continuous":
-            raise UsageError(f"{self.task} has discrete actions: use acer")
-
-    @property
-    def mean_replays(self) -> float:
-        """Return the mean number of updates from replay after each unroll of every environment."""
-        return self.replay_ratio * self.num_envs / self.batch_unrolls
-
-
-PRESETS = read_presets("acer_continuous", Config)
 
 
 def duel(
@@ -159,52 +84,6 @@ def duel(
         sampled_advantages: A of n actions that the policy drew.
     """
     return values + advantages - sampled_advantages.mean(0)
-
-
-HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
-
-
-class Gaussian(NamedTuple):
-    """Normal distributions of actions whose dimensions are independent."""
-
-    means: Float[Tensor, "*B A"]
-    """In the units of actions in [-1, 1]."""
-    log_stds: Float[Tensor, "*B A"]
-    """Logarithms of the standard deviations."""
-
-    def draw(self, noise: Float[Tensor, "*M A"]) -> Float[Tensor, "*M A"]:
-        """Turn standard normal noise into actions."""
-        return torch.addcmul(self.means, self.log_stds.exp(), noise)
-
-    def log_probs(self, actions: Float[Tensor, "*M A"]) -> Float[Tensor, "*M"]:
-        """Return the logarithms of the actions' densities."""
-        standardised = (actions - self.means) * torch.exp(-self.log_stds)
-        return -(0.5 * standardised.square() + self.log_stds + HALF_LOG_2_PI).sum(-1)
-
-    def entropies(self) -> Float[Tensor, "*B"]:
-        """Return the entropies, nats."""
-        return (self.log_stds + 0.5 + HALF_LOG_2_PI).sum(-1)
-
-    def scores(self, actions: Float[Tensor, "*B A"]) -> Float[Tensor, "*B S"]:
-        """Return the gradients of `log_probs` w.r.t. means and log deviations, side by side."""
-        inverses = torch.exp(-self.log_stds)
-        standardised = (actions - self.means) * inverses
-        return torch.cat([standardised * inverses, standardised.square() - 1], -1)
-
-
-def divergences(average: Gaussian, policy: Gaussian) -> Float[Tensor, "*B"]:
-    """Return KL(average || policy), nats."""
-    log_ratios = average.log_stds - policy.log_stds
-    distances = (average.means - policy.means) * torch.exp(-policy.log_stds)
-    return 0.5 * ((2 * log_ratios).exp() - 1 - 2 * log_ratios + distances.square()).sum(-1)
-
-
-def divergence_gradients(average: Gaussian, policy: Gaussian) -> Float[Tensor, "*B S"]:
-    """Return the gradients of `divergences` w.r.t. the policy's means and log deviations."""
-    inverses = torch.exp(-policy.log_stds)
-    distances = (policy.means - average.means) * inverses
-    squared_ratios = (2 * (average.log_stds - policy.log_stds)).exp()
-    return torch.cat([distances * inverses, 1 - squared_ratios - distances.square()], -1)
 
 
 # Same in: acer.py
@@ -300,6 +179,87 @@ def trust_region(
     return gradients - (excess / squares.clamp_min(tiny)).clamp_min(0) * kl_gradients
 
 
+@dataclass(frozen=True, kw_only=True)
+class Config(ReplayConfig):
+    """Every setting of a run. The defaults are the paper's where it has any (Section 6)."""
+
+    task: str = "HalfCheetah-v4"
+    """Name of a task with continuous actions."""
+    env_steps: Count = 1_000_000
+    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
+    num_envs: Count = 16
+    """Environments, N (the paper's asynchronous workers; their number is not stated)."""
+    unroll_length: Count = 50
+    """Steps of every environment between two rounds of updates, T (the paper's k)."""
+    online_updates: bool = False
+    """Whether an update uses the newest unrolls at once, or only when replay draws them."""
+    replay_ratio: NotNegative = 4.0
+    """Unrolls drawn from replay for each new one (the paper)."""
+    batch_unrolls: Count = 1
+    """Unrolls that one update from replay learns from (the paper: 1, as each worker)."""
+    replay_capacity: Count = 5_000
+    """Steps of each environment that replay holds (the paper)."""
+    replay_start: Whole = 50
+    """Steps of each environment before the first update from replay."""
+    reward_scale: Positive = 1.0
+    """Factor on rewards before learning; recorded returns are unscaled."""
+    num_action_samples: Count = 5
+    """Draws that the mean of A is estimated from, n of Eq. (13) (the paper)."""
+    clip_rho_threshold: Positive | None = 5.0
+    """Truncation level c; the bias correction restores the excess. None: neither of the two."""
+    advantage_target: Literal["q_opc", "q_retrace"] = "q_opc"
+    """Target that advantages subtract V from: Q_opc, which lacks c_t (the paper), or Q_ret."""
+    trust_region_delta: NotNegative | None = 1.0
+    """Bound of the rate at which a gradient raises KL(average || policy) (the paper: drawn from
+    [0.1, 2] for each run); None: no trust region."""
+    tau: Fraction = 0.005
+    """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.995)."""
+    q_coef: NotNegative = 1.0
+    """Weight of half the squared error of Q (Algorithm 3)."""
+    value_coef: NotNegative = 1.0
+    """Weight of half the squared error of V (Algorithm 3)."""
+    entropy_coef: NotNegative = 0.0
+    """Weight of the policy's entropy, nats; it has no effect with a fixed deviation."""
+    std: Literal["fixed", "learned", "state_dependent"] = "fixed"
+    """Deviation: fixed (the paper), a weight per dimension, or an output for all (ChainerRL)."""
+    initial_std: Positive = 0.3
+    """Standard deviation of actions in [-1, 1]; the one at the start if it is learned."""
+    bounded_mean: bool = False
+    """Whether a tanh keeps the policy's mean in [-1, 1] (ChainerRL)."""
+    hidden_sizes: Widths = (200, 200)
+    """Widths of the hidden layers of policy and V (PFRL)."""
+    advantage_hidden_sizes: Widths = (50, 50)
+    """Widths of the hidden layers of A (the paper: a small network of unstated size)."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """Between the layers."""
+    lstm_size: Whole = 0
+    """Units of an LSTM before all layers, which policy, V and A share (ChainerRL); 0: none."""
+    value_head_gain: Positive = 1.0
+    """Gain of the last layers of V and A."""
+    learning_rate: Rate = 3e-4
+    """RMSprop step size (the paper: drawn from [1e-4, 5e-4] for each run, uniform by logarithm)."""
+    rmsprop_epsilon: Positive = 4e-3
+    """Keeps the step finite where gradients are small (PFRL)."""
+    max_gradient_norm: Positive | None = None
+    """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
+    """Evaluate actions drawn from the policy, or its mean; `training`: score training episodes."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values; see `ReplayConfig`."""
+        super().__post_init__()
+        if self.find_task().actions != "continuous":
+            raise UsageError(f"{self.task} has discrete actions: use acer")
+
+    @property
+    def mean_replays(self) -> float:
+        """Return the mean number of updates from replay after each unroll of every environment."""
+        return self.replay_ratio * self.num_envs / self.batch_unrolls
+
+
+PRESETS = read_presets("acer_continuous", Config)
+
+
 class GaussianPolicy(PolicyNetwork):
     """The policy's network.
 
@@ -311,11 +271,14 @@ class GaussianPolicy(PolicyNetwork):
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__(spaces)
-        self._config = config
+        self._config, (obs_size,) = config, spaces.obs_shape
         heads = [(spaces.num_outputs, config.policy_head_gain)]
         if config.std == "state_dependent":
             heads.append((1, config.policy_head_gain))
-        self.layers = _trunk(config, spaces.obs_shape, config.hidden_sizes, heads, generator)
+        size = config.lstm_size
+        self.lstm = Core(obs_size, size, generator, "orthogonal", None) if size else None
+        trunk = partial(Trunk, gain=config.hidden_gain, activation=config.activation)
+        self.layers = trunk((size or obs_size,), heads, generator, hidden_sizes=config.hidden_sizes)
         log_stds = torch.full((spaces.num_outputs,), math.log(config.initial_std))
         if config.std == "learned":
             self.log_stds: Tensor = nn.Parameter(log_stds)
@@ -325,34 +288,45 @@ class GaussianPolicy(PolicyNetwork):
             with torch.no_grad():
                 self.layers.biases[-1][-1] = math.log(math.expm1(config.initial_std**2))
 
-    def forward(self, obs: Float[Tensor, "B O"]) -> Gaussian:
+    def forward(self, features: Float[Tensor, "B F"]) -> Gaussian:
         """Return the distributions of actions, `[B, A]`."""
-        outputs = self.layers(obs)
+        outputs = self.layers(features)
         means = outputs[:, : self.num_outputs]
         if self._config.bounded_mean:
             means = means.tanh()
-        if self._config.std == "state_dependent":
-            log_stds = 0.5 * F.softplus(outputs[:, -1:]).log()
-        else:
-            log_stds = self.log_stds
+        dependent = self._config.std == "state_dependent"
+        log_stds = 0.5 * F.softplus(outputs[:, -1:]).log() if dependent else self.log_stds
         return Gaussian(means, log_stds.expand_as(means))
 
-    @property
-    def actor(self) -> Trunk:  # type: ignore[override]
-        """Return the layers, as `suite.player` calls them."""
-        return self.layers
+    def features(
+        self, batch: Transitions, memory: Float[Tensor, "B M"] | None
+    ) -> Float[Tensor, "T1 B F"]:
+        """Return the LSTM's outputs in an unroll that began with a memory, or its observations."""
+        if self.lstm is None:
+            return batch.obs
+        return self.lstm.unroll(batch.obs, memory, batch.actions, batch.rewards, batch.valid)
 
-    def step(self, obs: Float[Tensor, "N O"], memory: Tensor) -> tuple[Gaussian, Tensor]:
-        """Return the distributions of actions, and the memory, which is empty."""
-        return self(obs), memory
+    def step(
+        self, obs: Float[Tensor, "N O"], memory: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N S"], Float[Tensor, "N M"]]:
+        """Return means and log deviations of actions, side by side, and the memory after them."""
+        if self.lstm is not None:
+            obs, memory = self.lstm.step(obs, memory)
+        return torch.cat(self(obs), -1), memory
 
-    def act(self, outputs: Gaussian, noise: Tensor | None = None) -> Float[Tensor, "N A"]:
+    def act(self, outputs: Float[Tensor, "N S"], noise: Tensor | None = None) -> Tensor:
         """Return actions drawn with normal noise, or the means."""
-        return outputs.means if noise is None else outputs.draw(noise)
+        policy = Gaussian(*outputs.chunk(2, -1))
+        return policy.means if noise is None else policy.draw(noise)
+
+    @property
+    def actor(self) -> Trunk | Core:  # type: ignore[override]
+        """Return what has the policy's memory, as `suite.player` calls it."""
+        return self.layers if self.lstm is None else self.lstm
 
 
 class ActorCritic(nn.Module):
-    """Policy, V and A, a network each.
+    """Policy, V and A, a network each; they share the policy's LSTM.
 
     Args:
         config: the run's settings.
@@ -362,23 +336,12 @@ class ActorCritic(nn.Module):
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__()
-        (obs_size,), head = spaces.obs_shape, [(1, config.value_head_gain)]
-        pair_shape, pair_sizes = (obs_size + spaces.num_outputs,), config.advantage_hidden_sizes
+        size, head = config.lstm_size or spaces.obs_shape[0], [(1, config.value_head_gain)]
+        pair, widths = (size + spaces.num_outputs,), config.advantage_hidden_sizes
+        trunk = partial(Trunk, gain=config.hidden_gain, activation=config.activation)
         self.policy = GaussianPolicy(config, spaces, generator)
-        self.critic = _trunk(config, (obs_size,), config.hidden_sizes, head, generator)
-        self.advantage = _trunk(config, pair_shape, pair_sizes, head, generator)
-
-
-def _trunk(
-    config: Config,
-    shape: Sequence[int],
-    hidden_sizes: Sequence[int],
-    heads: Sequence[tuple[int, float]],
-    generator: np.random.Generator,
-) -> Trunk:
-    """Draw one of the three networks."""
-    settings = {"gain": config.hidden_gain, "activation": config.activation}
-    return Trunk(shape, heads, generator, hidden_sizes=hidden_sizes, **settings)
+        self.critic = trunk((size,), head, generator, hidden_sizes=config.hidden_sizes)
+        self.advantage = trunk(pair, head, generator, hidden_sizes=widths)
 
 
 @dataclass
@@ -461,16 +424,9 @@ def learning_signals(
     q_retrace = targets((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
     errors = log_rhos.exp().clamp(max=1) * (q_retrace - taken_q_values)
     opc = config.advantage_target == "q_opc"
-    gradients = policy_gradients(
-        policy,
-        behaviour,
-        batch.actions,
-        targets(torch.ones_like(log_rhos)) if opc else q_retrace,
-        corrections,
-        correction_q_values,
-        values,
-        config.clip_rho_threshold,
-    )
+    judged = batch.actions, targets(torch.ones_like(log_rhos)) if opc else q_retrace
+    corrected, threshold = (corrections, correction_q_values), config.clip_rho_threshold
+    gradients = policy_gradients(policy, behaviour, *judged, *corrected, values, threshold)
     fixed = config.std == "fixed"
     size = num_dimensions if fixed else 2 * num_dimensions  # the mean alone is a statistic
     before = z = gradients[..., :size]
@@ -494,7 +450,8 @@ def update(
     batch: Transitions,
     noise: Float[Tensor, "K T B A"],
     learning_rate: float | Tensor,
-) -> Float[Tensor, " M"]:
+    memory: Float[Tensor, "B M"] | None = None,
+) -> Float[Tensor, " D"]:
     """Make one gradient step on a batch of unrolls (Algorithm 3).
 
     Args:
@@ -503,16 +460,18 @@ def update(
         batch: the unrolls, new or from replay.
         noise: standard normal, for one action of the bias correction and the n of Eq. (13).
         learning_rate: step size of this update.
+        memory: the policy's memory before the unrolls; None: zeros.
 
     Returns:
         `METRICS`, on the learner's device.
     """
     network, (length, size) = learner.network, batch.rewards.shape
-    rows = batch.obs.flatten(0, 1)  # [(T + 1) * B, O]
+    rows = network.policy.features(batch, memory).flatten(0, 1)  # [(T + 1) * B, F]
     acted_on = rows[:-size]
     policy = network.policy(acted_on)
     with torch.no_grad():
-        average = learner.average_policy(acted_on)
+        slow_rows = learner.average_policy.features(batch, memory).flatten(0, 1)
+        average = learner.average_policy(slow_rows[:-size])
         draws = policy.draw(noise.flatten(1, 2))  # [n + 1, T * B, A]
         actions = torch.cat([batch.actions.flatten(0, 1).unsqueeze(0), draws])
     values = network.critic(rows).squeeze(-1)
@@ -525,15 +484,9 @@ def update(
     values = unrolls(values)
     q_values = q_values.unflatten(1, (length, size))
     policy, average = (Gaussian(*map(unrolls, rows)) for rows in (policy, average))
+    behaviour, corrections = Gaussian(*batch.behaviour.chunk(2, -1)), unrolls(draws[0])
     signals = learning_signals(
-        config,
-        batch,
-        Gaussian(*batch.behaviour.chunk(2, -1)),
-        Gaussian(*(part.detach() for part in policy)),
-        average,
-        values.detach(),
-        unrolls(draws[0]),
-        q_values.detach(),
+        config, batch, behaviour, policy, average, values, corrections, q_values
     )
 
     weights = batch.weights
@@ -559,7 +512,7 @@ def describe(
     return {**columns, "learning_rate": np.array([learning_rate])} if falls else columns
 
 
-ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "observation_clip")
+ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "lstm_size", "observation_clip")
 """Settings that rebuild a policy, beside the task."""
 
 
@@ -584,31 +537,33 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def store(actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
         replay.add(actions, behaviour, step._replace(rewards=step.rewards * config.reward_scale))
 
-    def learn(batch: Transitions) -> None:
+    def learn(batch: Transitions, memory: Tensor) -> None:
         shape = (config.num_action_samples + 1, *batch.rewards.shape)
-        session.learn(batch, network.draw_noise(sample_stream, shape), session.learning_rate)
+        noise = network.draw_noise(sample_stream, shape)
+        session.learn(batch, noise, session.learning_rate, memory)
 
     names = ("action noise", "replay", "replay counts", "policy samples")
     streams = [*map(session.stream, names)]
     action_stream, replay_stream, count_stream, sample_stream = streams
     state = {"streams": streams, "behaviour": replay.behaviour}
+    state |= {"memory": actor.memory} if config.lstm_size else {}
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, store)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, O]
     while session.continues(partial(describe, config)):
+        first_memory = actor.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
             actions, outputs = actor(obs, noise)
-            actions, behaviour = (
-                actions.cpu().numpy(),
-                torch.cat(outputs, -1).detach().cpu().numpy(),
-            )
+            actions, behaviour = actions.cpu().numpy(), outputs.cpu().numpy()
             step = session.step(actions)
             store(actions, behaviour, step)
             obs = replay.read_obs(session.obs, session.are_new)
+            actor.remember(actions, step)
         if config.online_updates:
-            learn(replay.newest())
+            learn(replay.newest(), first_memory)
         for _ in range(replay.draw_num_updates(count_stream)):
-            learn(replay.sample_any(replay_stream, config.batch_unrolls))
+            batch = replay.sample_any(replay_stream, config.batch_unrolls)
+            learn(batch, network.actor.begin(config.batch_unrolls))
     session.save_policy(ACTING)
     return learner
 

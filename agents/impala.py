@@ -10,7 +10,7 @@ on the unroll before; V-trace corrects for the difference.
 | V-trace targets and advantages        | Eq. 1, Section 4.2 | `vtrace_from_importance_weights` |
 | policy, value and entropy losses      | Section 4.2        | `losses`                         |
 | a gradient step on part of an unroll  | Section 4.2        | `update`                         |
-| an unroll under an older policy       | Section 3          | `collect`                        |
+| an unroll under an older policy       | Section 3          | `suite.collector`                |
 | acting and learning side by side      | Section 3          | `train`                          |
 | LSTM, last action and reward          | Figure 3           | `suite.recurrence`, `lstm_size`  |
 
@@ -36,14 +36,10 @@ Deviations from the paper, and details it leaves open (the authors' code: scalab
    zeroes the state alone (experiment.py:219-221). The learner begins with an unroll's first memory.
 """
 
-import copy
 import math
 import sys
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -53,99 +49,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from suite.checkpoint import Policy, config_of
+from suite.collector import Collector, Experience
 from suite.command_line import run_main
 from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
-from suite.hardware import on_queue, worker_thread
+from suite.hardware import worker_thread
 from suite.moments import RunningMoments
 from suite.networks import FrameLayers, Trunk
 from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
-from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.player import Player, PolicyNetwork, rebuild
 from suite.presets import read_presets
 from suite.randomness import stream
-from suite.recorder import Recorder, Stopwatch
+from suite.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings import check_shape, require
 from suite.unroll_session import Rows, UnrollSession
-from suite.unrolls import Transitions, Unroll
-from suite.vector_env import Spaces, Step
+from suite.unrolls import Transitions
+from suite.vector_env import Spaces
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(UnrollConfig):
-    """Every setting of a run. Defaults are the paper's for Atari, where it has any (Table G.1)."""
-
-    task: str = "Pong-v5"
-    """Name of a task."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
-    """How an Atari game is presented; other tasks ignore it."""
-    env_steps: Count = 50_000_000
-    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 32
-    """Environments, N."""
-    unroll_length: Count = 20
-    """Steps of every environment between two meetings of collector and learner, T."""
-    num_minibatches: Count = 1
-    """Updates per unroll, each on its share of the environments."""
-    drop_last_row: bool = False
-    """Learn from all rows of an unroll but the last, whose value is the bootstrap (RLlib)."""
-    policy_lag: Whole = 1
-    """Unrolls by which the acting policy is behind the learner's; 0: take turns, no overlap."""
-    clip_rho_threshold: Positive | None = 1.0
-    """Clip of the importance weights in the temporal differences, rho bar; None: no clip."""
-    clip_c_threshold: Positive | None = 1.0
-    """The same in the trace, c bar (the paper: at most rho bar); None: no clip."""
-    clip_pg_rho_threshold: Positive | None = 1.0
-    """The same in the policy gradient (the paper: rho bar); None: no clip."""
-    trace_lambda: Fraction = 1.0
-    """Factor on the trace's weights, lambda (Remark 2)."""
-    value_coef: NotNegative = 0.5
-    """Weight of half the squared error of the values."""
-    entropy_coef: NotNegative = 0.01
-    """Weight of the policy's entropy, nats."""
-    loss_reduction: Literal["sum", "mean"] = "sum"
-    """Whether losses are summed over an update's valid rows, or averaged."""
-    optimiser: Literal["rmsprop", "adam"] = "rmsprop"
-    """`adam` has decays 0.9 and 0.999 and epsilon 1e-8 outside the root."""
-    learning_rate: Rate = 6e-4
-    """Step size at the start."""
-    learning_rate_decay_steps: Whole = 50_000_000
-    """Environment steps over which it falls linearly to 0: the source's horizon; 0: constant."""
-    rmsprop_epsilon: Positive = 0.01
-    """Keeps the step finite where gradients are small."""
-    max_gradient_norm: Positive | None = 40.0
-    """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    convolutions: Literal["shallow", "deep", "nature", "rllib"] = "shallow"
-    """Layers for uint8 frames: the paper's shallow or deep (residual) ones, DQN's, or RLlib's."""
-    lstm_size: Whole = 0
-    """Units of an LSTM before the heads (the authors' code: 256); 0: none, as in Appendix G."""
-    lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
-    """Its inputs: the last hidden layer alone, or also the last action and clipped reward."""
-    frame_divisor: Positive = 255.0
-    """Divisor of frames before the first layer; 1 leaves them in 0 to 255."""
-    initialisation: Literal["truncated_normal", "orthogonal", "cleanba", "glorot_uniform"] = (
-        "truncated_normal"
-    )
-    """Initial weights; biases start at 0, gains are for orthogonal ones. `truncated_normal`: before
-    the cut the deviation is fan_in^-1/2; `cleanba`: kernels are flax's, all else is orthogonal."""
-    value_head_gain: Positive = 1.0
-    """Gain of the value's head where weights are orthogonal."""
-    initial_log_std: LogStd = 0.0
-    """Log standard deviation of continuous actions in [-1, 1] at the start; one per dimension."""
-    evaluation_rule: Literal["sampled", "deterministic", "training"] = "training"
-    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values; see `UnrollConfig`."""
-        super().__post_init__()
-        rule = f"num_minibatches must divide num_envs = {self.num_envs}"
-        require(self.num_envs % self.num_minibatches == 0, rule, self.num_minibatches)
-        rule = "with drop_last_row unroll_length must be at least 2"
-        require(self.unroll_length > self.drop_last_row, rule, self.unroll_length)
-
-
-PRESETS = read_presets("impala", Config)
 
 
 class VTraceReturns(NamedTuple):
@@ -262,7 +183,7 @@ class Losses(NamedTuple):
     value: Float[Tensor, ""]  # half the squared error of the value
     entropy: Float[Tensor, ""]  # of the policy, nats; enters with a minus
 
-    def total(self, config: Config) -> Tensor:
+    def total(self, config: "Config") -> Tensor:
         """Return the loss to minimise."""
         return self.policy + config.value_coef * self.value - config.entropy_coef * self.entropy
 
@@ -337,6 +258,82 @@ def vtrace_from_logits(
     log_rhos = target_log_probs - behaviour_log_probs
     returns = vtrace_from_importance_weights(log_rhos, *arguments, **settings)
     return VTraceFromLogitsReturns(*returns, log_rhos, behaviour_log_probs, target_log_probs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(UnrollConfig):
+    """Every setting of a run. Defaults are the paper's for Atari, where it has any (Table G.1)."""
+
+    task: str = "Pong-v5"
+    """Name of a task."""
+    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    """How an Atari game is presented; other tasks ignore it."""
+    env_steps: Count = 50_000_000
+    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
+    num_envs: Count = 32
+    """Environments, N."""
+    unroll_length: Count = 20
+    """Steps of every environment between two meetings of collector and learner, T."""
+    num_minibatches: Count = 1
+    """Updates per unroll, each on its share of the environments."""
+    drop_last_row: bool = False
+    """Learn from all rows of an unroll but the last, whose value is the bootstrap (RLlib)."""
+    policy_lag: Whole = 1
+    """Unrolls by which the acting policy is behind the learner's; 0: take turns, no overlap."""
+    clip_rho_threshold: Positive | None = 1.0
+    """Clip of the importance weights in the temporal differences, rho bar; None: no clip."""
+    clip_c_threshold: Positive | None = 1.0
+    """The same in the trace, c bar (the paper: at most rho bar); None: no clip."""
+    clip_pg_rho_threshold: Positive | None = 1.0
+    """The same in the policy gradient (the paper: rho bar); None: no clip."""
+    trace_lambda: Fraction = 1.0
+    """Factor on the trace's weights, lambda (Remark 2)."""
+    value_coef: NotNegative = 0.5
+    """Weight of half the squared error of the values."""
+    entropy_coef: NotNegative = 0.01
+    """Weight of the policy's entropy, nats."""
+    loss_reduction: Literal["sum", "mean"] = "sum"
+    """Whether losses are summed over an update's valid rows, or averaged."""
+    optimiser: Literal["rmsprop", "adam"] = "rmsprop"
+    """`adam` has decays 0.9 and 0.999 and epsilon 1e-8 outside the root."""
+    learning_rate: Rate = 6e-4
+    """Step size at the start."""
+    learning_rate_decay_steps: Whole = 50_000_000
+    """Environment steps over which it falls linearly to 0: the source's horizon; 0: constant."""
+    rmsprop_epsilon: Positive = 0.01
+    """Keeps the step finite where gradients are small."""
+    max_gradient_norm: Positive | None = 40.0
+    """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    convolutions: Literal["shallow", "deep", "nature", "rllib"] = "shallow"
+    """Layers for uint8 frames: the paper's shallow or deep (residual) ones, DQN's, or RLlib's."""
+    lstm_size: Whole = 0
+    """Units of an LSTM before the heads (the authors' code: 256); 0: none, as in Appendix G."""
+    lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
+    """Its inputs: the last hidden layer alone, or also the last action and clipped reward."""
+    frame_divisor: Positive = 255.0
+    """Divisor of frames before the first layer; 1 leaves them in 0 to 255."""
+    initialisation: Literal["truncated_normal", "orthogonal", "cleanba", "glorot_uniform"] = (
+        "truncated_normal"
+    )
+    """Initial weights; biases start at 0, gains are for orthogonal ones. `truncated_normal`: before
+    the cut the deviation is fan_in^-1/2; `cleanba`: kernels are flax's, all else is orthogonal."""
+    value_head_gain: Positive = 1.0
+    """Gain of the value's head where weights are orthogonal."""
+    initial_log_std: LogStd = 0.0
+    """Log standard deviation of continuous actions in [-1, 1] at the start; one per dimension."""
+    evaluation_rule: Literal["sampled", "deterministic", "training"] = "training"
+    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values; see `UnrollConfig`."""
+        super().__post_init__()
+        rule = f"num_minibatches must divide num_envs = {self.num_envs}"
+        require(self.num_envs % self.num_minibatches == 0, rule, self.num_minibatches)
+        rule = "with drop_last_row unroll_length must be at least 2"
+        require(self.unroll_length > self.drop_last_row, rule, self.unroll_length)
+
+
+PRESETS = read_presets("impala", Config)
 
 
 FRAME_LAYERS = {
@@ -510,130 +507,14 @@ def describe(
     return {name: np.array([value]) for name, value in means.items()}
 
 
-@dataclass
-class Experience:
-    """One unroll, and what the learner must know of its collection."""
-
-    unroll: Unroll
-    memory: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-    """The acting policy's memory at the unroll's start, `[N, M]`."""
-    log_stds: Tensor | None = None
-    """Log deviations of the policy that acted; None: actions are discrete."""
-    obs_moments: RunningMoments | None = None
-    """Statistics of observations at its end; None: they are not normalised."""
-    steps: list[Step] = field(default_factory=list)
-    """Its steps without their observations."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Spent on waiting, acting and simulating."""
-
-    def transitions(self, config: Config) -> Transitions:
-        """Return the transitions, with the log-probabilities of the policy that acted."""
-        batch = self.unroll.transitions(config.gamma, config.time_limit_is_terminal)
-        log_probs, _ = evaluate_actions(batch.behaviour, self.log_stds, batch.actions)
-        batch = batch._replace(behaviour=log_probs)
-        return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
+def transitions(experience: Experience, config: Config) -> Transitions:
+    """Return an unroll's transitions, with the log-probabilities of the policy that acted."""
+    batch = experience.unroll.transitions(config.gamma, config.time_limit_is_terminal)
+    log_probs, _ = evaluate_actions(batch.behaviour, experience.log_stds, batch.actions)
+    batch = batch._replace(behaviour=log_probs)
+    return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 
 
-class Collector:
-    """Collects unrolls in a thread beside the learner, under a policy of `policy_lag` unrolls ago.
-
-    Its network, statistics and buffers are its own: the learner has an unroll from `result` on.
-
-    Args:
-        config: the run's settings.
-        session: the run's session, for its environments and device.
-        learner: the learner.
-        thread: the thread that collects.
-    """
-
-    def __init__(
-        self, config: Config, session: UnrollSession, learner: Learner, thread: Executor
-    ) -> None:
-        self._env, self._learner, self._thread = session.env, learner, thread
-        self._lag, device = config.policy_lag, session.device
-        self.network = make_network(config, session.env.spaces, device).requires_grad_(False)
-        self.actor, self._weights = Actor(self.network, config), FlatWeights(self.network)
-        self._obs_moments = copy.deepcopy(learner.obs_moments)
-        options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
-        room = partial(Unroll.of, config, session.env.spaces, device, self._obs_moments)
-        number = 2 if config.policy_lag else 1  # one is filled while the other is learned from
-        buffers = [Experience(room(**options), self.actor.memory.clone()) for _ in range(number)]
-        self._buffers = deque(buffers)
-        self._queue = torch.cuda.Stream(device) if device.type == "cuda" else None
-        """Its own work for a GPU, so that acting does not wait for learning."""
-        self._past_weights: deque[Tensor] = deque(maxlen=max(config.policy_lag, 1))
-        """The learner's weights after its newest unrolls; the oldest ones act next."""
-        self._stream = session.stream("action noise")
-        self._collection: Future[None] | None = None
-        self._finished_at = time.perf_counter()
-        self.state = {"stream": self._stream, "memory": self.actor.memory}
-        self.state |= {"weights": self._past_weights}
-
-    def begin(self, obs: np.ndarray, are_new: np.ndarray) -> None:
-        """Go on from observations; those that are new enter the statistics."""
-        if self._obs_moments is not None and self._learner.obs_moments is not None:
-            self._obs_moments.take(self._learner.obs_moments)
-        self._obs = self._buffers[0].unroll.put_obs(0, obs, are_new)
-
-    def start(self, *, waits: bool = False) -> None:
-        """Note the learner's weights, and begin the next unroll; or let `result` begin it."""
-        self._past_weights.append(self._learner.optimiser.weights.vector.clone())
-        if not waits:
-            self._submit()
-
-    def result(self) -> Experience:
-        """Return the next unroll, which stays as it is until the one after it is begun."""
-        if self._collection is None and self._lag and self._past_weights:
-            self._submit()
-        elif self._collection is None:
-            self.start()
-        assert self._collection is not None
-        self._collection.result()
-        self._collection = None
-        self._buffers.rotate()
-        return self._buffers[-1]
-
-    def _submit(self) -> None:
-        self._weights.vector.copy_(self._past_weights[0])
-        self.wait_for_learner()
-        self._collection = self._thread.submit(self.collect, self._buffers[0])
-
-    def wait_for_learner(self) -> None:
-        """Make the collector's work for a GPU wait for all that the learner has queued."""
-        if self._queue is not None:
-            self._queue.wait_stream(torch.cuda.current_stream(self._queue.device))
-
-    @torch.no_grad()
-    def collect(self, experience: Experience) -> None:
-        """Fill an unroll beside the learner, without touching any of its data."""
-        idle, clock = time.perf_counter() - self._finished_at, Stopwatch()
-        env, unroll, log_stds = self._env, experience.unroll, self.network.log_stds
-        experience.log_stds, experience.steps = None if log_stds is None else log_stds.clone(), []
-        with on_queue(self._queue):
-            noise = self.network.draw_noise(self._stream, unroll.shape)
-            obs = unroll.obs[0].copy_(self._obs)
-            experience.memory.copy_(self.actor.memory)
-            clock.start()
-            for t in range(len(noise)):
-                actions, outputs = self.actor(obs, noise[t])
-                env.send(actions.cpu().numpy()[None])
-                clock.lap("acting")
-                unroll.behaviour[t], unroll.actions[t] = outputs, actions  # beside the simulator
-                step = env.recv()
-                unroll.outcomes.put(t, step)
-                obs = unroll.put_obs(t + 1, step.obs[0], ~step.ends[0])
-                self.actor.remember(actions, step)
-                experience.steps.append(step._replace(obs=NO_OBS, next_obs=NO_OBS))
-                clock.lap("environment")
-            if self._queue is not None:
-                self._queue.synchronize()
-        self._obs, experience.obs_moments = obs, copy.deepcopy(self._obs_moments)
-        experience.seconds = {**clock.seconds, "actor_idle": idle}
-        self._finished_at = time.perf_counter()
-
-
-NO_OBS = np.empty(0)
-"""In place of observations that have been stored elsewhere."""
 ACTING = (
     *("convolutions", "frame_divisor", "bfloat16", "hidden_sizes", "activation"),
     *("lstm_size", "lstm_inputs", "observation_clip"),
@@ -660,20 +541,24 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     def columns(rows: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
         num_unrolls = session.num_updates // config.num_minibatches
-        return describe(rows, learning_rate, min(num_unrolls - 1, config.policy_lag))
+        return describe(rows, learning_rate, min(num_unrolls - 1, lag))
 
+    network = make_network(config, session.env.spaces, session.device)
+    lag, frame_factor = config.policy_lag, 1 / config.frame_divisor
     with worker_thread() as thread:
-        collector = Collector(config, session, learner, thread)
+        collector = Collector(
+            *(config, session, learner, network, thread), lag=lag, frame_factor=frame_factor
+        )
         session.begin(learner, player, partial(update, learner, config), collector.state)
         collector.begin(session.obs, session.are_new)
         while session.continues(columns):
             newest = collector.result()
             session.take(newest.steps, newest.unroll.actions.cpu().numpy(), newest.seconds)
-            if config.policy_lag:  # at a checkpoint the collector has nothing half done
+            if lag:  # at a checkpoint the collector has nothing half done
                 collector.start(waits=session.pauses())
             if learner.obs_moments is not None and newest.obs_moments is not None:
                 learner.obs_moments.take(newest.obs_moments)
-            batches = newest.transitions(config).minibatches(config.num_minibatches)
+            batches = transitions(newest, config).minibatches(config.num_minibatches)
             memories = newest.memory.chunk(config.num_minibatches)
             for batch, memory in zip(batches, memories, strict=True):
                 session.learn(batch, session.learning_rate, memory)

@@ -140,8 +140,9 @@ class Trunk(nn.Module):
 
     def begin(self, number: int) -> Float[Tensor, "N M"]:
         """Return the memory with which a number of episodes begins."""
-        size = 0 if self.core is None else self.core.memory_size
-        return torch.zeros(number, size, device=self.device)
+        if self.core is None:
+            return torch.zeros(number, 0, device=self.device)
+        return self.core.begin(number)
 
     def step(
         self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]

@@ -33,7 +33,9 @@ class FlatWeights:
 
     def gradient(self, loss: Tensor) -> Float[Tensor, " P"]:
         """Return the gradient of `loss` with respect to the vector."""
-        return _joined(torch.autograd.grad(loss, self._tensors))
+        tensors = self._tensors  # the loss may leave some of them out
+        gradients = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
+        return _joined(gradients)
 
     def norm(self) -> float:
         """Return the vector's Euclidean norm; finite while a run is healthy."""
@@ -146,6 +148,18 @@ class RMSprop(Optimiser):
         else:
             torch.sqrt(averages, out=divisor).add_(self._epsilon)
         self._descend(gradient, learning_rate)
+
+
+class InTurn:
+    """Two optimisers of the same weights, for two losses: each has averages of its own.
+
+    Args:
+        first: makes the first step of an update.
+        second: makes the second one, from the weights after the first.
+    """
+
+    def __init__(self, first: Optimiser, second: Optimiser) -> None:
+        self.first, self.second, self.weights = first, second, first.weights
 
 
 class Adam(Optimiser):

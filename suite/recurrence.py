@@ -97,6 +97,15 @@ class Core(nn.Module):
         self._parts = [size, size, num_further]
         self.memory_size = sum(self._parts)
 
+    @property
+    def device(self) -> torch.device:
+        """Return the network's device."""
+        return self.lstm.weight.device
+
+    def begin(self, number: int) -> Float[Tensor, "N M"]:
+        """Return the memory with which a number of episodes begins."""
+        return self.lstm.weight.new_zeros(number, self.memory_size)
+
     def step(
         self, features: Float[Tensor, "N F"], memory: Float[Tensor, "N M"]
     ) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N M"]]:
@@ -142,7 +151,7 @@ class Core(nn.Module):
             valid: 1 for a transition, 0 for an ignored action.
         """
         if memory is None:
-            memory = features.new_zeros(features.shape[1], self.memory_size)
+            memory = self.begin(features.shape[1])
         hidden, cell, first = memory.split(self._parts, -1)
         past = slice(0, len(features) - 1)
         valid = valid[past]
@@ -169,7 +178,7 @@ class Memory:
 
     Args:
         network: an agent's: `step` maps observations and a memory to outputs and the memory after
-            it, `actor` is its trunk.
+            it, `actor` is its trunk, or the core that stands before all layers.
     """
 
     def __init__(self, network: Any) -> None:

@@ -78,7 +78,7 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "acer": {"observation_clip": 10.0, "lstm_size": 0, "bfloat16": False},
     "acer_continuous": {
         **{"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
-        "observation_clip": 10.0,
+        **{"observation_clip": 10.0, "lstm_size": 0},
     },
     "impala": {
         **{"drop_last_row": False, "observation_clip": 10.0},

@@ -291,8 +291,11 @@ def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     layers = "nature" if "nature" in impala.FRAME_LAYERS else "shallow"
     config = replace(_default(impala, suite), num_envs=8, num_minibatches=1, convolutions=layers)
     learner = impala.make_learner(config, spaces, CPU)
-    experience = getattr(impala, "Experience", None) or impala.Collected  # at older commits
-    batch = experience(_unroll(config, spaces)).transitions(config)
+    unroll = _unroll(config, spaces)
+    if hasattr(impala, "transitions"):
+        batch = impala.transitions(impala.Experience(unroll), config)
+    else:
+        batch = impala.Collected(unroll).transitions(config)  # at older commits
     return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)
 
 

@@ -18,6 +18,7 @@ from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.pipeline import make_report
 from reproduce.plan.request import make_plan
 from suite.networks import prepare
+from suite.optimisers import FlatWeights, InTurn, RMSprop
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError
 from suite.unrolls import Transitions, Unroll
@@ -254,6 +255,7 @@ def test_frames_go_through_the_published_layers(convolutions: Any, shared_trunk:
     torch.testing.assert_close(trunk(channels_last), plain(), atol=1e-5, rtol=1e-4)
     if not shared_trunk:
         return
+    assert isinstance(learner.optimiser, RMSprop)
     learner.optimiser.minimise(trunk(channels_last).square().sum(), 0.01, 0.5)
     plain().square().sum().backward()
     torch.nn.utils.clip_grad_norm_(copies, 0.5)
@@ -304,6 +306,51 @@ def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
     expected = a2c.targets(plain, TINY, batch, unscaled)
     torch.testing.assert_close(advantages, expected[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(3 * returns, expected[1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shared_trunk", [True, False])
+def test_separate_optimisers_are_two_of_torchs_one_after_the_other(shared_trunk: bool) -> None:
+    """nnabla-rl's update in float64: each loss has its own bound and averages of all weights."""
+    config = replace(TINY, **TORCH_FORM, shared_trunk=shared_trunk, unroll_length=8)
+    config = replace(config, separate_optimisers=True, max_gradient_norm=0.05, entropy_coef=0.1)
+    learner = make_learner(config, CONTROL)
+    network, optimiser = learner.network.double(), learner.optimiser
+    assert isinstance(optimiser, InTurn)
+    weights = FlatWeights(network)
+    optimiser = learner.optimiser = InTurn(
+        RMSprop.configured(weights, config), RMSprop.configured(weights, config)
+    )
+    slow = make_learner(config, CONTROL).network.double()
+    slow.load_state_dict(network.state_dict())
+    parameters = list(slow.parameters())
+    theirs = [torch.optim.RMSprop(parameters, lr=1e-2, alpha=0.99, eps=1e-5) for _ in range(2)]
+    for seed in range(3):
+        batch = transitions(config, filled_unroll(config, CONTROL, np.random.default_rng(seed))[0])
+        batch = Transitions(*(c.double() if c.is_floating_point() else c for c in batch))
+        with torch.no_grad():
+            values = slow.value(batch.obs.flatten(0, 1)).unflatten(0, batch.obs.shape[:2])
+            columns = batch.rewards, batch.discounts, batch.trace_mask, values[:-1], values[1:]
+            advantages = a2c.gae(*columns, 1.0)
+            returns = advantages + values[:-1]
+        norms = []
+        for i, torchs in enumerate(theirs):
+            outputs = a2c.evaluate_actions(slow, batch.obs[:-1], batch.actions)
+            log_probs, entropies, values = outputs
+            policy = -(log_probs * advantages + 0.1 * entropies) * batch.weights
+            value = 0.5 * (values - returns).square() * batch.weights
+            torchs.zero_grad()
+            (value if i else policy).sum().backward()
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            norms.append(torch.cat([g.flatten() for g in gradients]).norm().item())
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                # torch's own bound adds 1e-6 to the norm, its step leaves out what has no gradient
+                parameter.grad = gradient * (0.05 / norms[-1])
+            torchs.step()
+        row = a2c.update(learner, config, batch, 1e-2)
+        assert min(norms) > 0.05
+        assert row[3].item() == pytest.approx(math.hypot(*norms), rel=1e-9)
+        for ours, other in zip(network.parameters(), parameters, strict=True):
+            torch.testing.assert_close(ours, other, atol=1e-6, rtol=1e-5)
 
 
 # Ignored rows
@@ -518,6 +565,7 @@ SETTINGS: dict[str, Any] = {
     "value_coef": 0.1,
     "entropy_coef": 0.1,
     "max_gradient_norm": 0.01,
+    "separate_optimisers": True,
     "time_limit_is_terminal": True,
     "normalise_observations": True,
     "reward_normalisation": "discounted_returns",

@@ -538,7 +538,7 @@ def test_on_policy_with_one_q_for_all_actions_it_is_a2c() -> None:
 
     batch = doubled(random_batch(config, 5))
     assert not batch.valid.all()
-    behaviour = theirs.policy(batch.obs[:-1].flatten(0, 1)).log_softmax(-1)
+    behaviour = theirs.actor(batch.obs[:-1].flatten(0, 1)).log_softmax(-1)
     behaviour = behaviour.detach().unflatten(0, batch.actions.shape)
     learner, exact = make_exact(acer, config, ours)
     acer.update(learner, config, batch._replace(behaviour=behaviour), 1e-3)

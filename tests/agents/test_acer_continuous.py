@@ -388,8 +388,8 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
 
 MISTAKES = {
     "the trust region pulls away": (
-        "return torch.cat([distances * inverses, 1 - squared_ratios - distances.square()], -1)",
-        "return -torch.cat([distances * inverses, 1 - squared_ratios - distances.square()], -1)",
+        "trust_region(before, k, config",
+        "trust_region(before, -k, config",
     ),
     "the divergence is KL(policy || average)": (
         "divergence_gradients(average, policy)",
@@ -707,9 +707,9 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
     """The steps before the newest unroll decide; past the horizon nothing is learned."""
     update, rates = acer.update, []
 
-    def watched(learner: Any, config: Any, batch: Any, noise: Any, learning_rate: float) -> Tensor:
-        rates.append(learning_rate)
-        return update(learner, config, batch, noise, learning_rate)
+    def watched(learner: Any, config: Any, batch: Any, noise: Any, *others: Any) -> Tensor:
+        rates.append(others[0])
+        return update(learner, config, batch, noise, *others)
 
     monkeypatch.setattr(acer, "update", watched)
     settings: dict[str, Any] = {"evaluation_rule": "training", "online_updates": True}

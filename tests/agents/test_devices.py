@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import agents
 from agents import acer, impala, sac
-from suite import affine, beside, session
+from suite import affine, beside, player, session, unroll_session
 from suite.beside import OnGpu as BesideOnGpu
+from suite.collector import Collector
 from suite.graphs import WARM_UPS, Graphs
 from suite.networks import Stack
 from suite.player import Player
@@ -262,7 +263,8 @@ def test_acting_and_updates_as_graphs_learn_what_they_learn_kernel_by_kernel(
     counted(Graph, "replay")
     config = dataclasses.replace(short(agent, name), learning_rate_decay_steps=10_000)
     with monkeypatch.context() as patch:
-        patch.setattr(module_of(agent), "as_graph", on_copies)
+        for module in (player, unroll_session):  # the one acts, the other updates
+            patch.setattr(module, "as_graph", on_copies)
         theirs = [*learned(train_on_gpu(agent, config, tmp_path / "plain", monkeypatch))]
     number = len(calls)
     assert calls == ["update"] * number
@@ -406,12 +408,12 @@ def test_training_waits_for_the_evaluation_of_a_closure(
     config = dataclasses.replace(evaluated("a2c", BESIDE["a2c"][0]), evaluate_beside=True)
 
     def closure(*arguments: Any) -> Any:
-        player = Player(*arguments)
+        playing = Player(*arguments)
 
         def act(obs: np.ndarray, generators: Any) -> np.ndarray:
-            return player(obs, generators)
+            return playing(obs, generators)
 
-        act.memory, act.weights = player.memory, player.weights  # type: ignore[attr-defined]
+        act.memory, act.weights = playing.memory, playing.weights  # type: ignore[attr-defined]
         return act
 
     monkeypatch.setattr(module_of("a2c"), "Player", closure)
@@ -559,14 +561,14 @@ def test_the_collector_of_impala_waits_for_its_observations_and_for_its_weights(
 ) -> None:
     """Each wait is needed: of the frames before the first unroll, and of each new policy."""
     waits: list[bool] = []
-    wait = impala.Collector.wait_for_learner
+    wait = Collector.wait_for_learner
 
-    def wait_but_once(collector: impala.Collector) -> None:
+    def wait_but_once(collector: Collector) -> None:
         waits.append(True)
         if len(waits) != missed + 1:
             wait(collector)
 
-    monkeypatch.setattr(impala.Collector, "wait_for_learner", wait_but_once)
+    monkeypatch.setattr(Collector, "wait_for_learner", wait_but_once)
     config = short("impala", "frames, rllib_2018")
     with pytest.raises(AssertionError, match="does not wait for another stream"):
         train_on_gpu("impala", config, tmp_path, monkeypatch)

@@ -19,6 +19,7 @@ from torch import Tensor
 import agents
 from agents import a2c, impala
 from reproduce.plan.request import make_plan
+from suite.collector import Collector, Experience
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Transitions, Unroll
@@ -382,13 +383,13 @@ def test_each_term_of_the_loss_pulls_its_own_way() -> None:
 
 def random_unroll(
     config: impala.Config, spaces: Spaces, seed: int = 0
-) -> tuple[impala.Experience, tuple[Any, ...]]:
+) -> tuple[Experience, tuple[Any, ...]]:
     steps, num_envs = config.unroll_length, config.num_envs
     rng, unroll = (
         np.random.default_rng(seed),
         Unroll(spaces, num_envs, steps, CPU, keeps_outputs=True),
     )
-    collected = impala.Experience(unroll, torch.zeros(num_envs, 0))
+    collected = Experience(unroll, torch.zeros(num_envs, 0))
     for t in range(steps + 1):
         unroll.put_obs(t, rng.normal(size=(num_envs, *spaces.obs_shape)).astype(np.float32))
     unroll.behaviour[:] = torch.from_numpy(rng.normal(size=unroll.behaviour.shape))
@@ -419,7 +420,7 @@ def test_gradients_equal_finite_differences_with_targets_held(
         config = replace(config, lstm_size=5, lstm_inputs=lstm_inputs)
     learner = impala.make_learner(config, spaces, CPU)
     network = learner.network.double()
-    batch = random_unroll(config, spaces)[0].transitions(config)
+    batch = impala.transitions(random_unroll(config, spaces)[0], config)
     batch = Transitions(*(c.double() if c.is_floating_point() else c for c in batch))
     generator = torch.Generator().manual_seed(2)
     size = network.actor.begin(0).shape[1]
@@ -500,7 +501,7 @@ def test_on_policy_an_update_is_that_of_a2c() -> None:
         outputs, _ = learner.network(unroll.obs[:-1].flatten(0, 1))
         unroll.behaviour[:] = outputs.unflatten(0, (8, 4))  # on policy
     batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
-    impala.update(learner, config, collected.transitions(config), 1e-2)
+    impala.update(learner, config, impala.transitions(collected, config), 1e-2)
     a2c.update(theirs, theirs_config, batch, 1e-2)
     torch.testing.assert_close(weights(learner), weights(theirs), atol=2e-5, rtol=1e-4)
 
@@ -525,7 +526,7 @@ def test_ignored_rows_change_nothing(spaces: Spaces, loss_reduction: Any) -> Non
             after_termination = np.zeros_like(valid)
             after_termination[1:] = terminations[:-1]  # nothing bootstraps from this observation
             unroll.obs[:-1][torch.from_numpy(after_termination)] = 7.0
-        diagnostics = impala.update(learner, config, collected.transitions(config), 1e-2)
+        diagnostics = impala.update(learner, config, impala.transitions(collected, config), 1e-2)
         outcomes.append((weights(learner), diagnostics))
     for plain, scrambled in zip(*outcomes, strict=True):
         torch.testing.assert_close(plain, scrambled, atol=1e-6, rtol=1e-5)
@@ -536,7 +537,7 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
     config = replace(TINY, unroll_length=8, clip_rho_threshold=0.9)
     learner = impala.make_learner(config, CONTROL, CPU)
     collected, (_, _, valid) = random_unroll(config, CONTROL)
-    batch = collected.transitions(config)
+    batch = impala.transitions(collected, config)
     with torch.no_grad():
         outputs, values = learner.network(batch.obs.flatten(0, 1))
     policy = torch.distributions.Categorical(logits=outputs.unflatten(0, (9, 4))[:-1])
@@ -568,7 +569,7 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
 def test_minibatches_share_out_the_environments() -> None:
     """Each environment is in exactly one, whole in time; sums of gradients are the whole's."""
     config = replace(TINY, unroll_length=6)
-    batch = random_unroll(config, CONTROL)[0].transitions(config)
+    batch = impala.transitions(random_unroll(config, CONTROL)[0], config)
     parts = batch.minibatches(2)
     for name, column in batch._asdict().items():
         joined = torch.cat([getattr(part, name) for part in parts], 1)
@@ -657,9 +658,9 @@ class Trace:
         self.unrolls: list[tuple[Tensor, Tensor]] = []
         """Observations and the acting policy's outputs of each unroll."""
         self.rhos: list[float] = []
-        update, transitions = impala.update, impala.Experience.transitions
+        update, transitions = impala.update, impala.transitions
 
-        def read(collected: impala.Experience, config: impala.Config) -> Transitions:
+        def read(collected: Experience, config: impala.Config) -> Transitions:
             self.unrolls.append((collected.unroll.obs.clone(), collected.unroll.behaviour.clone()))
             return transitions(collected, config)
 
@@ -670,7 +671,7 @@ class Trace:
             self.rhos.append(row[impala.METRICS.index("max_rho")].item())
             return row
 
-        monkeypatch.setattr(impala.Experience, "transitions", read)
+        monkeypatch.setattr(impala, "transitions", read)
         monkeypatch.setattr(impala, "update", traced)
 
 
@@ -727,9 +728,9 @@ def test_the_memory_goes_on_from_unroll_to_unroll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unroll carries what the steps before it left, the last action and reward included."""
-    collect, carried = impala.Collector.collect, []
+    collect, carried = Collector.collect, []
 
-    def checked(collector: impala.Collector, experience: impala.Experience) -> None:
+    def checked(collector: Collector, experience: Experience) -> None:
         before, network = collector.actor.memory.clone(), collector.network
         collect(collector, experience)
         assert torch.equal(experience.memory, before)
@@ -742,7 +743,7 @@ def test_the_memory_goes_on_from_unroll_to_unroll(
         assert torch.equal(collector.actor.memory, memory)
         carried.append(memory)
 
-    monkeypatch.setattr(impala.Collector, "collect", checked)
+    monkeypatch.setattr(Collector, "collect", checked)
     train(replace(RECURRENT, env_steps=240), tmp_path)
     rows = torch.cat(carried)
     assert rows[:, -3:].sum(-1).unique().tolist() == [0.0, 2.0]  # an action and a reward of 1
@@ -887,9 +888,9 @@ def test_the_last_row_can_be_the_bootstrap_alone() -> None:
     unroll.outcomes.rewards[:] = np.arange(config.unroll_length)[:, None]
     unroll.outcomes.valid[:] = True
     unroll.actions.zero_()
-    collected = impala.Experience(unroll, torch.zeros(config.num_envs, 0))
-    whole = collected.transitions(replace(config, drop_last_row=False))
-    cut = collected.transitions(config)
+    collected = Experience(unroll, torch.zeros(config.num_envs, 0))
+    whole = impala.transitions(collected, replace(config, drop_last_row=False))
+    cut = impala.transitions(collected, config)
     for name in ("actions", "rewards", "discounts", "trace_mask", "valid", "behaviour"):
         assert torch.equal(getattr(cut, name), getattr(whole, name)[:-1]), name
     assert torch.equal(cut.obs, whole.obs[:-1])
@@ -908,16 +909,16 @@ def test_rows_hold_the_action_and_everything_it_caused(
 ) -> None:
     """A reward that repeats the action stands beside it; ends and ignored rows follow the tape."""
     scripted.reward = staticmethod(lambda actions: actions.copy())
-    transitions, seen = impala.Experience.transitions, []
+    transitions, seen = impala.transitions, []
 
-    def checked(collected: impala.Experience, config: impala.Config) -> Transitions:
+    def checked(collected: Experience, config: impala.Config) -> Transitions:
         unroll, outcomes = collected.unroll, collected.unroll.outcomes
         actions, valid = unroll.actions.numpy().astype(np.float32), outcomes.valid
         np.testing.assert_array_equal(outcomes.rewards[valid], actions[valid])
         seen.append(np.stack([unroll.obs[1:, :, 0], outcomes.truncations, valid], axis=-1))
         return transitions(collected, config)
 
-    monkeypatch.setattr(impala.Experience, "transitions", checked)
+    monkeypatch.setattr(impala, "transitions", checked)
     train(replace(TINY, evaluation_rule="training"), tmp_path)
     rows = np.concatenate(seen)
     tape = [(t / 8, t == 8, t > 0) for t in (*range(1, 9), 0)] * len(rows)
