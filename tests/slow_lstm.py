@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from suite.networks import Trunk
+from suite.recurrence import LSTM
 from suite.vector_env import Spaces
 
 
@@ -19,23 +20,31 @@ def slow_unroll(trunk: Trunk, spaces: Spaces | None, memory: Tensor, batch: Any)
         batch: `Transitions`.
     """
     assert trunk.core is not None
-    lstm, columns = trunk.core.lstm, []
-    size = len(lstm.recurrent_weight)
+    *layers, (weight, bias) = zip(trunk.weights, trunk.biases, strict=True)
+    features = batch.obs
+    for each, offset in layers:
+        features = torch.tanh(features @ each + offset)
+    return slow_lstm(trunk.core.lstm, features, spaces, memory, batch) @ weight + bias
+
+
+def slow_lstm(
+    lstm: LSTM, features: Tensor, spaces: Spaces | None, memory: Tensor, batch: Any
+) -> Tensor:
+    """Return the hidden units of every step of `batch`, `[T + 1, N, H]`, from its inputs."""
+    columns, size = [], len(lstm.recurrent_weight)
     for i, row in enumerate(memory):
         hidden, cell, further = row[:size], row[size : 2 * size], row[2 * size :]
         outputs = []
-        for t, features in enumerate(batch.obs[:, i]):
+        for t, inputs in enumerate(features[:, i]):
             if t and batch.valid[t - 1, i]:
                 further = further_inputs(spaces, batch.actions[t - 1, i], batch.rewards[t - 1, i])
             elif t:  # the row before was ignored: an episode of its own begins
                 hidden, cell, further = (torch.zeros_like(part) for part in (hidden, cell, further))
-            for weight, bias in list(zip(trunk.weights, trunk.biases, strict=True))[:-1]:
-                features = torch.tanh(features @ weight + bias)
-            gates = torch.cat([features, further]) @ lstm.weight + lstm.bias
+            gates = torch.cat([inputs, further]) @ lstm.weight + lstm.bias
             gates = (gates + hidden @ lstm.recurrent_weight).view(4, size)
             cell = gates[1].sigmoid() * cell + gates[0].sigmoid() * gates[2].tanh()
             hidden = gates[3].sigmoid() * cell.tanh()
-            outputs.append(hidden @ trunk.weights[-1] + trunk.biases[-1])
+            outputs.append(hidden)
         columns.append(torch.stack(outputs))
     return torch.stack(columns, 1)
 

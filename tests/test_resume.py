@@ -175,6 +175,7 @@ CASES: dict[str, tuple[Any, Any]] = {
             learning_rate_decay_steps=4_000,
         ),
     ),
+    "a2c, separate optimisers": (a2c, replace(A2C, separate_optimisers=True)),
     "a2c, value targets": (a2c, replace(A2C, reward_normalisation="value_targets")),
     "a2c, frames": (a2c, replace(A2C, **FRAMES, convolutions="a3c", shared_trunk=True)),
     "impala": (impala, IMPALA),
@@ -193,6 +194,10 @@ CASES: dict[str, tuple[Any, Any]] = {
     "acer, continuous, learned deviation, normalised": (
         acer_continuous,
         replace(ACER_CONTINUOUS, std="learned", online_updates=True, normalise_observations=True),
+    ),
+    "acer, continuous, recurrent": (
+        acer_continuous,
+        replace(ACER_CONTINUOUS, lstm_size=6, online_updates=True),
     ),
     "impala, frames": (impala, replace(IMPALA, **FRAMES)),
     "sac_value, two seeds": (sac_value, SAC_VALUE),

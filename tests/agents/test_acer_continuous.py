@@ -23,8 +23,9 @@ from suite.optimisers import FlatWeights
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Outcomes, Transitions, UnrollReplay
-from suite.vector_env import Spaces
+from suite.vector_env import Spaces, VectorEnv
 from tests.scripted import ScriptedEnv
+from tests.slow_lstm import slow_lstm
 
 CPU = torch.device("cpu")
 TINY = acer.Config(
@@ -271,9 +272,19 @@ def statistics(config: Any, policy: Any, obs: Tensor) -> Tensor:
     return torch.cat([means, log_stds])
 
 
-def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Tensor) -> Tensor:
+def slow_features(policy: Any, batch: Any, memory: Tensor) -> Tensor:
+    """What the networks read of every step: observations, or the LSTM's outputs on them."""
+    if not memory.shape[1]:
+        return batch.obs
+    return slow_lstm(policy.lstm.lstm, batch.obs, None, memory, batch)
+
+
+def slow_gradient(
+    config: Any, network: Any, average: Any, batch: Any, noise: Tensor, memory: Tensor
+) -> Tensor:
     """The gradient of one update, row by row from the paper's equations, by autograd."""
     steps, size = batch.rewards.shape
+    seen, slow_seen = (slow_features(each, batch, memory) for each in (network.policy, average))
     num_rows, loss = batch.valid.sum(), torch.zeros((), dtype=torch.float64)
 
     def normal(phi: Tensor) -> Independent:
@@ -281,7 +292,7 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
 
     @cache
     def policy(t: int, i: int) -> Independent:
-        return normal(statistics(config, network.policy, batch.obs[t, i]).detach())
+        return normal(statistics(config, network.policy, seen[t, i]).detach())
 
     def ratio(t: int, i: int, action: Tensor) -> float:  # pi(a|x) / mu(a|x)
         behaviour = normal(batch.behaviour[t, i])
@@ -289,11 +300,11 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
 
     @cache
     def value(t: int, i: int) -> Tensor:
-        return plain_layers(network.critic, batch.obs[t, i])[0]
+        return plain_layers(network.critic, seen[t, i])[0]
 
     def q_value(t: int, i: int, action: Tensor) -> Tensor:  # Eq. (13)
         def advantage(a: Tensor) -> Tensor:
-            return plain_layers(network.advantage, torch.cat([batch.obs[t, i], a]))[0]
+            return plain_layers(network.advantage, torch.cat([seen[t, i], a]))[0]
 
         pi = policy(t, i).base_dist
         draws = [pi.loc + pi.scale * noise[k, t, i] for k in range(1, len(noise))]
@@ -314,7 +325,7 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
             if not batch.valid[t, i]:
                 continue
             a, v, pi = batch.actions[t, i], value(t, i), policy(t, i).base_dist
-            out = statistics(config, network.policy, batch.obs[t, i])
+            out = statistics(config, network.policy, seen[t, i])
             phi = out.detach().requires_grad_()
             c = config.clip_rho_threshold or math.inf
             advantage = target(t, i, config.advantage_target == "q_retrace") - v.detach()
@@ -324,7 +335,7 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
             better = (q_value(t, i, b) - v).detach()
             objective = objective + share * better * normal(phi).log_prob(b)
             (g,) = torch.autograd.grad(objective, phi)
-            slow = normal(statistics(config, average, batch.obs[t, i]))
+            slow = normal(statistics(config, average, slow_seen[t, i]))
             (k,) = torch.autograd.grad(kl_divergence(slow, normal(phi)), phi)
             if config.std == "fixed":
                 g, k, out = g[:3], k[:3], out[:3]
@@ -344,8 +355,14 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, noise: Te
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def check_update(module: Any, **settings: Any) -> None:
-    """Fail unless the module's update is what the paper's equations say."""
+def check_update(module: Any, carried: bool = True, **settings: Any) -> None:
+    """Fail unless the module's update is what the paper's equations say.
+
+    Args:
+        module: `acer_continuous`, or a version of it.
+        carried: whether an LSTM goes on from a state, or begins with 0.
+        settings: what differs from the standard.
+    """
     standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
     standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
     config = replace(TINY, **(standard | settings))
@@ -355,9 +372,11 @@ def check_update(module: Any, **settings: Any) -> None:
     learner, exact = make_exact(module, own)
     before = exact.weights.vector.clone()
     average = [p.clone() for p in learner.average_policy.parameters()]
-    expected = slow_gradient(config, learner.network, learner.average_policy, batch, noise)
+    memory = draw(6, config.num_envs, 2 * config.lstm_size) * carried
+    policies = learner.network, learner.average_policy
+    expected = slow_gradient(config, *policies, batch, noise, memory)
     norm = expected.norm()
-    metrics = module.update(learner, own, batch, noise, 0.1)
+    metrics = module.update(learner, own, batch, noise, 0.1, memory if carried else None)
     assert metrics[-1] == pytest.approx(float(norm))
     if config.max_gradient_norm is not None:
         expected = expected * min(1.0, config.max_gradient_norm / float(norm))
@@ -377,6 +396,8 @@ UPDATES: list[dict[str, Any]] = [
     {"advantage_target": "q_retrace", "num_action_samples": 1},
     {"q_coef": 0.3, "value_coef": 2.0, "max_gradient_norm": 0.01},
     {"time_limit_is_terminal": True},
+    {"lstm_size": 5},
+    {"lstm_size": 5, "carried": False, "std": "learned", "advantage_target": "q_retrace"},
 ]
 
 
@@ -419,6 +440,10 @@ MISTAKES = {
         "errors = log_rhos.exp().clamp(max=1)",
         "errors = (log_rhos / num_dimensions).exp().clamp(max=1)",
     ),
+    "the average policy reads the other's LSTM": (
+        "learner.average_policy(slow_rows[:-size])",
+        "learner.average_policy(acted_on)",
+    ),
     "the draws of the duel are not centred": (
         "values + advantages - sampled_advantages.mean(0)",
         "values + advantages",
@@ -435,15 +460,16 @@ def test_the_classic_mistakes_are_noticed(mistake: str, monkeypatch: pytest.Monk
     planted = ModuleType("planted")
     monkeypatch.setitem(sys.modules, "planted", planted)  # dataclasses look themselves up
     exec(compile(source, "planted", "exec"), planted.__dict__)
-    check_update(planted, std="learned")
+    check_update(planted, std="learned", lstm_size=5)
     exec(compile(source.replace(right, wrong), "planted", "exec"), planted.__dict__)
     with pytest.raises(AssertionError):
-        check_update(planted, std="learned")
+        check_update(planted, std="learned", lstm_size=5)
 
 
-def test_ignored_rows_change_nothing() -> None:
+@pytest.mark.parametrize("lstm_size", [0, 6])
+def test_ignored_rows_change_nothing(lstm_size: int) -> None:
     """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
-    config = replace(TINY, unroll_length=8)
+    config = replace(TINY, unroll_length=8, lstm_size=lstm_size)
     outcomes = []
     for scramble in (False, True):
         batch, learner = random_batch(config, 5), acer.make_learner(config, CONTROL, CPU)
@@ -690,8 +716,10 @@ def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_seeds_of_one_command_are_those_trained_alone(tmp_path: Path) -> None:
-    flags = ["--task=Pendulum-v1", "--device=cpu", "--env-steps=450", "--num-envs=2"]
+@pytest.mark.parametrize("lstm_size", [0, 6])
+def test_seeds_of_one_command_are_those_trained_alone(lstm_size: int, tmp_path: Path) -> None:
+    flags = [f"--lstm-size={lstm_size}"]
+    flags += ["--task=Pendulum-v1", "--device=cpu", "--env-steps=450", "--num-envs=2"]
     flags += ["--unroll-length=10", "--batch-unrolls=8", "--evaluation-episodes=1"]
     flags += ["--hidden-sizes", "16", "16", "--advantage-hidden-sizes", "8"]
     assert acer.main([*flags, "--seeds", "1", "2", f"--out={tmp_path / 'both'}"]) == 0
@@ -751,6 +779,7 @@ SETTINGS: dict[str, Any] = {
     "hidden_sizes": (8, 8, 8),
     "advantage_hidden_sizes": (8,),
     "activation": "tanh",
+    "lstm_size": 5,
     "hidden_gain": 1.0,
     "policy_head_gain": 0.5,
     "value_head_gain": 0.5,
@@ -818,6 +847,56 @@ def test_a_saved_policy_acts_like_the_learner(settings: dict[str, Any], tmp_path
     expected = normal.sample(torch.Size([20_000])).clamp(-1, 1)
     assert draws.mean() == pytest.approx(float(expected.mean()), abs=0.02)
     assert draws.std() == pytest.approx(float(expected.std()), abs=0.02)
+
+
+def test_a_recurrent_policy_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest unroll begins with the actor's state: before any update it is on policy.
+
+    The first of its updates gives the very distributions that it was acted with, over ends and from
+    unroll to unroll; an unroll from replay begins with 0. The saved policy acts so as well.
+    """
+    update, sample, gaps, replayed = acer.update, acer.UnrollReplay.sample_any, [], []
+    drawn: list[Any] = []
+
+    def noted(replay: Any, generator: np.random.Generator, number: int) -> Any:
+        drawn.append(sample(replay, generator, number))
+        return drawn[-1]
+
+    def checked(
+        learner: Any, config: Any, batch: Any, noise: Any, rate: Any, memory: Any
+    ) -> Tensor:
+        policy = learner.network.policy
+        with torch.no_grad():
+            rows = policy.features(batch, memory)[:-1]
+            outputs = torch.cat(policy(rows.flatten(0, 1)), -1).unflatten(0, rows.shape[:2])
+        gap = (outputs - batch.behaviour).abs().amax(-1)[batch.valid > 0]
+        is_drawn = any(batch is each for each in drawn)
+        assert not (is_drawn and memory.any())
+        (replayed if is_drawn else gaps).append(gap.max().item())
+        return update(learner, config, batch, noise, rate, memory)
+
+    monkeypatch.setattr(acer, "update", checked)
+    monkeypatch.setattr(acer.UnrollReplay, "sample_any", noted)
+    config = replace(TINY, task="InvertedPendulum-v4", lstm_size=6, policy_head_gain=1.0)
+    config = replace(config, online_updates=True, learning_rate=0.01, std="learned")
+    learner, recorder = train(config, tmp_path)
+    assert len(gaps) >= 10
+    assert max(gaps) < 1e-5
+    assert min(replayed) > 1e-4
+    policy, network = agents.load_policy(recorder.seed_directories[0]), learner.network.policy
+    env = VectorEnv(policy.task, np.array([[3, 4, 5]]))
+    obs, memory, starts = env.reset(), network.actor.begin(3), None
+    for _ in range(60):
+        with torch.no_grad():
+            outputs, memory = network.step(torch.from_numpy(obs[0]), memory)
+        actions = policy.act(obs, starts=starts)
+        expected = outputs[:, :1].clamp(-1, 1)
+        torch.testing.assert_close(torch.from_numpy(actions[0]), expected, rtol=0, atol=0)
+        step = env.step(actions)
+        memory = network.actor.remember(memory, actions[0], step.rewards[0], step.valid[0])
+        obs, starts = step.obs, ~step.valid
 
 
 @pytest.mark.usefixtures("unchecked")

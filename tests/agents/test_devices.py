@@ -59,7 +59,7 @@ RUNS = {
     ),
     "acer_continuous": (
         *("classic, normalised, cut", "classic, learned deviation", "mujoco, pfrl"),
-        "mujoco, chainerrl",
+        *("mujoco, chainerrl", "mujoco-small, recurrent, cut"),
     ),
     "impala": (
         *("classic, far behind, adam, cut", "classic, normalised, cut", "memory, two seeds, cut"),
@@ -328,6 +328,7 @@ def test_an_update_has_no_more_operators_than_it_had(
 BESIDE = {
     **{agent: (names[0],) for agent, names in RUNS.items()},
     "acer": ("classic, normalised, cut", "frames, recurrent"),
+    "acer_continuous": ("classic, normalised, cut", "mujoco-small, recurrent, cut"),
     "impala": ("classic, normalised, cut", "memory, two seeds, cut"),
 }
 """Golden runs with all that a policy can hold: statistics, memory, convolutions, two seeds."""

@@ -173,6 +173,15 @@ RUNS: dict[str, dict[str, Run]] = {
         ),
     },
     "a2c": {
+        "classic, separate optimisers, cut": _run(
+            "classic",
+            "rl_zoo",
+            CLASSIC,
+            task="CartPole-v1",
+            separate_optimisers=True,
+            shared_trunk=True,
+            cut=True,
+        ),
         "classic, two seeds, cut": _run(
             "classic",
             "rl_zoo",
@@ -550,6 +559,21 @@ RUNS: dict[str, dict[str, Run]] = {
             task="Pendulum-v1",
             env_steps=600,
             evaluation_interval=300,
+        ),
+        "mujoco-small, recurrent, cut": _run(
+            "mujoco-small",
+            "tuned",
+            REPLAY,
+            task="InvertedPendulum-v4",
+            num_envs=4,
+            env_steps=480,
+            log_interval=80,
+            evaluation_interval=240,
+            evaluation_episodes=2,
+            unroll_length=10,
+            lstm_size=8,
+            online_updates=True,
+            cut=True,
         ),
         "classic, learned deviation": _run(
             "classic",
