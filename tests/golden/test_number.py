@@ -86,6 +86,7 @@ def test_a_new_run_is_stored_beside_the_others(project: Project) -> None:
     assert golden("--update") == 0
     project.bytes["three"] = {"updates.csv": "3"}
     project.orders["three"] = {"settings": {}, "cut": True}
+    project.orders["one"] = {"settings": {"gamma": 0.99}, "cut": False}  # younger, the default
     project.orders["two"] = {"settings": {"gamma": 0.9}, "cut": False}
     assert golden("--update") == 0
     number, made = stored()

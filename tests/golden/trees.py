@@ -18,7 +18,7 @@ import torch
 
 from suite import hardware
 from suite.files import write_atomically
-from suite.settings import UsageError, nearest
+from suite.settings import UsageError, nearest, recorded_settings
 from tests.golden.configurations import RUNS, configure
 
 HERE = Path(__file__).resolve().parent
@@ -111,16 +111,24 @@ def todays_runs(agent: str) -> Orders:
     return json.loads(json.dumps(orders))
 
 
+def of_today(agent: str, order: Any) -> Any:
+    """Return a stored run with the settings that are younger than it, at what it ran with."""
+    config_class = importlib.import_module(f"agents.{agent}").Config
+    return order | {"settings": recorded_settings(config_class, order["settings"])}
+
+
 def store(agent: str, runs: Orders, ours: Checksums) -> None:
     """Write an agent's runs and their checksums on this machine, for the number in its file.
 
-    Other kinds of machine keep theirs, of unchanged runs of the same number.
+    Other kinds of machine keep theirs, of unchanged runs of the same number. A setting that is
+    younger than a run, at the value that it ran with, changes nothing.
     """
     content = json.loads(STORED.read_bytes()) if STORED.exists() else {}
     number, before = number_of(agent), content.get(agent)
     made = [{"machine": machine(), "checksums": ours}]
     if before is not None and before["behaviour"] == number:
-        same = {name for name, order in runs.items() if before["runs"].get(name) == order}
+        both = before["runs"].keys() & runs
+        same = {n for n in both if of_today(agent, before["runs"][n]) == of_today(agent, runs[n])}
         made += [
             each | {"checksums": {k: v for k, v in each["checksums"].items() if k in same}}
             for each in before["made"]
