@@ -21,6 +21,7 @@ from reproduce.judge.verdicts import (
 from reproduce.judge.zero import scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.origin import by_task
+from reproduce.plan.shell import command
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
 from suite.files import write_atomically, write_json
@@ -138,7 +139,7 @@ def _remarks(plan: Plan, runs: Sequence[Run], *, is_committed: bool) -> dict[str
 
 def _fingerprints(plan: Plan) -> list[float]:
     """Return each task's p-value of the preset's initial weights; NaN where nothing is known."""
-    if not plan.has_presets_weights:
+    if plan.settings or not plan.maker.is_ours:
         return [float("nan")] * len(plan.tasks)
     return [fingerprints.of_task(plan.agent, plan.source, task) for task in plan.tasks]
 
@@ -265,5 +266,5 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "departures": departures(plan, verdicts),
         "versions": first.get("versions", versions()),
         "hardware": first.get("machine", machine()),
-        "command": plan.command(),
+        "command": command(plan),
     }

@@ -7,7 +7,8 @@ from pathlib import Path
 import agents
 from reproduce import ROOT
 from reproduce.commands import flags
-from reproduce.plan.grid import PUBLISHED, check_agent, presets_of
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import check_agent, presets_of
 from reproduce.words import counted
 from suite.command_line import say_todays_name
 from suite.settings import UsageError

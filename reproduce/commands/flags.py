@@ -1,18 +1,14 @@
-"""Parsers, flags and the console, shared by several commands."""
+"""Parsers, flags and the console, shared by several commands; a grid's own are in `Request`."""
 
 import sys
 import webbrowser
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-import agents
-from suite.command_line import Parser, task_from, whole, whole_numbers
-from suite.hardware import num_cores
-from suite.settings import UsageError
-from suite.tasks import SUITES, find_task
+from suite.command_line import Parser, task_from
+from suite.tasks import find_task
 
 
 def program() -> str:
@@ -28,67 +24,6 @@ def make_parser(word: str, description: str, epilog: str = "") -> Parser:
         formatter_class=RawDescriptionHelpFormatter,
         epilog=epilog,
     )
-
-
-def add_grid(parser: Parser) -> None:
-    """Add the arguments that select a grid: agent, suite, source and the folder of its runs."""
-    parser.add_argument("agent", help=", ".join(agents.AGENTS))
-    parser.add_argument("suite", help=", ".join(SUITES))
-    parser.add_argument("--like", metavar="SOURCE", help="default: the suite's, first in `list`")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
-
-
-def add_size(parser: Parser) -> None:
-    """Add the flags of a grid's size and settings."""
-    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
-    parser.add_argument("--tasks", **several, metavar="TASK", help="default: all of the suite")
-    parser.add_argument("--budget", default="laptop", help="smoke, laptop (default) or paper")
-    parser.add_argument(
-        "--env-steps", type=whole, metavar="N", help="instead of the budget's: 30000, 30k or 3e4"
-    )
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes side by side; default: as many as fit"
-    )
-    parser.add_argument(
-        "--set",
-        **several,
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="a setting; KEY=A,B sweeps over values, or lists: KEY=64,64/256,256",
-    )
-    seeds = parser.add_mutually_exclusive_group()
-    seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 1 to N")
-    seeds.add_argument(
-        "--seeds", type=whole_numbers, **several, metavar="SEED", help="1 2 3, 1,2,3 or 1-3"
-    )
-
-
-def check_size(options: Namespace, launcher: str = "local") -> None:
-    """Check the numbers of a grid, and put its seeds in one list.
-
-    Raises:
-        UsageError: naming the number.
-    """
-    for flag in ("env_steps", "num_seeds", "workers"):
-        value = getattr(options, flag)
-        if value is not None and value < 1:
-            raise UsageError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
-    if options.seeds is not None:
-        options.seeds = [seed for seeds in options.seeds for seed in seeds]
-    cores = num_cores()
-    if options.workers and options.workers > cores and launcher == "local":
-        raise UsageError(
-            f"--workers: {options.workers} processes side by side slow each other down on "
-            f"{cores} cores: use --workers {cores} or fewer"
-        )
-
-
-def asked(options: Namespace) -> dict[str, Any]:
-    """Return the arguments of `add_grid` and `add_size` as a plan's arguments."""
-    words = ("agent", "suite", "tasks", "budget", "env_steps", "num_seeds", "seeds", "workers")
-    words += ("runs_dir", "settings")
-    return {"source": options.like} | {word: getattr(options, word) for word in words}
 
 
 def add_context(parser: Parser) -> None:

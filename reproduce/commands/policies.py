@@ -8,6 +8,7 @@ from typing import Any
 from rich.progress import track
 
 from reproduce.commands import flags
+from reproduce.plan.request import GRID, add_flags, read_request
 from reproduce.run.view import say
 from reproduce.words import counted
 from suite.settings import UsageError
@@ -60,7 +61,7 @@ def evaluate(argv: Sequence[str]) -> int:
 def video(argv: Sequence[str]) -> int:
     """Film an episode that a run of a grid was scored by."""
     parser = flags.make_parser("video", "film an episode that a run of a grid was scored by")
-    flags.add_grid(parser)
+    add_flags(parser, GRID)
     parser.add_argument("--task", required=True, metavar="TASK")
     parser.add_argument("--seed", type=int, required=True, metavar="SEED")
     parser.add_argument("--best", action="store_true", help="its best policy, if it kept that")
@@ -74,13 +75,10 @@ def video(argv: Sequence[str]) -> int:
     from reproduce.extras.video import film_of_grid
 
     film = film_of_grid(
-        options.agent,
-        options.suite,
+        read_request(options),
         options.task,
         options.seed,
         follow=_follow,
-        source=options.like,
-        runs_dir=options.runs_dir,
         best=options.best,
         video=options.video,
     )

@@ -7,7 +7,7 @@ from rich.table import Table
 
 import agents
 from reproduce.commands import flags
-from reproduce.plan.request import load_plan
+from reproduce.plan.make import load_grid, load_plan
 from reproduce.run.view import say
 from reproduce.words import counted
 from suite.command_line import printable, whole
@@ -154,7 +154,7 @@ def watch(argv: Sequence[str]) -> int:
         plan = load_plan(agent, suite, options.like, options.runs_dir)
     else:
         folder = Path(options.grid[0]) if options.grid else options.runs_dir
-        plan = watching.load_grid(watching.find_grid(folder))
+        plan = load_grid(watching.find_grid(folder).absolute())
     console = flags.make_console()
     say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
     with View(console, Curves(console) if options.plot else None) as view:

@@ -19,7 +19,8 @@ from reproduce.gather.collect import Failures, collect_curves, score
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import make_report
-from reproduce.plan.grid import Plan, Run
+from reproduce.plan.grid import Plan
+from reproduce.plan.status import Run, name_of_settings
 from reproduce.report import plot
 from reproduce.report.page import mean_and_spread, with_interval
 from reproduce.run.view import say
@@ -53,7 +54,7 @@ def refuse_alike(plans: Sequence[Plan]) -> None:
     """
     known: dict[str, str] = {}
     for plan, name in zip(plans, names(plans), strict=True):
-        other = known.setdefault(plan.name_of_settings, name)
+        other = known.setdefault(name_of_settings(plan.config), name)
         if other != name:
             raise UsageError(f"--set: {other} and {name} are the same settings")
     rules = sorted({plan.rule for plan in plans})

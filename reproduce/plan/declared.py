@@ -4,13 +4,18 @@ Adding seeds until a verdict appears finds one too often. So a plan declares a t
 is first started, in `plan.json`. A verdict on more seeds is exploratory.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
 from suite.files import read_json
 from suite.settings import UsageError
+
+if TYPE_CHECKING:
+    from reproduce.plan.grid import Plan
 
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
@@ -22,38 +27,97 @@ Declared = dict[tuple[str, int], tuple[int, ...]]
 """Declared seeds by task and environment steps, in the order in which they were asked for."""
 
 
-def declare(
-    declared: Declared,
-    env_steps: Mapping[str, int],
-    seeds: Sequence[int],
-    published: Container[tuple[str, int]] = (),
-) -> dict[str, tuple[int, ...]]:
-    """Return the declared seeds of every task of a plan: those declared before, else the plan's.
+def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool = False) -> "Plan":
+    """Return the plan with the seeds that were declared when its tasks were first started.
+
+    Where published runs count, the seeds that were declared for them hold: their scores are known.
 
     Args:
-        declared: seeds declared before, in the same folder.
-        env_steps: environment steps of the plan, by task.
-        seeds: the plan's.
-        published: tasks and steps whose seeds were declared for published runs.
+        plan: what is asked for now.
+        counts_begun: whether each task also runs the seeds that it was declared, or begun, with.
+        own_first: whether what its own folder declares holds before what is published.
 
     Raises:
-        UsageError: if the plan drops a seed that a task was declared with.
+        UsageError: if it drops a declared seed, or picks some of those that were begun.
     """
-    found = {task: declared.get((task, steps), tuple(seeds)) for task, steps in env_steps.items()}
-    for task, before in found.items():
-        if set(before) <= set(seeds):
-            continue
-        go_on = f"--seeds {' '.join(map(str, before))}"
-        if (task, env_steps[task]) in published:
-            raise UsageError(
-                f"{task} is published with {counted(len(before), 'declared seed')}: take them with "
-                f"{go_on}, or train your own with --no-published"
-            )
-        raise UsageError(
-            f"{task} was started with {counted(len(before), 'declared seed')}: go on with {go_on}, "
-            "or start anew beside it with --fresh --no-published and other --seeds"
+    own, published = read_declared(plan.directory / "plan.json"), _of_published_runs(plan)
+    before = published | own if own_first else own | published
+    if counts_begun:
+        plan = _with_begun(plan, before)
+    declared: dict[str, tuple[int, ...]] = {}
+    for task, env_steps in plan.env_steps.items():
+        key, seeds = (task, env_steps), plan.seeds[: plan.num_seeds[task]]
+        declared[task] = before.get(key, seeds)
+        if not set(declared[task]) <= set(seeds):
+            is_published = key in published and not (own_first and key in own)
+            raise _drops_a_seed(task, declared[task], is_published)
+        if key not in before and not counts_begun and len(seeds) >= MIN_SEEDS:
+            _refuse_picking(plan, task, seeds)
+    return replace(plan, declared=declared)
+
+
+def _of_published_runs(plan: "Plan") -> Declared:
+    """Return what is declared for the published runs that count for a plan."""
+    folder = plan.published_folder
+    published = read_declared(folder / "plan.json") if plan.published else {}
+    runs = plan.runs() if published else []
+    taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
+    return {key: seeds for key, seeds in published.items() if key[0] in taken}
+
+
+def _drops_a_seed(task: str, before: Sequence[int], is_published: bool) -> UsageError:
+    go_on, number = f"--seeds {' '.join(map(str, before))}", counted(len(before), "declared seed")
+    if is_published:
+        return UsageError(
+            f"{task} is published with {number}: take them with {go_on}, or train your own with "
+            "--no-published"
         )
-    return found
+    return UsageError(
+        f"{task} was started with {number}: go on with {go_on}, or start anew beside it with "
+        "--fresh --no-published and other --seeds"
+    )
+
+
+def _with_begun(plan: "Plan", declared: Declared) -> "Plan":
+    """Return the plan with every task's other seeds, which it was declared or begun with.
+
+    Raises:
+        UsageError: if a task would get seeds that only another one has.
+    """
+    more: dict[str, set[int]] = {}
+    for task, env_steps in plan.env_steps.items():
+        begun = set(declared.get((task, env_steps), ())) or seeds_begun(plan, task)
+        more[task] = begun - set(plan.seeds) if begun & set(plan.seeds) else set()
+    seeds = (*plan.seeds, *sorted(set().union(*more.values())))
+    num_seeds = {task: plan.num_seeds[task] + len(others) for task, others in more.items()}
+    for task, others in more.items():
+        if set(seeds[len(plan.seeds) : num_seeds[task]]) != others:
+            ours = " ".join(map(str, (*plan.seeds, *sorted(others))))
+            raise UsageError(
+                f"{task} was begun with other seeds than the other tasks: start it by itself, with "
+                f"--tasks {task} --seeds {ours}"
+            )
+    return replace(plan, seeds=seeds, num_seeds=num_seeds)
+
+
+def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
+    """Refuse to declare some of the seeds that were begun without the others.
+
+    Their scores may be guessed. Seeds of which none was begun are another experiment.
+
+    Raises:
+        UsageError: naming the seeds that are left out.
+    """
+    begun = seeds_begun(plan, task)
+    others = sorted(begun - set(seeds))
+    if others and begun & set(seeds):
+        everything = " ".join(map(str, (*seeds, *others)))
+        anew = "--fresh --no-published" if plan.published else "--fresh"
+        raise UsageError(
+            f"{task} was begun with seeds {' '.join(map(str, others))}, too, and a verdict leaves "
+            f"none out: use --seeds {everything}, or start anew beside them with {anew} and other "
+            "--seeds"
+        )
 
 
 def refuse_many(num_seeds: int, where: str) -> None:

@@ -13,7 +13,7 @@ from reproduce import ROOT
 from reproduce.words import counted
 
 if TYPE_CHECKING:
-    from reproduce.plan.grid import Run
+    from reproduce.plan.status import Run
 
 COMMIT = re.compile("[0-9a-f]{7,40}")
 Older = Literal["", "counted", "left out"]
@@ -33,7 +33,7 @@ class Code(NamedTuple):
     """Files that differ from the last commit; see `suite.hardware.uncommitted`."""
 
 
-def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
+def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
     It counts if today's very files made it; or if the record has today's number and all of these
@@ -41,7 +41,7 @@ def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
 
     Args:
         today: the agent's code.
-        folder: the run's folder.
+        root: the runs directory that it is in.
         record: its record.
     """
     theirs = _python(record.get("sources"))
@@ -50,7 +50,7 @@ def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
         return ""
     number = number_of(record)
     commit = commit_of(record)
-    made = f"from {_shown(folder.parents[3])}, made by commit {commit[:7] or 'unknown'}"
+    made = f"from {_shown(root)}, made by commit {commit[:7] or 'unknown'}"
     if record.get("dirty"):
         made += " with changes"
     if today.uncommitted:
@@ -104,6 +104,14 @@ def by_task(runs: "Iterable[Run]") -> dict[str, tuple[Older, str]]:
     for run in runs:
         of_task.setdefault(run.task, []).append(run)
     return {task: describe(each) for task, each in of_task.items()}
+
+
+def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
+    """Return the files that differ between two answers of `suite.hardware.sources`, as text."""
+    if not isinstance(theirs, Mapping):
+        return "the list of sources"
+    names = sorted(set(ours) | set(theirs))
+    return ", ".join(name for name in names if ours.get(name) != theirs.get(name))
 
 
 def _python(sources: object) -> dict[str, str]:

@@ -1,64 +1,14 @@
-"""Where runs fit: devices, workers, memory, clusters, folders."""
+"""Where runs go: devices, workers, clusters, folders."""
 
 import itertools
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from suite.hardware import find_device, num_cores
 from suite.settings import UsageError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Room:
-    """Memory kept by parallel processes beside their networks, and the number that fits."""
-
-    place: str
-    """Whose memory: `this machine`, `this GPU`, or `each of 4 GPUs`."""
-    num_places: int
-    """How many such memories the processes are shared out among."""
-    available: float | None
-    """GiB of the smallest of them; None: unknown."""
-    processes: Sequence[tuple[float, int]]
-    """Memory that each process keeps, in GiB, and its number of runs; the largest first."""
-    at_once: int
-    """How many of them share one memory at a time, at most."""
-    task_parts: int
-    """How many processes a task's seeds are split over."""
-
-    @property
-    def needed(self) -> float:
-        """Return the GiB that the largest processes keep that may share a memory."""
-        return sum((size for size, _ in self.processes[: self.at_once]), 0.0)
-
-    @property
-    def num_runs(self) -> int:
-        """Return the runs of those processes."""
-        return sum(count for _, count in self.processes[: self.at_once])
-
-    @property
-    def fits(self) -> bool:
-        """Return whether the memory holds them, as far as is known."""
-        return self.available is None or self.needed <= self.available
-
-    @property
-    def most_workers(self) -> int | None:
-        """Return how many processes may run side by side; None: all, as many as there are."""
-        if self.available is None:
-            return None
-        totals = itertools.accumulate(size for size, _ in self.processes)
-        fitting = sum(total <= self.available for total in totals)
-        return None if fitting == len(self.processes) else fitting * self.num_places
-
-    @property
-    def most_seeds(self) -> int | None:
-        """Return how many seeds of a task fit; None: nothing limits them."""
-        largest, num_seeds = max(self.processes, default=(0.0, 1))
-        if self.available is None or not largest:
-            return None
-        return int(self.available / self.at_once / (largest / num_seeds)) * self.task_parts
 
 
 @dataclass(frozen=True)

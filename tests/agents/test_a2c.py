@@ -16,7 +16,7 @@ import agents
 from agents import a2c, sac
 from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.pipeline import make_report
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from suite.networks import prepare
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError

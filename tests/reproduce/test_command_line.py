@@ -22,9 +22,10 @@ from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
-from reproduce.plan import grid as planning
+from reproduce.plan import maker
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import load_plan, make_plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.maker import Maker
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
@@ -86,7 +87,7 @@ NO_TORCH = [
     ("sac classic --seeds 2147483648", "--seeds: 2147483648 is outside 0..2147483647"),
     ("sac classic --seeds 1 2 1", "--seeds: a seed is named twice"),
     ("sac classic --seeds 1 --seeds 1", "--seeds: a seed is named twice"),
-    ("sac classic --seeds 1 --num-seeds 3", "argument --num-seeds: not allowed with argument"),
+    ("sac classic --seeds 1 --num-seeds 3", "and --seeds names them: leave out either"),
     ("sac classic --set gamma", "--set: 'gamma' is not key=value, such as gamma=0.99"),
     ("sac classic --set gamma=", "--set: 'gamma=' is not key=value"),
     ("sac classic --set =0.9", "--set: '=0.9' is not key=value"),
@@ -148,7 +149,10 @@ WITH_TORCH = [
     ("sac classic --set num_threads=3", "--set: num_threads is 1 in every process"),
     ("sac classic --set gamma=high", "--set: gamma is a number such as 0.99, not 'high'"),
     ("sac classic --set gamma=$(x)", "--set: gamma is a number such as 0.99, not '$(x)'"),
-    ("sac classic --set hidden_sizes=64,-h", "--set: hidden_sizes cannot be '64,-h'"),
+    (
+        "sac classic --set hidden_sizes=64,-h",
+        "hidden_sizes is whole numbers such as 64,64, not '64,-h'",
+    ),
     ("sac classic --set gamma=--help", "--set: gamma is a number such as 0.99, not '--help'"),
     ("sac classic --set gamma=2", "gamma must be in [0, 1], not 2.0"),
     ("sac classic --set gamma=nan", "gamma must be finite, not nan"),
@@ -171,7 +175,10 @@ WITH_TORCH = [
         "sac classic --set hidden_sizes=64,wide",
         "--set: hidden_sizes is whole numbers such as 64,64, not '64,wide'",
     ),
-    ("sac classic --set hidden_sizes=64,--help", "--set: hidden_sizes cannot be '64,--help'"),
+    (
+        "sac classic --set hidden_sizes=64,--help",
+        "hidden_sizes is whole numbers such as 64,64, not '64,--help'",
+    ),
     (
         "sac classic --set hidden_sizes=,",
         "--set: hidden_sizes is whole numbers such as 64,64, not ','",
@@ -500,7 +507,7 @@ def test_ctrl_c_says_how_to_go_on(
     """Status 130, no orphan, and a command that goes on where the runs stopped."""
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
-    monkeypatch.setattr(Plan, "_command", lambda *arguments: command)
+    monkeypatch.setattr(Maker, "command", lambda *arguments: command)
     monkeypatch.setattr("reproduce.run.pool.POLL_SECONDS", 0.02)
     launch = launching.launch
 
@@ -538,7 +545,7 @@ def test_names_and_logs_are_shown_without_being_obeyed(
     text = name.encode(errors="replace").decode()
     said = json.loads(record.read_text()) | {"error": f"oh {text}", "log_tail": [f"ah {text}"]}
     record.write_text(json.dumps(said))
-    plan.save()
+    save_plan(plan)
     status, out, err = say(["report", "sac", "classic", "--runs-dir", name])
     assert (status, err) == (2, "")
     assert f"{TASK} seed 2 failed oh" in out
@@ -555,8 +562,8 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     words = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--device", "cpu"]
     plan = make_plan("sac", "classic", tasks=[TASK], env_steps=1000, seeds=[1], device="cpu")
     folder = record_run(plan, TASK, 1)
-    monkeypatch.setattr(planning, "sources", lambda agent: {"agents/sac.py": "another"})
-    monkeypatch.setattr(planning, "uncommitted", tuple)
+    monkeypatch.setattr(maker, "sources", lambda agent: {"agents/sac.py": "another"})
+    monkeypatch.setattr(maker, "uncommitted", tuple)
     before = {path for path in desk.rglob("*") if path.is_file()}
     status, _, err = say([*words, "--seeds", "1", "2"])
     assert status == 2
@@ -580,7 +587,7 @@ def test_a_full_disk_is_one_line(desk: Path, say: Say, monkeypatch: pytest.Monke
     def fail(plan: Plan) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "plan.json")
 
-    monkeypatch.setattr(Plan, "save", fail)
+    monkeypatch.setattr(grid, "save_plan", fail)
     status, _, err = say(TINY)
     assert status == 2
     assert err == "error: no space: [Errno 28] No space left on device: 'plan.json'\n"
@@ -698,7 +705,7 @@ def test_a_report_on_a_fresh_clone_is_of_what_is_published(
     plan = make_plan("sac", "classic", env_steps=1000, runs_dir=published, **options)
     for seed in (1, 2):
         record_run(plan, TASK, seed, {1000: float(seed)}, device="cpu")
-    plan.save()
+    save_plan(plan)
     before = tree(published)
     status, out, err = say(["report", "sac", "classic"])
     assert (status, err) == (0, "")
@@ -737,7 +744,7 @@ def test_open_shows_the_page_whatever_the_verdict(
     """The exit status is the verdict's, and the browser gets the page of this very grid."""
     plan = make_plan("sac", "classic", runs_dir=tmp_path, tasks=["Pendulum-v1"], seeds=[1])
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setattr(grid, "_report", lambda *_, **__: 1)

@@ -32,8 +32,9 @@ from reproduce.extras.evaluate import evaluate_run
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
 from reproduce.pipeline import make_report
-from reproduce.plan.grid import PLAN_KEYS
-from reproduce.plan.request import load_plan, make_plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.request import SAVED
+from reproduce.plan.status import refuse_mixture
 from suite.command_line import run_main
 from suite.randomness import environment_seeds
 from suite.records import read_record
@@ -263,12 +264,12 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     """Whatever stands in `plan.json`: a plan inside the runs directory, or one line."""
     plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     file = tmp_path / "sac-classic" / "tuned" / "plan.json"
     whole = json.loads(file.read_text())
 
     @examples(times)
-    @given(st.sampled_from(PLAN_KEYS), anything)
+    @given(st.sampled_from(SAVED), anything)
     def check(key: str, value: Any) -> None:
         file.write_text(json.dumps(whole | {key: value}))
         try:
@@ -292,7 +293,7 @@ def test_a_plan_of_too_many_seeds_is_refused_at_once(
     )
     plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     path = plan.directory / "plan.json"
     seeds = list(range(300_000))
     many = {"seeds": seeds, "num_seeds": {TASK: len(seeds)}}
@@ -321,7 +322,7 @@ def test_a_record_that_was_tampered_with_is_no_record_or_harmless(
         (folder / "run.json").write_text(json.dumps(whole | {key: value}))
         try:
             statuses = collect_runs(plan).status.tolist()
-            plan.refuse_mixture()
+            refuse_mixture(plan)
         except UsageError:
             return
         assert statuses[0] in STATUSES

@@ -15,7 +15,7 @@ from reproduce.judge import remarks
 from reproduce.judge.remarks import ABSENT, Judge, details, judge_of, marks, of_suite, of_task
 from reproduce.pipeline import gather, make_report
 from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from reproduce.report.page import render, verdict_lines
 
 RecordRun = Callable[..., Path]

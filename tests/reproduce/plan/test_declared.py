@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather.references import reference_score
-from reproduce.plan.declared import declare, from_json, to_json
+from reproduce.plan.declared import from_json, keep_declared, to_json
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import keep_declared, load_plan, make_plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.shell import command
 from suite.settings import UsageError
 from suite.tasks import find_task
 
@@ -35,7 +36,7 @@ def mujoco(runs_dir: Path, **options: Any) -> Plan:
 def started(plan: Plan) -> Plan:
     """The plan, once it has begun to run."""
     plan.directory.mkdir(parents=True, exist_ok=True)
-    plan.save()
+    save_plan(plan)
     return plan
 
 
@@ -226,7 +227,7 @@ def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
     plan = keep_declared(asked, counts_begun=True)
     assert plan.num_seeds == {WALKER: 3, HOPPER: 5}
     assert plan.declared == {WALKER: (1, 2, 3), HOPPER: (1, 2, 3, 4, 5)}
-    assert "--seeds" not in plan.command().split()
+    assert "--seeds" not in command(plan).split()
     started(plan)
     assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
     assert keep_declared(asked, counts_begun=True) == plan, "declared now, and kept"
@@ -241,21 +242,6 @@ def test_declared_seeds_survive_their_file(seeds, steps) -> None:
     """What is written is what is read."""
     declared = {("A", steps): tuple(seeds), ("B", steps): (1, 2, 3)}
     assert from_json(json.loads(json.dumps({"declared": to_json(declared)}))) == declared
-
-
-@settings(derandomize=True)
-@given(
-    before=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
-    asked=st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True),
-)
-def test_a_declaration_is_kept_or_refused(before, asked) -> None:
-    """No order of asking changes it: either all its seeds are asked for, or nothing happens."""
-    declared = {("A", 1): tuple(before)}
-    if set(before) <= set(asked):
-        assert declare(declared, {"A": 1}, asked) == {"A": tuple(before)}
-    else:
-        with pytest.raises(UsageError):
-            declare(declared, {"A": 1}, asked)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -13,10 +13,12 @@ import pytest
 from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.commands import grid as commands
-from reproduce.plan import grid as planning
-from reproduce.plan import places
-from reproduce.plan.grid import Plan, Run
-from reproduce.plan.request import load_plan, make_plan
+from reproduce.plan import maker, memory, places
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.memory import check_memory
+from reproduce.plan.shell import command
+from reproduce.plan.status import Run
 from suite.command_line import read_command_line
 from suite.recorder import Recorder
 from suite.records import read_record
@@ -145,7 +147,7 @@ def test_a_longer_run_counts_for_a_shorter_plan_and_never_the_other_way(
     assert statuses(pendulum(tmp_path, seeds=[1], env_steps=400)) == ["finished"]
     assert statuses(plan) == ["finished"]
     longer = pendulum(tmp_path, seeds=[1], env_steps=1001)
-    assert longer.runs() == [Run(PENDULUM, 1, 1001, folder, "planned")]
+    assert longer.runs() == [Run(PENDULUM, 1, 1001, folder, "shorter")]
     assert seeds_to_run(longer) == [[1]]
 
 
@@ -210,10 +212,10 @@ def test_folders_by_the_name_that_a_source_had_are_the_sources(
             "sac", "classic", source=source, tasks=[PENDULUM], runs_dir=tmp_path / "runs"
         )
         assert (plan.source, plan.directory) == ("tuned", old)
-        assert "--like" not in plan.command()
+        assert "--like" not in command(plan)
     plan = pendulum(tmp_path / "runs")
     assert [run.directory for run in plan.runs()[:2]] == [first, second]
-    plan.save()
+    save_plan(plan)
     for source in (None, "paper", "tuned"):
         assert load_plan("sac", "classic", source, tmp_path / "runs").directory == old
     old.with_name("tuned").mkdir()
@@ -325,10 +327,10 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
     plan = pendulum(tmp_path, device=device)
     assert (plan.gpus, plan.workers) == (gpus, workers)
     assert plan.device == ({0: "cpu"}.get(num_gpus, "cuda") if device == "auto" else device)
-    assert "--workers" not in plan.command()
+    assert "--workers" not in command(plan)
     assert (f"({len(gpus)} GPUs)" in str(commands.plan_table(plan).caption)) == (len(gpus) > 1)
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     assert load_plan("sac", "classic", None, tmp_path) == plan
 
 
@@ -386,7 +388,7 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Shared out among the processes side by side; IMPALA's acting and learning keep two busy."""
-    for module in (planning, places):
+    for module in (maker, places):
         monkeypatch.setattr(module, "num_cores", lambda: num_cores)
     plan = make_plan(
         *(agent, "classic"),
@@ -420,7 +422,7 @@ def test_evaluations_run_beside_training_where_a_core_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On the CPU, or a GPU whose host waits, where there are evaluations; a full grid stays."""
-    monkeypatch.setattr(planning, "num_cores", lambda: num_cores)
+    monkeypatch.setattr(maker, "num_cores", lambda: num_cores)
     agent, _, graphs = agent.partition(", ")
     suite = "classic" if agent == "impala" else "mujoco"
     plan = make_plan(agent, suite, seeds=[1], workers=1, device="cpu", runs_dir=tmp_path)
@@ -463,7 +465,7 @@ def test_the_printed_command_makes_an_equal_plan(
     monkeypatch.setattr(commands, "run_plan", lambda plan, *_, **options: again.append(plan) or 0)
     runs_dir = Path(options.pop("runs_dir", "runs"))
     plan = make_plan("sac", suite, runs_dir=runs_dir, **options)
-    words = shlex.split(plan.command())
+    words = shlex.split(command(plan))
     assert words[:3] == ["python", "-m", "reproduce"]
     assert command_line.main(words[3:]) == 0
     assert again == [plan]
@@ -474,11 +476,11 @@ def test_the_printed_command_keeps_a_device_of_ones_own(
 ) -> None:
     """Runs that were begun on a CPU are not gone on with on a GPU unasked."""
     plan = pendulum(tmp_path, workers=3)
-    assert "--workers 3" in plan.command()
+    assert "--workers 3" in command(plan)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert "--device cpu" in plan.command()
-    assert "--device" not in pendulum(tmp_path, device="auto").command()
+    assert "--device cpu" in command(plan)
+    assert "--device" not in command(pendulum(tmp_path, device="auto"))
 
 
 def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
@@ -488,7 +490,7 @@ def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
     plan = pendulum(tmp_path, tasks=tasks, settings=settings, workers=9, published=False)
     plan = dataclasses.replace(plan, device="cuda:3")
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     loaded = load_plan("sac", "classic", None, tmp_path)
     assert loaded == plan
     assert loaded.tasks == tuple(tasks)
@@ -538,7 +540,7 @@ def test_planning_writes_nothing(
     elsewhere = pendulum(Path("not") / "yet" / "there")
     for each in (plan, elsewhere):
         each.groups()
-        each.command()
+        command(each)
     assert tree(tmp_path) == before
     assert set(tmp_path.rglob("*")) == folders
 
@@ -610,7 +612,7 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Size times workers against the machine; the line names a number of workers that fits."""
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 12.0})
+    monkeypatch.setattr(memory, "machine", lambda: {"memory_gib": 12.0})
 
     def pong(**options: Any) -> Plan:
         standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}
@@ -618,21 +620,21 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
         return make_plan("acer", "atari-7", runs_dir=tmp_path, **(standard | options))
 
     with pytest.raises(UsageError) as error:  # a full replay of 16 environments: 5.3 GiB
-        pong().check_memory()
+        check_memory(pong())
     assert "\n" not in str(error.value)
     for part in ("3 runs", "16.0 GiB", "12.0 GiB", "--workers 2"):
         assert part in str(error.value)
-    pong(workers=2).check_memory()
-    pong(num_seeds=2).check_memory()
-    pong(env_steps=100_000).check_memory()  # never fills its replay
-    pong(settings=["replay_capacity=20000"]).check_memory()
+    check_memory(pong(workers=2))
+    check_memory(pong(num_seeds=2))
+    check_memory(pong(env_steps=100_000))  # never fills its replay
+    check_memory(pong(settings=["replay_capacity=20000"]))
     with pytest.raises(UsageError, match="--set"):
-        pong(env_steps=10_000_000, settings=["num_envs=64"]).check_memory()
-    pendulum(tmp_path, workers=1000).check_memory()  # an agent that states nothing
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": None})
-    pong().check_memory()
+        check_memory(pong(env_steps=10_000_000, settings=["num_envs=64"]))
+    check_memory(pendulum(tmp_path, workers=1000))  # an agent that states nothing
+    monkeypatch.setattr(memory, "machine", lambda: {"memory_gib": None})
+    check_memory(pong())
 
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 1.0})
+    monkeypatch.setattr(memory, "machine", lambda: {"memory_gib": 1.0})
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
     command += ["--env-steps", "1000000"]
     with pytest.raises(UsageError, match="2 runs side by side"):
