@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
-from reproduce.plan.memory import check_memory
+from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
@@ -18,8 +18,7 @@ def main(argv: Sequence[str]) -> int:
 
     parser = flags.make_parser("control", "run somebody else's program, record it as ours")
     parser.add_argument("peer", help=", ".join(controls.peers()))
-    add_flags(parser, (*GRID, *SIZE))
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    add_flags(parser, (*GRID, *SIZE, "dry_run"))
     parser.add_argument(
         "--publish",
         action="store_true",
@@ -37,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     console.print(plan_table(plan))
     for departure in plan.departures:
         say(console, departure)
-    if options.dry_run:
+    if request.dry_run:
         return 0
     controls.refuse_missing(controls.peer_of(plan))
     status = run_plan(plan, console)

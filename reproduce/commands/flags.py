@@ -2,13 +2,38 @@
 
 import sys
 import webbrowser
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from suite.command_line import Parser, task_from
+from suite.settings import UsageError
 from suite.tasks import find_task
+
+
+def _import_task(text: str) -> None:
+    """Import the module of a task, from a command line."""
+    try:
+        find_task(task_from(text))
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "run": {"type": Path, "help": "a run's folder: .../<task>/seed-<k>"},
+    "--best": {"action": "store_true", "help": "its best policy, if it kept that"},
+    "--check": {"action": "store_true", "help": "only say what is out of date"},
+    "--open": {"action": "store_true", "help": "open the page in the browser"},
+    "--task-from": {
+        "type": _import_task,
+        "metavar": "MODULE:ID",
+        "help": "import the module of the policy's task, which you trust",
+    },
+}
+"""Arguments of several commands. A policy's file alone imports no module, so a flag does."""
 
 
 def program() -> str:
@@ -16,50 +41,22 @@ def program() -> str:
     return "encore" if Path(sys.argv[0]).stem == "encore" else "python -m reproduce"
 
 
-def make_parser(word: str, description: str, epilog: str = "") -> Parser:
-    """Return a parser for the arguments after `word`."""
-    return Parser(
+def make_parser(word: str, description: str, *shared: str, epilog: str = "") -> Parser:
+    """Return a parser for the arguments after `word`, with some of the `SHARED` ones."""
+    parser = Parser(
         prog=f"{program()} {word}".strip(),
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
         epilog=epilog,
     )
+    for name in shared:
+        parser.add_argument(name, **SHARED[name])
+    return parser
 
 
-def add_context(parser: Parser) -> None:
-    """Add the flag that also draws references that do not judge."""
-    parser.add_argument(
-        "--context",
-        action="store_true",
-        help="draw published curves that do not judge into curves.svg, .png and .pdf, too",
-    )
-
-
-def add_open(parser: Parser) -> None:
-    """Add the flag that opens the page; see `open_page`."""
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-
-
-def open_page(options: Namespace, page: Path) -> None:
-    """Open a page in the browser if that is asked for."""
-    if options.open:
-        webbrowser.open(page.absolute().as_uri())
-
-
-def add_task_from(parser: Parser) -> None:
-    """Add `--task-from`, which imports a policy's task: its file alone imports no module."""
-    parser.add_argument(
-        "--task-from",
-        type=task_from,
-        metavar="MODULE:ID",
-        help="import the module of the policy's task, which you trust",
-    )
-
-
-def import_task(options: Namespace) -> None:
-    """Import the module that `--task-from` names."""
-    if options.task_from:
-        find_task(options.task_from)
+def open_page(page: Path) -> None:
+    """Open a page in the browser."""
+    webbrowser.open(page.absolute().as_uri())
 
 
 def make_console() -> Console:

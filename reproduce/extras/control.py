@@ -20,13 +20,11 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan.declared import keep_declared
-from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import make_plan
-from reproduce.plan.maker import Maker
+from reproduce.plan.grid import Maker, Plan, Run
+from reproduce.plan.make import command, make_plan
 from reproduce.plan.origin import Code
 from reproduce.plan.presets import check_agent
 from reproduce.plan.request import RUNS
-from reproduce.plan.shell import command
 from suite import hardware
 from suite.presets import CITATION, COMMIT
 from suite.records import SCHEMA_VERSION

@@ -19,7 +19,7 @@ import pandas as pd
 from reproduce.extras.control import peer_of
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
-from reproduce.plan.shell import command
+from reproduce.plan.make import command
 from suite import presets
 from suite.files import write_atomically
 from suite.presets import CITATION, read_source

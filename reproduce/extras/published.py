@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from reproduce.pipeline import gather, make_report
+from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid
 from reproduce.plan.origin import number_of
@@ -43,7 +43,7 @@ def find_plans(root: Path) -> list[Plan]:
 def refresh(plan: Plan) -> None:
     """Keep the records of a published folder small, and write its tables, figures and page."""
     _keep_small(plan)
-    make_report(plan, is_committed=True)
+    write_report(plan, gather(plan, is_committed=True))
 
 
 def stale_table(plan: Plan) -> str:

@@ -18,7 +18,7 @@ from reproduce.extras.compare import interval
 from reproduce.gather.collect import Failures, collect_curves, score
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
-from reproduce.pipeline import make_report
+from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.status import Run, name_of_settings
 from reproduce.report import plot
@@ -96,8 +96,6 @@ def run(
     root: Path,
     console: Console,
     train: Callable[[Plan], Failures],
-    *,
-    context: bool = False,
 ) -> int:
     """Run, report and compare every variant.
 
@@ -106,7 +104,6 @@ def run(
         root: where their folders are; the table and its figure go there, too.
         console: where it is shown.
         train: runs what is left of a variant and returns the errors of the runs that failed.
-        context: whether curves that do not judge are drawn, too.
 
     Returns:
         the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.
@@ -118,7 +115,7 @@ def run(
         except KeyboardInterrupt:
             say(console, "Stopped. Finished runs are kept; the same command goes on.")
             return 130
-        make_report(plan, failures, context=context)
+        write_report(plan, gather(plan, failures))
     table, path = compare(plans), stem(plans, root).with_suffix(".csv")
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
     plot.draw_variants(_curves(plans), root, path.stem)

@@ -19,7 +19,7 @@ from reproduce.judge.verdicts import obstacle
 from reproduce.judge.zero import first_judgeable_step, first_update, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
-from reproduce.plan.memory import demand_of, keeps_on_gpu, kept_gib, room_of
+from reproduce.plan.places import demand_of, keeps_on_gpu, kept_gib, room_of
 from reproduce.plan.presets import tasks_of
 from reproduce.plan.speeds import memory_mib
 from reproduce.plan.status import Run, steps_done

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
-
 MOST_SEEDS = 10_000
 """Largest number of seeds of a plan."""
-
 Declared = dict[tuple[str, int], tuple[int, ...]]
 """Declared seeds by task and environment steps, in the order in which they were asked for."""
 
@@ -49,8 +47,17 @@ def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool =
         key, seeds = (task, env_steps), plan.seeds[: plan.num_seeds[task]]
         declared[task] = before.get(key, seeds)
         if not set(declared[task]) <= set(seeds):
-            is_published = key in published and not (own_first and key in own)
-            raise _drops_a_seed(task, declared[task], is_published)
+            go_on = f"--seeds {' '.join(map(str, declared[task]))}"
+            number = counted(len(declared[task]), "declared seed")
+            if key in published and not (own_first and key in own):
+                raise UsageError(
+                    f"{task} is published with {number}: take them with {go_on}, or train your own "
+                    "with --no-published"
+                )
+            raise UsageError(
+                f"{task} was started with {number}: go on with {go_on}, or start anew beside it "
+                "with --fresh --no-published and other --seeds"
+            )
         if key not in before and not counts_begun and len(seeds) >= MIN_SEEDS:
             _refuse_picking(plan, task, seeds)
     return replace(plan, declared=declared)
@@ -65,29 +72,12 @@ def _of_published_runs(plan: "Plan") -> Declared:
     return {key: seeds for key, seeds in published.items() if key[0] in taken}
 
 
-def _drops_a_seed(task: str, before: Sequence[int], is_published: bool) -> UsageError:
-    go_on, number = f"--seeds {' '.join(map(str, before))}", counted(len(before), "declared seed")
-    if is_published:
-        return UsageError(
-            f"{task} is published with {number}: take them with {go_on}, or train your own with "
-            "--no-published"
-        )
-    return UsageError(
-        f"{task} was started with {number}: go on with {go_on}, or start anew beside it with "
-        "--fresh --no-published and other --seeds"
-    )
-
-
 def _with_begun(plan: "Plan", declared: Declared) -> "Plan":
-    """Return the plan with every task's other seeds, which it was declared or begun with.
-
-    Raises:
-        UsageError: if a task would get seeds that only another one has.
-    """
-    more: dict[str, set[int]] = {}
-    for task, env_steps in plan.env_steps.items():
-        begun = set(declared.get((task, env_steps), ())) or seeds_begun(plan, task)
-        more[task] = begun - set(plan.seeds) if begun & set(plan.seeds) else set()
+    """Return the plan with every task's other seeds, which it was declared or begun with."""
+    asked, more = set(plan.seeds), dict[str, set[int]]()
+    for key in plan.env_steps.items():
+        begun = set(declared.get(key, ())) or seeds_begun(plan, key[0])
+        more[key[0]] = begun - asked if begun & asked else set()
     seeds = (*plan.seeds, *sorted(set().union(*more.values())))
     num_seeds = {task: plan.num_seeds[task] + len(others) for task, others in more.items()}
     for task, others in more.items():
@@ -104,9 +94,6 @@ def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
     """Refuse to declare some of the seeds that were begun without the others.
 
     Their scores may be guessed. Seeds of which none was begun are another experiment.
-
-    Raises:
-        UsageError: naming the seeds that are left out.
     """
     begun = seeds_begun(plan, task)
     others = sorted(begun - set(seeds))
@@ -134,6 +121,21 @@ def refuse_many(num_seeds: int, where: str) -> None:
         raise UsageError(f"{where}: a plan has at most {MOST_SEEDS:,} seeds, not {num_seeds:,}")
 
 
+def read_saved(path: Path) -> Any:
+    """Return the content of a `plan.json`.
+
+    Raises:
+        FileNotFoundError: if it is absent.
+        UsageError: if it cannot be read.
+    """
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise unreadable_plan(path, error) from None
+
+
 def read_declared(path: Path) -> Declared:
     """Return the seeds that a folder's `plan.json` declares; empty without that file.
 
@@ -141,13 +143,11 @@ def read_declared(path: Path) -> Declared:
         UsageError: if it cannot be read as a plan, or one of too many seeds.
     """
     try:
-        saved = read_json(path)
+        declared = from_json(read_saved(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise unreadable_plan(path, error) from None
-    try:
-        declared = from_json(saved)
+    except UsageError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError):
         raise unreadable_plan(path) from None
     refuse_many(max(map(len, declared.values()), default=0), str(path))
@@ -161,12 +161,11 @@ def unreadable_plan(path: Path, error: Exception | None = None) -> UsageError:
         path: the file.
         error: what reading it said; None: it is readable, but no plan.
     """
-    why = "not the plan of a grid of runs"
     if isinstance(error, OSError):
         return UsageError(f"unreadable {path}: {error}")
-    if error is not None:
-        is_empty = path.is_file() and not path.stat().st_size
-        why = "the file is empty" if is_empty else f"not JSON ({error})"
+    why = f"not JSON ({error})" if error else "not the plan of a grid of runs"
+    if error and path.is_file() and not path.stat().st_size:
+        why = "the file is empty"
     return UsageError(
         f"unreadable {path}: {why}; restore it, or remove it and run the grid again: finished runs "
         "are kept, the seeds that it declared are not"

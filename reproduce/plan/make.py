@@ -1,7 +1,10 @@
-"""Make a plan from a request; save it as `plan.json`, and load it from there."""
+"""Make a plan from a request, and a request of a plan: as a command, and as `plan.json`."""
 
 import dataclasses
-from collections.abc import Iterable
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from reproduce.plan.declared import (
     Declared,
     keep_declared,
     read_declared,
+    read_saved,
     refuse_many,
     to_json,
     unreadable_plan,
@@ -17,14 +21,13 @@ from reproduce.plan.declared import (
 )
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
-from reproduce.plan.presets import source_of, tasks_of
-from reproduce.plan.request import SAVED, Request, check
-from reproduce.plan.settings import changes_of, configure, variants
-from reproduce.words import counted
-from suite.files import check_inside, read_json, write_json
+from reproduce.plan.presets import Source, source_of, tasks_of
+from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
+from reproduce.plan.settings import changes_of, configure, refuse_scoreless, variants
+from suite.command_line import printable
+from suite.files import check_inside, write_json
 from suite.recorder import refuse_no_evaluations
 from suite.settings import UsageError, by_todays_names
-from suite.tasks import shortest_episodes
 
 PLAN = "plan.json"
 YOUNGER = ("num_seeds", "checkpoint_minutes", "drop_checkpoints", "keep_best")
@@ -56,7 +59,7 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
         steps = {name: steps or spent.steps(name) for name in names}
     config = configure(preset.config, next(iter(steps)), changes)
     for name, count in steps.items():  # refuses what the agent cannot do
-        _refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
+        refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
     if request.keep_best:
         refuse_no_evaluations(config)
     directory = source.folder(request.runs_dir)
@@ -64,26 +67,21 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
     check_writable(directory)
     usual = number if isinstance(number, int) else spent.num_seeds
     seeds = tuple(request.seeds or range(1, usual + 1))
-    return Plan(
-        **vars(request)
-        | {
-            "source": source.name,
-            "tasks": tuple(steps),
-            "env_steps": steps,
-            "seeds": seeds,
-            "num_seeds": number if isinstance(number, dict) else dict.fromkeys(steps, len(seeds)),
-            "settings": changes,
-            "device": device,
-            "workers": request.workers or default_workers(device, preset.cores_per_run, cluster),
-            "launcher": "ray" if cluster else "local",
-            "ray_address": cluster.address if cluster else None,
-        },
-        declared=dict.fromkeys(steps, seeds),
-        directory=directory,
-        config=config,
-        preset=preset,
-        cluster=cluster,
-    )
+    decided = {
+        "source": source.name,
+        "tasks": tuple(steps),
+        "env_steps": steps,
+        "seeds": seeds,
+        "num_seeds": number if isinstance(number, dict) else dict.fromkeys(steps, len(seeds)),
+        "settings": changes,
+        "device": device,
+        "workers": request.workers or default_workers(device, preset.cores_per_run, cluster),
+        "launcher": "ray" if cluster else "local",
+        "ray_address": cluster.address if cluster else None,
+        "declared": dict.fromkeys(steps, seeds),
+    }
+    found = {"directory": directory, "config": config, "preset": preset, "cluster": cluster}
+    return Plan(**vars(request) | decided | found)
 
 
 def variants_of(
@@ -116,13 +114,54 @@ def save_plan(plan: Plan) -> None:
     write_json(path, content)
 
 
+def command(plan: Plan) -> str:
+    """Return the command that makes, or goes on with, a plan."""
+    words = [_python(), "-m", "reproduce", *plan.maker.verb, *words_of(request_of(plan))]
+    return printable(shlex.join(words))  # a path need not be text
+
+
+def request_of(plan: Plan) -> Request:
+    """Return the request that makes a plan again, without what would be chosen all the same."""
+    budget, default = plan.preset.budgets[plan.budget], source_of(plan.agent, plan.suite, None)
+    has_other_steps = any(budget.steps(task) != n for task, n in plan.env_steps.items())
+    is_whole = min(plan.num_seeds.values()) == len(plan.seeds)
+    is_usual = plan.device == choose_device("auto", plan.cluster)
+    return Request(
+        **{name: getattr(plan, name) for name in FIELDS}
+        | {
+            "source": None if plan.source == default.name else plan.source,
+            "env_steps": next(iter(plan.env_steps.values())) if has_other_steps else None,
+            "seeds": plan.seeds if is_whole else None,
+            "num_seeds": None,
+            "device": "auto" if is_usual else plan.device,
+            "workers": None if plan.has_default_workers else plan.workers,
+        }
+        | dict(plan.maker.asked)
+    )
+
+
+def way_on(plan: Plan) -> str:
+    """Return how to go on with a plan after it was stopped, in words."""
+    return f"go on with:\n  {command(plan)}"
+
+
+def _python() -> str:
+    """Return how this Python is called: `python` where that finds it, else its relative path."""
+    here = Path(sys.executable)
+    found = shutil.which("python")
+    if (found and Path(found) == here) or not here.is_relative_to(Path.cwd()):
+        return "python"
+    return str(here.relative_to(Path.cwd()))
+
+
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place.
 
     Raises:
         UsageError: if nothing was run there, or a name is unknown.
     """
-    return _load(source_of(agent, suite, source).folder(runs_dir), runs_dir, (agent, suite, source))
+    found = source_of(agent, suite, source)
+    return _load(found, _read(found.folder(runs_dir) / PLAN), runs_dir)
 
 
 def load_grid(folder: Path) -> Plan:
@@ -132,7 +171,8 @@ def load_grid(folder: Path) -> Plan:
         UsageError: if none was, or it cannot be read.
     """
     saved = _read(folder / PLAN)
-    return load_plan(saved["agent"], saved["suite"], folder.name, folder.parent.parent)
+    source = source_of(saved["agent"], saved["suite"], folder.name)
+    return _load(source, saved, folder.parent.parent)
 
 
 def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
@@ -144,10 +184,10 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
         UsageError: if a name is unknown.
     """
     found = source_of(agent, suite, source)
-    own, published = (found.folder(root) for root in (runs_dir, planning.PUBLISHED))
-    if (own / PLAN).exists() or not (published / PLAN).exists():
+    published = found.folder(planning.PUBLISHED) / PLAN
+    if (found.folder(runs_dir) / PLAN).exists() or not published.exists():
         return None
-    plan = _load(published, runs_dir, (agent, suite, source))
+    plan = _load(found, _read(published), runs_dir)
     return keep_declared(dataclasses.replace(plan, published=True))
 
 
@@ -160,47 +200,33 @@ def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> s
         UsageError: if a name is unknown.
     """
     found = source_of(agent, suite, source)
-    variants = [
-        path for path in sorted(runs_dir.glob("*=*")) if (found.folder(path) / PLAN).exists()
-    ]
-    if not variants or (found.folder(runs_dir) / PLAN).exists():
+    folders = (runs_dir, *sorted(runs_dir.glob("*=*")))
+    there = [path for path in folders if (found.folder(path) / PLAN).exists()]
+    if not there or there[0] == runs_dir:
         return ""
     table = runs_dir / f"sweep-{agent}-{suite}.csv"
     compared = f"{table} compares them; " if table.exists() else ""
-    first, *others = map(str, variants)
-    more = f", or {', '.join(others[:3])}" if others else ""
-    more += f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return (
-        f"{runs_dir} has the variants of a sweep: {compared}report one with --runs-dir {first}"
-        f"{more}"
-    )
+    ways = f"report one with --runs-dir {', or '.join(map(str, there[:4]))}"
+    more = f" and {len(there) - 4} more" if len(there) > 4 else ""
+    return f"{runs_dir} has the variants of a sweep: {compared}{ways}{more}"
 
 
-def _load(folder: Path, runs_dir: Path, names: tuple[str, str, str | None]) -> Plan:
-    """Return the plan that was last run in a folder, with its runs and reports in `runs_dir`."""
-    saved = _read(folder / PLAN)
-    agent, suite, source = names
-    asked = {name: saved[name] for name in SAVED[2:] if name in saved}
-    asked |= {"source": source, "runs_dir": runs_dir, "device": "cpu"}  # or what is not here now
-    asked["settings"] = {
-        key: str(value) for key, value in by_todays_names(saved["settings"]).items()
-    }
-    plan = make_plan(agent, suite, **asked)
+def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
+    """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
+    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:] if name in saved}
+    renamed = by_todays_names(saved["settings"]).items()
+    asked |= {"source": source.name, "device": "cpu"}  # its own may not be here
+    asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}
+    plan = make_plan(source.agent, source.suite, **asked)
     return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a `plan.json`.
-
-    Raises:
-        UsageError: if it is absent, or not what `save_plan` writes.
-    """
+    """Return the content of a `plan.json`."""
     try:
-        saved = read_json(path)
+        saved = read_saved(path)
     except FileNotFoundError:
         raise UsageError(f"nothing was run here: {path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise unreadable_plan(path, error) from None
     if not _is_plan(saved):
         raise unreadable_plan(path)
     refuse_many(len(saved["seeds"]), f"unreadable {path}")
@@ -218,47 +244,12 @@ def _is_plan(saved: Any) -> bool:
         all(isinstance(value, dict) for value in (steps, changes, num_seeds))
         and isinstance(seeds, list)
         and list(num_seeds) == list(steps)
-        and all(type(n) is int and 0 < n <= len(seeds) for n in num_seeds.values())
-        and all(type(n) is int and n > 0 for n in (*steps.values(), saved["workers"]))
-        and all(type(seed) is int for seed in seeds)
+        and all(type(n) is int for n in (*num_seeds.values(), *steps.values(), *seeds))
+        and all(0 < n <= len(seeds) for n in num_seeds.values())
+        and all(n > 0 for n in steps.values())
+        and type(saved["workers"]) is int
         and all(isinstance(text, str) for text in (*changes.values(), *map(saved.get, texts)))
         and all(isinstance(saved.get(key, False), bool) for key in ("published", *switches))
         and isinstance(saved.get("checkpoint_minutes"), (int, float, type(None)))
         and bool(steps and seeds)
     )
-
-
-def _refuse_scoreless(config: Any) -> None:
-    """Refuse a run in whose last tenth no training episode can end, if these are what is scored.
-
-    A policy that learns is taken to play no shorter episodes than a random one. Where even those
-    are nearly as long as the limit, most are nearer to it than to the shortest.
-
-    Raises:
-        UsageError: naming the number of steps that gives a score.
-    """
-    task = config.find_task()
-    shortest = shortest_episodes().get((task.name, task.protocol), 0)
-    if config.evaluation_rule != "training" or not shortest:
-        return
-    limit = task.time_limit
-    shortest = (shortest + limit) // 2 if 2 * shortest > limit else shortest
-    stride = getattr(config, "unroll_rows", config.num_envs)
-
-    def is_scored(env_steps: int) -> bool:
-        last, first = env_steps // stride * stride, 0.9 * env_steps  # of all environments
-        most = last // (shortest * config.num_envs)  # episodes of one of them
-        return most > 0 and most * limit * config.num_envs > first
-
-    if not is_scored(config.env_steps):
-        # Steps behind the last whole stride count for nothing, so the worst number is the last one
-        # before the next stride. With a hundred strides and episodes every number is scored.
-        counts = range(100 * (shortest * config.num_envs + stride) // stride, 0, -1)
-        enough = next((n + 1 for n in counts if not is_scored((n + 1) * stride - 1)), 1) * stride
-        strides = range(config.env_steps // stride + 1, enough // stride)
-        first = next((f"{n * stride}, or " for n in strides if is_scored(n * stride)), "")
-        raise UsageError(
-            f"{task.name}: {config.env_steps:,} steps give no score: of episodes of {shortest:,} "
-            f"steps or more, in {counted(config.num_envs, 'environment')}, none is sure to end in "
-            f"the last tenth; use --env-steps {first}{enough} or more"
-        )

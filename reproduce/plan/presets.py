@@ -24,8 +24,10 @@ class Source(NamedTuple):
     preset: Preset[Any]
 
     def folder(self, root: Path) -> Path:
-        """Return its grid's folder below a runs directory, or below the published runs."""
-        return folder_of(root, self.agent, self.suite, self.name, self.preset)
+        """Return its grid's folder below a runs directory: of its name, or of an older one's."""
+        folder = root / f"{self.agent}-{self.suite}"
+        names = (self.name, *self.preset.formerly)
+        return folder / next((name for name in names if (folder / name).exists()), self.name)
 
 
 def check_agent(agent: str) -> None:
@@ -51,24 +53,16 @@ def source_of(agent: str, suite: str, asked: str | None) -> Source:
     presets = presets_of(agent)
     suites = dict.fromkeys(known for known, _ in presets)
     if suite not in suites:
+        has = _kinds(SUITES[suite])
         learns = _kinds(
             task for (known, _), preset in presets.items() for task in preset.tasks or SUITES[known]
         )
-        has = _kinds(find_suite(suite))
         why = f"no source has settings for it, see results/references/*/{agent}.toml"
-        if not learns & has:
-            why = f"it learns {' and '.join(sorted(learns))} actions, those are "
-            why += " and ".join(sorted(has))
+        if not set(learns) & set(has):
+            why = f"it learns {' and '.join(learns)} actions, those are {' and '.join(has)}"
         raise UsageError(f"{agent} has no suite {suite!r}: {why}; choose from {', '.join(suites)}")
     name = find_source(presets, suite, asked)
     return Source(agent, suite, name, presets[suite, name])
-
-
-def folder_of(root: Path, agent: str, suite: str, source: str, preset: Preset[Any]) -> Path:
-    """Return a grid's folder: the one that an older name of the source has, if no other exists."""
-    folder = root / f"{agent}-{suite}"
-    names = (source, *preset.formerly)
-    return folder / next((name for name in names if (folder / name).exists()), source)
 
 
 def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
@@ -111,18 +105,18 @@ def left_out(plan: "Plan") -> list[str]:
     """Return a line for the tasks of a suite that an agent, or a budget, leaves out, and why."""
     can = plan.preset.tasks or find_suite(plan.suite)
     cannot = [task for task in find_suite(plan.suite) if task not in can]
+    beyond = [task for task in can if task not in plan.tasks]
     lines = []
     if cannot:
         why = f"{plan.source} says nothing of them"
-        if not _kinds(cannot) & _kinds(can):
-            why = f"they have {' and '.join(sorted(_kinds(cannot)))} actions"
+        if not set(_kinds(cannot)) & set(_kinds(can)):
+            why = f"they have {' and '.join(_kinds(cannot))} actions"
         lines.append(f"Skipped, for {plan.agent} cannot do them ({why}): {' '.join(cannot)}")
-    beyond = [task for task in can if task not in plan.tasks]
     if beyond:
         lines.append(f"Not in --budget {plan.budget}, but with --tasks: {' '.join(beyond)}")
     return lines
 
 
-def _kinds(tasks: Iterable[str]) -> set[str]:
+def _kinds(tasks: Iterable[str]) -> list[str]:
     """Return the kinds of action that tasks have."""
-    return {find_task(task).actions for task in tasks}
+    return sorted({find_task(task).actions for task in tasks})

@@ -13,6 +13,7 @@ from typing import Any
 
 import agents
 from reproduce.plan.declared import refuse_many
+from reproduce.plan.presets import check_agent
 from suite.command_line import Parser, minutes, whole, whole_numbers
 from suite.settings import BUDGETS, UsageError, nearest
 from suite.tasks import SUITES, nearest_task, tasks_in
@@ -22,14 +23,17 @@ LAUNCHERS = ("local", "ray")
 RUNS = Path("runs")
 
 
-def flag(default: Any = MISSING, **how: Any) -> Any:
+def flag(default: Any = MISSING, help: str = "", **how: Any) -> Any:
     """Return a field that a flag sets, or an argument of its place where there is no default.
 
     Args:
-        default: the field's.
-        how: what argparse is told; `name`: the flag, if it is called otherwise than the field.
+        default: the field's; of a switch, what it is without the flag.
+        help: the flag's line in the help.
+        how: what else argparse is told; `name`: the flag, if it is not called as the field.
     """
-    return dataclasses.field(default=default, metadata=how)
+    if isinstance(default, bool):
+        how["action"] = "store_false" if default else "store_true"
+    return dataclasses.field(default=default, metadata={"help": help, **how})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,72 +42,73 @@ class Request:
 
     agent: str = flag(help=", ".join(agents.AGENTS))
     suite: str = flag(help=", ".join(SUITES))
-    tasks: Sequence[str] | None = flag(
-        None, **SEVERAL, metavar="TASK", help="default: all of the suite"
-    )
-    budget: str = flag("laptop", help="smoke, laptop (default) or paper")
+    tasks: Sequence[str] | None = flag(None, "default: all of the suite", **SEVERAL, metavar="TASK")
+    budget: str = flag("laptop", "smoke, laptop (default) or paper")
     seeds: Sequence[int] | None = flag(
-        None, type=whole_numbers, **SEVERAL, metavar="SEED", help="1 2 3, 1,2,3 or 1-3"
+        None, "1 2 3, 1,2,3 or 1-3", type=whole_numbers, **SEVERAL, metavar="SEED"
     )
     num_seeds: int | Mapping[str, int] | None = flag(
-        None, type=int, metavar="N", help="seeds 1 to N, instead of --seeds"
+        None, "seeds 1 to N, instead of --seeds", type=int, metavar="N"
     )
     env_steps: int | Mapping[str, int] | None = flag(
-        None, type=whole, metavar="N", help="instead of the budget's: 30000, 30k or 3e4"
+        None, "instead of the budget's: 30000, 30k or 3e4", type=whole, metavar="N"
     )
     source: str | None = flag(
-        None, name="--like", metavar="SOURCE", help="default: the suite's, first in `list`"
+        None, "default: the suite's, first in `list`", name="--like", metavar="SOURCE"
     )
-    runs_dir: Path = flag(RUNS, type=Path, metavar="DIR")  # noqa: RUF009
+    runs_dir: Path = flag(RUNS, "default: runs", type=Path, metavar="DIR")  # noqa: RUF009
     published: bool = flag(
-        True,
-        name="--no-published",
-        action="store_false",
-        help="run what is finished under results/published all the same",
+        True, "run what is finished under results/published all the same", name="--no-published"
     )
     checkpoint_minutes: float | None = flag(
         None,
+        "time between two checkpoints of a run (default: 5; 0: at every update)",
         type=minutes,
         metavar="N",
-        help="time between two checkpoints of a run (default: 5; 0: at every update)",
     )
     drop_checkpoints: bool = flag(
-        False,
-        action="store_true",
-        help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
+        False, "keep no checkpoint of finished runs: a larger --env-steps cannot extend them"
     )
     keep_best: bool = flag(
-        False,
-        action="store_true",
-        help="keep the policy of each run's best evaluation, too: `evaluate RUN --best`",
+        False, "keep the policy of each run's best evaluation, too: `evaluate RUN --best`"
     )
     device: str = flag(
-        "auto",
-        help="auto (default): GPUs if there are any; cpu; cuda: every GPU; cuda:<i>: that one",
+        "auto", "auto (default): GPUs, if any; cpu; cuda: every GPU; cuda:<i>: that one"
     )
     workers: int | None = flag(
-        None, type=int, metavar="N", help="processes side by side; default: as many as fit"
+        None, "processes side by side; default: as many as fit", type=int, metavar="N"
     )
-    launcher: str = flag("local", help="local (default) or ray: on a cluster, see docs/ray.md")
+    launcher: str = flag("local", "local (default) or ray: on a cluster, see docs/ray.md")
     ray_address: str | None = flag(
         None,
+        "auto: the cluster that this machine is part of (default: a Ray of its own)",
         metavar="HOST:PORT",
-        help="auto: the cluster that this machine is part of (default: a Ray of its own)",
     )
     settings: Sequence[str] | Mapping[str, str] = flag(
         (),
+        "a setting; KEY=A,B sweeps over values, or lists: KEY=64,64/256,256",
         name="--set",
         **SEVERAL,
         metavar="KEY=VALUE",
-        help="a setting; KEY=A,B sweeps over values, or lists: KEY=64,64/256,256",
     )
+    fresh: bool = flag(False, "start anew, in a folder of its own inside the runs directory")
+    track: str = flag(
+        "", "mirror runs into tensorboard or wandb while they are written", metavar="KIND"
+    )
+    context: bool = flag(
+        False, "draw published curves that do not judge into curves.svg, .png and .pdf, too"
+    )
+    open: bool = flag(False, "open the page in the browser")
+    dry_run: bool = flag(False, "print the plan and stop")
 
 
 FIELDS: Mapping[str, Field[Any]] = {field.name: field for field in fields(Request)}
 GRID = ("agent", "suite", "source", "runs_dir")
 """Fields that select a grid which was run before."""
 SIZE = ("tasks", "budget", "env_steps", "workers", "settings", "num_seeds", "seeds")
-SAVED = [name for name in FIELDS if name not in ("tasks", "runs_dir", "launcher", "ray_address")]
+SAVED = ("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device")
+SAVED += ("workers", "published", "num_seeds", "checkpoint_minutes", "drop_checkpoints")
+SAVED += ("keep_best",)
 """Entries of `plan.json`, beside the `declared` seeds; steps and number of seeds are by task."""
 
 
@@ -141,36 +146,26 @@ def check(request: Request) -> None:
     Raises:
         UsageError: naming the flag.
     """
-    if request.agent not in agents.AGENTS:
-        raise UsageError(f"unknown agent {request.agent!r}{nearest(request.agent, agents.AGENTS)}")
-    allowed = tasks_in(request.suite)
+    check_agent(request.agent)
+    allowed, seeds = tasks_in(request.suite), request.seeds or ()
     for name in request.tasks or ():
         if name not in allowed:
             near = nearest_task(name, allowed)
             raise UsageError(f"--tasks: no task {name!r} in {request.suite}{near}")
-    if request.budget not in BUDGETS:
-        near = nearest(request.budget, BUDGETS)
-        raise UsageError(f"--budget: unknown budget {request.budget!r}{near}")
+    for name, known in (("budget", BUDGETS), ("launcher", LAUNCHERS)):
+        value = getattr(request, name)
+        if value not in known:
+            raise UsageError(f"--{name}: unknown {name} {value!r}{nearest(value, known)}")
     for name in ("env_steps", "num_seeds", "workers"):
         value = getattr(request, name)
         if isinstance(value, int) and value < 1:
             raise UsageError(f"{_flag_of(FIELDS[name])} must be at least 1, not {value}")
-    if request.launcher not in LAUNCHERS:
-        near = nearest(request.launcher, LAUNCHERS)
-        raise UsageError(f"--launcher: unknown launcher {request.launcher!r}{near}")
     if request.ray_address is not None and request.launcher != "ray":
         raise UsageError("--ray-address needs --launcher ray")
-    _check_seeds(request)
-
-
-def _check_seeds(request: Request) -> None:
-    seeds = request.seeds
-    if seeds is None:
-        if isinstance(request.num_seeds, int):
-            refuse_many(request.num_seeds, "--num-seeds")
-        return
     if isinstance(request.num_seeds, int):
-        raise UsageError("--num-seeds counts seeds and --seeds names them: leave out either")
+        if seeds:
+            raise UsageError("--num-seeds counts seeds and --seeds names them: leave out either")
+        refuse_many(request.num_seeds, "--num-seeds")
     refuse_many(len(seeds), "--seeds")
     for seed in seeds:
         if not 0 <= seed < 2**31:

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from reproduce.plan.status import NOT_SETTINGS
+from reproduce.words import counted
 from suite.command_line import read_value
 from suite.settings import UsageError, nearest
-from suite.tasks import find_task
+from suite.tasks import find_task, shortest_episodes
 
 LARGEST = 100
 """Variants of one sweep."""
@@ -65,6 +66,42 @@ def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
     values = {key: read_value(f"--set: {key}", hints[key], [v]) for key, v in changes.items()}
     find_task(task)
     return dataclasses.replace(config, task=task, **values)
+
+
+def refuse_scoreless(config: Any) -> None:
+    """Refuse a run in whose last tenth no training episode can end, if these are what is scored.
+
+    A policy that learns is taken to play no shorter episodes than a random one. Where even those
+    are nearly as long as the limit, most are nearer to it than to the shortest.
+
+    Raises:
+        UsageError: naming the number of steps that gives a score.
+    """
+    task = config.find_task()
+    shortest = shortest_episodes().get((task.name, task.protocol), 0)
+    if config.evaluation_rule != "training" or not shortest:
+        return
+    limit = task.time_limit
+    shortest = (shortest + limit) // 2 if 2 * shortest > limit else shortest
+    stride = getattr(config, "unroll_rows", config.num_envs)
+
+    def is_scored(env_steps: int) -> bool:
+        last, first = env_steps // stride * stride, 0.9 * env_steps  # of all environments
+        most = last // (shortest * config.num_envs)  # episodes of one of them
+        return most > 0 and most * limit * config.num_envs > first
+
+    if not is_scored(config.env_steps):
+        # Steps behind the last whole stride count for nothing, so the worst number is the last one
+        # before the next stride. With a hundred strides and episodes every number is scored.
+        counts = range(100 * (shortest * config.num_envs + stride) // stride, 0, -1)
+        enough = next((n + 1 for n in counts if not is_scored((n + 1) * stride - 1)), 1) * stride
+        strides = range(config.env_steps // stride + 1, enough // stride)
+        first = next((f"{n * stride}, or " for n in strides if is_scored(n * stride)), "")
+        raise UsageError(
+            f"{task.name}: {config.env_steps:,} steps give no score: of episodes of {shortest:,} "
+            f"steps or more, in {counted(config.num_envs, 'environment')}, none is sure to end in "
+            f"the last tenth; use --env-steps {first}{enough} or more"
+        )
 
 
 def variants(config: Any, settings: Sequence[str]) -> list[tuple[str, ...]]:

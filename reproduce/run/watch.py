@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import PLAN, load_grid
-from reproduce.plan.shell import way_on
+from reproduce.plan.make import PLAN, load_grid, way_on
 from reproduce.run.lease import Holders
 from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
 from suite.manifest import stamp

@@ -18,8 +18,7 @@ from torch import Tensor
 
 import agents
 from agents import a2c, impala
-from reproduce.plan.make import make_plan
-from reproduce.plan.shell import command
+from reproduce.plan.make import command, make_plan
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.unrolls import Transitions, Unroll

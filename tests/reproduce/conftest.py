@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
+from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
-from reproduce.plan.grid import Plan
-from reproduce.plan.maker import Maker
+from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.status import Run
 from reproduce.report import plot
 from reproduce.run import pool as pooling
@@ -29,6 +30,13 @@ StandIn = Callable[[Mapping[int, str]], None]
 Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 Say = Callable[[Sequence[str]], tuple[int, str, str]]
+
+
+def make_report(plan: Plan) -> pd.DataFrame:
+    """Gather, judge and draw a plan's runs so far; return the verdicts."""
+    tables = gather(plan)
+    write_report(plan, tables)
+    return tables["verdicts"]
 
 
 @pytest.fixture

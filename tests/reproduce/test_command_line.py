@@ -19,13 +19,12 @@ import torch
 
 import agents
 from agents import sac
-from reproduce import ROOT
+from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
-from reproduce.plan import maker
-from reproduce.plan.grid import Plan
+from reproduce.plan import grid as planning
+from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import load_plan, make_plan, save_plan
-from reproduce.plan.maker import Maker
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
@@ -52,11 +51,9 @@ NO_TORCH = [
     ("sca classic", "unknown agent 'sca'; did you mean sac?"),
     ("reprot sac classic", "unknown agent 'reprot'; did you mean report?"),
     ("../../x classic", "unknown agent '../../x'; choose from"),
-    ("$(x) classic", "unknown agent '$(x)'; choose from"),
     ("sac", "the following arguments are required: suite"),
     ("sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     ("sac ../../x", "unknown suite '../../x'; choose from"),
-    ("sac $(x)", "unknown suite '$(x)'; choose from"),
     ("sac classic more", "unexpected argument 'more'"),
     ("sac classic --tasks", "argument --tasks: expected at least one argument"),
     ("sac classic --tasks Pendulum-v0", "--tasks: no task 'Pendulum-v0' in classic; did you mean"),
@@ -66,41 +63,30 @@ NO_TORCH = [
         "sac classic --tasks ../../x",
         "--tasks: no task '../../x' in classic; choose from Acrobot-v1",
     ),
-    ("sac classic --tasks $(x)", "--tasks: no task '$(x)' in classic; choose from Acrobot-v1"),
     ("sac classic --budget lapop", "--budget: unknown budget 'lapop'; did you mean laptop?"),
-    ("sac classic --budget ../../x", "--budget: unknown budget '../../x'; choose from laptop"),
-    ("sac classic --env_steps 3", "unknown option --env_steps; did you mean --env-steps?"),
     ("sac classic --env-step 3", "unknown option --env-step; did you mean --env-steps?"),
     ("sac classic --sed 3", "unknown option --sed; did you mean --seeds?"),
     ("sac classic --$(x)", "unknown option --$(x); a setting of the agent goes behind --set"),
     ("sac classic --env-steps", "argument --env-steps: expected one argument"),
     ("sac classic --env-steps 1.5", "argument --env-steps: needs a whole number such as"),
     ("sac classic --env-steps 0", "--env-steps must be at least 1, not 0"),
-    ("sac classic --env-steps -5", "--env-steps must be at least 1, not -5"),
     ("sac classic --num-seeds 0", "--num-seeds must be at least 1, not 0"),
     ("sac classic --num-seeds x", "argument --num-seeds: invalid int value: 'x'"),
     ("sac classic --workers 0", "--workers must be at least 1, not 0"),
-    ("sac classic --workers -1", "--workers must be at least 1, not -1"),
     ("sac classic --seeds", "argument --seeds: expected at least one argument"),
     ("sac classic --seeds one", "argument --seeds: needs whole numbers such as 1 2 3"),
     ("sac classic --seeds -1", "--seeds: -1 is outside 0..2147483647"),
     ("sac classic --seeds 2147483648", "--seeds: 2147483648 is outside 0..2147483647"),
     ("sac classic --seeds 1 2 1", "--seeds: a seed is named twice"),
-    ("sac classic --seeds 1 --seeds 1", "--seeds: a seed is named twice"),
     ("sac classic --seeds 1 --num-seeds 3", "and --seeds names them: leave out either"),
     ("sac classic --set gamma", "--set: 'gamma' is not key=value, such as gamma=0.99"),
     ("sac classic --set gamma=", "--set: 'gamma=' is not key=value"),
     ("sac classic --set =0.9", "--set: '=0.9' is not key=value"),
     ("sac classic --set gamma=0.9 gamma=0.8", "--set: a setting is named twice"),
-    ("sac classic --set gamma=0.9 --set gamma=0.8", "--set: a setting is named twice"),
     ("sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
-    ("sac classic --runs-dir FILE/below", "--runs-dir: cannot write to FILE: Not a directory"),
     (f"sac classic --runs-dir {'x' * 300}", "--runs-dir: cannot write to xxx"),
     ("report", "the following arguments are required: agent, suite"),
-    ("report sac", "the following arguments are required: suite"),
     ("report sca classic", "unknown agent 'sca'; did you mean sac?"),
-    ("report ../../x classic", "unknown agent '../../x'; choose from"),
-    ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     (
         "report sac classic --tasks Pendulum-v1",
         "unknown option --tasks; choose from --context, --help, --like",
@@ -135,20 +121,16 @@ WITH_TORCH = [
     ("sac classic --workers 500", "--workers: 500 processes side by side slow each other down on"),
     ("sac classic --like papr", "unknown source 'papr' for classic; choose from sb3_control"),
     ("sac classic --like ../../x", "unknown source '../../x' for classic; choose from sb3_control"),
-    ("sac classic --like $(x)", "unknown source '$(x)' for classic; choose from sb3_control"),
     ("sac classic --tasks CartPole-v1", "CartPole-v1 has discrete ones"),
     ("sac classic --tasks Pendulum-v1 CartPole-v1", "CartPole-v1 has discrete ones"),
     ("sac classic --device gpu", "unknown device 'gpu'; did you mean cpu?"),
     ("sac classic --device cuda:-1", "unknown device 'cuda:-1'; did you mean cuda:0?"),
-    ("sac classic --device $(x)", "unknown device '$(x)'; choose from auto, cpu"),
     ("sac classic --device cuda:99", "--device cuda:99: torch finds"),
     ("sac classic --set gama=0.9", "--set: unknown setting 'gama'; did you mean gamma?"),
-    ("sac classic --set ../../x=1", "--set: unknown setting '../../x'; choose from"),
     ("sac classic --set help=1", "--set: unknown setting 'help'; choose from"),
     ("sac classic --set seeds=3", "--set: seeds has a flag of its own"),
     ("sac classic --set num_threads=3", "--set: num_threads is 1 in every process"),
     ("sac classic --set gamma=high", "--set: gamma is a number such as 0.99, not 'high'"),
-    ("sac classic --set gamma=$(x)", "--set: gamma is a number such as 0.99, not '$(x)'"),
     (
         "sac classic --set hidden_sizes=64,-h",
         "hidden_sizes is whole numbers such as 64,64, not '64,-h'",
@@ -189,12 +171,9 @@ WITH_TORCH = [
         "unknown source 'papr' for classic; choose from sb3_control",
     ),
     ("evaluate nowhere", "nowhere holds no trained policy"),
-    ("evaluate ../../x", "../../x holds no trained policy"),
-    ("evaluate $(x)", "$(x) holds no trained policy"),
     ("evaluate nowhere --episodes 0", "--episodes must be at least 1, not 0"),
     ("evaluate nowhere --seed -1", "--seed must be at least 0, not -1"),
     ("site --out FILE", "--out: cannot write to FILE: Not a directory"),
-    ("site --out FILE/below", "--out: cannot write to FILE: Not a directory"),
     (f"site --out {'x' * 300}", "--out: cannot write to xxx"),
     ("compare nowhere ../../x", "nowhere is not a folder of runs"),
     ("compare . .", ". holds no finished runs"),
@@ -562,8 +541,8 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     words = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--device", "cpu"]
     plan = make_plan("sac", "classic", tasks=[TASK], env_steps=1000, seeds=[1], device="cpu")
     folder = record_run(plan, TASK, 1)
-    monkeypatch.setattr(maker, "sources", lambda agent: {"agents/sac.py": "another"})
-    monkeypatch.setattr(maker, "uncommitted", tuple)
+    monkeypatch.setattr(planning, "sources", lambda agent: {"agents/sac.py": "another"})
+    monkeypatch.setattr(planning, "uncommitted", tuple)
     before = {path for path in desk.rglob("*") if path.is_file()}
     status, _, err = say([*words, "--seeds", "1", "2"])
     assert status == 2
@@ -738,6 +717,7 @@ def test_the_console_command_names_itself(
         assert f"for example: {called} sac mujoco" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_open_shows_the_page_whatever_the_verdict(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -747,7 +727,7 @@ def test_open_shows_the_page_whatever_the_verdict(
     save_plan(plan)
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    monkeypatch.setattr(grid, "_report", lambda *_, **__: 1)
+    monkeypatch.setattr(pipeline, "exit_status", lambda *_: 1)
     command = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
     assert say(command)[0] == 1
     assert opened == []

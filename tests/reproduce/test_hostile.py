@@ -31,7 +31,6 @@ from reproduce.extras import evaluate as evaluating
 from reproduce.extras.evaluate import evaluate_run
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
-from reproduce.pipeline import make_report
 from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.request import SAVED
 from reproduce.plan.status import refuse_mixture
@@ -42,6 +41,7 @@ from suite.settings import UsageError
 from suite.snapshot import Snapshot, read_snapshot, write_snapshot
 from suite.tasks import SUITES, tasks_in
 from suite.vector_env import VectorEnv
+from tests.reproduce.conftest import make_report
 
 pytestmark = pytest.mark.usefixtures("published")
 

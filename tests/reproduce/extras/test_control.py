@@ -22,8 +22,7 @@ from reproduce.extras.control import make_control, peer_of, peers, read_peer
 from reproduce.extras.publish_control import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import save_plan
-from reproduce.plan.shell import command
+from reproduce.plan.make import command, save_plan
 from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch

@@ -189,8 +189,8 @@ def test_a_sweep_heeds_the_flags_of_a_grid(
     monkeypatch.setattr("reproduce.extras.track.mirrored", mirrored)
     monkeypatch.setattr("reproduce.extras.track.check_kind", lambda kind: None)
     monkeypatch.setattr(
-        "reproduce.pipeline.write_report",
-        lambda plan, tables, *, context: contexts.append(context),
+        "reproduce.extras.sweep.write_report",
+        lambda plan, tables: contexts.append(plan.context),
     )
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert command_line.main([*WORDS, "--track", "tensorboard", "--context", "--open"]) == 0

@@ -16,8 +16,7 @@ from reproduce import pipeline
 from reproduce.gather.references import reference_score
 from reproduce.plan.declared import from_json, keep_declared, to_json
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import load_plan, make_plan, save_plan
-from reproduce.plan.shell import command
+from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from suite.settings import UsageError
 from suite.tasks import find_task
 

@@ -20,9 +20,8 @@ import pytest
 
 from agents import sac
 from reproduce import ROOT
-from reproduce.plan.grid import Plan
+from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import make_plan
-from reproduce.plan.maker import Maker
 from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
@@ -280,7 +279,7 @@ def test_the_simulator_has_the_cores_of_those_that_run(
 
     The last of twenty run beside fewer, and have more.
     """
-    for module in ("maker", "places"):
+    for module in ("grid", "places"):
         monkeypatch.setattr(f"reproduce.plan.{module}.num_cores", lambda: 16)
     stand_in(
         dict.fromkeys(

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from reproduce.__main__ import main
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan, save_plan
-from reproduce.plan.shell import command
+from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.run import view as viewing
 from reproduce.run import watch as watching
 from reproduce.run.lease import Leases

@@ -19,12 +19,9 @@ import jaxtyping
 import pytest
 
 from reproduce import ROOT
-from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan
-from reproduce.plan.maker import Maker
-from reproduce.plan.memory import check_memory, demand_of
-from reproduce.plan.places import Cluster
-from reproduce.plan.shell import command
+from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.make import command, make_plan
+from reproduce.plan.places import Cluster, check_memory, demand_of
 from reproduce.run import pool as pooling
 from reproduce.run import processes
 from reproduce.run.launch import launch
@@ -404,7 +401,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_pool import OFTEN, pendulum
 from reproduce.run.launch import launch
-from reproduce.plan.maker import Maker
+from reproduce.plan.grid import Maker
 from reproduce.run.ray.pool import connect
 command = Maker.command
 Maker.command = lambda *given: (*command(*given), *OFTEN)
