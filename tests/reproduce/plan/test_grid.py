@@ -18,8 +18,9 @@ from reproduce.plan import places
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from reproduce.plan.places import check_memory
-from reproduce.plan.status import Run
-from suite.command_line import read_command_line
+from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
+from reproduce.plan.status import Run, status
+from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
 from suite.settings import UsageError
 from suite.tasks import SUITES
@@ -67,6 +68,47 @@ def begin_together(plan: Plan, seeds: list[int]) -> None:
     run = {"agent": plan.agent, "task": PENDULUM, "config": dataclasses.asdict(config)}
     run |= {"suite": plan.suite, "source": plan.source, "command": ""}
     Recorder(plan.directory / PENDULUM, run, seeds).checkpoint_directory.mkdir()
+
+
+def test_a_request_is_read_back_from_its_words() -> None:
+    """Every field has a flag; num_seeds, which seeds exclude, is read back alone."""
+    request = Request(
+        **{"agent": "sac", "suite": "classic", "tasks": [PENDULUM], "budget": "smoke"},
+        **{"seeds": (3, 1), "env_steps": 300, "source": "tuned", "runs_dir": Path("a b")},
+        **{"published": False, "checkpoint_minutes": 0.5, "drop_checkpoints": True},
+        **{"keep_best": True, "device": "cpu", "workers": 2, "launcher": "ray"},
+        **{"ray_address": "here:1", "settings": ["gamma=0.9"], "fresh": True, "context": True},
+        **{"track": "wandb", "open": True, "dry_run": True},
+    )
+    plain = Request(agent="", suite="")
+    alike = [name for name in FIELDS if getattr(request, name) == getattr(plain, name)]
+    assert alike == ["num_seeds"]
+    for asked in (request, dataclasses.replace(request, seeds=None, num_seeds=4)):
+        parser = Parser()
+        add_flags(parser)
+        assert read_request(parser.parse(words_of(asked))) == asked
+
+
+@pytest.mark.parametrize(
+    ("recorded", "env_steps", "expected"),
+    [
+        *(("finished", 1000, "finished"), ("finished", 400, "finished")),
+        *(("finished", 1001, "shorter"), ("diverged", 1001, "diverged")),
+        *(("running", 1000, "running"), ("failed", 1000, "failed"), (None, 1000, "planned")),
+    ],
+)
+def test_a_folder_says_what_became_of_its_run(
+    recorded: str | None, env_steps: int, expected: str, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A longer plan goes on from a finished run; where the files differ, it is damaged."""
+    run = Run(PENDULUM, 1, env_steps, tmp_path / "sac-classic" / "tuned" / PENDULUM / "seed-1")
+    if recorded:
+        folder = record_run(pendulum(tmp_path), PENDULUM, 1, status=recorded)
+        assert folder == run.directory
+    assert status(run) == expected
+    if expected == "finished":
+        (run.directory / "evaluations.csv").write_text("env_steps,mean_return\n")
+        assert status(run) == "damaged"
 
 
 def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) -> None:
@@ -118,8 +160,8 @@ def test_finished_and_diverged_runs_are_kept_and_all_others_run(
 ) -> None:
     """What a run left behind decides: killed, crashed and unreadable runs are started again."""
     plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6])
-    for seed, status in enumerate(["finished", "diverged", "running", "failed"], start=1):
-        record_run(plan, PENDULUM, seed, status=status)
+    for seed, ended in enumerate(["finished", "diverged", "running", "failed"], start=1):
+        record_run(plan, PENDULUM, seed, status=ended)
     torn = plan.directory / PENDULUM / "seed-5"
     torn.mkdir()
     (torn / "run.json").write_text('{"status": "finished", "con')
