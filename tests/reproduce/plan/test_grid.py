@@ -118,11 +118,12 @@ def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) ->
     assert plan.env_steps == {task: count * 1_000_000 for task, count in steps.items()}
     assert plan.seeds == (1, 2, 3, 4, 5)
     assert [run.env_steps for run in plan.runs() if run.task == "Hopper-v4"] == [1_000_000] * 5
-    for asked, steps, seeds in (
+    table: list[tuple[dict[str, Any], set[int], tuple[int, ...]]] = [
         ({"budget": "smoke"}, {30_000}, (1, 2, 3)),
         ({"budget": "paper", "env_steps": 700, "num_seeds": 2}, {700}, (1, 2)),
         ({"budget": "smoke", "seeds": [7, 3]}, {30_000}, (7, 3)),
-    ):
+    ]
+    for asked, steps, seeds in table:
         plan = make_plan("sac", "mujoco", runs_dir=tmp_path, **asked)
         assert (set(plan.env_steps.values()), plan.seeds) == (steps, seeds)
 

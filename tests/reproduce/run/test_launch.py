@@ -597,7 +597,7 @@ def test_seeds_trained_together_go_on_together_after_one_diverged(
     command, log = Maker.command, Recorder.log
 
     def on_a_cpu(*given: Any) -> tuple[str, ...]:
-        return tuple("cpu" if word == "cuda" else word for word in command(*given[:-1], 1))
+        return tuple("cpu" if word == "cuda" else word for word in command(*given))
 
     monkeypatch.setattr(Maker, "command", on_a_cpu)
 
