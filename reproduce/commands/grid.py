@@ -88,8 +88,6 @@ def report(argv: Sequence[str]) -> int:
 
 
 def _run_grid(request: Request, cluster: Cluster | None) -> int:
-    from reproduce.judge import outlook
-
     chosen = variants_of(request.agent, request.suite, request.source, request.settings)
     if request.fresh:
         request = replace(request, runs_dir=fresh_directory(request.runs_dir), fresh=False)
@@ -99,10 +97,8 @@ def _run_grid(request: Request, cluster: Cluster | None) -> int:
     say_todays_name(request.source, plan.source)
     console = flags.make_console()
     console.print(plan_table(plan))
-    rows = outlook.outlooks(plan)
-    console.print(outlook.table_of(rows))
-    said = [outlook.cost(plan, rows), *outlook.budget_lines(plan)]
-    said += left_out(plan) if request.tasks is None else []
+    _say_outlook(plan, console)
+    said = left_out(plan) if request.tasks is None else []
     for task, seeds in plan.declared.items():
         if plan.num_seeds[task] > len(seeds):
             started = counted(len(seeds), "declared seed")
@@ -132,6 +128,16 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
     if request.open and status != 130:
         flags.open_page(sweep.stem(plans, root).with_suffix(".svg"))
     return status
+
+
+def _say_outlook(plan: Plan, console: Console) -> None:
+    """Print what a plan can decide and what it costs, then the same for every budget."""
+    from reproduce.judge import outlook
+
+    rows = outlook.outlooks(plan)
+    console.print(outlook.table_of(rows))
+    for line in (outlook.cost(plan, rows), *outlook.budget_lines(plan)):
+        say(console, line)
 
 
 def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
