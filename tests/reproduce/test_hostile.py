@@ -268,16 +268,25 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     file = tmp_path / "sac-classic" / "tuned" / "plan.json"
     whole = json.loads(file.read_text())
 
+    numbers = st.lists(st.integers(0, 21), max_size=9) | anything
+    row = {"task": st.just(TASK), "env_steps": st.just(whole["env_steps"][TASK]) | anything}
+    rows = st.lists(st.fixed_dictionaries(row | {"seeds": numbers, "looks": numbers}))
+
     @examples(times)
-    @given(st.sampled_from(SAVED), anything)
+    @given(st.sampled_from((*SAVED, "declared", "looks")), anything | rows)
     def check(key: str, value: Any) -> None:
-        file.write_text(json.dumps(whole | {key: value}))
+        changed = whole | {key: value}
+        if key == "looks":
+            del changed["declared"]
+        file.write_text(json.dumps(changed))
         try:
             plan = load_plan("sac", "classic", None, tmp_path)
         except UsageError:
             return
         for run in plan.runs():
             assert run.directory.resolve().is_relative_to(tmp_path.resolve())
+        for seeds in plan.declared.values():
+            assert len(set(seeds)) == len(seeds) > 0
 
     check()
 
