@@ -20,6 +20,7 @@ from reproduce.judge.verdicts import (
 )
 from reproduce.judge.zero import scale_of
 from reproduce.plan.grid import Plan, Run
+from reproduce.plan.make import command
 from reproduce.plan.origin import by_task
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS, write_page
@@ -30,26 +31,6 @@ from suite.tasks import find_suite, find_task, random_scores
 
 MARKS = ("", "left out", "counted")
 """Treatments of a task's older runs; a suite has the last of these among its tasks."""
-
-
-def make_report(
-    plan: Plan,
-    failures: collect.Failures = MappingProxyType({}),
-    *,
-    context: bool = False,
-    is_committed: bool = False,
-) -> pd.DataFrame:
-    """Gather, judge and draw the records of a plan's runs so far; return the verdicts.
-
-    Args:
-        plan: the plan whose runs are reported.
-        failures: errors of failed runs that the launcher knows and the records may lack.
-        context: whether curves that do not judge are drawn, too.
-        is_committed: as that of `gather`.
-    """
-    tables = gather(plan, failures, is_committed=is_committed)
-    write_report(plan, tables, context=context)
-    return tables["verdicts"]
 
 
 def gather(
@@ -70,40 +51,31 @@ def gather(
         `reference_scores`, `throughput`, `verdicts` (one row per planned task), `suite` (one row,
         none for a plan of one task), `summary` (of several tasks), `improvement`, `runs`.
     """
+    judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
-    measured = {name: random_scores().get((name, task.protocol)) for name, task in tasks.items()}
-    randoms = {name: score for name, score in measured.items() if score is not None}
+    randoms = {n: random_scores().get((n, task.protocol)) for n, task in tasks.items()}
+    randoms = {name: score for name, score in randoms.items() if score is not None}
     found = collect.runs_of(plan)
     runs = collect.collect_runs(plan, failures, found)
     scores = collect.collect_scores(plan, randoms, found)
     curves = collect.collect_curves(plan, found)
-    judge = plan.preset.judged_by
-    scales = {
-        name: scale_of(plan.agent, judge, plan.config_of(name, steps), steps)
-        for name, steps in plan.env_steps.items()
-    }
+    scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
     judging = {name: scale.reference for name, scale in scales.items()}
     zeros = {name: zero for name, scale in scales.items() if (zero := scale.zero_score) is not None}
-    nothing_learned = {name: scale.nothing_learned for name, scale in scales.items()}
     drawn = pd.concat(
-        [
-            references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
-            for name, task in tasks.items()
-        ]
+        references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
+        for name, task in tasks.items()
     )
     theirs = _normalise(reference_scores(judging), judging, zeros)
     summary = suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
-    statuses = runs[["task", "seed", "status"]]
-    judged = judge_tasks(scores, judging, zeros, statuses, plan.declared, nothing_learned)
-    verdicts = _mark(found, verdict_table(judged, scores, judging, statuses))
-    said = _remarks(plan, found, is_committed=is_committed)
-    verdicts["remarks"] = verdicts["task"].map(said)
+    judged = judge_tasks(
+        *(scores, judging, zeros, runs[["task", "seed", "status"]], plan.declared),
+        {name: scale.nothing_learned for name, scale in scales.items()},
+    )
+    verdicts = verdict_table(judged, scores, judging, runs[["task", "seed", "status"]])
+    verdicts = _mark(plan, found, verdicts, is_committed=is_committed)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     areas = collect.collect_areas(plan, curves, drawn, randoms, found)
-    absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
-    suite = [dataclasses.asdict(judge_suite(judged, absent))] if len(judged) > 1 else []
-    suite = [row | {"older_runs": max(verdicts["older_runs"], key=MARKS.index)} for row in suite]
-    suite = [row | {"remarks": remarks.of_suite(said.values())} for row in suite]
     return {
         "curves": curves,
         "reference_curves": drawn,
@@ -111,45 +83,58 @@ def gather(
         "reference_scores": theirs,
         "throughput": collect.collect_throughput(plan, found),
         "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
-        "suite": pd.DataFrame(suite, columns=list(COLUMNS["suite"])),
+        "suite": _suite(plan, judged, verdicts),
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": improvements(scores, theirs),
         "runs": runs,
     }
 
 
-def _remarks(plan: Plan, runs: Sequence[Run], *, is_committed: bool) -> dict[str, str]:
-    """Return the remarks on each task's verdict."""
+def _suite(plan: Plan, judged: Mapping[str, Any], verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return the suite's row; none for a plan of one task."""
+    rows = []
+    if len(judged) > 1:
+        known = plan.preset.tasks or find_suite(plan.suite)
+        absent = [task for task in known if task not in plan.tasks]
+        row = dataclasses.asdict(judge_suite(judged, absent))
+        row["older_runs"] = max(verdicts["older_runs"], key=MARKS.index)
+        rows.append(row | {"remarks": remarks.of_suite(verdicts["remarks"])})
+    return pd.DataFrame(rows, columns=list(COLUMNS["suite"]))
+
+
+def _mark(
+    plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame, *, is_committed: bool
+) -> pd.DataFrame:
+    """Add what is to be said of a task's runs: `older_runs`, with a note, and `remarks`."""
     judge = remarks.judge_of(plan.agent, plan.preset.judged_by)
     changed = bool(judge.changed) and not is_committed
-    records = {
-        task: [
-            record
-            for run in runs
-            if run.task == task and run.has_ended and (record := read_record(run.directory))
-        ]
-        for task in plan.tasks
-    }
-    return {
-        task: remarks.of_task(plan.settings, of_task, judge_changed=changed)
-        for task, of_task in records.items()
-    }
+    older = by_task(runs)
+    said = []
+    for task in verdicts["task"]:
+        ended = [run for run in runs if run.task == task and run.has_ended]
+        records = [record for run in ended if (record := read_record(run.directory))]
+        said.append(remarks.of_task(plan.settings, records, judge_changed=changed))
+    notes = [
+        "; ".join(filter(None, (note, older[task][1])))
+        for task, note in zip(verdicts["task"], verdicts["note"], strict=True)
+    ]
+    verdicts = verdicts.assign(note=notes, remarks=said)
+    marks = [older[task][0] for task in verdicts["task"]]
+    verdicts.insert(list(verdicts).index("exploratory") + 1, "older_runs", marks)
+    return verdicts
 
 
 def _fingerprints(plan: Plan) -> list[float]:
     """Return each task's p-value of the preset's initial weights; NaN where nothing is known."""
-    if not plan.has_presets_weights:
+    if plan.settings or not plan.maker.is_ours:
         return [float("nan")] * len(plan.tasks)
     return [fingerprints.of_task(plan.agent, plan.source, task) for task in plan.tasks]
 
 
-def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame], *, context: bool = False) -> None:
-    """Write tables as CSV, `report.json`, the figures and `index.html` into the plan's folder.
+def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Write the tables of `gather`, `report.json`, figures and `index.html` into a plan's folder.
 
-    Args:
-        plan: the plan whose runs were gathered.
-        tables: those that `gather` returned.
-        context: whether the figures show published curves that do not judge; the page can always.
+    With `--context` figures show published curves that do not judge; the page can always.
     """
     directory = plan.directory
     directory.mkdir(parents=True, exist_ok=True)
@@ -160,7 +145,7 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame], *, context: boo
     named = dict.fromkeys([*theirs["source"], *verdicts["reference_source"].dropna()])
     credits = references.credits_of(plan.agent, named)
     write_json(directory / "report.json", _describe(plan, verdicts) | {"sources": credits})
-    plot.draw_curves(curves, theirs, verdicts, directory, credits, context=context)
+    plot.draw_curves(curves, theirs, verdicts, directory, credits, context=plan.context)
     plot.draw_scores(tables["scores"], verdicts, directory)
     write_page(directory)
 
@@ -204,27 +189,10 @@ def tally(runs: pd.Series) -> str:
     Args:
         runs: the status of every planned run.
     """
-    counts = [(int((runs == status).sum()), status) for status in STATUSES]
-    words = {"planned": "not run"}
-    parts = [
-        f"{count} {words.get(status, status)}"
-        for count, status in counts
-        if count or status == "finished"
-    ]
+    counts = {status: int((runs == status).sum()) for status in STATUSES}
+    words = {status: "not run" if status == "planned" else status for status in STATUSES}
+    parts = [f"{n} {words[key]}" for key, n in counts.items() if n or key == "finished"]
     return f"{len(runs)} planned = " + " + ".join(parts)
-
-
-def _mark(runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `older_runs` to the table of verdicts, and its sentence to the notes."""
-    described = by_task(runs)
-    marks = [described[task][0] for task in verdicts["task"]]
-    notes = [
-        "; ".join(filter(None, (note, described[task][1])))
-        for task, note in zip(verdicts["task"], verdicts["note"], strict=True)
-    ]
-    columns = list(verdicts.columns)
-    columns.insert(columns.index("exploratory") + 1, "older_runs")
-    return verdicts.assign(note=notes, older_runs=marks)[columns]
 
 
 def _normalise(
@@ -265,5 +233,5 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "departures": departures(plan, verdicts),
         "versions": first.get("versions", versions()),
         "hardware": first.get("machine", machine()),
-        "command": plan.command(),
+        "command": command(plan),
     }

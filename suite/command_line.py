@@ -1,7 +1,6 @@
 """Command lines: every mistake gives one line that names the fix, and exit status 2."""
 
 import argparse
-import contextlib
 import dataclasses
 import io
 import math
@@ -10,12 +9,12 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -28,6 +27,14 @@ NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
 MANY = 10_000
 """Numbers that a range may name."""
+KINDS = {
+    (int, False): "a whole number such as 256",
+    (int, True): "whole numbers such as 64,64",
+    (float, False): "a number such as 0.99",
+    (float, True): "numbers such as 0.5,0.99",
+    (bool, False): "true or false",
+}
+"""What a setting of a type, or a tuple of it, can be."""
 
 
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
@@ -140,45 +147,105 @@ def override(
     description = f"{about or type(config).__doc__}\n\n{also}" if beside else None
     for flag in flags:
         if flag.startswith("--") and flag != "--help":
-            name = flag[2:].split("=")[0].replace("_", "-").removeprefix("no-")
-            if name not in known:
-                advice = nearest("--" + name, ("--" + other for other in known))
-                todays = [
-                    today.replace("_", "-") for today in RENAMED.get(name.replace("-", "_"), ())
-                ]
-                if todays and known.issuperset(todays):
-                    advice = f"; it is called --{' and --'.join(todays)} today"
-                raise UsageError(f"unknown setting {flag.split('=')[0]}{advice}")
-    complaint = io.StringIO()
+            _refuse_unknown(flag.split("=")[0], known)
+    if {"-h", "--help"} & set(flags):
+        return tyro.cli(
+            type(config),
+            args=["--help"],
+            default=config,
+            prog=prog or None,
+            description=description,
+        )
+    hints, values = get_type_hints(type(config)), dict[str, Any]()
+    as_people_write = {"--env-steps": whole, "--seeds": whole_numbers}
+    for flag, words in _by_flag(flags):
+        name = flag[2:].replace("-", "_")
+        is_off = name not in hints
+        name = name.removeprefix("no_") if is_off else name
+        if words and flag in as_people_write:
+            try:
+                read = [as_people_write[flag](word) for word in words]
+            except argparse.ArgumentTypeError as error:
+                raise UsageError(f"argument {flag}: {error}") from None
+            words = [str(n) for part in read for n in (part if isinstance(part, list) else [part])]
+        if hints[name] is bool and not words:
+            values[name] = not is_off
+        elif is_off:
+            raise UsageError(f"{flag}: expected no value, not {words[0]!r}")
+        else:
+            values[name] = read_value(flag, hints[name], words)
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
-                type(config),
-                args=_plain_words(flags, type(config)),
-                default=config,
-                prog=prog or None,
-                description=description,
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise UsageError(_first_sentence(complaint.getvalue())) from None
+        return dataclasses.replace(config, **values)  # type: ignore[type-var]
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _first_sentence(boxed: str) -> str:
-    """Return the message of tyro's error box, drawn in Unicode or in ASCII, as one line."""
-    lines = [line.strip("│| ") for line in boxed.splitlines()[1:]]
-    message: list[str] = []
-    for line in lines:
-        border = re.fullmatch(r"[-+─╰╯╭╮ ]*", line)
-        if border and message:
-            break
-        if not border:
-            message.append(line)
-    sentence = " ".join(message).removeprefix("Error parsing Config: ")
-    return sentence.removeprefix("Error parsing ") or "unreadable settings"
+def _refuse_unknown(flag: str, known: Collection[str]) -> None:
+    """Raise a `UsageError` with the nearest known flag, or today's name, of an unknown one."""
+    name = flag[2:].replace("_", "-").removeprefix("no-")
+    if name in known:
+        return
+    advice = nearest("--" + name, ("--" + other for other in known))
+    todays = [today.replace("_", "-") for today in RENAMED.get(name.replace("-", "_"), ())]
+    if todays and set(todays) <= set(known):
+        advice = f"; it is called --{' and --'.join(todays)} today"
+    raise UsageError(f"unknown setting {flag}{advice}")
+
+
+def _by_flag(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return the flags of a command line, each with its values."""
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if flag:
+            found.append((flag, [value] if equals else []))
+        elif not found:
+            raise UsageError(f"unexpected argument {word!r}")
+        else:
+            found[-1][1].append(word)
+    return found
+
+
+def read_value(where: str, hint: Any, words: Sequence[str]) -> Any:
+    """Return what a command line says of a setting, in the setting's type.
+
+    Args:
+        where: what its errors begin with: `--gamma`, or `--set: gamma`.
+        hint: its type: a number, a switch, a text, a choice, or a tuple of them, or None.
+        words: its values; those of a tuple are words of their own, or have commas between them.
+
+    Raises:
+        UsageError: with the value and what is allowed.
+    """
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    is_optional = NoneType in get_args(hint)
+    if is_optional and list(words) in (["none"], ["None"]):
+        return None
+    hint = kinds[0] if is_optional and len(kinds) == 1 else hint
+    several = get_origin(hint) is tuple
+    kind = get_args(hint)[0] if several else hint
+    if several:
+        words = [part for word in words for part in word.split(",")]
+    elif len(words) != 1:
+        asked = f"unexpected argument {words[1]!r}" if words else "expected one argument"
+        raise UsageError(f"{where}: {asked}")
+    try:
+        if kind is bool:
+            read = [{"true": True, "false": False}[word.lower()] for word in words]
+        elif get_origin(kind) is Literal:
+            read = [{str(each): each for each in get_args(kind)}[word] for word in words]
+        else:
+            read = [kind(word) for word in words]
+    except (KeyError, ValueError):
+        allowed = KINDS.get((kind, several)) or f"one of {', '.join(map(str, get_args(kind)))}"
+        other = ", or none" if is_optional else ""
+        raise UsageError(f"{where} is {allowed}{other}, not {','.join(words)!r}") from None
+    return tuple(read) if several else read[0]
+
+
+def flags_of(settings: Mapping[str, str]) -> list[str]:
+    """Return settings as flags of an agent's command."""
+    return [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
 
 
 def whole(text: str) -> int:
@@ -222,32 +289,6 @@ def whole_numbers(text: str) -> list[int]:
             example = "whole numbers such as 1 2 3, 1,2,3 or 1-3"
             raise argparse.ArgumentTypeError(f"needs {example}, not {text!r}") from None
     return numbers
-
-
-def _plain_words(flags: Sequence[str], config_class: type) -> list[str]:
-    """Return an agent's flags with its steps and seeds as plain numbers, and `none` as None.
-
-    Raises:
-        UsageError: for what is no number.
-    """
-    hints = get_type_hints(config_class).items()
-    optional = {f"--{name.replace('_', '-')}" for name, hint in hints if NoneType in get_args(hint)}
-    plain: list[str] = []
-    flag = ""
-    for word in flags:
-        flag, equals, value = word.partition("=") if word.startswith("--") else (flag, "", word)
-        if value == "none" and flag.replace("_", "-") in optional:
-            word, value = word.removesuffix(value) + "None", "None"
-        read = {"--env-steps": lambda text: [whole(text)], "--seeds": whole_numbers}.get(flag)
-        if read is None or (word.startswith("--") and not equals):
-            plain.append(word)
-            continue
-        try:
-            numbers = [str(number) for number in read(value)]
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"argument {flag}: {error}") from None
-        plain += [flag, *numbers] if equals else numbers
-    return plain
 
 
 def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:

@@ -1,7 +1,7 @@
 """Settings that all agents share, and the ranges of settings.
 
 A setting states its range in its type, `gamma: Fraction = 0.99`; every new configuration checks
-all its ranges. tyro reads the fields as flags, `--gamma 0.9`.
+all its ranges. The fields are flags, `--gamma 0.9`, which `suite/command_line.py` reads.
 """
 
 import dataclasses

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import agents
 from reproduce import ROOT
 from reproduce.commands import flags
-from reproduce.plan.grid import PUBLISHED, check_agent, presets_of
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import check_agent, presets_of
 from reproduce.words import counted
 from suite.command_line import say_todays_name
 from suite.settings import UsageError
@@ -40,13 +42,11 @@ def list_all(argv: Sequence[str]) -> int:
         except UsageError as error:
             print(f"  {error}")
             continue
-        for suite in dict.fromkeys(suite for suite, _ in presets):
-            sources = (
-                _with_judge(source, preset.judged_by)
-                for (of, source), preset in presets.items()
-                if of == suite
-            )
-            print(f"  {suite}: {', '.join(sources)}")
+        sources: dict[str, list[str]] = {}
+        for (suite, source), preset in presets.items():
+            sources.setdefault(suite, []).append(_with_judge(source, preset.judged_by))
+        for suite, names in sources.items():
+            print(f"  {suite}: {', '.join(names)}")
     for suite, tasks in SUITES.items() if options.agent is None else ():
         print(f"suite {suite} ({counted(len(tasks), 'task')}): {' '.join(tasks)}")
     for peer in controls.peers():
@@ -67,9 +67,8 @@ def _with_judge(source: str, judge: str | None) -> str:
 
 def published(argv: Sequence[str]) -> int:
     """Draw every published folder again, or say which tables are out of date."""
-    parser = flags.make_parser("published", "keep every published folder small and draw it again")
-    parser.add_argument("--check", action="store_true", help="only say what is out of date")
-    options = parser.parse(argv)
+    about = "keep every published folder small and draw it again"
+    options = flags.make_parser("published", about, "--check").parse(argv)
     from reproduce.extras.published import find_plans, refresh, stale_table
 
     stale = []
@@ -78,46 +77,44 @@ def published(argv: Sequence[str]) -> int:
             refresh(plan)
             print(plan.directory / "index.html")
         elif name := stale_table(plan):
-            stale.append(str(plan.directory / name))
-    if stale:
-        print(f"out of date: {', '.join(stale)}: run `make published`", file=sys.stderr)
-    return int(bool(stale))
+            stale.append(plan.directory / name)
+    return _say_stale(stale, "published")
 
 
 def docs(argv: Sequence[str]) -> int:
     """Generate the blocks of README and documentation again, or say which are out of date."""
-    parser = flags.make_parser("docs", "generate the blocks of README and documentation again")
-    parser.add_argument("--check", action="store_true", help="only say what is out of date")
-    options = parser.parse(argv)
+    about = "generate the blocks of README and documentation again"
+    options = flags.make_parser("docs", about, "--check").parse(argv)
     from reproduce.extras.docs.pages import stale_pages, write_pages
 
-    if not options.check:
-        for page in write_pages(ROOT):
-            print(page)
-    elif stale := stale_pages(ROOT):
-        print(f"out of date: {', '.join(map(str, stale))}: run `make docs`", file=sys.stderr)
-        return 1
+    if options.check:
+        return _say_stale(stale_pages(ROOT), "docs")
+    for page in write_pages(ROOT):
+        print(page)
     return 0
+
+
+def _say_stale(stale: Sequence[Path], target: str) -> int:
+    """Name what is out of date, and return 1 if anything is."""
+    if stale:
+        names = ", ".join(map(str, stale))
+        print(f"out of date: {names}: run `make {target}`", file=sys.stderr)
+    return int(bool(stale))
 
 
 def site(argv: Sequence[str]) -> int:
     """Build the site over everything that is published, and over grids that are named."""
-    parser = flags.make_parser("site", "build the site over everything that is published")
+    about = "build the site over everything that is published"
+    parser = flags.make_parser("site", about, "--open")
     parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="its folder")
-    parser.add_argument(
-        "--runs-dir",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="DIR",
-        help="show the grids of these folders beside what is published: before and after",
-    )
-    flags.add_open(parser)
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    text = "show the grids of these folders beside what is published: before and after"
+    parser.add_argument("--runs-dir", type=Path, metavar="DIR", help=text, **several)
     options = parser.parse(argv)
     from reproduce.extras.site.build import write_site
 
     page = write_site(options.out, options.runs_dir)
     print(page)
-    flags.open_page(options, page)
+    if options.open:
+        flags.open_page(page)
     return 0

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
-from reproduce.plan.extension import check_extensions
+from reproduce.plan.places import check_memory
+from reproduce.plan.request import GRID, SIZE, add_flags, read_request
+from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
 from suite.command_line import say_todays_name
 
@@ -16,29 +18,27 @@ def main(argv: Sequence[str]) -> int:
 
     parser = flags.make_parser("control", "run somebody else's program, record it as ours")
     parser.add_argument("peer", help=", ".join(controls.peers()))
-    flags.add_grid(parser)
-    flags.add_size(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    add_flags(parser, (*GRID, *SIZE, "dry_run"))
     parser.add_argument(
         "--publish",
         action="store_true",
         help="write what was measured to results/references/<peer>_control",
     )
     options = parser.parse(argv)
-    flags.check_size(options)
-    plan = controls.make_control(options.peer, **flags.asked(options))
-    say_todays_name(options.like, plan.source)
+    request = read_request(options)
+    plan = controls.make_control(options.peer, **vars(request))
+    say_todays_name(request.source, plan.source)
     check_extensions(plan, plan.runs())
-    plan.check_memory()
+    check_memory(plan)
     if options.publish:
         check_publishable(plan)
     console = flags.make_console()
     console.print(plan_table(plan))
     for departure in plan.departures:
         say(console, departure)
-    if options.dry_run:
+    if request.dry_run:
         return 0
-    controls.refuse_missing(plan.peer)
+    controls.refuse_missing(controls.peer_of(plan))
     status = run_plan(plan, console)
     if options.publish and status < 2:
         say(console, f"Published: {publish(plan)}; docs/controls.md says what a reference needs")

@@ -1,7 +1,7 @@
 """`AGENT SUITE` runs a grid and reports it; `report` does all but run."""
 
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -9,25 +9,28 @@ from rich.console import Console
 from rich.table import Table
 
 from reproduce.commands import flags
-from reproduce.plan.extension import check_extensions
+from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.places import Cluster, check_writable, fresh_directory
-from reproduce.plan.request import (
-    keep_declared,
-    left_out,
+from reproduce.plan.make import (
     load_plan,
     load_published_plan,
     make_plan,
+    save_plan,
     sweep_below,
     variants_of,
+    way_on,
 )
-from reproduce.plan.sweep import folder_name
+from reproduce.plan.origin import by_task
+from reproduce.plan.places import Cluster, check_memory, check_writable, fresh_directory
+from reproduce.plan.presets import left_out
+from reproduce.plan.request import FIELDS, GRID, Request, add_flags, read_request
+from reproduce.plan.settings import folder_name
+from reproduce.plan.status import check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
 from reproduce.words import counted
-from suite.command_line import Parser, minutes, printable, say_todays_name
-from suite.settings import UsageError, nearest
-
-LAUNCHERS = ("local", "ray")
+from suite.command_line import printable, say_todays_name
+from suite.hardware import num_cores
+from suite.settings import UsageError
 
 
 def run(argv: Sequence[str], epilog: str = "") -> int:
@@ -37,224 +40,141 @@ def run(argv: Sequence[str], epilog: str = "") -> int:
         argv: the command's words.
         epilog: what its help ends with.
     """
-    options = _grid_parser(epilog).parse(argv)
-    _check_grid(options)
-    check_writable(options.runs_dir)
-    if options.launcher == "ray":
+    parser = flags.make_parser("", "regenerate a paper's curves and judge them", epilog=epilog)
+    parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
+    add_flags(parser)
+    request = read_request(parser.parse(argv))
+    cores = num_cores()
+    if request.workers and request.workers > cores and request.launcher == "local":
+        raise UsageError(
+            f"--workers: {request.workers} processes side by side slow each other down on "
+            f"{cores} cores: use --workers {cores} or fewer"
+        )
+    if request.track:
+        from reproduce.extras.track import check_kind
+
+        check_kind(request.track)
+    check_writable(request.runs_dir)
+    if request.launcher == "ray":
         from reproduce.run.ray.pool import connect
 
-        with connect(options.ray_address) as cluster:
-            return _run_grid(options, cluster)
-    return _run_grid(options, None)
+        with connect(request.ray_address) as cluster:
+            return _run_grid(request, cluster)
+    return _run_grid(request, None)
 
 
 def report(argv: Sequence[str]) -> int:
     """Do everything but run, for a plan that was run before."""
     parser = flags.make_parser("report", "gather, check and draw again what was run")
-    flags.add_grid(parser)
-    flags.add_context(parser)
-    flags.add_open(parser)
-    options = parser.parse(argv)
-    if options.runs_dir != parser.get_default("runs_dir") and not options.runs_dir.exists():
-        raise UsageError(f"--runs-dir: there is no folder {options.runs_dir}")
-    check_writable(options.runs_dir)
-    where = (options.agent, options.suite, options.like)
+    add_flags(parser, (*GRID, "context", "open"))
+    request = read_request(parser.parse(argv))
+    is_default = request.runs_dir == FIELDS["runs_dir"].default
+    if not is_default and not request.runs_dir.exists():
+        raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
+    check_writable(request.runs_dir)
+    where = (request.agent, request.suite, request.source, request.runs_dir)
     console = flags.make_console()
-    plan = load_published_plan(*where, options.runs_dir)
-    variants = sweep_below(*where, options.runs_dir)
-    if variants and (plan is None or options.runs_dir != parser.get_default("runs_dir")):
+    plan = load_published_plan(*where)
+    variants = sweep_below(*where)
+    if variants and (plan is None or not is_default):
         raise UsageError(variants)
     if plan is not None:
-        folder = f"results/published/{'/'.join(plan.published_folder.parts[-2:])}"
-        say(console, f"Nothing was run in {options.runs_dir} yet; this is {folder}:")
+        say(console, f"Nothing was run in {request.runs_dir} yet; this is {_published(plan)}:")
         say(console, variants)
     else:
-        plan = load_plan(*where, options.runs_dir)
-    say_todays_name(options.like, plan.source)
-    status = _report(plan, console, context=options.context)
-    flags.open_page(options, plan.directory / "index.html")
-    return status
+        plan = load_plan(*where)
+    say_todays_name(request.source, plan.source)
+    return _report(replace(plan, context=request.context, open=request.open), console)
 
 
-def _grid_parser(epilog: str) -> Parser:
-    parser = flags.make_parser("", "regenerate a paper's curves and judge them", epilog=epilog)
-    parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
-    flags.add_grid(parser)
-    flags.add_size(parser)
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="auto (default): GPUs if there are any; cpu; cuda: every GPU; cuda:<i>: that one",
-    )
-    parser.add_argument(
-        "--launcher", default="local", help="local (default) or ray: on a cluster, see docs/ray.md"
-    )
-    parser.add_argument(
-        "--ray-address",
-        metavar="HOST:PORT",
-        help="auto: the cluster that this machine is part of (default: a Ray of its own)",
-    )
-    parser.add_argument(
-        "--no-published",
-        action="store_true",
-        help="run what is finished under results/published all the same",
-    )
-    flags.add_context(parser)
-    parser.add_argument(
-        "--checkpoint-minutes",
-        type=minutes,
-        metavar="N",
-        help="time between two checkpoints of a run (default: 5; 0: at every update)",
-    )
-    parser.add_argument(
-        "--drop-checkpoints",
-        action="store_true",
-        help="keep no checkpoint of finished runs: a larger --env-steps cannot extend them then",
-    )
-    parser.add_argument(
-        "--keep-best",
-        action="store_true",
-        help="keep the policy of each run's best evaluation, too: `evaluate RUN --best`",
-    )
-    parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="start anew, in a folder of its own inside the runs directory",
-    )
-    parser.add_argument(
-        "--track",
-        default="",
-        metavar="KIND",
-        help="mirror runs into tensorboard or wandb while they are written",
-    )
-    flags.add_open(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    return parser
-
-
-def _check_grid(options: Namespace) -> None:
-    """Check what a parser cannot.
-
-    Raises:
-        UsageError: naming the flag.
-    """
-    flags.check_size(options, options.launcher)
-    if options.track:
-        from reproduce.extras.track import check_kind
-
-        check_kind(options.track)
-    if options.launcher not in LAUNCHERS:
-        near = nearest(options.launcher, LAUNCHERS)
-        raise UsageError(f"--launcher: unknown launcher {options.launcher!r}{near}")
-    if options.ray_address is not None and options.launcher != "ray":
-        raise UsageError("--ray-address needs --launcher ray")
-
-
-def _make_plan(options: Namespace, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
-    asked = flags.asked(options)
-    if options.fresh:
-        asked["runs_dir"] = fresh_directory(options.runs_dir)
-    plan = make_plan(
-        **asked,
-        device=options.device,
-        published=not options.no_published,
-        checkpoint_minutes=options.checkpoint_minutes,
-        drop_checkpoints=options.drop_checkpoints,
-        keep_best=options.keep_best,
-        cluster=cluster,
-    )
-    names_seeds = is_variant or options.seeds or options.num_seeds
-    plan = keep_declared(plan, counts_begun=not names_seeds)
-    from reproduce.judge.outlook import refuse_early
-
-    refuse_early(plan)
-    check_extensions(plan, plan.runs())
-    plan.check_memory()
-    return plan
-
-
-def _run_grid(options: Namespace, cluster: Cluster | None) -> int:
-    chosen = variants_of(options.agent, options.suite, options.like, options.settings)
+def _run_grid(request: Request, cluster: Cluster | None) -> int:
+    chosen = variants_of(request.agent, request.suite, request.source, request.settings)
+    if request.fresh:
+        request = replace(request, runs_dir=fresh_directory(request.runs_dir), fresh=False)
     if len(chosen) > 1:
-        return _run_sweep(options, cluster, chosen)
-    plan = _make_plan(options, cluster)
-    say_todays_name(options.like, plan.source)
+        return _run_sweep(request, cluster, chosen)
+    plan = _make_plan(request, cluster)
+    say_todays_name(request.source, plan.source)
     console = flags.make_console()
     console.print(plan_table(plan))
     _say_outlook(plan, console)
-    for line in left_out(plan) if options.tasks is None else ():
-        say(console, line)
+    said = left_out(plan) if request.tasks is None else []
     for task, seeds in plan.declared.items():
         if plan.num_seeds[task] > len(seeds):
             started = counted(len(seeds), "declared seed")
-            say(console, f"{task} was started with {started}; with more it is exploratory")
-    for line in _older_lines(plan):
+            said.append(f"{task} was started with {started}; with more it is exploratory")
+    older = by_task(plan.runs())
+    said += [f"{task}: {sentence}" for task, (_, sentence) in older.items() if sentence]
+    for line in said:
         say(console, line)
-    if options.dry_run:
-        return 0
-    status = run_plan(plan, console, track=options.track, context=options.context)
-    if status != 130:  # the page of a grid that was stopped is not written
-        flags.open_page(options, plan.directory / "index.html")
-    return status
+    return 0 if request.dry_run else run_plan(plan, console)
 
 
-def _run_sweep(options: Namespace, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
+def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
     """Run a grid for every variant of the settings, and compare each with the first."""
-    root = fresh_directory(options.runs_dir) if options.fresh else options.runs_dir
-    plans = []
-    for settings in chosen:
-        own = {"settings": list(settings), "runs_dir": root / folder_name(settings)}
-        each = Namespace(**(vars(options) | own | {"fresh": False}))
-        plans.append(_make_plan(each, cluster, is_variant=True))
-    say_todays_name(options.like, plans[0].source)
     from reproduce.extras import sweep
 
+    root, plans = request.runs_dir, []
+    for settings in chosen:
+        each = replace(request, settings=settings, runs_dir=root / folder_name(settings))
+        plans.append(_make_plan(each, cluster, is_variant=True))
+    say_todays_name(request.source, plans[0].source)
     sweep.refuse_alike(plans)
     console = flags.make_console()
     console.print(sweep.plan_table(plans))
-    if options.dry_run:
+    if request.dry_run:
         return 0
-    train = partial(_train, console=console, track=options.track)
-    status = sweep.run(plans, root, console, train, context=options.context)
-    if status != 130:
-        flags.open_page(options, sweep.stem(plans, root).with_suffix(".svg"))
+    status = sweep.run(plans, root, console, partial(_train, console=console))
+    if request.open and status != 130:
+        flags.open_page(sweep.stem(plans, root).with_suffix(".svg"))
     return status
 
 
-def run_plan(plan: Plan, console: Console, *, track: str = "", context: bool = False) -> int:
-    """Run a plan, report it and return the exit status.
+def _say_outlook(plan: Plan, console: Console) -> None:
+    """Print what a plan can decide and what it costs, then the same for every budget."""
+    from reproduce.judge import outlook
 
-    Args:
-        plan: the grid.
-        console: where its progress is shown.
-        track: what runs are mirrored into while they are written, if anything.
-        context: whether curves that do not judge are drawn, too.
-    """
+    rows = outlook.outlooks(plan)
+    console.print(outlook.table_of(rows))
+    for line in (outlook.cost(plan, rows), *outlook.budget_lines(plan)):
+        say(console, line)
+
+
+def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
+    from reproduce.judge.outlook import refuse_early
+
+    plan = make_plan(**vars(request), cluster=cluster)
+    names_seeds = is_variant or request.seeds or request.num_seeds
+    plan = keep_declared(plan, counts_begun=not names_seeds)
+    refuse_early(plan)
+    check_extensions(plan, plan.runs())
+    check_memory(plan)
+    return plan
+
+
+def run_plan(plan: Plan, console: Console) -> int:
+    """Run a plan, report it on a console and return the exit status."""
     try:
-        failures = _train(plan, console, track)
+        failures = _train(plan, console)
     except KeyboardInterrupt:
-        say(console, f"Stopped. Finished runs are kept; {plan.way_on(track)}")
-        return 130
-    return _report(plan, console, failures, context=context)
+        say(console, f"Stopped. Finished runs are kept; {way_on(plan)}")
+        return 130  # its page is not written
+    return _report(plan, console, failures)
 
 
-def _train(plan: Plan, console: Console, track: str) -> dict[tuple[str, int], str]:
-    """Run what is left of a plan; return the errors of the runs that failed.
-
-    Raises:
-        KeyboardInterrupt: on Ctrl-C, when every run has stopped.
-    """
+def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
+    """Run what is left of a plan; return the errors of the runs that failed."""
     from reproduce.extras.track import mirrored
     from reproduce.run.launch import launch
     from reproduce.run.lease import Leases
     from reproduce.run.view import View
 
     if plan.groups():
-        plan.refuse_mixture()
-        Leases(plan.directory, plan.name_of_settings).refuse_rivals()
+        refuse_mixture(plan)
+        Leases(plan.directory, name_of_settings(plan.config)).refuse_rivals()
     plan.directory.mkdir(parents=True, exist_ok=True)
-    plan.save()
-    with mirrored(plan, track, lambda line: say(console, line)), View(console) as view:
+    save_plan(plan)
+    with mirrored(plan, plan.track, lambda line: say(console, line)), View(console) as view:
         board = launch(plan, view)
     failed = [row for row in board.rows if row.state == "failed"]
     return {(row.run.task, row.run.seed): row.error for row in failed}
@@ -264,35 +184,35 @@ def _report(
     plan: Plan,
     console: Console,
     failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
-    *,
-    context: bool = False,
 ) -> int:
+    from reproduce import pipeline
     from reproduce.judge.remarks import judge_of
-    from reproduce.pipeline import (
-        departures,
-        exit_status,
-        gather,
-        tally,
-        write_report,
-    )
     from reproduce.report.page import verdict_lines
 
-    tables = gather(plan, failures)
-    write_report(plan, tables, context=context)
+    tables = pipeline.gather(plan, failures)
+    pipeline.write_report(plan, tables)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
     console.print(verdict_lines(verdicts, suite, plan.title))
     for row in runs[runs.status != "finished"].itertuples():
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
-    say(console, tally(runs.status))
+    say(console, pipeline.tally(runs.status))
     statuses = set(runs.status)
     if statuses & {"interrupted", "planned"} and "running" not in statuses:
-        say(console, f"Nobody runs this grid now; {plan.way_on()}")
-    if unmatched := departures(plan, verdicts):
+        say(console, f"Nobody runs this grid now; {way_on(plan)}")
+    if unmatched := pipeline.departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
     say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())
-    say(console, f"Tables, figures and page: {plan.directory / 'index.html'}")
-    return exit_status(verdicts, suite, runs.status)
+    page = plan.directory / "index.html"
+    say(console, f"Tables, figures and page: {page}")
+    if plan.open:
+        flags.open_page(page)
+    return pipeline.exit_status(verdicts, suite, runs.status)
+
+
+def _published(plan: Plan) -> str:
+    """Return the name of the folder of a plan's published runs."""
+    return "/".join(("results", "published", *plan.published_folder.parts[-2:]))
 
 
 def plan_table(plan: Plan) -> Table:
@@ -309,8 +229,7 @@ def plan_table(plan: Plan) -> Table:
     runs = plan.runs()
     taken = sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs)
     if taken:
-        name = f"results/published/{folder.parent.name}/{folder.name}"
-        caption += f" Finished in {name}: {taken}; --no-published trains your own."
+        caption += f" Finished in {_published(plan)}: {taken}; --no-published trains your own."
     table = Table(
         title=f"{plan.title}, budget {plan.budget}",
         caption=printable(caption),
@@ -325,22 +244,3 @@ def plan_table(plan: Plan) -> Table:
         cells = (" ".join(map(str, seeds)) for seeds in (planned, done, to_run))
         table.add_row(task, f"{env_steps:,}", *cells)
     return table
-
-
-def _say_outlook(plan: Plan, console: Console) -> None:
-    """Print what a plan can decide and what it costs, then the same for every budget."""
-    from reproduce.judge import outlook
-
-    rows = outlook.outlooks(plan)
-    console.print(outlook.table_of(rows))
-    say(console, outlook.cost(plan, rows))
-    for line in outlook.budget_lines(plan):
-        say(console, line)
-
-
-def _older_lines(plan: Plan) -> list[str]:
-    """Return a line for every task with finished runs of other code than today's."""
-    from reproduce.plan.origin import by_task
-
-    described = by_task(plan.runs())
-    return [f"{task}: {sentence}" for task, (_, sentence) in described.items() if sentence]

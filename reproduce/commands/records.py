@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 import agents
 from reproduce.commands import flags
-from reproduce.plan.request import load_plan
+from reproduce.plan.make import load_grid, load_plan
+from reproduce.plan.request import RUNS
 from reproduce.run.view import say
 from reproduce.words import counted
 from suite.command_line import printable, whole
@@ -16,13 +18,11 @@ from suite.settings import UsageError
 
 def verify(argv: Sequence[str]) -> int:
     """Make the beginning of recorded runs again; the exit status is 1 if one differs."""
-    parser = flags.make_parser(
-        "verify", "make the beginning of a recorded run again, compare its rows"
-    )
+    about = "make the beginning of a recorded run again, compare its rows"
+    parser = flags.make_parser("verify", about)
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
-    parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUN", help="default: the quickest published one"
-    )
+    text = "default: the quickest published one"
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help=text)
     parser.add_argument("--seconds", type=float, default=20.0, metavar="N", help="for each run")
     words = list(argv)
     if "--seconds" in words:  # flags go last: argparse wants the folders in one piece
@@ -33,11 +33,11 @@ def verify(argv: Sequence[str]) -> int:
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")
     from reproduce.extras import verify as verifying
 
-    default = None if options.runs else verifying.default_run(options.agent)
-    if not options.runs and default is None:
+    runs = options.runs or list(filter(None, [verifying.default_run(options.agent)]))
+    if not runs:
         print(f"no published run of {options.agent} has today's number: name a RUN")
     status = 0
-    for run in options.runs or filter(None, [default]):
+    for run in runs:
         outcome = verifying.verify(options.agent, run, options.seconds)
         print(f"{'ok' if outcome.same else 'DIFFERS'} {outcome.text}", flush=True)
         status = max(status, not outcome.same)
@@ -71,20 +71,16 @@ def compare(argv: Sequence[str]) -> int:
 
 def judge(argv: Sequence[str]) -> int:
     """Judge anybody's curves by a source; the exit status is that of a grid."""
-    parser = flags.make_parser("judge", "verdicts on runs of any program, from a table of curves")
+    about = "verdicts on runs of any program, from a table of curves"
+    parser = flags.make_parser("judge", about)
     parser.add_argument("agent", help="whose sources judge: " + ", ".join(agents.AGENTS))
-    parser.add_argument(
-        "curves",
-        type=Path,
-        help="CSV file with columns task, seed, env_steps, mean_return, or a grid's curves.csv",
-    )
+    text = "CSV file with columns task, seed, env_steps, mean_return, or a grid's curves.csv"
+    parser.add_argument("curves", type=Path, help=text)
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
-    parser.add_argument(
-        "--env-steps", type=whole, metavar="N", help="default: the last step of all runs of a task"
-    )
-    parser.add_argument(
-        "--protocol", choices=("noframeskip", "sticky"), default="noframeskip", help="of Atari"
-    )
+    text = "default: the last step of all runs of a task"
+    parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
+    presented: dict[str, Any] = {"choices": ("noframeskip", "sticky"), "default": "noframeskip"}
+    parser.add_argument("--protocol", help="of Atari", **presented)
     options = parser.parse(argv)
     from reproduce.extras.judge_curves import judge_curves
     from reproduce.judge.remarks import judge_of
@@ -93,19 +89,12 @@ def judge(argv: Sequence[str]) -> int:
 
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
-    found = judge_curves(
-        options.agent,
-        options.curves,
-        options.like,
-        env_steps=options.env_steps,
-        protocol=options.protocol,
-    )
+    size = {"env_steps": options.env_steps, "protocol": options.protocol}
+    found = judge_curves(options.agent, options.curves, options.like, **size)
     console = flags.make_console()
     console.print(verdict_lines(found.tasks, found.suite, printable(str(options.curves))))
-    say(
-        console,
-        f"Taken as measured by rule {found.rule}, as {options.like} was; every seed counts.",
-    )
+    how = f"by rule {found.rule}, as {options.like} was; every seed counts."
+    say(console, f"Taken as measured {how}")
     say(console, judge_of(options.agent, options.like).sentence())
     return exit_status(found.tasks, found.suite, found.tasks["task"].map(lambda _: "finished"))
 
@@ -131,21 +120,15 @@ def watch(argv: Sequence[str]) -> int:
     from reproduce.run.view import View
     from suite.live import Curves
 
-    parser = flags.make_parser("watch", "show a grid that another process or machine runs, live")
-    parser.add_argument(
-        "grid",
-        nargs="*",
-        metavar="RUNS_DIR | AGENT SUITE",
-        help="a folder with grids below it, of which the last to be started is shown (default: "
-        "the runs directory); or a grid",
-    )
+    about = "show a grid that another process or machine runs, live"
+    parser = flags.make_parser("watch", about)
+    text = "a folder with grids below it, of which the last to be started is shown (default: the "
+    text += "runs directory); or a grid"
+    parser.add_argument("grid", nargs="*", metavar="RUNS_DIR | AGENT SUITE", help=text)
     parser.add_argument("--like", metavar="SOURCE", help="of AGENT SUITE; default: the suite's")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR")
-    parser.add_argument(
-        "--plot",
-        action="store_true",
-        help="draw return, losses, entropy and temperature, too; of several tasks returns alone",
-    )
+    parser.add_argument("--runs-dir", type=Path, default=RUNS, metavar="DIR")
+    text = "draw return, losses, entropy and temperature, too; of several tasks returns alone"
+    parser.add_argument("--plot", action="store_true", help=text)
     options = parser.parse(argv)
     if len(options.grid) > 2 or (options.like and len(options.grid) < 2):
         raise UsageError("name a runs directory or an agent and a suite, for example: sac mujoco")
@@ -153,8 +136,8 @@ def watch(argv: Sequence[str]) -> int:
         agent, suite = options.grid
         plan = load_plan(agent, suite, options.like, options.runs_dir)
     else:
-        folder = Path(options.grid[0]) if options.grid else options.runs_dir
-        plan = watching.load_grid(watching.find_grid(folder))
+        folder = Path(*options.grid) if options.grid else options.runs_dir
+        plan = load_grid(watching.find_grid(folder).absolute())
     console = flags.make_console()
     say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
     with View(console, Curves(console) if options.plot else None) as view:

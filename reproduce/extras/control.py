@@ -11,20 +11,21 @@ leases, declared seeds and all that is gathered are those of any grid.
 import dataclasses
 import hashlib
 import json
-import shlex
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from reproduce import ROOT
-from reproduce.plan.grid import Plan, Run, check_agent
+from reproduce.plan.declared import keep_declared
+from reproduce.plan.grid import Maker, Plan, Run
+from reproduce.plan.make import command, make_plan
 from reproduce.plan.origin import Code
-from reproduce.plan.request import keep_declared, make_plan
+from reproduce.plan.presets import check_agent
+from reproduce.plan.request import RUNS
 from suite import hardware
-from suite.command_line import printable
 from suite.presets import CITATION, COMMIT
 from suite.records import SCHEMA_VERSION
 from suite.settings import UsageError, nearest
@@ -33,7 +34,7 @@ from suite.tasks import find_task
 CONTROLS = ROOT / "reproduce" / "controls"
 PEERS = ROOT / ".venv-peers"
 """Holds an environment for each peer: `make peers PEER=...`."""
-RUN = Path(__file__).resolve().parents[1] / "controls" / "run.py"
+RUN = CONTROLS / "run.py"
 FACTS = ("title", "repository", "commit", "licence", "families", "publishes")
 OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
 OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
@@ -41,7 +42,7 @@ OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peer:
+class Peer(Maker):
     """A program of somebody else, and how it trains one of our agents."""
 
     name: str
@@ -63,19 +64,13 @@ class Peer:
     """Values that such a setting may have; of others, all."""
     has: Mapping[str, Mapping[str, Any]]
     """Settings that are the peer's own: `value`, and the place (`at`) or `because`."""
-    departures: Sequence[str]
+    stated: Sequence[str]
     """Differences of ours, with these settings, from the peer."""
 
     @property
     def python(self) -> Path:
         """Return the Python of its environment."""
         return PEERS / self.name / "bin" / "python"
-
-    @property
-    def pins(self) -> dict[str, str]:
-        """Return the versions of every package in its environment."""
-        lines = (CONTROLS / f"{self.name}.txt").read_text(encoding="utf-8").split()
-        return dict(line.split("==", 1) for line in lines if "==" in line)
 
     def configure(self, config: Any, changed: Collection[str] = ()) -> Any:
         """Return a configuration with the peer's own settings in place of a source's.
@@ -113,97 +108,51 @@ class Peer:
                 )
         return config
 
-
-@dataclass(frozen=True, kw_only=True)
-class ControlPlan(Plan):
-    """A grid whose runs a peer makes, on this machine's processors."""
-
-    peer: Peer
-
-    def code(self) -> Mapping[str, str]:
+    def code(self, agent: str) -> Mapping[str, str]:
         """Return checksums of `run.py` and of the peer's glue, settings and pins."""
-        files = [RUN, *(CONTROLS / f"{self.peer.name}.{end}" for end in ("py", "toml", "txt"))]
+        files = [RUN, *(CONTROLS / f"{self.name}.{end}" for end in ("py", "toml", "txt"))]
         return {
             f"reproduce/controls/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest()
             for file in files
         }
 
-    @cached_property
-    def today(self) -> Code:
+    def today(self, agent: str) -> Code:
         """Return the glue, which has no number: runs count until it changes."""
-        return Code(None, self.sources, ())
+        return Code(None, self.code(agent), ())
 
-    @property
-    def title(self) -> str:
-        """Return the grid's name in words, with the peer's."""
-        return f"{self.peer.title}: {super().title}"
-
-    @property
-    def departures(self) -> tuple[str, ...]:
+    def departures(self, plan: Plan) -> Sequence[str]:
         """Return where the peer differs from the source whose settings it is given."""
-        source = self.preset.config
-        own = (
+        return [
             f"{key} = {of['value']}, the peer's own"
-            for key, of in self.peer.has.items()
-            if getattr(source, key) != of["value"]
-        )
-        return (*own, *(f"{key} = {value}, set by --set" for key, value in self.settings.items()))
+            for key, of in self.has.items()
+            if getattr(plan.preset.config, key) != of["value"]
+        ]
 
-    @property
-    def has_presets_weights(self) -> bool:
-        """Return False: the peer draws them."""
-        return False
-
-    def pace(self, task: str, env_steps: int | None = None) -> None:
-        """Return None: peers' speeds are not tabulated."""
-
-    def command(self) -> str:
-        """Return the command that makes, or goes on with, this plan."""
-        words = ["python", "-m", "reproduce", "control", self.peer.name, self.agent, self.suite]
-        words += ["--like", self.source, "--tasks", *self.tasks, "--budget", self.budget]
-        words += ["--seeds", *map(str, self.seeds)]
-        steps = set(self.env_steps.values())
-        if any(self.preset.budgets[self.budget].steps(t) != n for t, n in self.env_steps.items()):
-            words += ["--env-steps", str(steps.pop())]
-        runs_dir = str(self.directory.parents[3])
-        words += ["--runs-dir", runs_dir] if runs_dir != "runs" else []
-        words += ["--set", *(f"{k}={v}" for k, v in self.settings.items())] if self.settings else []
-        return printable(shlex.join(words))
-
-    @cached_property
-    def _machine(self) -> dict[str, Any]:
-        return {**hardware.revision(), "machine": hardware.machine()}
-
-    def _differences(self, record: Mapping[str, Any]) -> str:
-        """Return which settings or versions of a recorded run are not this plan's."""
-        versions = record.get("versions")
-        versions = versions if isinstance(versions, Mapping) else {}
-        others = (
-            f"{name} {versions.get(name, 'unknown')} there, {pin} here"
-            for name, pin in self.peer.pins.items()
-            if versions.get(name) != pin
-        )
-        return ", ".join(filter(None, (super()._differences(record), *others)))
-
-    def _command(self, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
+    def command(self, plan: Plan, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
+        """Return the command by which the peer's own Python makes a run."""
         (run,) = runs
         known = {"task": run.task, "seeds": (run.seed,), "env_steps": run.env_steps}
-        config = dataclasses.replace(self.config, **known, device="cpu")
+        config = dataclasses.replace(plan.config, **known, device="cpu")
         record = {
             "schema_version": SCHEMA_VERSION,
-            **{"agent": self.agent, "suite": self.suite, "source": self.source, "task": run.task},
-            **{"config": dataclasses.asdict(config), "command": self.command(), "seed": run.seed},
+            **{"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": run.task},
+            **{"config": dataclasses.asdict(config), "command": command(plan), "seed": run.seed},
             **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
-            **{"ended_at": None, "wall_seconds": None, "control": self.peer.name},
-            **self._machine,
-            **{"sources": self.sources, "behaviour": None, "versions": {}},
+            **{"ended_at": None, "wall_seconds": None, "control": self.name},
+            **_circumstances(),
+            **{"sources": plan.today.sources, "behaviour": None, "versions": {}},
         }
         order = {
             "folder": str(run.directory.absolute()),
-            "glue": str(CONTROLS / f"{self.peer.name}.py"),
-            **{"peer": self.peer.name, "pins": self.peer.pins, "seed": run.seed, "record": record},
+            "glue": str(CONTROLS / f"{self.name}.py"),
+            **{"peer": self.name, "pins": self.pins, "seed": run.seed, "record": record},
         }
-        return (str(self.peer.python), "-I", str(RUN), json.dumps(order))
+        return (str(self.python), "-I", str(RUN), json.dumps(order))
+
+
+@cache
+def _circumstances() -> dict[str, Any]:
+    return {**hardware.revision(), "machine": hardware.machine()}
 
 
 def peers() -> list[str]:
@@ -235,9 +184,14 @@ def read_peer(name: str, agent: str) -> Peer:
         has = of.get("has", {})
         _check(path, facts["commit"], has)
         return Peer(
+            is_ours=False,
+            verb=("control", name),
+            prefix=f"{facts['title']}: ",
+            pins=_pins(name),
+            asked={"device": "auto", "published": True, "workers": None},
             **facts,
             **{"name": name, "agent": agent, "sets": of["sets"], "has": has},
-            **{"choices": of.get("choices", {}), "departures": of["departures"]},
+            **{"choices": of.get("choices", {}), "stated": of["departures"]},
             **{"actions": of.get("actions", ("discrete", "continuous"))},
         )
     except KeyError as error:
@@ -246,35 +200,32 @@ def read_peer(name: str, agent: str) -> Peer:
         raise UsageError(f"{path}: {error}") from None
 
 
-def make_control(
-    peer: str,
-    agent: str,
-    suite: str,
-    *,
-    runs_dir: Path = Path("runs"),
-    **asked: Any,
-) -> ControlPlan:
+def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
     """Return the plan of a control. Nothing is written.
 
     Args:
-        peer: whose program makes the runs.
+        peer: whose program makes the runs, in the folder `controls/<peer>` of the runs directory.
         agent: name of a file in `agents/`, whose settings say what the peer is to do.
         suite: name of a suite.
-        runs_dir: runs go into its folder `controls/<peer>`.
-        asked: further arguments of `make_plan`.
+        asked: the other fields of `Request`.
 
     Raises:
         UsageError: for anything unknown, or that the peer cannot do.
     """
-    found = read_peer(peer, agent)
+    found, runs_dir = read_peer(peer, agent), asked.get("runs_dir", RUNS)
     folder = runs_dir / "controls" / peer
-    plan = make_plan(agent, suite, runs_dir=folder, device="cpu", published=False, **asked)
+    own = {"runs_dir": folder, "device": "cpu", "published": False}
+    plan = make_plan(agent, suite, **asked | own)
     each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
     configs = [found.configure(config, plan.settings) for config in each]
-    values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-    values |= {"config": configs[0], "peer": found}
-    control = ControlPlan(**values)
-    return dataclasses.replace(control, declared=keep_declared(control).declared)
+    plan = dataclasses.replace(plan, config=configs[0], maker=found, runs_dir=runs_dir)
+    return keep_declared(plan)
+
+
+def peer_of(plan: Plan) -> Peer:
+    """Return the peer that makes a control's runs."""
+    assert isinstance(plan.maker, Peer)
+    return plan.maker
 
 
 def refuse_missing(peer: Peer) -> None:
@@ -283,6 +234,12 @@ def refuse_missing(peer: Peer) -> None:
         raise UsageError(
             f"the environment of {peer.name} is missing: run `make peers PEER={peer.name}` first"
         )
+
+
+def _pins(name: str) -> dict[str, str]:
+    """Return the versions of every package in a peer's environment."""
+    lines = (CONTROLS / f"{name}.txt").read_text(encoding="utf-8").split()
+    return dict(line.split("==", 1) for line in lines if "==" in line)
 
 
 def _check(path: Path, commit: str, has: Mapping[str, Mapping[str, Any]]) -> None:

@@ -27,7 +27,7 @@ from jaxtyping import Float
 from agents import AGENTS
 from reproduce.gather.references import first_evaluations
 from reproduce.judge.fingerprints import PATH, read_table
-from reproduce.plan.grid import check_agent
+from reproduce.plan.presets import check_agent
 from suite.command_line import Parser, run_main
 from suite.config import RunConfig
 from suite.files import write_atomically

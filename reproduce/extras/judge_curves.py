@@ -13,7 +13,7 @@ from reproduce.gather import references
 from reproduce.judge import remarks
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
-from reproduce.plan.grid import check_agent
+from reproduce.plan.presets import check_agent
 from suite.files import open_regular
 from suite.records import MOST_STEPS
 from suite.settings import UsageError, nearest

@@ -16,8 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from reproduce.extras.control import ControlPlan
+from reproduce.extras.control import peer_of
 from reproduce.gather import collect
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import command
 from suite import presets
 from suite.files import write_atomically
 from suite.presets import CITATION, read_source
@@ -32,7 +34,7 @@ SPEEDS = "speeds.csv"
 """File beside a control's curves: how fast its runs were, on the machine that made them."""
 
 
-def publish(plan: ControlPlan) -> Path:
+def publish(plan: Plan) -> Path:
     """Write a finished control's settings, single runs and curves; return its folder.
 
     The runs are those that were declared before any was made: who adds some after a look at the
@@ -49,7 +51,7 @@ def publish(plan: ControlPlan) -> Path:
         raise UsageError(
             f"{row['task']} seed {row['seed']} is {row['status']}: a reference needs every run"
         )
-    folder = presets.REFERENCES / f"{plan.peer.name}{SUFFIX}"
+    folder = presets.REFERENCES / f"{peer_of(plan).name}{SUFFIX}"
     path = folder / f"{plan.agent}.toml"
     document = _document(plan, path)
     folder.mkdir(exist_ok=True)
@@ -61,7 +63,7 @@ def publish(plan: ControlPlan) -> Path:
     return folder
 
 
-def check_publishable(plan: ControlPlan) -> None:
+def check_publishable(plan: Plan) -> None:
     """Refuse a control that could not be published, before it runs.
 
     Such a control has runs that end between two evaluations, seeds other than the declared ones, a
@@ -84,10 +86,10 @@ def check_publishable(plan: ControlPlan) -> None:
                 f"--publish: {task} would end between two evaluations: --env-steps must be a "
                 f"multiple of {interval:,}, not {steps:,}"
             )
-    _document(plan, presets.REFERENCES / f"{plan.peer.name}{SUFFIX}" / f"{plan.agent}.toml")
+    _document(plan, presets.REFERENCES / f"{peer_of(plan).name}{SUFFIX}" / f"{plan.agent}.toml")
 
 
-def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
+def _document(plan: Plan, path: Path) -> dict[str, Any]:
     """Return the content of a reference's file, with what it held before of other tasks."""
     before = read_source(path) if path.exists() else {}
     earlier = dataclasses.asdict(before["data"]) if before else {}
@@ -115,18 +117,18 @@ def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
         )
     steps = {task: _length(here, task) for task in here.get("tasks", ())} | dict(plan.env_steps)
     held = {"num_runs": max(len(plan.seeds), earlier.get("num_runs", 0))}
-    data = {"judges": True, **measured, **held, "path": plan.command(), "notes": _notes(plan)}
+    data = {"judges": True, **measured, **held, "path": command(plan), "notes": _notes(plan)}
     if before:  # the rows that stay were made as is said there, in lines that belong together
         made = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
         kept = [pair for pair in made if not _is_replaced(pair[0], plan)]
         for number, key in enumerate(("path", "notes")):
             data[key] = "\n".join([*(pair[number] for pair in kept), str(data[key])])
-    peer = plan.peer
+    peer = peer_of(plan)
     facts = {key: getattr(peer, key) for key in ("title", "repository", "commit", "licence")}
     together = {"seeds_together": True} if plan.preset.seeds_together else {}
     return {
         **facts,
-        **{"judged_by": path.parent.name, "departures": peer.departures, **together},
+        **{"judged_by": path.parent.name, "departures": peer.stated, **together},
         "data": {key: value for key, value in data.items() if value is not None},
         "suites": {
             **suites,
@@ -139,7 +141,7 @@ def _document(plan: ControlPlan, path: Path) -> dict[str, Any]:
     }
 
 
-def _is_replaced(command: str, plan: ControlPlan) -> bool:
+def _is_replaced(command: str, plan: Plan) -> bool:
     """Return whether a plan makes anew all that an earlier command made."""
     words = command.split()
     tasks = itertools.takewhile(lambda word: word[0] != "-", words[words.index("--tasks") + 1 :])
@@ -152,22 +154,22 @@ def _length(suite: Mapping[str, Any], task: str) -> int:
     return spent.get("env_steps_of", {}).get(task, spent["env_steps"])
 
 
-def _settings(plan: ControlPlan) -> dict[str, dict[str, Any]]:
+def _settings(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return every setting that the peer was given or has, or that a source states, with why."""
     stated = _stated(plan)
-    peer = f"{plan.peer.repository}@{plan.peer.commit}:"
+    peer = f"{peer_of(plan).repository}@{peer_of(plan).commit}:"
     settings = {}
     for field in dataclasses.fields(plan.config):
         value = getattr(plan.config, field.name)
         if field.name in UNSTATED:
             continue
-        if field.name in plan.peer.has:
-            reason = _reason(plan.peer.has[field.name], peer)
+        if field.name in peer_of(plan).has:
+            reason = _reason(peer_of(plan).has[field.name], peer)
         elif field.name in plan.settings:
             reason = {"because": "set by --set"}
         elif field.name in stated:
             reason = stated[field.name]
-        elif field.name in plan.peer.sets:
+        elif field.name in peer_of(plan).sets:
             reason = {"because": f"default of agents/{plan.agent}.py"}
         else:
             continue
@@ -176,7 +178,7 @@ def _settings(plan: ControlPlan) -> dict[str, dict[str, Any]]:
     return settings
 
 
-def _stated(plan: ControlPlan) -> dict[str, dict[str, str]]:
+def _stated(plan: Plan) -> dict[str, dict[str, str]]:
     """Return the places of the settings that the plan's source states, for any reader."""
     source = read_source(presets.REFERENCES / plan.source / f"{plan.agent}.toml")
     tables = (source.get("settings", {}), source["suites"][plan.suite].get("settings", {}))
@@ -193,7 +195,7 @@ def _reason(entry: Mapping[str, Any], origin: str) -> dict[str, str]:
     return {"at": entry["at"] if is_whole else origin + entry["at"]}
 
 
-def _budgets(plan: ControlPlan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+def _budgets(plan: Plan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return the source's budgets, none longer than the control, which is that of `paper`.
 
     They end with an evaluation, as only such steps have a reference.
@@ -216,7 +218,7 @@ def _budgets(plan: ControlPlan, steps: Mapping[str, int]) -> dict[str, dict[str,
     return budgets
 
 
-def _notes(plan: ControlPlan) -> str:
+def _notes(plan: Plan) -> str:
     records = [read_record(run.directory) or {} for run in plan.runs()]
     facts = {
         (said["commit"], said["machine"]["cpu"], said["versions"]["python"], bool(said["dirty"]))
@@ -229,14 +231,14 @@ def _notes(plan: ControlPlan) -> str:
     )
     packages = ("torch", "gymnasium", "numpy", "mujoco")
     pins = ", ".join(
-        f"{name} {plan.peer.pins[name]}" for name in packages if name in plan.peer.pins
+        f"{name} {peer_of(plan).pins[name]}" for name in packages if name in peer_of(plan).pins
     )
     but = f", but for {'; '.join(plan.departures)}" if plan.departures else ""
     program = f"Trained here by the peer's own program, with {pins}; {made}."
     return f"{program} Settings of {plan.source}{but}."
 
 
-def _single_runs(plan: ControlPlan) -> pd.DataFrame:
+def _single_runs(plan: Plan) -> pd.DataFrame:
     """Return what every run measured: its evaluations, or its training episodes."""
     frames = []
     for run in plan.runs():
@@ -250,7 +252,7 @@ def _single_runs(plan: ControlPlan) -> pd.DataFrame:
     return pd.concat(frames)[["agent", "env_id", "seed", "env_steps", "mean_return"]]
 
 
-def _curves(plan: ControlPlan) -> pd.DataFrame:
+def _curves(plan: Plan) -> pd.DataFrame:
     """Return the mean curve of every task over the steps that all its runs have."""
     points = collect.collect_curves(plan).groupby(["task", "env_steps"])["mean_return"]
     curve = points.agg(return_mean="mean", std="std", num_runs="count").reset_index()
@@ -266,7 +268,7 @@ def _curves(plan: ControlPlan) -> pd.DataFrame:
     )
 
 
-def _speeds(plan: ControlPlan) -> pd.DataFrame:
+def _speeds(plan: Plan) -> pd.DataFrame:
     """Return every task's speed, the median over its runs, evaluations included."""
     table = collect.collect_throughput(plan)
     speeds = [table.loc[table["task"] == t, "env_steps_per_second"].median() for t in plan.tasks]
@@ -276,7 +278,7 @@ def _speeds(plan: ControlPlan) -> pd.DataFrame:
     return pd.DataFrame({"agent": plan.agent, "env_id": plan.tasks, **measured})
 
 
-def _write_table(plan: ControlPlan, path: Path, rows: pd.DataFrame) -> None:
+def _write_table(plan: Plan, path: Path, rows: pd.DataFrame) -> None:
     """Write rows in the place of those of the same agent and tasks."""
     if path.exists():
         before = pd.read_csv(path)
@@ -286,7 +288,7 @@ def _write_table(plan: ControlPlan, path: Path, rows: pd.DataFrame) -> None:
     write_atomically(path, lzma.compress(content) if path.suffix == ".xz" else content)
 
 
-def _write_comparable(plan: ControlPlan, source: str) -> None:
+def _write_comparable(plan: Plan, source: str) -> None:
     """Let every task compare with itself."""
     path = presets.REFERENCES / "comparable.csv"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from reproduce.pipeline import gather, make_report
+from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
+from reproduce.plan.make import load_grid
 from reproduce.plan.origin import number_of
-from reproduce.plan.request import load_plan
 from suite.checkpoint import WEIGHTS
 from suite.files import compress
 from suite.manifest import TABLES, leave_out_policy
@@ -23,6 +23,7 @@ from suite.settings import UsageError
 from suite.tasks import find_task
 
 EPISODES = "episodes.csv"
+RECORDS = "*/seed-*/run.json"
 LONG_TABLE = 20_000
 """Bytes of a table of episodes that is kept compressed."""
 TOLERANCE = 1e-6
@@ -35,14 +36,14 @@ def find_plans(root: Path) -> list[Plan]:
     Raises:
         UsageError: naming a folder whose plan is missing or cannot be read.
     """
-    runs = root.glob("*/*/*/seed-*/run.json")
-    return [_load(folder) for folder in sorted({path.parents[2] for path in runs})]
+    folders = sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS)))
+    return [_load(folder) for folder in folders]
 
 
 def refresh(plan: Plan) -> None:
     """Keep the records of a published folder small, and write its tables, figures and page."""
     _keep_small(plan)
-    make_report(plan, is_committed=True)
+    write_report(plan, gather(plan, is_committed=True))
 
 
 def stale_table(plan: Plan) -> str:
@@ -56,11 +57,9 @@ def stale_table(plan: Plan) -> str:
 
 
 def _load(folder: Path) -> Plan:
-    agent, _, suite = folder.parent.name.partition("-")
-    root = folder.parents[1]
-    runs_dir = root.relative_to(Path.cwd()) if root.is_relative_to(Path.cwd()) else root
+    here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     try:
-        plan = load_plan(agent, suite, folder.name, runs_dir)
+        plan = load_grid(here)
     except UsageError as error:
         raise UsageError(f"{folder}: {error}") from None
     return replace(plan, behaviours=_newest(plan))
@@ -69,11 +68,11 @@ def _load(folder: Path) -> Plan:
 def _newest(plan: Plan) -> dict[str, int]:
     """Return the newest behaviour's number among the runs of every task that has one."""
     found: dict[str, int] = {}
-    for path in sorted(plan.directory.glob("*/seed-*/run.json")):
-        number = number_of(read_record(path.parent) or {})
+    for path in sorted(plan.directory.glob(RECORDS)):
+        record = read_record(path.parent) or {}
+        number = number_of(record)
         if number is not None:
-            task = path.parents[1].name
-            found[task] = max(number, found.get(task, 0))
+            found[record["task"]] = max(number, found.get(record["task"], 0))
     return found
 
 

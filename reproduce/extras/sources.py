@@ -7,7 +7,7 @@ from typing import Any
 
 from reproduce.gather.references import Source, coverage
 from reproduce.gather.references import sources as held
-from reproduce.plan.grid import presets_of
+from reproduce.plan.presets import presets_of
 from reproduce.words import counted
 from suite.presets import REFERENCES, read_source
 from suite.settings import Preset, UsageError, nearest

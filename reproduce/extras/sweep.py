@@ -18,8 +18,9 @@ from reproduce.extras.compare import interval
 from reproduce.gather.collect import Failures, collect_curves, score
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
-from reproduce.pipeline import make_report
-from reproduce.plan.grid import Plan, Run
+from reproduce.pipeline import gather, write_report
+from reproduce.plan.grid import Plan
+from reproduce.plan.status import Run, name_of_settings
 from reproduce.report import plot
 from reproduce.report.page import mean_and_spread, with_interval
 from reproduce.run.view import say
@@ -53,7 +54,7 @@ def refuse_alike(plans: Sequence[Plan]) -> None:
     """
     known: dict[str, str] = {}
     for plan, name in zip(plans, names(plans), strict=True):
-        other = known.setdefault(plan.name_of_settings, name)
+        other = known.setdefault(name_of_settings(plan.config), name)
         if other != name:
             raise UsageError(f"--set: {other} and {name} are the same settings")
     rules = sorted({plan.rule for plan in plans})
@@ -95,8 +96,6 @@ def run(
     root: Path,
     console: Console,
     train: Callable[[Plan], Failures],
-    *,
-    context: bool = False,
 ) -> int:
     """Run, report and compare every variant.
 
@@ -105,7 +104,6 @@ def run(
         root: where their folders are; the table and its figure go there, too.
         console: where it is shown.
         train: runs what is left of a variant and returns the errors of the runs that failed.
-        context: whether curves that do not judge are drawn, too.
 
     Returns:
         the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.
@@ -117,7 +115,7 @@ def run(
         except KeyboardInterrupt:
             say(console, "Stopped. Finished runs are kept; the same command goes on.")
             return 130
-        make_report(plan, failures, context=context)
+        write_report(plan, gather(plan, failures))
     table, path = compare(plans), stem(plans, root).with_suffix(".csv")
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
     plot.draw_variants(_curves(plans), root, path.stem)

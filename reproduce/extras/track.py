@@ -272,7 +272,7 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
 
 def folder_of_mirror(plan: Plan, kind: str) -> Path:
     """Return where the mirrors of all grids of a plan's runs directory go."""
-    return plan.directory.parents[1] / "tracking" / kind
+    return plan.runs_dir / "tracking" / kind
 
 
 @contextlib.contextmanager

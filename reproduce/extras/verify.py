@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduce import ROOT
-from reproduce.plan.grid import PUBLISHED, check_agent
+from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.origin import commit_of, number_of
+from reproduce.plan.presets import check_agent
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from reproduce.speed.gate import worktree

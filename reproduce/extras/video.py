@@ -4,54 +4,49 @@ from pathlib import Path
 
 from reproduce.extras.evaluate import Film, film_run
 from reproduce.extras.films import Follow, check_drawn
-from reproduce.plan.grid import PUBLISHED, check_agent, folder_of, presets_of
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import source_of
+from reproduce.plan.request import Request
 from reproduce.report.films import FOLDER, film_name
 from reproduce.report.page import write_page
 from suite.checkpoint import WEIGHTS
-from suite.settings import UsageError, find_preset, find_source, nearest
+from suite.settings import UsageError, nearest
 from suite.tasks import find_task, tasks_in
 
 
 def film_of_grid(
-    agent: str,
-    suite: str,
+    request: Request,
     task: str,
     seed: int,
     *,
     follow: Follow,
-    source: str | None = None,
-    runs_dir: Path = Path("runs"),
     best: bool = False,
     video: Path | None = None,
 ) -> Film:
-    """Film a run of a grid; without one in `runs_dir`, the published one.
+    """Film a run of a grid; without one in its runs directory, the published one.
 
     Args:
-        agent: the agent's name.
-        suite: the suite's.
+        request: the grid, by agent, suite, source and runs directory.
         task: one of its tasks.
         seed: the run's.
         follow: shows how far the film is.
-        source: whose settings; None: the suite's default.
-        runs_dir: where the grid is.
         best: film the best evaluation's policy, which `--keep-best` kept.
         video: the file to write; None: into the grid's folder, whose page then shows it.
 
     Raises:
         UsageError: for an unknown name, a run without a policy, or a film that cannot be made.
     """
-    check_agent(agent)
+    agent, suite = request.agent, request.suite
     if task not in tasks_in(suite):
         raise UsageError(f"{suite} has no task {task!r}{nearest(task, tasks_in(suite))}")
-    source = find_source(presets_of(agent), suite, source)
-    preset = find_preset(presets_of(agent), suite, source)
-    grids = [folder_of(root, agent, suite, source, preset) for root in (runs_dir, PUBLISHED)]
+    source = source_of(agent, suite, request.source)
+    grids = [source.folder(root) for root in (request.runs_dir, PUBLISHED)]
     runs = [grid / task / f"seed-{seed}" for grid in grids]
     run = next((run for run in runs if (run / WEIGHTS).exists()), None)
     if run is None:
         raise UsageError(
             f"no policy in {runs[0]}, nor in {runs[1]}: train it by `python -m reproduce {agent} "
-            f"{suite} --like {source} --tasks {task} --seeds {seed} --no-published`"
+            f"{suite} --like {source.name} --tasks {task} --seeds {seed} --no-published`"
         )
     if video is not None:
         return film_run(run, video, follow, best=best)

@@ -18,10 +18,11 @@ from reproduce.judge.simulation import judge_many
 from reproduce.judge.verdicts import obstacle
 from reproduce.judge.zero import first_judgeable_step, first_update, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
-from reproduce.plan.extension import shorter_record
-from reproduce.plan.grid import Plan, Run
-from reproduce.plan.request import tasks_of
+from reproduce.plan.grid import Plan
+from reproduce.plan.places import demand_of, keeps_on_gpu, kept_gib, room_of
+from reproduce.plan.presets import tasks_of
 from reproduce.plan.speeds import memory_mib
+from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, reached
 from suite.hardware import machine
@@ -170,7 +171,7 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     waiting = [run for run in plan.runs() if not run.has_ended]
     if not waiting:
         return "Time: nothing is left to run."
-    shorter = [run for run in waiting if shorter_record(run)]
+    shorter = [run for run in waiting if run.status == "shorter"]
     left = seconds_left(plan, {row.task: row.run_seconds for row in rows}, waiting)
     memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
     text = f"Time: {about(left)}; the first updates tell it better."
@@ -187,16 +188,16 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
 def _kept_beside_gpus(plan: Plan) -> str:
     """Return what runs on GPUs keep, there or on the machine, and how many would fit, in words."""
     groups = plan.groups()
-    largest = max(map(plan.kept_gib, groups), default=0.0)
+    largest = max((kept_gib(plan, group) for group in groups), default=0.0)
     if largest < WORTH_SAYING_GIB:
         return ""
     if plan.cluster:
-        if not plan.keeps_on_gpu:
+        if not keeps_on_gpu(plan):
             return ""
         kept = f"the {largest:.1f} GiB that a process keeps there"
         return f" Ray tells of no GPU's memory: nobody checks whether {kept} fit."
-    room = plan.room(groups)
-    name, on = ("GPU memory", f" on {room.place}") if plan.keeps_on_gpu else ("Memory", "")
+    room = room_of(plan, groups)
+    name, on = ("GPU memory", f" on {room.place}") if keeps_on_gpu(plan) else ("Memory", "")
     there = "" if room.available is None else f" of {room.available:.1f}"
     text = f" {name}, beside networks: {room.needed:.1f} GiB{there}{on}"
     if room.available is None:
@@ -224,9 +225,7 @@ def seconds_left(
 
 def _left(run: Run, seconds: float | None) -> float | None:
     """Return how long a run takes from where a shorter one ended, given that of a whole one."""
-    record = shorter_record(run)
-    done = record["config"]["env_steps"] if record else 0
-    return seconds and seconds * (1 - done / run.env_steps)
+    return seconds and seconds * (1 - steps_done(run) / run.env_steps)
 
 
 def budget_lines(plan: Plan) -> list[str]:
@@ -273,7 +272,7 @@ def _memory_gib(plan: Plan) -> float | None:
         process = memory_mib(plan.agent, plan.source, group.runs[0].task, plan.device)
         if process is None:
             return None
-        sizes.append(process / 2**10 + plan.demand(group)["memory"] / 2**30)
+        sizes.append(process / 2**10 + demand_of(plan, group)["memory"] / 2**30)
     return sum(sorted(sizes)[-plan.workers :], start=0.0)
 
 

@@ -4,56 +4,107 @@ Adding seeds until a verdict appears finds one too often. So a plan declares a t
 is first started, in `plan.json`. A verdict on more seeds is exploratory.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
 from suite.files import read_json
 from suite.settings import UsageError
 
+if TYPE_CHECKING:
+    from reproduce.plan.grid import Plan
+
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
-
 MOST_SEEDS = 10_000
 """Largest number of seeds of a plan."""
-
 Declared = dict[tuple[str, int], tuple[int, ...]]
 """Declared seeds by task and environment steps, in the order in which they were asked for."""
 
 
-def declare(
-    declared: Declared,
-    env_steps: Mapping[str, int],
-    seeds: Sequence[int],
-    published: Container[tuple[str, int]] = (),
-) -> dict[str, tuple[int, ...]]:
-    """Return the declared seeds of every task of a plan: those declared before, else the plan's.
+def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool = False) -> "Plan":
+    """Return the plan with the seeds that were declared when its tasks were first started.
+
+    Where published runs count, the seeds that were declared for them hold: their scores are known.
 
     Args:
-        declared: seeds declared before, in the same folder.
-        env_steps: environment steps of the plan, by task.
-        seeds: the plan's.
-        published: tasks and steps whose seeds were declared for published runs.
+        plan: what is asked for now.
+        counts_begun: whether each task also runs the seeds that it was declared, or begun, with.
+        own_first: whether what its own folder declares holds before what is published.
 
     Raises:
-        UsageError: if the plan drops a seed that a task was declared with.
+        UsageError: if it drops a declared seed, or picks some of those that were begun.
     """
-    found = {task: declared.get((task, steps), tuple(seeds)) for task, steps in env_steps.items()}
-    for task, before in found.items():
-        if set(before) <= set(seeds):
-            continue
-        go_on = f"--seeds {' '.join(map(str, before))}"
-        if (task, env_steps[task]) in published:
+    own, published = read_declared(plan.directory / "plan.json"), _of_published_runs(plan)
+    before = published | own if own_first else own | published
+    if counts_begun:
+        plan = _with_begun(plan, before)
+    declared: dict[str, tuple[int, ...]] = {}
+    for task, env_steps in plan.env_steps.items():
+        key, seeds = (task, env_steps), plan.seeds[: plan.num_seeds[task]]
+        declared[task] = before.get(key, seeds)
+        if not set(declared[task]) <= set(seeds):
+            go_on = f"--seeds {' '.join(map(str, declared[task]))}"
+            number = counted(len(declared[task]), "declared seed")
+            if key in published and not (own_first and key in own):
+                raise UsageError(
+                    f"{task} is published with {number}: take them with {go_on}, or train your own "
+                    "with --no-published"
+                )
             raise UsageError(
-                f"{task} is published with {counted(len(before), 'declared seed')}: take them with "
-                f"{go_on}, or train your own with --no-published"
+                f"{task} was started with {number}: go on with {go_on}, or start anew beside it "
+                "with --fresh --no-published and other --seeds"
             )
+        if key not in before and not counts_begun and len(seeds) >= MIN_SEEDS:
+            _refuse_picking(plan, task, seeds)
+    return replace(plan, declared=declared)
+
+
+def _of_published_runs(plan: "Plan") -> Declared:
+    """Return what is declared for the published runs that count for a plan."""
+    folder = plan.published_folder
+    published = read_declared(folder / "plan.json") if plan.published else {}
+    runs = plan.runs() if published else []
+    taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
+    return {key: seeds for key, seeds in published.items() if key[0] in taken}
+
+
+def _with_begun(plan: "Plan", declared: Declared) -> "Plan":
+    """Return the plan with every task's other seeds, which it was declared or begun with."""
+    asked, more = set(plan.seeds), dict[str, set[int]]()
+    for key in plan.env_steps.items():
+        begun = set(declared.get(key, ())) or seeds_begun(plan, key[0])
+        more[key[0]] = begun - asked if begun & asked else set()
+    seeds = (*plan.seeds, *sorted(set().union(*more.values())))
+    num_seeds = {task: plan.num_seeds[task] + len(others) for task, others in more.items()}
+    for task, others in more.items():
+        if set(seeds[len(plan.seeds) : num_seeds[task]]) != others:
+            ours = " ".join(map(str, (*plan.seeds, *sorted(others))))
+            raise UsageError(
+                f"{task} was begun with other seeds than the other tasks: start it by itself, with "
+                f"--tasks {task} --seeds {ours}"
+            )
+    return replace(plan, seeds=seeds, num_seeds=num_seeds)
+
+
+def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
+    """Refuse to declare some of the seeds that were begun without the others.
+
+    Their scores may be guessed. Seeds of which none was begun are another experiment.
+    """
+    begun = seeds_begun(plan, task)
+    others = sorted(begun - set(seeds))
+    if others and begun & set(seeds):
+        everything = " ".join(map(str, (*seeds, *others)))
+        anew = "--fresh --no-published" if plan.published else "--fresh"
         raise UsageError(
-            f"{task} was started with {counted(len(before), 'declared seed')}: go on with {go_on}, "
-            "or start anew beside it with --fresh --no-published and other --seeds"
+            f"{task} was begun with seeds {' '.join(map(str, others))}, too, and a verdict leaves "
+            f"none out: use --seeds {everything}, or start anew beside them with {anew} and other "
+            "--seeds"
         )
-    return found
 
 
 def refuse_many(num_seeds: int, where: str) -> None:
@@ -70,6 +121,21 @@ def refuse_many(num_seeds: int, where: str) -> None:
         raise UsageError(f"{where}: a plan has at most {MOST_SEEDS:,} seeds, not {num_seeds:,}")
 
 
+def read_saved(path: Path) -> Any:
+    """Return the content of a `plan.json`.
+
+    Raises:
+        FileNotFoundError: if it is absent.
+        UsageError: if it cannot be read.
+    """
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise unreadable_plan(path, error) from None
+
+
 def read_declared(path: Path) -> Declared:
     """Return the seeds that a folder's `plan.json` declares; empty without that file.
 
@@ -77,13 +143,11 @@ def read_declared(path: Path) -> Declared:
         UsageError: if it cannot be read as a plan, or one of too many seeds.
     """
     try:
-        saved = read_json(path)
+        declared = from_json(read_saved(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise unreadable_plan(path, error) from None
-    try:
-        declared = from_json(saved)
+    except UsageError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError):
         raise unreadable_plan(path) from None
     refuse_many(max(map(len, declared.values()), default=0), str(path))
@@ -97,12 +161,11 @@ def unreadable_plan(path: Path, error: Exception | None = None) -> UsageError:
         path: the file.
         error: what reading it said; None: it is readable, but no plan.
     """
-    why = "not the plan of a grid of runs"
     if isinstance(error, OSError):
         return UsageError(f"unreadable {path}: {error}")
-    if error is not None:
-        is_empty = path.is_file() and not path.stat().st_size
-        why = "the file is empty" if is_empty else f"not JSON ({error})"
+    why = f"not JSON ({error})" if error else "not the plan of a grid of runs"
+    if error and path.is_file() and not path.stat().st_size:
+        why = "the file is empty"
     return UsageError(
         f"unreadable {path}: {why}; restore it, or remove it and run the grid again: finished runs "
         "are kept, the seeds that it declared are not"

@@ -5,7 +5,7 @@ docs/verdicts.md explains it: "Which code made a run".
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -13,7 +13,7 @@ from reproduce import ROOT
 from reproduce.words import counted
 
 if TYPE_CHECKING:
-    from reproduce.plan.grid import Run
+    from reproduce.plan.status import Run
 
 COMMIT = re.compile("[0-9a-f]{7,40}")
 Older = Literal["", "counted", "left out"]
@@ -33,7 +33,7 @@ class Code(NamedTuple):
     """Files that differ from the last commit; see `suite.hardware.uncommitted`."""
 
 
-def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
+def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
     It counts if today's very files made it; or if the record has today's number and all of these
@@ -41,18 +41,17 @@ def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
 
     Args:
         today: the agent's code.
-        folder: the run's folder.
+        root: the runs directory that it is in.
         record: its record.
     """
-    theirs = _python(record.get("sources"))
-    ours = _python(today.sources)
+    theirs, ours = _python(record.get("sources")), _python(today.sources)
     if theirs == ours:
         return ""
     number = number_of(record)
-    commit = commit_of(record)
-    made = f"from {_shown(folder.parents[3])}, made by commit {commit[:7] or 'unknown'}"
-    if record.get("dirty"):
-        made += " with changes"
+    is_inside = root.absolute().is_relative_to(ROOT)
+    shown = root.absolute().relative_to(ROOT) if is_inside else root
+    made = f"from {shown}, made by commit {commit_of(record)[:7] or 'unknown'}"
+    made += " with changes" if record.get("dirty") else ""
     if today.uncommitted:
         have = "have" if len(today.uncommitted) > 1 else "has"
         return f"{made}; {_names(today.uncommitted)} {have} uncommitted changes"
@@ -62,8 +61,7 @@ def why_left_out(today: Code, folder: Path, record: Mapping[str, Any]) -> str:
     if not theirs:
         return f"{made}, which does not say its code"
     changed = sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
-    own = [path for path in changed if path.startswith("agents/")]
-    names = list(dict.fromkeys([*own, *changed]))
+    names = sorted(changed, key=lambda path: not path.startswith("agents/"))
     return f"{made}; {_names(names)} {'have' if len(names) > 1 else 'has'} changed since"
 
 
@@ -85,11 +83,17 @@ def commit_of(record: Mapping[str, Any]) -> str:
     return commit if isinstance(commit, str) and COMMIT.fullmatch(commit) else ""
 
 
-def describe(runs: "Iterable[Run]") -> tuple[Older, str]:
-    """Return how a task's older runs were treated, and a sentence on them."""
-    remarks = Counter(
-        (run.has_ended, run.remark) for run in runs if run.remark and run.status != "damaged"
-    )
+def by_task(runs: "Iterable[Run]") -> dict[str, tuple[Older, str]]:
+    """Return how each task's older runs were treated, and a sentence on them."""
+    of_task: dict[str, Counter[tuple[bool, str]]] = {}
+    for run in runs:
+        remarks = of_task.setdefault(run.task, Counter())
+        if run.remark and run.status != "damaged":
+            remarks[run.has_ended, run.remark] += 1
+    return {task: _describe(remarks) for task, remarks in of_task.items()}
+
+
+def _describe(remarks: Counter[tuple[bool, str]]) -> tuple[Older, str]:
     words = [
         f"{counted(count, 'run')} {remark} ({'counted' if counts else 'left out'})"
         for (counts, remark), count in remarks.items()
@@ -98,12 +102,12 @@ def describe(runs: "Iterable[Run]") -> tuple[Older, str]:
     return ("counted" if any_counts else "left out") if remarks else "", "; ".join(words)
 
 
-def by_task(runs: "Iterable[Run]") -> dict[str, tuple[Older, str]]:
-    """Return `describe`'s result for every task, in the runs' order."""
-    of_task: dict[str, list[Run]] = {}
-    for run in runs:
-        of_task.setdefault(run.task, []).append(run)
-    return {task: describe(each) for task, each in of_task.items()}
+def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
+    """Return the files that differ between two answers of `suite.hardware.sources`, as text."""
+    if not isinstance(theirs, Mapping):
+        return "the list of sources"
+    names = sorted({*ours, *theirs})
+    return ", ".join(name for name in names if ours.get(name) != theirs.get(name))
 
 
 def _python(sources: object) -> dict[str, str]:
@@ -112,14 +116,7 @@ def _python(sources: object) -> dict[str, str]:
     return {path: sum_ for path, sum_ in known.items() if path.endswith(".py")}
 
 
-def _names(paths: Iterable[str]) -> str:
-    first, more = list(paths)[:MOST_NAMES], len(list(paths)) - MOST_NAMES
-    last = [counted(more, "more file")] if more > 0 else []
-    *some, end = [*first, *last]
+def _names(paths: Sequence[str]) -> str:
+    more = len(paths) - MOST_NAMES
+    *some, end = [*paths[:MOST_NAMES], *([counted(more, "more file")] if more > 0 else [])]
     return f"{', '.join(some)} and {end}" if some else end
-
-
-def _shown(folder: Path) -> str:
-    """Return a folder's path, from the root of this project if it is inside."""
-    inside = folder.absolute().is_relative_to(ROOT)
-    return str(folder.absolute().relative_to(ROOT) if inside else folder)

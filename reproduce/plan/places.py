@@ -1,64 +1,24 @@
-"""Where runs fit: devices, workers, memory, clusters, folders."""
+"""Where runs go, and whether they fit: devices, workers, clusters, memory, folders.
+
+What runs keep in memory beside their networks is `memory_bytes` of the agent's configuration, where
+there is such a property; a replay of frames is gigabytes. On a GPU it is the GPU's memory that must
+hold it, if the agent keeps it there.
+"""
 
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from suite.hardware import find_device, num_cores
+from suite.hardware import find_device, gpu_memory_gib, machine, num_cores
 from suite.settings import UsageError
 
-
-@dataclass(frozen=True, kw_only=True)
-class Room:
-    """Memory kept by parallel processes beside their networks, and the number that fits."""
-
-    place: str
-    """Whose memory: `this machine`, `this GPU`, or `each of 4 GPUs`."""
-    num_places: int
-    """How many such memories the processes are shared out among."""
-    available: float | None
-    """GiB of the smallest of them; None: unknown."""
-    processes: Sequence[tuple[float, int]]
-    """Memory that each process keeps, in GiB, and its number of runs; the largest first."""
-    at_once: int
-    """How many of them share one memory at a time, at most."""
-    task_parts: int
-    """How many processes a task's seeds are split over."""
-
-    @property
-    def needed(self) -> float:
-        """Return the GiB that the largest processes keep that may share a memory."""
-        return sum((size for size, _ in self.processes[: self.at_once]), 0.0)
-
-    @property
-    def num_runs(self) -> int:
-        """Return the runs of those processes."""
-        return sum(count for _, count in self.processes[: self.at_once])
-
-    @property
-    def fits(self) -> bool:
-        """Return whether the memory holds them, as far as is known."""
-        return self.available is None or self.needed <= self.available
-
-    @property
-    def most_workers(self) -> int | None:
-        """Return how many processes may run side by side; None: all, as many as there are."""
-        if self.available is None:
-            return None
-        totals = itertools.accumulate(size for size, _ in self.processes)
-        fitting = sum(total <= self.available for total in totals)
-        return None if fitting == len(self.processes) else fitting * self.num_places
-
-    @property
-    def most_seeds(self) -> int | None:
-        """Return how many seeds of a task fit; None: nothing limits them."""
-        largest, num_seeds = max(self.processes, default=(0.0, 1))
-        if self.available is None or not largest:
-            return None
-        return int(self.available / self.at_once / (largest / num_seeds)) * self.task_parts
+if TYPE_CHECKING:
+    from reproduce.plan.grid import Group, Plan
 
 
 @dataclass(frozen=True)
@@ -143,6 +103,96 @@ def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
     raise UsageError(
         f"a process needs {needs}, which no node of the Ray cluster has ({there}): add one with "
         "`ray start --address`, or choose another --device"
+    )
+
+
+class Room(NamedTuple):
+    """Memory kept by parallel processes beside their networks, and the number that fits."""
+
+    place: str
+    """Whose memory: `this machine`, `this GPU`, or `each of 4 GPUs`."""
+    available: float | None
+    """GiB of the smallest of them; None: unknown."""
+    needed: float
+    """GiB that the largest processes keep that may share a memory."""
+    num_runs: int
+    """Runs of those processes."""
+    most_workers: int | None
+    """How many processes may run side by side; None: all, as many as there are."""
+    most_seeds: int | None
+    """How many seeds of a task fit; None: nothing limits them."""
+
+
+def keeps_on_gpu(plan: "Plan") -> bool:
+    """Return whether a run's `memory_bytes`, its replay, lie on the GPU."""
+    return plan.device != "cpu" and getattr(plan.config, "keeps_on_device", False)
+
+
+def kept_gib(plan: "Plan", group: "Group") -> float:
+    """Return the memory that a group's runs keep, GiB; 0 where the agent states none."""
+    configs = (plan.config_of(run.task, run.env_steps) for run in group.runs)
+    return sum(getattr(config, "memory_bytes", 0) for config in configs) / 2**30
+
+
+def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
+    """Return the resources that a group takes, by Ray's names.
+
+    CPU: the cores that a run keeps busy. GPU: on a cluster with fewer GPUs than workers, a share of
+    one. Memory, in bytes: as the agent states it; 0 without a statement, or where the GPU keeps it.
+    """
+    gpus = sum(node.get("GPU", 0.0) for node in plan.cluster.nodes) if plan.cluster else 1.0
+    share = 0.0 if plan.device == "cpu" else 1.0 / math.ceil(plan.workers / max(gpus, 1.0))
+    memory = 0.0 if keeps_on_gpu(plan) else kept_gib(plan, group) * 2**30
+    return {
+        "CPU": float(plan.preset.cores_per_run),
+        "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
+        "memory": float(round(memory)),
+    }
+
+
+def room_of(plan: "Plan", groups: "Sequence[Group]") -> Room:
+    """Return the memory that groups of a plan keep on this machine, and where."""
+    gpus = plan.gpus if keeps_on_gpu(plan) else ()
+    places, tasks = max(1, len(gpus)), len({group.runs[0].task for group in groups})
+    there = min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"]
+    place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
+    sizes = sorted(((kept_gib(plan, g), len(g.runs)) for g in groups), reverse=True)
+    at_once = math.ceil(min(plan.workers, len(groups)) / places)
+    together = sizes[:at_once]
+    workers, seeds = None, None
+    if there is not None:
+        fitting = sum(n <= there for n in itertools.accumulate(size for size, _ in sizes))
+        workers = None if fitting == len(sizes) else fitting * places
+        largest, number = max(sizes, default=(0.0, 1))
+        if largest:  # of all processes that a task's seeds are split over
+            parts = max(1, min(plan.workers, places) // max(1, tasks))
+            seeds = int(there / at_once / (largest / number)) * parts
+    needed = sum((size for size, _ in together), 0.0)
+    return Room(place, there, needed, sum(count for _, count in together), workers, seeds)
+
+
+def check_memory(plan: "Plan") -> None:
+    """Refuse runs that together keep more than this machine, or one more than any node, holds.
+
+    Raises:
+        UsageError: naming both sizes and the number of workers, or seeds, that would fit.
+    """
+    groups = plan.groups()
+    if plan.cluster:
+        for group in groups:
+            refuse_unplaceable(demand_of(plan, group), plan.cluster)
+        return
+    room = room_of(plan, groups)
+    if room.available is None or room.needed <= room.available:
+        return
+    fix = "make what it keeps smaller with --set"
+    if room.most_workers:
+        fix = f"use --workers {room.most_workers}"
+    elif room.most_seeds:
+        fix = f"use --num-seeds {room.most_seeds}"
+    raise UsageError(
+        f"{room.num_runs} runs side by side keep {room.needed:.1f} GiB, but {room.place} has "
+        f"{room.available:.1f} GiB of memory: {fix}"
     )
 
 

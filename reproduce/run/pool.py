@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reproduce.plan.extension import check_extensions, shorter_record
-from reproduce.plan.grid import Group, Plan, Run, changed_sources
+from reproduce.plan.grid import Group, Plan, Run
+from reproduce.plan.origin import changed_sources
+from reproduce.plan.status import check_extensions, name_of_settings, refuse_mixture, status
 from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End, seeing_gpu
@@ -99,8 +100,8 @@ class Pool:
         self.board = board_of(plan, runs, plan.workers * self._seeds_per_group)
         self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
         self._workers: list[Worker] = []
-        self._leases = Leases(plan.directory, plan.name_of_settings)
-        self._sources = plan.code()
+        self._leases = Leases(plan.directory, name_of_settings(plan.config))
+        self._sources = plan.maker.code(plan.agent)
         self._before = {run.directory: stamp(run.directory / "run.json") for run in runs}
         self._retried: set[tuple[str, int]] = set()
 
@@ -200,11 +201,11 @@ class Pool:
             OSError: if writing fails.
             UsageError: if the code has changed since the grid was started.
         """
-        changed = changed_sources(self._sources, self._plan.code())
+        changed = changed_sources(self._sources, self._plan.maker.code(self._plan.agent))
         if changed:
             raise UsageError(f"{changed} changed since this grid was started")
-        self._plan.refuse_mixture()
-        check_extensions(self._plan, list(group.runs))
+        refuse_mixture(self._plan)
+        check_extensions(self._plan, group.runs)
         for run in group.runs:
             if run.has_ended:
                 continue
@@ -379,7 +380,7 @@ def _has_result(row: Progress, log: Sequence[str]) -> bool:
     record = read_record(row.run.directory)
     if record is None or record["status"] not in ENDED:
         return False
-    if shorter_record(row.run):  # its agent refused to go on
+    if status(row.run) == "shorter":  # its agent refused to go on
         return False
     row.state, row.error = record["status"], record.get("error") or ""
     if row.state == "diverged":
@@ -399,7 +400,7 @@ def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str])
     failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
     failed |= {"config": config, "command": command, **record}
     failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
-    if not shorter_record(row.run):  # a result, which nothing has touched
+    if status(row.run) != "shorter":  # a result, which nothing has touched
         _write_record(row.run, failed)
 
 

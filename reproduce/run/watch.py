@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.request import load_plan
+from reproduce.plan.make import PLAN, load_grid, way_on
 from reproduce.run.lease import Holders
 from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
 from suite.manifest import stamp
@@ -16,7 +16,6 @@ LOOK_SECONDS = 1.0
 """Time between two looks at the files."""
 IDLE_LOOKS = 5
 """Between two runs nobody holds a lease, for less than this."""
-PLAN = "plan.json"
 
 
 def find_grid(folder: Path) -> Path:
@@ -35,17 +34,6 @@ def find_grid(folder: Path) -> Path:
     if not paths:
         raise UsageError(f"{folder} holds no grid (<agent>-<suite>/<source>/{PLAN})")
     return max(paths, key=lambda path: path.stat().st_mtime_ns).parent
-
-
-def load_grid(folder: Path) -> Plan:
-    """Return the plan of a grid's folder.
-
-    Raises:
-        UsageError: if it cannot be read.
-    """
-    folder = folder.absolute()
-    agent, _, suite = folder.parent.name.partition("-")
-    return load_plan(agent, suite, folder.name, folder.parents[1])
 
 
 class Watcher:
@@ -72,12 +60,12 @@ class Watcher:
 
     def way_on(self) -> str:
         """Return how to go on with the grid, as it was last started, in words."""
-        return self._plan.way_on()
+        return way_on(self._plan)
 
     def _read_plan(self) -> None:
         """Take over the plan of a grid that was started once more, with other runs."""
         self._written = stamp(self._plan.directory / PLAN)
-        self._plan = load_grid(self._plan.directory)
+        self._plan = load_grid(self._plan.directory.absolute())
         known = {_name(row.run): row for row in self.board.rows}
         rows = board_of(self._plan, self._plan.runs(), self._plan.workers).rows
         self.board.rows[:] = [known.get(_name(row.run), row) for row in rows]

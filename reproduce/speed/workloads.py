@@ -370,7 +370,7 @@ def gather(folder: Path) -> Work:
     """Gather 30 runs of 1,000,000 steps and bootstrap them; bytes of their files."""
     from reproduce.gather import collect  # slow to import
     from reproduce.judge.statistics import bootstrap_band, iqm, stratified_bootstrap
-    from reproduce.plan.request import make_plan
+    from reproduce.plan.make import make_plan
 
     tasks, seeds = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"), range(1, 11)
     plan = make_plan(

@@ -15,14 +15,14 @@ from torch import Tensor
 import agents
 from agents import a2c, sac
 from reproduce.gather.collect import collect_scores, collect_throughput
-from reproduce.pipeline import make_report
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from suite.networks import prepare
 from suite.optimisers import FlatWeights, InTurn, RMSprop
 from suite.recorder import Recorder
 from suite.settings import Budget, Preset, UsageError
 from suite.unrolls import Transitions, Unroll
 from suite.vector_env import Spaces
+from tests.reproduce.conftest import make_report
 from tests.scripted import ScriptedEnv
 
 CPU = torch.device("cpu")

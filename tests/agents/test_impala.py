@@ -18,7 +18,7 @@ from torch import Tensor
 
 import agents
 from agents import a2c, impala
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import command, make_plan
 from suite.collector import Collector, Experience
 from suite.recorder import Recorder
 from suite.settings import UsageError
@@ -1222,7 +1222,7 @@ def test_a_grid_leaves_both_cores_to_each_run(
             "impala", "classic", tasks=["CartPole-v1"], device="cpu", runs_dir=tmp_path
         )
         assert plan.workers == workers
-        assert "--workers" not in plan.command()
+        assert "--workers" not in command(plan)
 
 
 @pytest.mark.gpu

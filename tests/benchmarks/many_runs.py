@@ -16,7 +16,7 @@ import pandas as pd
 
 from reproduce import ROOT
 from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan, save_plan
 from suite.manifest import TABLES, write_manifest
 
 AGENT, SUITE, TASK = "a2c", "classic", "CartPole-v1"
@@ -30,7 +30,7 @@ def copy_runs(runs_dir: Path, num_runs: int) -> None:
     tables = {
         name: pd.read_csv(path) for name in TABLES for path in original.glob(f"{name}*") if path
     }
-    steps, code = record["config"]["env_steps"], dict(plan.sources)
+    steps, code = record["config"]["env_steps"], dict(plan.today.sources)
     for seed in plan.seeds:
         folder = plan.directory / TASK / f"seed-{seed}"
         folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def copy_runs(runs_dir: Path, num_runs: int) -> None:
         content = json.dumps(said).encode()
         write_manifest(folder, content)
         (folder / "run.json").write_bytes(content)
-    plan.save()
+    save_plan(plan)
     saved = json.loads((plan.directory / "plan.json").read_bytes())
     saved |= {"env_steps": {TASK: steps}, "published": False}
     (plan.directory / "plan.json").write_text(json.dumps(saved))

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
+from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
-from reproduce.plan.grid import Plan, Run
+from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.status import Run
 from reproduce.report import plot
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
@@ -27,6 +30,13 @@ StandIn = Callable[[Mapping[int, str]], None]
 Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]
 Say = Callable[[Sequence[str]], tuple[int, str, str]]
+
+
+def make_report(plan: Plan) -> pd.DataFrame:
+    """Gather, judge and draw a plan's runs so far; return the verdicts."""
+    tables = gather(plan)
+    write_report(plan, tables)
+    return tables["verdicts"]
 
 
 @pytest.fixture
@@ -103,13 +113,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.02)
 
     def choose(scripts: Mapping[int, str]) -> None:
-        def command(plan: Plan, runs: tuple[Run, ...], env_threads: int) -> tuple[str, ...]:
+        def command(maker: Maker, plan: Plan, runs: Sequence[Run], _: int) -> tuple[str, ...]:
             seeds = (str(run.seed) for run in runs)
             where = (str(runs[0].directory.parent), str(runs[0].env_steps))
             script = f"template = {_template(plan)!r}\n{PRELUDE}{scripts[runs[0].seed]}"
             return (sys.executable, "-I", "-S", "-c", script, *where, *seeds)
 
-        monkeypatch.setattr(Plan, "_command", command)
+        monkeypatch.setattr(Maker, "command", command)
 
     return choose
 
@@ -118,7 +128,7 @@ def _template(plan: Plan) -> dict[str, Any]:
     """Return a record of the version that needs no manifest, which names today's code."""
     values = json.loads(json.dumps(dataclasses.asdict(plan.config)))
     said = {"schema_version": 1, "agent": plan.agent, "suite": plan.suite, "source": plan.source}
-    said |= {"config": values, "sources": dict(plan.sources), "versions": {}, "machine": {}}
+    said |= {"config": values, "sources": dict(plan.today.sources), "versions": {}, "machine": {}}
     return dict.fromkeys(KEYS[1]) | said
 
 

@@ -19,12 +19,12 @@ import torch
 
 import agents
 from agents import sac
-from reproduce import ROOT
+from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
 from reproduce.plan import grid as planning
-from reproduce.plan.grid import Plan
-from reproduce.plan.request import load_plan, make_plan
+from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run import launch as launching
@@ -51,11 +51,9 @@ NO_TORCH = [
     ("sca classic", "unknown agent 'sca'; did you mean sac?"),
     ("reprot sac classic", "unknown agent 'reprot'; did you mean report?"),
     ("../../x classic", "unknown agent '../../x'; choose from"),
-    ("$(x) classic", "unknown agent '$(x)'; choose from"),
     ("sac", "the following arguments are required: suite"),
     ("sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     ("sac ../../x", "unknown suite '../../x'; choose from"),
-    ("sac $(x)", "unknown suite '$(x)'; choose from"),
     ("sac classic more", "unexpected argument 'more'"),
     ("sac classic --tasks", "argument --tasks: expected at least one argument"),
     ("sac classic --tasks Pendulum-v0", "--tasks: no task 'Pendulum-v0' in classic; did you mean"),
@@ -65,41 +63,30 @@ NO_TORCH = [
         "sac classic --tasks ../../x",
         "--tasks: no task '../../x' in classic; choose from Acrobot-v1",
     ),
-    ("sac classic --tasks $(x)", "--tasks: no task '$(x)' in classic; choose from Acrobot-v1"),
     ("sac classic --budget lapop", "--budget: unknown budget 'lapop'; did you mean laptop?"),
-    ("sac classic --budget ../../x", "--budget: unknown budget '../../x'; choose from laptop"),
-    ("sac classic --env_steps 3", "unknown option --env_steps; did you mean --env-steps?"),
     ("sac classic --env-step 3", "unknown option --env-step; did you mean --env-steps?"),
     ("sac classic --sed 3", "unknown option --sed; did you mean --seeds?"),
     ("sac classic --$(x)", "unknown option --$(x); a setting of the agent goes behind --set"),
     ("sac classic --env-steps", "argument --env-steps: expected one argument"),
     ("sac classic --env-steps 1.5", "argument --env-steps: needs a whole number such as"),
     ("sac classic --env-steps 0", "--env-steps must be at least 1, not 0"),
-    ("sac classic --env-steps -5", "--env-steps must be at least 1, not -5"),
     ("sac classic --num-seeds 0", "--num-seeds must be at least 1, not 0"),
     ("sac classic --num-seeds x", "argument --num-seeds: invalid int value: 'x'"),
     ("sac classic --workers 0", "--workers must be at least 1, not 0"),
-    ("sac classic --workers -1", "--workers must be at least 1, not -1"),
     ("sac classic --seeds", "argument --seeds: expected at least one argument"),
     ("sac classic --seeds one", "argument --seeds: needs whole numbers such as 1 2 3"),
     ("sac classic --seeds -1", "--seeds: -1 is outside 0..2147483647"),
     ("sac classic --seeds 2147483648", "--seeds: 2147483648 is outside 0..2147483647"),
     ("sac classic --seeds 1 2 1", "--seeds: a seed is named twice"),
-    ("sac classic --seeds 1 --seeds 1", "--seeds: a seed is named twice"),
-    ("sac classic --seeds 1 --num-seeds 3", "argument --num-seeds: not allowed with argument"),
+    ("sac classic --seeds 1 --num-seeds 3", "and --seeds names them: leave out either"),
     ("sac classic --set gamma", "--set: 'gamma' is not key=value, such as gamma=0.99"),
     ("sac classic --set gamma=", "--set: 'gamma=' is not key=value"),
     ("sac classic --set =0.9", "--set: '=0.9' is not key=value"),
     ("sac classic --set gamma=0.9 gamma=0.8", "--set: a setting is named twice"),
-    ("sac classic --set gamma=0.9 --set gamma=0.8", "--set: a setting is named twice"),
     ("sac classic --runs-dir FILE", "--runs-dir: cannot write to FILE: Not a directory"),
-    ("sac classic --runs-dir FILE/below", "--runs-dir: cannot write to FILE: Not a directory"),
     (f"sac classic --runs-dir {'x' * 300}", "--runs-dir: cannot write to xxx"),
     ("report", "the following arguments are required: agent, suite"),
-    ("report sac", "the following arguments are required: suite"),
     ("report sca classic", "unknown agent 'sca'; did you mean sac?"),
-    ("report ../../x classic", "unknown agent '../../x'; choose from"),
-    ("report sac clasic", "unknown suite 'clasic'; did you mean classic?"),
     (
         "report sac classic --tasks Pendulum-v1",
         "unknown option --tasks; choose from --context, --help, --like",
@@ -134,21 +121,20 @@ WITH_TORCH = [
     ("sac classic --workers 500", "--workers: 500 processes side by side slow each other down on"),
     ("sac classic --like papr", "unknown source 'papr' for classic; choose from sb3_control"),
     ("sac classic --like ../../x", "unknown source '../../x' for classic; choose from sb3_control"),
-    ("sac classic --like $(x)", "unknown source '$(x)' for classic; choose from sb3_control"),
     ("sac classic --tasks CartPole-v1", "CartPole-v1 has discrete ones"),
     ("sac classic --tasks Pendulum-v1 CartPole-v1", "CartPole-v1 has discrete ones"),
     ("sac classic --device gpu", "unknown device 'gpu'; did you mean cpu?"),
     ("sac classic --device cuda:-1", "unknown device 'cuda:-1'; did you mean cuda:0?"),
-    ("sac classic --device $(x)", "unknown device '$(x)'; choose from auto, cpu"),
     ("sac classic --device cuda:99", "--device cuda:99: torch finds"),
     ("sac classic --set gama=0.9", "--set: unknown setting 'gama'; did you mean gamma?"),
-    ("sac classic --set ../../x=1", "--set: unknown setting '../../x'; choose from"),
     ("sac classic --set help=1", "--set: unknown setting 'help'; choose from"),
     ("sac classic --set seeds=3", "--set: seeds has a flag of its own"),
     ("sac classic --set num_threads=3", "--set: num_threads is 1 in every process"),
     ("sac classic --set gamma=high", "--set: gamma is a number such as 0.99, not 'high'"),
-    ("sac classic --set gamma=$(x)", "--set: gamma is a number such as 0.99, not '$(x)'"),
-    ("sac classic --set hidden_sizes=64,-h", "--set: hidden_sizes cannot be '64,-h'"),
+    (
+        "sac classic --set hidden_sizes=64,-h",
+        "hidden_sizes is whole numbers such as 64,64, not '64,-h'",
+    ),
     ("sac classic --set gamma=--help", "--set: gamma is a number such as 0.99, not '--help'"),
     ("sac classic --set gamma=2", "gamma must be in [0, 1], not 2.0"),
     ("sac classic --set gamma=nan", "gamma must be finite, not nan"),
@@ -171,7 +157,10 @@ WITH_TORCH = [
         "sac classic --set hidden_sizes=64,wide",
         "--set: hidden_sizes is whole numbers such as 64,64, not '64,wide'",
     ),
-    ("sac classic --set hidden_sizes=64,--help", "--set: hidden_sizes cannot be '64,--help'"),
+    (
+        "sac classic --set hidden_sizes=64,--help",
+        "hidden_sizes is whole numbers such as 64,64, not '64,--help'",
+    ),
     (
         "sac classic --set hidden_sizes=,",
         "--set: hidden_sizes is whole numbers such as 64,64, not ','",
@@ -182,12 +171,9 @@ WITH_TORCH = [
         "unknown source 'papr' for classic; choose from sb3_control",
     ),
     ("evaluate nowhere", "nowhere holds no trained policy"),
-    ("evaluate ../../x", "../../x holds no trained policy"),
-    ("evaluate $(x)", "$(x) holds no trained policy"),
     ("evaluate nowhere --episodes 0", "--episodes must be at least 1, not 0"),
     ("evaluate nowhere --seed -1", "--seed must be at least 0, not -1"),
     ("site --out FILE", "--out: cannot write to FILE: Not a directory"),
-    ("site --out FILE/below", "--out: cannot write to FILE: Not a directory"),
     (f"site --out {'x' * 300}", "--out: cannot write to xxx"),
     ("compare nowhere ../../x", "nowhere is not a folder of runs"),
     ("compare . .", ". holds no finished runs"),
@@ -500,7 +486,7 @@ def test_ctrl_c_says_how_to_go_on(
     """Status 130, no orphan, and a command that goes on where the runs stopped."""
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
-    monkeypatch.setattr(Plan, "_command", lambda *arguments: command)
+    monkeypatch.setattr(Maker, "command", lambda *arguments: command)
     monkeypatch.setattr("reproduce.run.pool.POLL_SECONDS", 0.02)
     launch = launching.launch
 
@@ -538,7 +524,7 @@ def test_names_and_logs_are_shown_without_being_obeyed(
     text = name.encode(errors="replace").decode()
     said = json.loads(record.read_text()) | {"error": f"oh {text}", "log_tail": [f"ah {text}"]}
     record.write_text(json.dumps(said))
-    plan.save()
+    save_plan(plan)
     status, out, err = say(["report", "sac", "classic", "--runs-dir", name])
     assert (status, err) == (2, "")
     assert f"{TASK} seed 2 failed oh" in out
@@ -580,7 +566,7 @@ def test_a_full_disk_is_one_line(desk: Path, say: Say, monkeypatch: pytest.Monke
     def fail(plan: Plan) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "plan.json")
 
-    monkeypatch.setattr(Plan, "save", fail)
+    monkeypatch.setattr(grid, "save_plan", fail)
     status, _, err = say(TINY)
     assert status == 2
     assert err == "error: no space: [Errno 28] No space left on device: 'plan.json'\n"
@@ -698,7 +684,7 @@ def test_a_report_on_a_fresh_clone_is_of_what_is_published(
     plan = make_plan("sac", "classic", env_steps=1000, runs_dir=published, **options)
     for seed in (1, 2):
         record_run(plan, TASK, seed, {1000: float(seed)}, device="cpu")
-    plan.save()
+    save_plan(plan)
     before = tree(published)
     status, out, err = say(["report", "sac", "classic"])
     assert (status, err) == (0, "")
@@ -731,16 +717,17 @@ def test_the_console_command_names_itself(
         assert f"for example: {called} sac mujoco" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_open_shows_the_page_whatever_the_verdict(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit status is the verdict's, and the browser gets the page of this very grid."""
     plan = make_plan("sac", "classic", runs_dir=tmp_path, tasks=["Pendulum-v1"], seeds=[1])
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    monkeypatch.setattr(grid, "_report", lambda *_, **__: 1)
+    monkeypatch.setattr(pipeline, "exit_status", lambda *_: 1)
     command = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
     assert say(command)[0] == 1
     assert opened == []

@@ -31,9 +31,9 @@ from reproduce.extras import evaluate as evaluating
 from reproduce.extras.evaluate import evaluate_run
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
-from reproduce.pipeline import make_report
-from reproduce.plan.grid import PLAN_KEYS
-from reproduce.plan.request import load_plan, make_plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.request import SAVED
+from reproduce.plan.status import refuse_mixture
 from suite.command_line import run_main
 from suite.randomness import environment_seeds
 from suite.records import read_record
@@ -41,6 +41,7 @@ from suite.settings import UsageError
 from suite.snapshot import Snapshot, read_snapshot, write_snapshot
 from suite.tasks import SUITES, tasks_in
 from suite.vector_env import VectorEnv
+from tests.reproduce.conftest import make_report
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -263,20 +264,29 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     """Whatever stands in `plan.json`: a plan inside the runs directory, or one line."""
     plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     file = tmp_path / "sac-classic" / "tuned" / "plan.json"
     whole = json.loads(file.read_text())
 
+    numbers = st.lists(st.integers(0, 21), max_size=9) | anything
+    row = {"task": st.just(TASK), "env_steps": st.just(whole["env_steps"][TASK]) | anything}
+    rows = st.lists(st.fixed_dictionaries(row | {"seeds": numbers, "looks": numbers}))
+
     @examples(times)
-    @given(st.sampled_from(PLAN_KEYS), anything)
+    @given(st.sampled_from((*SAVED, "declared", "looks")), anything | rows)
     def check(key: str, value: Any) -> None:
-        file.write_text(json.dumps(whole | {key: value}))
+        changed = whole | {key: value}
+        if key == "looks":
+            del changed["declared"]
+        file.write_text(json.dumps(changed))
         try:
             plan = load_plan("sac", "classic", None, tmp_path)
         except UsageError:
             return
         for run in plan.runs():
             assert run.directory.resolve().is_relative_to(tmp_path.resolve())
+        for seeds in plan.declared.values():
+            assert len(set(seeds)) == len(seeds) > 0
 
     check()
 
@@ -292,7 +302,7 @@ def test_a_plan_of_too_many_seeds_is_refused_at_once(
     )
     plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     path = plan.directory / "plan.json"
     seeds = list(range(300_000))
     many = {"seeds": seeds, "num_seeds": {TASK: len(seeds)}}
@@ -321,7 +331,7 @@ def test_a_record_that_was_tampered_with_is_no_record_or_harmless(
         (folder / "run.json").write_text(json.dumps(whole | {key: value}))
         try:
             statuses = collect_runs(plan).status.tolist()
-            plan.refuse_mixture()
+            refuse_mixture(plan)
         except UsageError:
             return
         assert statuses[0] in STATUSES

@@ -13,13 +13,14 @@ from reproduce import pipeline
 from reproduce.gather import collect
 from reproduce.gather.references import ReferenceScore, reference_score
 from reproduce.judge.zero import Scale, Zero, scale_of
-from reproduce.pipeline import exit_status, gather, make_report
+from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.report import plot
 from reproduce.report.page import COLUMNS
 from reproduce.run.lease import Leases
 from suite.tasks import find_task
+from tests.reproduce.conftest import make_report
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -142,7 +143,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     drawn = pd.DataFrame(records(plan, "reference_curves"))
     assert set(drawn.query("role == 'judge'").task) == {HOPPER}
     facts = json.loads(written["report.json"])
-    assert facts["command"] == plan.command()
+    assert facts["command"] == command(plan)
     assert facts["departures"] == list(plan.departures)
     assert facts["env_steps"] == {HOPPER: STEPS, ANT: STEPS}
     page = written["index.html"].decode()
@@ -207,7 +208,7 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
     assert verdicts.verdict.tolist() == ["inconclusive"]
     assert status_of(plan) == 2
 
-    plan.save()
+    save_plan(plan)
     capsys.readouterr()
     assert command_line.main(["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().out
@@ -242,16 +243,16 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(
     """As Ctrl-C does; while somebody runs it there is nothing to start."""
     plan = mujoco(tmp_path, [HOPPER])
     first, *_ = (record_run(plan, HOPPER, seed, status="running") for seed in (1, 2))
-    plan.save()
-    command = ["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]
+    save_plan(plan)
+    report = ["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]
     leases = Leases(plan.directory)
-    assert command_line.main(command) == 2
+    assert command_line.main(report) == 2
     said = capsys.readouterr().out
     assert f"{HOPPER} seed 1 interrupted\n" in said
     assert "3 planned = 0 finished + 2 interrupted + 1 not run\n" in said
-    assert f"\nNobody runs this grid now; go on with:\n  {plan.command()}\n" in said
+    assert f"\nNobody runs this grid now; go on with:\n  {command(plan)}\n" in said
     assert leases.claim(first)
-    assert command_line.main(command) == 2
+    assert command_line.main(report) == 2
     said = capsys.readouterr().out
     assert "3 planned = 0 finished + 1 running + 1 interrupted + 1 not run\n" in said
     assert "Nobody runs" not in said

@@ -55,6 +55,17 @@ def test_a_record_of_today_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert set(KEYS[SCHEMA_VERSION]) <= record.keys()
 
 
+def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
+    """A file that does not say what was run cannot stand for a finished run."""
+    said = '"status": "finished", "task": "t", "seed": 1'
+    for content in ("", "[]", '{"status": "finished"}', f'{{{said}, "config": 3}}'):
+        (tmp_path / "run.json").write_text(content)
+        assert read_record(tmp_path) is None
+    (tmp_path / "run.json").write_text(f'{{{said}, "config": {{}}}}')
+    assert read_record(tmp_path) is None
+    assert read_record(tmp_path / "nowhere") is None
+
+
 def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
     """Whatever it says would come into the report and the page."""
     folder = finish(tmp_path)

@@ -10,7 +10,8 @@ from typing import Any
 
 import agents
 from reproduce.extras.docs.markdown import code, table
-from reproduce.plan.grid import NOT_SETTINGS, check_agent
+from reproduce.plan.presets import check_agent
+from reproduce.plan.status import NOT_SETTINGS
 from suite.presets import REFERENCES, read_source
 from suite.settings import Preset, UsageError
 from suite.tasks import SUITES

@@ -9,6 +9,7 @@ import agents
 from reproduce.extras.docs.markdown import table
 from reproduce.judge.verdicts import UNJUDGED
 from reproduce.plan import grid as planning
+from reproduce.plan.presets import presets_of
 from reproduce.report.page import (
     mean_and_spread,
     read_table,
@@ -73,8 +74,9 @@ def cells(root: Path | None = None) -> list[Cell]:
     """
     root, found = root or planning.PUBLISHED, []
     for path in root.glob("*/*/verdicts.csv"):
-        agent, _, suite = path.parents[1].name.partition("-")
-        found.append((agents.AGENTS.index(agent), list(SUITES).index(suite), path.parent.name))
+        source = path.parent
+        agent, _, suite = source.parent.name.partition("-")
+        found.append((agents.AGENTS.index(agent), list(SUITES).index(suite), source.name))
     return [cell for place in sorted(found) for cell in _cells(root, *place)]
 
 
@@ -82,7 +84,7 @@ def _cells(root: Path, agent_place: int, suite_place: int, source: str) -> Itera
     """Yield the tasks of one grid."""
     agent, suite = agents.AGENTS[agent_place], list(SUITES)[suite_place]
     directory = root / f"{agent}-{suite}" / source
-    cores = find_preset(planning.presets_of(agent), suite, source).cores_per_run
+    cores = find_preset(presets_of(agent), suite, source).cores_per_run
     runs = read_table(directory, "runs")
     for row in verdict_rows(directory):
         own = runs[runs["task"] == row["task"]]

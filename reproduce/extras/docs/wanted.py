@@ -11,7 +11,7 @@ from reproduce.extras.docs.results import DECIDED, Cell, cells
 from reproduce.judge.outlook import Outlook, outlooks
 from reproduce.plan.declared import read_declared
 from reproduce.plan.grid import PUBLISHED, Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from reproduce.plan.speeds import find_speed, run_seconds
 from suite.settings import UsageError
 

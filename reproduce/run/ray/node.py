@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import no_type_check
 
-from reproduce.plan.grid import changed_sources
+from reproduce.plan.origin import changed_sources
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.ray.mirror import LOG, Changes, Mirror
 from suite.hardware import sources

@@ -22,7 +22,7 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan.grid import Group, Plan
-from reproduce.plan.places import Cluster
+from reproduce.plan.places import Cluster, demand_of
 from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
 from reproduce.run.ray import node
@@ -180,7 +180,7 @@ class RayPool(Pool):
             folders=[run.directory.name for run in group.runs],
             files=read_folders(run.directory for run in group.runs),
         )
-        demand = self._plan.demand(group)
+        demand = demand_of(self._plan, group)
         if self._retried & {(run.task, run.seed) for run in group.runs}:
             demand = self._twice(demand)
         open_inside(log.parent, log, 0).close()

@@ -11,7 +11,7 @@ import pytest
 from reproduce import __main__ as command_line
 from reproduce.extras.compare import COLUMNS, compare
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from suite.manifest import write_manifest
 from suite.settings import UsageError
 

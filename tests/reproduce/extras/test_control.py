@@ -18,10 +18,12 @@ import pytest
 from agents.a2c import Config
 from reproduce.__main__ import main
 from reproduce.extras import control
-from reproduce.extras.control import ControlPlan, make_control, peers, read_peer
+from reproduce.extras.control import make_control, peer_of, peers, read_peer
 from reproduce.extras.publish_control import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
-from reproduce.plan.extension import check_extensions
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import command, save_plan
+from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from suite import presets
@@ -108,7 +110,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cache.cache_clear()
 
 
-def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> ControlPlan:
+def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> Plan:
     """Return a plan of CartPole runs of 500 steps by the stand-in."""
     asked = {"tasks": ["CartPole-v1"], "env_steps": 500, **asked}
     plan = make_control("fake", "a2c", "classic", runs_dir=tmp_path, num_seeds=num_seeds, **asked)
@@ -116,7 +118,7 @@ def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> Contr
     return plan
 
 
-def ends(plan: ControlPlan) -> dict[int, tuple[str, str]]:
+def ends(plan: Plan) -> dict[int, tuple[str, str]]:
     """Run a plan; return state and error of every run by its seed."""
     board = launch(plan, lambda _: None)
     return {row.run.seed: (row.state, row.error) for row in board.rows}
@@ -320,7 +322,9 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert f"somebody/library@{'0123456789' * 4}:library/a2c.py:8-9" in text
     assert "DLR-RM/rl-trained-agents@cd35bde" in text
     settings = read_source(folder / "a2c.toml")["suites"]["classic"]["settings"]
-    assert {*plan.peer.sets, *plan.peer.has} <= set(settings)  # the agent's defaults may change
+    assert {*peer_of(plan).sets, *peer_of(plan).has} <= set(
+        settings
+    )  # the agent's defaults may change
     assert settings["learning_rate"]["because"] == "default of agents/a2c.py"
     reference = references.reference_score("a2c", "fake_control", "CartPole-v1", 400, "training")
     assert reference is not None
@@ -353,7 +357,7 @@ def test_seeds_are_declared_before_any_is_run(
 ) -> None:
     """A control that got more seeds after its first were known is no reference."""
     plan = plan_of(tmp_path)
-    plan.save()
+    save_plan(plan)
     ends(plan)
     with pytest.raises(UsageError, match="declared before any was run"):
         publish(plan_of(tmp_path, num_seeds=5))
@@ -372,7 +376,7 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     for task in ("CartPole-v1", "Acrobot-v1", "CartPole-v1"):
         plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])
         ends(plan)
-        made.append(plan.command())
+        made.append(command(plan))
         folder = publish(plan)
     data = read_source(folder / "a2c.toml")["data"]
     assert data.path == "\n".join(made[1:])
@@ -436,7 +440,7 @@ GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
 """Of each peer and agent: suite, task and source of settings, and what makes a run short."""
 
 
-def grid_of(served: str, tmp_path: Path, **asked: Any) -> ControlPlan:
+def grid_of(served: str, tmp_path: Path, **asked: Any) -> Plan:
     """Return a plan of a grid of `GRIDS`."""
     peer, agent = served.split()
     suite, task, source, changes = GRIDS[served]
@@ -459,7 +463,9 @@ def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> N
     """No setting of the source is refused, and what a peer has of its own is said."""
     plan = grid_of(served, tmp_path)
     changed = {
-        key for key, of in plan.peer.has.items() if getattr(plan.preset.config, key) != of["value"]
+        key
+        for key, of in peer_of(plan).has.items()
+        if getattr(plan.preset.config, key) != of["value"]
     }
     said = [departure.partition(" = ")[0] for departure in plan.departures]
     assert changed <= set(said)
@@ -470,9 +476,9 @@ def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> N
 def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     """2,000 steps of one seed end finished, with updates and with every episode in its table."""
     plan = grid_of(served, tmp_path, env_steps=2_000, num_seeds=1)
-    if not plan.peer.python.exists():
+    if not peer_of(plan).python.exists():
         pytest.skip(
-            f"the environment of {plan.peer.name} is missing: `make peers PEER={plan.peer.name}`"
+            "the environment of {0} is missing: `make peers PEER={0}`".format(peer_of(plan).name)
         )
     plan.directory.mkdir(parents=True)
     assert list(ends(plan).values()) == [("finished", "")]
@@ -507,4 +513,4 @@ def test_stable_baselines3_trains_as_a_control(tmp_path: Path) -> None:
         assert timing["env_steps"].tolist() == [512, 1_008, 1_504, 2_000]
         assert timing["num_updates"].tolist() == [6, 12, 18, 24]
         versions = json.loads((folder / "run.json").read_text())["versions"]
-        assert versions["stable_baselines3"] == plan.peer.pins["stable_baselines3"]
+        assert versions["stable_baselines3"] == peer_of(plan).pins["stable_baselines3"]

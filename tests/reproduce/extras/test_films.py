@@ -19,6 +19,7 @@ from reproduce import __main__ as command_line
 from reproduce.commands import policies
 from reproduce.extras import evaluate, films
 from reproduce.extras.video import film_of_grid
+from reproduce.plan.request import Request
 from reproduce.report.films import contact_sheets
 from suite import vector_env
 from suite.settings import UsageError
@@ -209,6 +210,7 @@ def test_what_cannot_be_filmed_says_so_in_a_line(tmp_path: Path) -> None:
         (("sac", "mujoco-small", "Reecher-v4", 1), "did you mean Reacher-v4"),
         (("sacc", "mujoco-small", "Reacher-v4", 1), "did you mean sac"),
     ):
+        request = Request(agent=words[0], suite=words[1], runs_dir=tmp_path)
         with pytest.raises(UsageError, match=hint):
-            film_of_grid(*words, follow=silently, runs_dir=tmp_path)
+            film_of_grid(request, *words[2:], follow=silently)
     assert not list(tmp_path.rglob("*"))

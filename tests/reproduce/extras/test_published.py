@@ -16,7 +16,7 @@ from reproduce.commands import catalogue
 from reproduce.extras.published import find_plans, refresh
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan, save_plan
 from reproduce.report import plot
 from suite.settings import UsageError
 
@@ -32,7 +32,7 @@ def three_seeds(
     standard = {"env_steps": 1000, "seeds": [1, 2, 3], "device": "cpu", "runs_dir": root}
     plan = make_plan(*(grid or ("sac", "classic")), **(standard | options))
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     for run in plan.runs():
         folder = record_run(plan, run.task, run.seed, {1000: -100.0 * run.seed})
         (folder / "policy.safetensors").write_bytes(bytes(range(256)) * run.seed)

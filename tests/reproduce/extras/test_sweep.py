@@ -13,8 +13,8 @@ from scipy import stats
 from reproduce import __main__ as command_line
 from reproduce.extras import sweep
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan, variants_of
-from reproduce.plan.sweep import folder_name
+from reproduce.plan.make import make_plan, save_plan, variants_of
+from reproduce.plan.settings import folder_name
 from suite.command_line import run_main
 from suite.settings import UsageError
 
@@ -189,8 +189,8 @@ def test_a_sweep_heeds_the_flags_of_a_grid(
     monkeypatch.setattr("reproduce.extras.track.mirrored", mirrored)
     monkeypatch.setattr("reproduce.extras.track.check_kind", lambda kind: None)
     monkeypatch.setattr(
-        "reproduce.pipeline.write_report",
-        lambda plan, tables, *, context: contexts.append(context),
+        "reproduce.extras.sweep.write_report",
+        lambda plan, tables: contexts.append(plan.context),
     )
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert command_line.main([*WORDS, "--track", "tensorboard", "--context", "--open"]) == 0
@@ -206,7 +206,7 @@ def test_a_report_on_a_sweeps_folder_names_its_variants(
     plans = [grid(tmp_path, f"gamma={gamma}") for gamma in ("0.9", "0.99")]
     for plan in (*plans, make_plan("sac", "classic", device="cpu", runs_dir=published)):
         plan.directory.mkdir(parents=True)
-        plan.save()
+        save_plan(plan)
     before = sorted(tmp_path.rglob("*"))
     report = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
     with pytest.raises(UsageError) as refusal:

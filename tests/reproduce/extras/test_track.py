@@ -14,7 +14,7 @@ import pytest
 from reproduce.extras import track
 from reproduce.extras.track import Mirror, Sink, mirror, mirrored
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from suite.settings import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")

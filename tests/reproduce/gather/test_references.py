@@ -24,7 +24,7 @@ from reproduce.gather.references import (
     sources,
 )
 from reproduce.judge.outlook import why_no_reference
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from suite.presets import REFERENCES, read_source
 from suite.settings import UsageError
 from suite.tasks import ATARI_GAMES, TASKS

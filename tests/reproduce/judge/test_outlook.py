@@ -17,11 +17,10 @@ from reproduce.gather.references import ReferenceScore
 from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks, why_no_reference
 from reproduce.judge.verdicts import judge_declared
-from reproduce.plan import grid as planning
-from reproduce.plan import speeds
+from reproduce.plan import places, speeds
 from reproduce.plan.grid import Plan
-from reproduce.plan.places import Cluster
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
+from reproduce.plan.places import Cluster, check_memory, demand_of
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from suite.settings import UsageError
 
@@ -351,9 +350,9 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 
     sizes = {"cuda": gibibytes[0]} | {f"cuda:{i}": size for i, size in enumerate(gibibytes)}
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: len(gibibytes))
-    monkeypatch.setattr(planning, "gpu_memory_gib", sizes.__getitem__)
+    monkeypatch.setattr(places, "gpu_memory_gib", sizes.__getitem__)
     facts = {"memory_gib": host, "cpu": "", "gpu": "", "gpu_driver": ""}
-    for module in (planning, outlook):
+    for module in (places, outlook):
         monkeypatch.setattr(module, "machine", lambda device="cpu": facts)
 
 
@@ -363,15 +362,15 @@ def test_seeds_that_do_not_fit_on_a_gpu_are_refused(
     """Replay lies in the GPU's memory there: 2.9 GiB a seed of Humanoid, of a million steps."""
     with_gpus(monkeypatch, 8.0)
     with pytest.raises(UsageError) as error:
-        humanoid(tmp_path, 3).check_memory()
+        check_memory(humanoid(tmp_path, 3))
     for part in ("3 runs side by side keep 8.6 GiB", "this GPU has 8.0 GiB", "--num-seeds 2"):
         assert part in str(error.value)
     plan = humanoid(tmp_path, 2)
-    plan.check_memory()
-    assert plan.demand(plan.groups()[0])["memory"] == 0.0
+    check_memory(plan)
+    assert demand_of(plan, plan.groups()[0])["memory"] == 0.0
     with_gpus(monkeypatch, 2.0)
     with pytest.raises(UsageError, match="make what it keeps smaller"):
-        humanoid(tmp_path, 1).check_memory()
+        check_memory(humanoid(tmp_path, 1))
 
 
 @pytest.mark.parametrize(
@@ -400,15 +399,15 @@ def test_every_gpu_must_hold_what_runs_on_it(
     with_gpus(monkeypatch, *gibibytes)
     plan = humanoid(tmp_path, num_seeds, **options)
     if not message:
-        plan.check_memory()
+        check_memory(plan)
         return
     with pytest.raises(UsageError) as error:
-        plan.check_memory()
+        check_memory(plan)
     assert message in str(error.value)
     flag, number = str(error.value).split()[-2:]
     fixed = {"--num-seeds": "num_seeds", "--workers": "workers"}[flag]
     again: dict[str, Any] = {"num_seeds": num_seeds, **options, fixed: int(number)}
-    humanoid(tmp_path, **again).check_memory()
+    check_memory(humanoid(tmp_path, **again))
 
 
 def test_what_gpus_hold_is_said_before_a_plan_runs(

@@ -13,10 +13,11 @@ from rich.console import Console
 from reproduce.extras.judge_curves import judge_curves
 from reproduce.judge import remarks
 from reproduce.judge.remarks import ABSENT, Judge, details, judge_of, marks, of_suite, of_task
-from reproduce.pipeline import gather, make_report
+from reproduce.pipeline import gather
 from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
 from reproduce.report.page import render, verdict_lines
+from tests.reproduce.conftest import make_report
 
 RecordRun = Callable[..., Path]
 Reseal = Callable[[Path], None]

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather.references import reference_score
-from reproduce.plan.declared import declare, from_json, to_json
+from reproduce.plan.declared import from_json, keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import keep_declared, load_plan, make_plan
+from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from suite.settings import UsageError
 from suite.tasks import find_task
 
@@ -35,7 +33,7 @@ def mujoco(runs_dir: Path, **options: Any) -> Plan:
 def started(plan: Plan) -> Plan:
     """The plan, once it has begun to run."""
     plan.directory.mkdir(parents=True, exist_ok=True)
-    plan.save()
+    save_plan(plan)
     return plan
 
 
@@ -89,43 +87,6 @@ def test_the_oldest_plans_declared_all_their_seeds(tmp_path: Path) -> None:
     path.write_text(json.dumps(saved))
     assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
     assert mujoco(tmp_path, num_seeds=9).declared == {HOPPER: (1, 2, 3)}
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 30) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
-
-
-@settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(
-    key=st.sampled_from(["declared", "looks"]),
-    rows=anything
-    | st.lists(
-        st.fixed_dictionaries(
-            {
-                "task": anything,
-                "env_steps": st.integers(1, 9) | anything,
-                "seeds": st.lists(st.integers(0, 21), max_size=9) | anything,
-                "looks": st.lists(st.integers(0, 21), max_size=4) | anything,
-            }
-        )
-    ),
-)
-def test_tampered_plans_are_refused_or_could_have_been_declared(key, rows) -> None:
-    """Every declared seed is a number that stands there once; no traceback."""
-    try:
-        declared = from_json({key: rows})
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return
-    for seeds in declared.values():
-        assert len(set(seeds)) == len(seeds) > 0
 
 
 def test_a_plan_with_several_looks_is_judged_by_the_seeds_of_the_first() -> None:
@@ -226,36 +187,10 @@ def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
     plan = keep_declared(asked, counts_begun=True)
     assert plan.num_seeds == {WALKER: 3, HOPPER: 5}
     assert plan.declared == {WALKER: (1, 2, 3), HOPPER: (1, 2, 3, 4, 5)}
-    assert "--seeds" not in plan.command().split()
+    assert "--seeds" not in command(plan).split()
     started(plan)
     assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
     assert keep_declared(asked, counts_begun=True) == plan, "declared now, and kept"
-
-
-@settings(derandomize=True)
-@given(
-    seeds=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
-    steps=st.integers(1, 10**9),
-)
-def test_declared_seeds_survive_their_file(seeds, steps) -> None:
-    """What is written is what is read."""
-    declared = {("A", steps): tuple(seeds), ("B", steps): (1, 2, 3)}
-    assert from_json(json.loads(json.dumps({"declared": to_json(declared)}))) == declared
-
-
-@settings(derandomize=True)
-@given(
-    before=st.lists(st.integers(0, 9), min_size=3, max_size=6, unique=True),
-    asked=st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True),
-)
-def test_a_declaration_is_kept_or_refused(before, asked) -> None:
-    """No order of asking changes it: either all its seeds are asked for, or nothing happens."""
-    declared = {("A", 1): tuple(before)}
-    if set(before) <= set(asked):
-        assert declare(declared, {"A": 1}, asked) == {"A": tuple(before)}
-    else:
-        with pytest.raises(UsageError):
-            declare(declared, {"A": 1}, asked)
 
 
 @pytest.mark.usefixtures("undrawn")

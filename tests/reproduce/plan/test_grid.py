@@ -15,11 +15,13 @@ from reproduce import __main__ as command_line
 from reproduce.commands import grid as commands
 from reproduce.plan import grid as planning
 from reproduce.plan import places
-from reproduce.plan.grid import Plan, Run
-from reproduce.plan.request import load_plan, make_plan
-from suite.command_line import read_command_line
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import command, load_plan, make_plan, save_plan
+from reproduce.plan.places import check_memory
+from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
+from reproduce.plan.status import Run, status
+from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
-from suite.records import read_record
 from suite.settings import UsageError
 from suite.tasks import SUITES
 
@@ -68,29 +70,62 @@ def begin_together(plan: Plan, seeds: list[int]) -> None:
     Recorder(plan.directory / PENDULUM, run, seeds).checkpoint_directory.mkdir()
 
 
-def test_a_budget_gives_the_steps_of_each_task_and_the_seeds(tmp_path: Path) -> None:
+def test_a_request_is_read_back_from_its_words() -> None:
+    """Every field has a flag; num_seeds, which seeds exclude, is read back alone."""
+    request = Request(
+        **{"agent": "sac", "suite": "classic", "tasks": [PENDULUM], "budget": "smoke"},
+        **{"seeds": (3, 1), "env_steps": 300, "source": "tuned", "runs_dir": Path("a b")},
+        **{"published": False, "checkpoint_minutes": 0.5, "drop_checkpoints": True},
+        **{"keep_best": True, "device": "cpu", "workers": 2, "launcher": "ray"},
+        **{"ray_address": "here:1", "settings": ["gamma=0.9"], "fresh": True, "context": True},
+        **{"track": "wandb", "open": True, "dry_run": True},
+    )
+    plain = Request(agent="", suite="")
+    alike = [name for name in FIELDS if getattr(request, name) == getattr(plain, name)]
+    assert alike == ["num_seeds"]
+    for asked in (request, dataclasses.replace(request, seeds=None, num_seeds=4)):
+        parser = Parser()
+        add_flags(parser)
+        assert read_request(parser.parse(words_of(asked))) == asked
+
+
+@pytest.mark.parametrize(
+    ("recorded", "env_steps", "expected"),
+    [
+        *(("finished", 1000, "finished"), ("finished", 400, "finished")),
+        *(("finished", 1001, "shorter"), ("diverged", 1001, "diverged")),
+        *(("running", 1000, "running"), ("failed", 1000, "failed"), (None, 1000, "planned")),
+    ],
+)
+def test_a_folder_says_what_became_of_its_run(
+    recorded: str | None, env_steps: int, expected: str, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """A longer plan goes on from a finished run; where the files differ, it is damaged."""
+    run = Run(PENDULUM, 1, env_steps, tmp_path / "sac-classic" / "tuned" / PENDULUM / "seed-1")
+    if recorded:
+        folder = record_run(pendulum(tmp_path), PENDULUM, 1, status=recorded)
+        assert folder == run.directory
+    assert status(run) == expected
+    if expected == "finished":
+        (run.directory / "evaluations.csv").write_text("env_steps,mean_return\n")
+        assert status(run) == "damaged"
+
+
+def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) -> None:
     """The paper spends 1 M steps on Hopper, 10 M on Humanoid and 3 M elsewhere, with 5 seeds."""
     plan = make_plan("sac", "mujoco", budget="paper", runs_dir=tmp_path)
-    assert dict(plan.env_steps) == {
-        "HalfCheetah-v4": 3_000_000,
-        "Hopper-v4": 1_000_000,
-        "Walker2d-v4": 3_000_000,
-        "Ant-v4": 3_000_000,
-        "Humanoid-v4": 10_000_000,
-    }
+    steps = {"HalfCheetah-v4": 3, "Hopper-v4": 1, "Walker2d-v4": 3, "Ant-v4": 3, "Humanoid-v4": 10}
+    assert plan.env_steps == {task: count * 1_000_000 for task, count in steps.items()}
     assert plan.seeds == (1, 2, 3, 4, 5)
     assert [run.env_steps for run in plan.runs() if run.task == "Hopper-v4"] == [1_000_000] * 5
-    smoke = make_plan("sac", "mujoco", budget="smoke", runs_dir=tmp_path)
-    assert set(smoke.env_steps.values()) == {30_000}
-    assert smoke.seeds == (1, 2, 3)
-
-
-def test_the_budget_is_overruled_by_steps_and_seeds(tmp_path: Path) -> None:
-    """Steps given by hand hold for every task; seeds are counted from 1 or named."""
-    plan = make_plan("sac", "mujoco", budget="paper", env_steps=700, num_seeds=2, runs_dir=tmp_path)
-    assert set(plan.env_steps.values()) == {700}
-    assert plan.seeds == (1, 2)
-    assert make_plan("sac", "classic", seeds=[7, 3], runs_dir=tmp_path).seeds == (7, 3)
+    table: list[tuple[dict[str, Any], set[int], tuple[int, ...]]] = [
+        ({"budget": "smoke"}, {30_000}, (1, 2, 3)),
+        ({"budget": "paper", "env_steps": 700, "num_seeds": 2}, {700}, (1, 2)),
+        ({"budget": "smoke", "seeds": [7, 3]}, {30_000}, (7, 3)),
+    ]
+    for asked, steps, seeds in table:
+        plan = make_plan("sac", "mujoco", runs_dir=tmp_path, **asked)
+        assert (set(plan.env_steps.values()), plan.seeds) == (steps, seeds)
 
 
 def test_a_suite_means_the_tasks_that_the_agent_can_do(tmp_path: Path) -> None:
@@ -126,8 +161,8 @@ def test_finished_and_diverged_runs_are_kept_and_all_others_run(
 ) -> None:
     """What a run left behind decides: killed, crashed and unreadable runs are started again."""
     plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6])
-    for seed, status in enumerate(["finished", "diverged", "running", "failed"], start=1):
-        record_run(plan, PENDULUM, seed, status=status)
+    for seed, ended in enumerate(["finished", "diverged", "running", "failed"], start=1):
+        record_run(plan, PENDULUM, seed, status=ended)
     torn = plan.directory / PENDULUM / "seed-5"
     torn.mkdir()
     (torn / "run.json").write_text('{"status": "finished", "con')
@@ -145,7 +180,7 @@ def test_a_longer_run_counts_for_a_shorter_plan_and_never_the_other_way(
     assert statuses(pendulum(tmp_path, seeds=[1], env_steps=400)) == ["finished"]
     assert statuses(plan) == ["finished"]
     longer = pendulum(tmp_path, seeds=[1], env_steps=1001)
-    assert longer.runs() == [Run(PENDULUM, 1, 1001, folder, "planned")]
+    assert longer.runs() == [Run(PENDULUM, 1, 1001, folder, "shorter")]
     assert seeds_to_run(longer) == [[1]]
 
 
@@ -210,10 +245,10 @@ def test_folders_by_the_name_that_a_source_had_are_the_sources(
             "sac", "classic", source=source, tasks=[PENDULUM], runs_dir=tmp_path / "runs"
         )
         assert (plan.source, plan.directory) == ("tuned", old)
-        assert "--like" not in plan.command()
+        assert "--like" not in command(plan)
     plan = pendulum(tmp_path / "runs")
     assert [run.directory for run in plan.runs()[:2]] == [first, second]
-    plan.save()
+    save_plan(plan)
     for source in (None, "paper", "tuned"):
         assert load_plan("sac", "classic", source, tmp_path / "runs").directory == old
     old.with_name("tuned").mkdir()
@@ -325,10 +360,10 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
     plan = pendulum(tmp_path, device=device)
     assert (plan.gpus, plan.workers) == (gpus, workers)
     assert plan.device == ({0: "cpu"}.get(num_gpus, "cuda") if device == "auto" else device)
-    assert "--workers" not in plan.command()
+    assert "--workers" not in command(plan)
     assert (f"({len(gpus)} GPUs)" in str(commands.plan_table(plan).caption)) == (len(gpus) > 1)
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     assert load_plan("sac", "classic", None, tmp_path) == plan
 
 
@@ -430,15 +465,6 @@ def test_evaluations_run_beside_training_where_a_core_is_idle(
         assert ("--evaluate-beside" in group.command) == beside
 
 
-def test_settings_may_be_lists_and_switches(tmp_path: Path) -> None:
-    """Every field can be set: widths with commas, switches with `true` and `false`."""
-    settings = ["hidden-sizes=64,32,16", "learn_alpha=False", "max_log_alpha=None"]
-    config = pendulum(tmp_path, settings=settings).config
-    assert (config.hidden_sizes, config.learn_alpha) == ((64, 32, 16), False)
-    assert config.max_log_alpha is None
-    assert pendulum(tmp_path, settings=["learn_alpha=true"]).config.learn_alpha
-
-
 @pytest.mark.parametrize(
     ("suite", "options"),
     [
@@ -463,7 +489,7 @@ def test_the_printed_command_makes_an_equal_plan(
     monkeypatch.setattr(commands, "run_plan", lambda plan, *_, **options: again.append(plan) or 0)
     runs_dir = Path(options.pop("runs_dir", "runs"))
     plan = make_plan("sac", suite, runs_dir=runs_dir, **options)
-    words = shlex.split(plan.command())
+    words = shlex.split(command(plan))
     assert words[:3] == ["python", "-m", "reproduce"]
     assert command_line.main(words[3:]) == 0
     assert again == [plan]
@@ -474,11 +500,11 @@ def test_the_printed_command_keeps_a_device_of_ones_own(
 ) -> None:
     """Runs that were begun on a CPU are not gone on with on a GPU unasked."""
     plan = pendulum(tmp_path, workers=3)
-    assert "--workers 3" in plan.command()
+    assert "--workers 3" in command(plan)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert "--device cpu" in plan.command()
-    assert "--device" not in pendulum(tmp_path, device="auto").command()
+    assert "--device cpu" in command(plan)
+    assert "--device" not in command(pendulum(tmp_path, device="auto"))
 
 
 def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
@@ -488,7 +514,7 @@ def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
     plan = pendulum(tmp_path, tasks=tasks, settings=settings, workers=9, published=False)
     plan = dataclasses.replace(plan, device="cuda:3")
     plan.directory.mkdir(parents=True)
-    plan.save()
+    save_plan(plan)
     loaded = load_plan("sac", "classic", None, tmp_path)
     assert loaded == plan
     assert loaded.tasks == tuple(tasks)
@@ -538,26 +564,9 @@ def test_planning_writes_nothing(
     elsewhere = pendulum(Path("not") / "yet" / "there")
     for each in (plan, elsewhere):
         each.groups()
-        each.command()
+        command(each)
     assert tree(tmp_path) == before
     assert set(tmp_path.rglob("*")) == folders
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"status": "finished"}',
-        '{"status": "finished", "task": "t", "seed": 1, "config": 3}',
-        '{"status": "finished", "task": "t", "seed": 1, "config": {}}',
-    ],
-)
-def test_what_is_no_record_is_no_run(content: str, tmp_path: Path) -> None:
-    """A file that does not say what was run cannot stand for a finished run."""
-    (tmp_path / "run.json").write_text(content)
-    assert read_record(tmp_path) is None
-    assert read_record(tmp_path / "nowhere") is None
 
 
 def test_a_run_from_before_a_setting_was_run_without_it(
@@ -580,24 +589,6 @@ def test_a_run_from_before_a_setting_was_run_without_it(
         statuses(changed)
 
 
-def test_a_record_is_compared_setting_by_setting(
-    tmp_path: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
-    """A run from before a setting existed counts; what it does say must agree."""
-    plan = pendulum(tmp_path, seeds=[1])
-    folder = record_run(plan, PENDULUM, 1)
-    record = json.loads((folder / "run.json").read_text())
-    del record["config"]["target_period"]
-    (folder / "run.json").write_text(json.dumps(record))
-    reseal(folder)
-    assert statuses(plan) == ["finished"]
-    record["config"]["hidden_sizes"] = [256, 255]
-    (folder / "run.json").write_text(json.dumps(record))
-    reseal(folder)
-    with pytest.raises(UsageError, match=r"hidden_sizes \[256, 255\] there, \[256, 256\] here"):
-        plan.runs()
-
-
 def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
     """A verdict over changed settings says so beside the preset's own departures."""
     plan = pendulum(tmp_path, settings=["gamma=0.9"])
@@ -610,7 +601,7 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Size times workers against the machine; the line names a number of workers that fits."""
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 12.0})
+    monkeypatch.setattr(places, "machine", lambda: {"memory_gib": 12.0})
 
     def pong(**options: Any) -> Plan:
         standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}
@@ -618,21 +609,21 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
         return make_plan("acer", "atari-7", runs_dir=tmp_path, **(standard | options))
 
     with pytest.raises(UsageError) as error:  # a full replay of 16 environments: 5.3 GiB
-        pong().check_memory()
+        check_memory(pong())
     assert "\n" not in str(error.value)
     for part in ("3 runs", "16.0 GiB", "12.0 GiB", "--workers 2"):
         assert part in str(error.value)
-    pong(workers=2).check_memory()
-    pong(num_seeds=2).check_memory()
-    pong(env_steps=100_000).check_memory()  # never fills its replay
-    pong(settings=["replay_capacity=20000"]).check_memory()
+    check_memory(pong(workers=2))
+    check_memory(pong(num_seeds=2))
+    check_memory(pong(env_steps=100_000))  # never fills its replay
+    check_memory(pong(settings=["replay_capacity=20000"]))
     with pytest.raises(UsageError, match="--set"):
-        pong(env_steps=10_000_000, settings=["num_envs=64"]).check_memory()
-    pendulum(tmp_path, workers=1000).check_memory()  # an agent that states nothing
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": None})
-    pong().check_memory()
+        check_memory(pong(env_steps=10_000_000, settings=["num_envs=64"]))
+    check_memory(pendulum(tmp_path, workers=1000))  # an agent that states nothing
+    monkeypatch.setattr(places, "machine", lambda: {"memory_gib": None})
+    check_memory(pong())
 
-    monkeypatch.setattr(planning, "machine", lambda: {"memory_gib": 1.0})
+    monkeypatch.setattr(places, "machine", lambda: {"memory_gib": 1.0})
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
     command += ["--env-steps", "1000000"]
     with pytest.raises(UsageError, match="2 runs side by side"):

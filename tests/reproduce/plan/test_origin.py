@@ -16,7 +16,8 @@ from reproduce.extras.compare import compare
 from reproduce.extras.published import find_plans
 from reproduce.gather.collect import collect_runs, collect_scores
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan, save_plan
+from reproduce.plan.status import refuse_mixture
 from suite import hardware
 from suite.settings import UsageError
 
@@ -169,7 +170,7 @@ def test_an_agent_without_a_number_counts_its_own_until_it_changes(
     commit(project)
     assert statuses(smoke()) == ["left out"] * 3
     with pytest.raises(UsageError, match=r"suite/noise\.py has changed since\): .* --fresh$"):
-        smoke().refuse_mixture()
+        refuse_mixture(smoke())
 
 
 def test_a_published_grid_is_drawn_of_its_own_runs(
@@ -179,7 +180,7 @@ def test_a_published_grid_is_drawn_of_its_own_runs(
     plan = smoke(runs_dir=published)
     assert plan.directory == place_of(published)
     publish(record_run, published)
-    plan.save()
+    save_plan(plan)
     flip_sign(project)
     (found,) = find_plans(published)
     (row,) = pipeline.gather(found)["verdicts"].to_dict("records")
@@ -202,10 +203,10 @@ def test_older_runs_of_other_tasks_stop_nobody(project: Path, record_run: Record
     record_run(smoke(), REACHER, 1, {STEPS: -5.0})
     flip_sign(project)
     alone, both = smoke(tasks=["Swimmer-v4"]), smoke(tasks=["Swimmer-v4", REACHER])
-    alone.refuse_mixture()
+    refuse_mixture(alone)
     assert statuses(alone) == ["planned"] * 3
     with pytest.raises(UsageError, match=f"{REACHER}/seed-1 was run with other code"):
-        both.refuse_mixture()
+        refuse_mixture(both)
 
 
 def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
@@ -218,7 +219,7 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     plan = smoke()
     assert statuses(plan) == ["left out", "left out", "planned"]
     with pytest.raises(UsageError) as caught:
-        plan.refuse_mixture()
+        refuse_mixture(plan)
     for part in ("seed-1", "other code", "agents/sac.py", "--fresh", "take back the changes"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -30,7 +30,8 @@ from reproduce.commands import grid
 from reproduce.gather.collect import collect_runs, read_table
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
+from reproduce.plan.status import refuse_mixture
 from reproduce.run import lease as leasing
 from reproduce.run import processes
 from reproduce.run.launch import launch
@@ -831,12 +832,12 @@ def test_runs_of_changed_code_are_not_mixed(
     (code / "README.md").write_text("changed")
     (code / "agents" / "a2c.py").write_text("another agent")
     (code / "suite" / "new.py").write_text("new")
-    pendulum(tmp_path / "runs", 2).refuse_mixture()
+    refuse_mixture(pendulum(tmp_path / "runs", 2))
     (code / "suite" / "vector_env.py").write_text("changed = True\n")
     with pytest.raises(UsageError) as caught:
-        pendulum(tmp_path / "runs", 2).refuse_mixture()
+        refuse_mixture(pendulum(tmp_path / "runs", 2))
     assert str(folder) in str(caught.value)
-    assert "; suite/vector_env.py has changed since and was not verified)" in str(caught.value)
+    assert "; suite/vector_env.py has changed since)" in str(caught.value)
     assert "--fresh" in str(caught.value)
 
 
@@ -847,7 +848,7 @@ def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(
     plan = pendulum(tmp_path, 2)
     record_run(plan, TASK, 3, gamma=0.5)
     with pytest.raises(UsageError, match=r"seed-3 was run with other settings \(gamma 0\.5 there"):
-        plan.refuse_mixture()
+        refuse_mixture(plan)
 
 
 def test_code_that_changes_while_a_grid_runs_starts_no_further_run(

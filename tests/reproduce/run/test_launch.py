@@ -20,9 +20,9 @@ import pytest
 
 from agents import sac
 from reproduce import ROOT
-from reproduce.plan.extension import check_extensions
-from reproduce.plan.grid import Plan, Run
-from reproduce.plan.request import make_plan
+from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.make import make_plan
+from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from reproduce.run.progress import Board, last_row
@@ -287,12 +287,12 @@ def test_the_simulator_has_the_cores_of_those_that_run(
             "(folders[0] / 'threads').write_text(os.environ['THREADS']);" + FINISH,
         )
     )
-    command = Plan._command
+    command = Maker.command
 
-    def noted(plan: Plan, runs: tuple[Run, ...], env_threads: int) -> tuple[str, ...]:
-        return ("/usr/bin/env", f"THREADS={env_threads}", *command(plan, runs, env_threads))
+    def noted(*given: Any) -> tuple[str, ...]:
+        return ("/usr/bin/env", f"THREADS={given[-1]}", *command(*given))
 
-    monkeypatch.setattr(Plan, "_command", noted)
+    monkeypatch.setattr(Maker, "command", noted)
     plan = pendulum(tmp_path, list(range(1, num_seeds + 1)), workers=None)
     assert launch(plan, ignore).count("finished") == num_seeds
     said = [(run.directory / "threads").read_text() for run in plan.runs()]
@@ -594,12 +594,12 @@ def test_seeds_trained_together_go_on_together_after_one_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their checkpoint is gone on from, not thrown away; the divergence stays what it was."""
-    command, log = Plan._command, Recorder.log
+    command, log = Maker.command, Recorder.log
 
-    def on_a_cpu(plan: Plan, runs: tuple[Run, ...], env_threads: int) -> tuple[str, ...]:
-        return tuple("cpu" if word == "cuda" else word for word in command(plan, runs, 1))
+    def on_a_cpu(*given: Any) -> tuple[str, ...]:
+        return tuple("cpu" if word == "cuda" else word for word in command(*given))
 
-    monkeypatch.setattr(Plan, "_command", on_a_cpu)
+    monkeypatch.setattr(Maker, "command", on_a_cpu)
 
     def train(folder: Path, dies_at: float) -> Plan:
         """Let seed 1 diverge at 220 steps and, perhaps, all be killed later."""

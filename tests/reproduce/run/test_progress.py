@@ -13,8 +13,8 @@ import pytest
 
 from reproduce import ROOT
 from reproduce.plan import speeds
-from reproduce.plan.grid import Run
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import make_plan
+from reproduce.plan.status import Run
 from reproduce.run.progress import (
     OVER,
     WINDOW_SECONDS,

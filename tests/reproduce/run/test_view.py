@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from reproduce.plan.grid import Run
+from reproduce.plan.status import Run
 from reproduce.run.progress import Board, Mark, Progress
 from reproduce.run.view import View, duration
 from suite.live import Curves

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from reproduce.__main__ import main
 from reproduce.plan.grid import Plan
-from reproduce.plan.request import make_plan
+from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.run import view as viewing
 from reproduce.run import watch as watching
 from reproduce.run.lease import Leases
@@ -34,7 +34,7 @@ def grid(tmp_path: Path, *seeds: int) -> Plan:
     steps: dict[str, Any] = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
     plan = make_plan("sac", "classic", runs_dir=tmp_path / "runs", seeds=seeds, **steps)
     plan.directory.mkdir(parents=True, exist_ok=True)
-    plan.save()
+    save_plan(plan)
     return plan
 
 
@@ -98,7 +98,7 @@ def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
     board = watch(plan, show)
     assert shown == [*["waiting"] * watching.IDLE_LOOKS, "finished"]
     assert board.notes == [
-        f"Nobody runs this grid now; watching until somebody does; go on with:\n  {plan.command()}"
+        f"Nobody runs this grid now; watching until somebody does; go on with:\n  {command(plan)}"
     ]
 
 
@@ -124,12 +124,12 @@ def test_a_stopped_grid_is_described_once_without_a_terminal(
         watch(plan, show)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    before, nobody, command, waiting, *ends, finished = lines
+    before, nobody, way_on, waiting, *ends, finished = lines
     assert before.startswith("2 waiting; 0 s so far")
     assert (waiting, len(ends)) == ("2 waiting", 2)
     assert finished.startswith("2 finished; 0 s so far")
     assert nobody.startswith("Nobody runs this grid now; ")
-    assert command == f"  {plan.command()}"
+    assert way_on == f"  {command(plan)}"
 
 
 def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ import jaxtyping
 import pytest
 
 from reproduce import ROOT
-from reproduce.plan.grid import Plan
-from reproduce.plan.places import Cluster
-from reproduce.plan.request import make_plan
+from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.make import command, make_plan
+from reproduce.plan.places import Cluster, check_memory, demand_of
 from reproduce.run import pool as pooling
 from reproduce.run import processes
 from reproduce.run.launch import launch
@@ -154,8 +154,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents make a checkpoint every 0.3 seconds; the harness looks at what arrives as often."""
-    command = Plan._command
-    monkeypatch.setattr(Plan, "_command", lambda *given: (*command(*given), *OFTEN))
+    command = Maker.command
+    monkeypatch.setattr(Maker, "command", lambda *given: (*command(*given), *OFTEN))
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.1)
 
 
@@ -220,7 +220,7 @@ def test_other_code_than_the_grids_is_refused(
     """Nodes compare what they were sent with what the grid was begun with."""
     stand_in({1: FINISH})
     ours = hardware.sources("sac")
-    monkeypatch.setattr(Plan, "code", lambda plan: ours | {"suite/tasks.py": "0"})
+    monkeypatch.setattr(Maker, "code", lambda *_: ours | {"suite/tasks.py": "0"})
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster)
         ((state, error),) = ends(launch(plan, ignore)).values()
@@ -257,7 +257,9 @@ for folder in folders:
         assert plan.device == "cuda"
         groups = plan.groups()
         assert [len(group.runs) for group in groups] == [2, 2]
-        assert [plan.demand(group) for group in groups] == [{"CPU": 1, "GPU": 0.5, "memory": 0}] * 2
+        assert [demand_of(plan, group) for group in groups] == [
+            {"CPU": 1, "GPU": 0.5, "memory": 0}
+        ] * 2
         stand_in({1: both.replace("seeds[0]", "'1' if 'Pend' in out else '3'")})
         assert launch(plan, watch).count("finished") == 4
     assert {"CPU": 2.0, "GPU": 1.0} in used
@@ -294,9 +296,9 @@ def test_shares_of_gpus_let_as_many_run_as_the_plan_says(
     cluster = Cluster(None, ({"CPU": 8.0, "GPU": float(gpus)},))
     plan = pendulum(tmp_path, [1], device="cuda", workers=workers, cluster=cluster)
     (group,) = plan.groups()
-    demand = plan.demand(group)
-    assert demand["GPU"] == pytest.approx(share, abs=1e-4)
-    assert cluster.num_places(demand) >= workers
+    taken = demand_of(plan, group)
+    assert taken["GPU"] == pytest.approx(share, abs=1e-4)
+    assert cluster.num_places(taken) >= workers
 
 
 def test_a_second_try_asks_for_no_more_than_a_node_has(tmp_path: Path) -> None:
@@ -326,12 +328,12 @@ def test_a_replay_that_no_node_holds_is_one_line(tmp_path: Path) -> None:
             cluster=Cluster("auto", (gibibytes,)),
         )
         (group,) = plan.groups()
-        assert plan.demand(group)["memory"] > 0
+        assert demand_of(plan, group)["memory"] > 0
         if fits:
-            plan.check_memory()
+            check_memory(plan)
         else:
             with pytest.raises(UsageError, match="GiB of memory, which no node"):
-                plan.check_memory()
+                check_memory(plan)
 
 
 def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
@@ -339,13 +341,13 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     cluster = Cluster("head:6379", ({"CPU": 4.0}, {"CPU": 2.0}))
     plan = pendulum(tmp_path, [1], cluster=cluster)
     assert plan.workers == 6
-    words = shlex.split(plan.command())
+    words = shlex.split(command(plan))
     assert words[words.index("--launcher") :][:4] == [
         *("--launcher", "ray", "--ray-address", "head:6379")
     ]
     assert not {"--workers", "--device"} & set(words)
     plan = pendulum(tmp_path, [1], cluster=cluster, workers=3)
-    assert "--workers 3" in plan.command()
+    assert "--workers 3" in command(plan)
 
 
 def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
@@ -399,10 +401,10 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_pool import OFTEN, pendulum
 from reproduce.run.launch import launch
-from reproduce.plan.grid import Plan
+from reproduce.plan.grid import Maker
 from reproduce.run.ray.pool import connect
-command = Plan._command
-Plan._command = lambda *given: (*command(*given), *OFTEN)
+command = Maker.command
+Maker.command = lambda *given: (*command(*given), *OFTEN)
 with connect("auto") as cluster:
     launch(pendulum(Path({runs_dir!r}), [1], cluster=cluster), lambda board: None)
 """

@@ -1,0 +1,255 @@
+"""Make a plan from a request, and a request of a plan: as a command, and as `plan.json`."""
+
+import dataclasses
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from reproduce.plan import grid as planning
+from reproduce.plan.declared import (
+    Declared,
+    keep_declared,
+    read_declared,
+    read_saved,
+    refuse_many,
+    to_json,
+    unreadable_plan,
+    worth_declaring,
+)
+from reproduce.plan.grid import Plan
+from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
+from reproduce.plan.presets import Source, source_of, tasks_of
+from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
+from reproduce.plan.settings import changes_of, configure, refuse_scoreless, variants
+from suite.command_line import printable
+from suite.files import check_inside, write_json
+from suite.recorder import refuse_no_evaluations
+from suite.settings import UsageError, by_todays_names
+
+PLAN = "plan.json"
+YOUNGER = ("num_seeds", "checkpoint_minutes", "drop_checkpoints", "keep_best")
+"""Entries that plans of older versions may lack."""
+
+
+def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
+    """Return the plan that a request asks for. Nothing is written.
+
+    Args:
+        agent: name of a file in `agents/`.
+        suite: name of a suite (`suite/tasks.py`).
+        cluster: where it runs; default: on this machine.
+        asked: the other fields of `Request`.
+
+    Raises:
+        UsageError: for anything unknown or impossible, with the nearest valid value.
+    """
+    request = Request(agent=agent, suite=suite, **asked)
+    check(request)
+    changes = changes_of(request.settings)
+    check_writable(request.runs_dir)
+    source = source_of(agent, suite, request.source)
+    preset, spent = source.preset, source.preset.budgets[request.budget]
+    device = choose_device(request.device, cluster)
+    steps, number = request.env_steps, request.num_seeds
+    if not isinstance(steps, dict):
+        names = request.tasks or tasks_of(preset, suite, request.budget)
+        steps = {name: steps or spent.steps(name) for name in names}
+    config = configure(preset.config, next(iter(steps)), changes)
+    for name, count in steps.items():  # refuses what the agent cannot do
+        refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
+    if request.keep_best:
+        refuse_no_evaluations(config)
+    directory = source.folder(request.runs_dir)
+    check_inside(request.runs_dir, directory)
+    check_writable(directory)
+    usual = number if isinstance(number, int) else spent.num_seeds
+    seeds = tuple(request.seeds or range(1, usual + 1))
+    decided = {
+        "source": source.name,
+        "tasks": tuple(steps),
+        "env_steps": steps,
+        "seeds": seeds,
+        "num_seeds": number if isinstance(number, dict) else dict.fromkeys(steps, len(seeds)),
+        "settings": changes,
+        "device": device,
+        "workers": request.workers or default_workers(device, preset.cores_per_run, cluster),
+        "launcher": "ray" if cluster else "local",
+        "ray_address": cluster.address if cluster else None,
+        "declared": dict.fromkeys(steps, seeds),
+    }
+    found = {"directory": directory, "config": config, "preset": preset, "cluster": cluster}
+    return Plan(**vars(request) | decided | found)
+
+
+def variants_of(
+    agent: str, suite: str, source: str | None, settings: Iterable[str]
+) -> list[tuple[str, ...]]:
+    """Return the `--set` of every variant that is asked for; one where nothing varies.
+
+    Raises:
+        UsageError: for an unknown name, or values that make no sweep.
+    """
+    settings = list(settings)
+    if not any(set(setting) & {",", "/"} for setting in settings):
+        return [tuple(settings)]  # without torch, which presets need
+    for setting in settings:
+        changes_of([setting])
+    return variants(source_of(agent, suite, source).preset.config, settings)
+
+
+def save_plan(plan: Plan) -> None:
+    """Write `plan.json`, from which `report` works without being told the plan again.
+
+    It keeps the declared seeds of every task that was ever started in its folder.
+    """
+    path = plan.directory / PLAN
+    declared: Declared = {
+        (task, env_steps): plan.declared[task] for task, env_steps in plan.env_steps.items()
+    }
+    content = {name: getattr(plan, name) for name in SAVED}
+    content["declared"] = to_json(worth_declaring(declared) | read_declared(path))
+    write_json(path, content)
+
+
+def command(plan: Plan) -> str:
+    """Return the command that makes, or goes on with, a plan."""
+    words = [_python(), "-m", "reproduce", *plan.maker.verb, *words_of(request_of(plan))]
+    return printable(shlex.join(words))  # a path need not be text
+
+
+def request_of(plan: Plan) -> Request:
+    """Return the request that makes a plan again, without what would be chosen all the same."""
+    budget, default = plan.preset.budgets[plan.budget], source_of(plan.agent, plan.suite, None)
+    has_other_steps = any(budget.steps(task) != n for task, n in plan.env_steps.items())
+    is_whole = min(plan.num_seeds.values()) == len(plan.seeds)
+    is_usual = plan.device == choose_device("auto", plan.cluster)
+    return Request(
+        **{name: getattr(plan, name) for name in FIELDS}
+        | {
+            "source": None if plan.source == default.name else plan.source,
+            "env_steps": next(iter(plan.env_steps.values())) if has_other_steps else None,
+            "seeds": plan.seeds if is_whole else None,
+            "num_seeds": None,
+            "device": "auto" if is_usual else plan.device,
+            "workers": None if plan.has_default_workers else plan.workers,
+        }
+        | dict(plan.maker.asked)
+    )
+
+
+def way_on(plan: Plan) -> str:
+    """Return how to go on with a plan after it was stopped, in words."""
+    return f"go on with:\n  {command(plan)}"
+
+
+def _python() -> str:
+    """Return how this Python is called: `python` where that finds it, else its relative path."""
+    here = Path(sys.executable)
+    found = shutil.which("python")
+    if (found and Path(found) == here) or not here.is_relative_to(Path.cwd()):
+        return "python"
+    return str(here.relative_to(Path.cwd()))
+
+
+def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
+    """Return the plan that was last run in its place.
+
+    Raises:
+        UsageError: if nothing was run there, or a name is unknown.
+    """
+    found = source_of(agent, suite, source)
+    return _load(found, _read(found.folder(runs_dir) / PLAN), runs_dir)
+
+
+def load_grid(folder: Path) -> Plan:
+    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`.
+
+    Raises:
+        UsageError: if none was, or it cannot be read.
+    """
+    saved = _read(folder / PLAN)
+    source = source_of(saved["agent"], saved["suite"], folder.name)
+    return _load(source, saved, folder.parent.parent)
+
+
+def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
+    """Return the plan of a published grid, with its reports below `runs_dir`.
+
+    None if the grid was run below `runs_dir`, or is not published.
+
+    Raises:
+        UsageError: if a name is unknown.
+    """
+    found = source_of(agent, suite, source)
+    published = found.folder(planning.PUBLISHED) / PLAN
+    if (found.folder(runs_dir) / PLAN).exists() or not published.exists():
+        return None
+    plan = _load(found, _read(published), runs_dir)
+    return keep_declared(dataclasses.replace(plan, published=True))
+
+
+def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
+    """Return where the variants of a sweep lie that was run into a folder, in words.
+
+    Empty if there are none, or if the folder has a grid of its own.
+
+    Raises:
+        UsageError: if a name is unknown.
+    """
+    found = source_of(agent, suite, source)
+    folders = (runs_dir, *sorted(runs_dir.glob("*=*")))
+    there = [path for path in folders if (found.folder(path) / PLAN).exists()]
+    if not there or there[0] == runs_dir:
+        return ""
+    table = runs_dir / f"sweep-{agent}-{suite}.csv"
+    compared = f"{table} compares them; " if table.exists() else ""
+    ways = f"report one with --runs-dir {', or '.join(map(str, there[:4]))}"
+    more = f" and {len(there) - 4} more" if len(there) > 4 else ""
+    return f"{runs_dir} has the variants of a sweep: {compared}{ways}{more}"
+
+
+def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
+    """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
+    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:] if name in saved}
+    renamed = by_todays_names(saved["settings"]).items()
+    asked |= {"source": source.name, "device": "cpu"}  # its own may not be here
+    asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}
+    plan = make_plan(source.agent, source.suite, **asked)
+    return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a `plan.json`."""
+    try:
+        saved = read_saved(path)
+    except FileNotFoundError:
+        raise UsageError(f"nothing was run here: {path} does not exist") from None
+    if not _is_plan(saved):
+        raise unreadable_plan(path)
+    refuse_many(len(saved["seeds"]), f"unreadable {path}")
+    return saved
+
+
+def _is_plan(saved: Any) -> bool:
+    """Return whether a file's content has what `save_plan`, or an older version, writes."""
+    if not isinstance(saved, dict) or any(k not in saved for k in SAVED if k not in YOUNGER):
+        return False
+    steps, seeds, changes = saved["env_steps"], saved["seeds"], saved["settings"]
+    num_seeds = saved.get("num_seeds", dict.fromkeys(steps, 1) if isinstance(steps, dict) else {})
+    texts, switches = ("agent", "suite", "budget", "device"), ("drop_checkpoints", "keep_best")
+    return (
+        all(isinstance(value, dict) for value in (steps, changes, num_seeds))
+        and isinstance(seeds, list)
+        and list(num_seeds) == list(steps)
+        and all(type(n) is int for n in (*num_seeds.values(), *steps.values(), *seeds))
+        and all(0 < n <= len(seeds) for n in num_seeds.values())
+        and all(n > 0 for n in steps.values())
+        and type(saved["workers"]) is int
+        and all(isinstance(text, str) for text in (*changes.values(), *map(saved.get, texts)))
+        and all(isinstance(saved.get(key, False), bool) for key in ("published", *switches))
+        and isinstance(saved.get("checkpoint_minutes"), (int, float, type(None)))
+        and bool(steps and seeds)
+    )

@@ -1,0 +1,122 @@
+"""Agents and their presets: which suites and tasks each can do, and where its grids lie."""
+
+import importlib
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import agents
+from suite.files import NO_SPACE
+from suite.settings import Preset, UsageError, find_source, nearest, refuse_old_agent
+from suite.tasks import SUITES, find_suite, find_task
+
+if TYPE_CHECKING:
+    from reproduce.plan.grid import Plan
+
+
+class Source(NamedTuple):
+    """The settings of a published source that an agent has for a suite."""
+
+    agent: str
+    suite: str
+    name: str
+    preset: Preset[Any]
+
+    def folder(self, root: Path) -> Path:
+        """Return its grid's folder below a runs directory: of its name, or of an older one's."""
+        folder = root / f"{self.agent}-{self.suite}"
+        names = (self.name, *self.preset.formerly)
+        return folder / next((name for name in names if (folder / name).exists()), self.name)
+
+
+def check_agent(agent: str) -> None:
+    """Raise a `UsageError` that names the nearest agent if there is none of this name."""
+    if agent not in agents.AGENTS:
+        refuse_old_agent(agent)
+        raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
+
+
+def source_of(agent: str, suite: str, asked: str | None) -> Source:
+    """Return the source that is asked for, by its name of today or before.
+
+    Args:
+        agent: name of a file in `agents/`.
+        suite: name of a suite.
+        asked: the source's name; None: the suite's default.
+
+    Raises:
+        UsageError: for an unknown name, or an agent without this suite, with the reason.
+    """
+    check_agent(agent)
+    find_suite(suite)
+    presets = presets_of(agent)
+    suites = dict.fromkeys(known for known, _ in presets)
+    if suite not in suites:
+        has = _kinds(SUITES[suite])
+        learns = _kinds(
+            task for (known, _), preset in presets.items() for task in preset.tasks or SUITES[known]
+        )
+        why = f"no source has settings for it, see results/references/*/{agent}.toml"
+        if not set(learns) & set(has):
+            why = f"it learns {' and '.join(learns)} actions, those are {' and '.join(has)}"
+        raise UsageError(f"{agent} has no suite {suite!r}: {why}; choose from {', '.join(suites)}")
+    name = find_source(presets, suite, asked)
+    return Source(agent, suite, name, presets[suite, name])
+
+
+def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
+    """Return an agent's presets by suite and source.
+
+    Raises:
+        UsageError: naming its file, if that cannot be imported or has no `PRESETS`; every other
+            agent still works.
+    """
+    file = f"agents/{agent}.py"
+    try:
+        module = importlib.import_module(f"agents.{agent}")
+    except UsageError:  # of a source's file, which it names
+        raise
+    except SyntaxError as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in NO_SPACE:
+            raise  # says nothing about the file
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [each.lineno for each in frames if Path(each.filename).name == f"{agent}.py"]
+        where = f" (line {lines[-1]})" if lines else ""
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{file} cannot be imported: {why}{where}") from None
+    presets = getattr(module, "PRESETS", None)
+    if not isinstance(presets, Mapping):
+        raise UsageError(
+            f"{file} has no PRESETS: an agent's file has PRESETS = read_presets({agent!r}, Config)"
+            " (see CONTRIBUTING.md); any other file belongs elsewhere"
+        )
+    return presets
+
+
+def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
+    """Return the tasks of a suite that a budget trains where nobody names any."""
+    return preset.budgets[budget].tasks or preset.tasks or find_suite(suite)
+
+
+def left_out(plan: "Plan") -> list[str]:
+    """Return a line for the tasks of a suite that an agent, or a budget, leaves out, and why."""
+    can = plan.preset.tasks or find_suite(plan.suite)
+    cannot = [task for task in find_suite(plan.suite) if task not in can]
+    beyond = [task for task in can if task not in plan.tasks]
+    lines = []
+    if cannot:
+        why = f"{plan.source} says nothing of them"
+        if not set(_kinds(cannot)) & set(_kinds(can)):
+            why = f"they have {' and '.join(_kinds(cannot))} actions"
+        lines.append(f"Skipped, for {plan.agent} cannot do them ({why}): {' '.join(cannot)}")
+    if beyond:
+        lines.append(f"Not in --budget {plan.budget}, but with --tasks: {' '.join(beyond)}")
+    return lines
+
+
+def _kinds(tasks: Iterable[str]) -> list[str]:
+    """Return the kinds of action that tasks have."""
+    return sorted({find_task(task).actions for task in tasks})

@@ -1,0 +1,288 @@
+"""What has become of a plan's runs: the only module of the plan that reads their folders."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reproduce.plan.origin import number_of, ways_on, why_left_out
+from suite.files import CHECKPOINT
+from suite.hardware import machine, versions
+from suite.records import ENDED, Twin, read_record, seed_of, twins
+from suite.settings import WITHOUT_EFFECT, UsageError, recorded_settings
+
+if TYPE_CHECKING:
+    from reproduce.plan.grid import Plan
+
+NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads", *WITHOUT_EFFECT)
+"""Fields of a configuration that do not change what is learned per step and seed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One agent, one task, one source, one seed."""
+
+    task: str
+    seed: int
+    env_steps: int
+    directory: Path
+    """Where its record is, or will be."""
+    status: str = "planned"
+    """What `status` answered; or, of a run that has ended and does not count:
+
+    `damaged`, for it is a copy of another seed's, or `left out`, for other code than today's made
+    it; see `reproduce/plan/origin.py`.
+    """
+    remark: str = ""
+    """What is wrong with a finished run of this task and seed, wherever it lies."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its result is kept; other runs start or resume."""
+        return self.status in ENDED
+
+
+def status(run: Run) -> str:
+    """Return what a run's folder says: planned, running, finished, diverged, failed or damaged.
+
+    `shorter`: it finished with fewer steps than are planned now, and goes on from its checkpoint.
+    `damaged`: it was finished; it is not what its folder says, or its files have changed since.
+    """
+    return _status(run, read_record(run.directory))
+
+
+def _status(run: Run, record: Mapping[str, Any] | None) -> str:
+    if record is None:
+        return "planned"
+    is_short = record["config"]["env_steps"] < run.env_steps
+    return "shorter" if record["status"] == "finished" and is_short else record["status"]
+
+
+def steps_done(run: Run) -> int:
+    """Return the steps from whose end a `shorter` run goes on; 0 of others."""
+    record = read_record(run.directory) if run.status == "shorter" else None
+    return record["config"]["env_steps"] if record else 0
+
+
+def runs_of(plan: "Plan") -> list[Run]:
+    """Return every run with its present status, tasks in order, seeds within.
+
+    Raises:
+        UsageError: if a finished run was made with other settings.
+    """
+    runs: list[Run] = []
+    for task in plan.tasks:
+        copies = _twins(plan, task)
+        runs += [_find(plan, task, n, copies) for n in plan.seeds[: plan.num_seeds[task]]]
+    return runs
+
+
+def run_of(plan: "Plan", task: str, seed: int) -> Run:
+    """Return one run with its present status; errors are those of `runs_of`."""
+    return _find(plan, task, seed, _twins(plan, task))
+
+
+def _find(plan: "Plan", task: str, seed: int, copies: Mapping[Path, Twin]) -> Run:
+    """Return a run where it has ended, here or published; else as it is here."""
+    own, *others = (folder / f"seed-{seed}" for folder in _folders(plan, task))
+    here = Run(task, seed, plan.env_steps[task], own)
+    remark = ""
+    for place in (own, *others):
+        record = read_record(place)
+        if record and record["status"] == "damaged" and place != own:
+            remark = f"in {place.parent} is damaged: {place.name} {record['error']}"
+        if record is None or record["status"] not in ENDED:
+            continue
+        differs = differences(plan, record)
+        if differs and place == own:
+            raise _other_settings(place, differs)
+        if differs or record["config"]["env_steps"] < here.env_steps:
+            continue
+        run = _counted(plan, replace(here, directory=place), record, copies)
+        if run.has_ended or place == own:
+            return run
+        remark = run.remark
+    return replace(here, status=status(here), remark=remark)
+
+
+def _counted(plan: "Plan", run: Run, record: Mapping[str, Any], copies: Mapping[Path, Twin]) -> Run:
+    """Return a run that has ended, `damaged` or `left out` if it does not count."""
+    run = replace(run, status=record["status"])
+    twin = copies.get(run.directory) if run.status == "finished" else None
+    if twin is not None:
+        return replace(run, status="damaged", remark=str(twin))
+    number = plan.behaviours.get(run.task)
+    if number is None:
+        remark = _left_out(plan, run.directory, record)
+        return replace(run, status="left out" if remark else run.status, remark=remark)
+    remark = _left_out(plan, run.directory, record, uncommitted=())
+    counts = number_of(record) == number
+    return replace(run, status=run.status if counts else "left out", remark=remark)
+
+
+def _left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **today: Any) -> str:
+    """Return why a run does not count; empty if it does. `today` is what is taken for the code."""
+    is_own = folder.is_relative_to(plan.directory)
+    root = plan.runs_dir if is_own else plan.published_folder.parent.parent
+    return why_left_out(plan.today._replace(**today), root, record)
+
+
+def _folders(plan: "Plan", task: str) -> list[Path]:
+    """Return the folders that hold a task's runs: the plan's own, and the published."""
+    published = [plan.published_folder / task] if plan.published else []
+    return [plan.directory / task, *published]
+
+
+def _seeds(plan: "Plan", task: str) -> list[tuple[int, Path]]:
+    """Return the seeds and folders of all runs of a task, whether or not they are planned."""
+    paths = sorted(path for folder in _folders(plan, task) for path in folder.glob("seed-*"))
+    return [(seed, path) for path in paths if (seed := seed_of(path)) is not None]
+
+
+def _twins(plan: "Plan", task: str) -> dict[Path, Twin]:
+    """Return the task's folders that are copies of a smaller seed's, and of which."""
+    seeds = {path: seed for seed, path in _seeds(plan, task)}
+    copies = twins(sorted(seeds, key=lambda path: seeds[path]))
+    return {copy: of for copy, of in copies.items() if seeds[of.folder] < seeds[copy]}
+
+
+def seeds_begun(plan: "Plan", task: str) -> set[int]:
+    """Return the seeds of a task whose scores at the plan's step may be guessed.
+
+    They have a record where the task's runs count, of these settings and of code that counts, at
+    least half as long. Of one that cannot be read nobody knows what it was.
+    """
+    found = set()
+    for seed, path in _seeds(plan, task):
+        record = read_record(path)
+        if not (path / "run.json").exists():
+            continue
+        if record is not None and record["status"] != "damaged":
+            is_short = 2 * record["config"]["env_steps"] < plan.env_steps[task]
+            if is_short or differences(plan, record) or _left_out(plan, path, record):
+                continue
+        found.add(seed)
+    return found
+
+
+def companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
+    """Return the runs whose checkpoint a run can go on from, in its order; none without one.
+
+    Args:
+        run: an unfinished run.
+        here: the plan's runs by folder.
+    """
+    seeds = (read_record(run.directory) or {}).get("config", {}).get("seeds")
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        return ()
+    folders = [run.directory.with_name(f"seed-{seed}") for seed in seeds]
+    if not folders or not (folders[0] / CHECKPOINT).exists():
+        return ()
+    for folder in folders:
+        record = read_record(folder) if folder in here else None
+        if record is None or record["config"].get("seeds") != seeds:
+            return ()
+    return tuple(here[folder] for folder in folders)
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """Return the settings of a configuration that change what is learned, as JSON has them."""
+    values = json.loads(json.dumps(dataclasses.asdict(config)))
+    return {key: value for key, value in values.items() if key not in NOT_SETTINGS}
+
+
+def name_of_settings(config: Any) -> str:
+    """Return a name shared by plans with equal settings, whatever tasks, seeds and steps."""
+    return hashlib.sha256(json.dumps(settings_of(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(plan: "Plan", record: Mapping[str, Any]) -> str:
+    """Return which settings, or pinned packages, of a record are not the plan's; empty if none."""
+    ours = settings_of(plan.config)
+    theirs = recorded_settings(type(plan.config), record["config"])
+    found = record.get("versions")
+    found = found if isinstance(found, Mapping) else {}
+    pairs = [(k, theirs.get(k, "unknown"), ours.get(k, "unknown")) for k in {**ours, **theirs}]
+    pairs += [(name, found.get(name, "unknown"), pin) for name, pin in plan.maker.pins.items()]
+    return ", ".join(
+        f"{key} {there} there, {here} here"
+        for key, there, here in pairs
+        if there != here and key not in NOT_SETTINGS
+    )
+
+
+def _other_settings(folder: Path, differs: str) -> UsageError:
+    return UsageError(
+        f"{folder} was run with other settings ({differs}): start anew beside it with --fresh, or "
+        "choose another --runs-dir"
+    )
+
+
+def refuse_mixture(plan: "Plan") -> None:
+    """Refuse to add runs to a grid whose finished runs were made otherwise.
+
+    Every finished run of the plan's folder must have the plan's settings, whether or not it is in
+    the plan: `plan.json` names one set. Its code matters in the plan's tasks alone, for seeds of a
+    task are judged together; a plan of other tasks asks for those again.
+
+    Raises:
+        UsageError: naming the run and what differs, code or settings.
+    """
+    for task in sorted(path for path in plan.directory.glob("*") if path.is_dir()):
+        for folder in sorted(task.glob("seed-*")):
+            record = read_record(folder) if seed_of(folder) is not None else None
+            if record is None or record["status"] not in ENDED:
+                continue
+            if differs := differences(plan, record):
+                raise _other_settings(folder, differs)
+            why = task.name in plan.tasks and _left_out(plan, folder, record)
+            if why:
+                raise UsageError(f"{folder} was run with other code ({why}): {ways_on(plan.today)}")
+
+
+def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
+    """Refuse to plan a longer run where a finished one cannot go on.
+
+    Raises:
+        UsageError: naming its folder and the reason.
+    """
+    for run in runs:
+        record = read_record(run.directory) if status(run) == "shorter" else None
+        if record and (reason := _obstacle(plan, run, record)):
+            raise UsageError(
+                f"{run.directory} ended at {record['config']['env_steps']:,} steps and cannot go "
+                f"on to {run.env_steps:,}: {reason}; train it anew beside it with --fresh, or move "
+                "that folder away"
+            )
+
+
+def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
+    """Return why a finished run cannot go on with the same bytes; empty if nothing is known.
+
+    What its agent alone can see, such as a damaged checkpoint, the agent refuses.
+    """
+    config = record["config"]
+    seeds = config.get("seeds")
+    seeds = seeds if isinstance(seeds, list) and seeds else [run.seed]
+    together = plan.device != "cpu" and plan.preset.seeds_together
+    planned: Sequence[int] = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
+    if not set(seeds) <= set(planned):
+        return f"it was trained in one process with seeds {' '.join(map(str, seeds))}"
+    if not (run.directory.with_name(f"seed-{seeds[0]}") / CHECKPOINT).exists():
+        return "its checkpoint is gone"
+    for name, here in (("device", plan.device), ("num_threads", plan.config.num_threads)):
+        if config.get(name, here) != here:
+            return f"its {name} was {config[name]}, not {here}"
+    if plan.cluster:
+        return ""  # the node's processor is not known yet
+    for name in ("cpu", "gpu", "gpu_driver"):
+        there, today = record.get("machine", {}).get(name), machine(plan.device)[name]
+        if there != today:
+            return f"its {name} was {there}, not {today}"
+    changed = [
+        name for name, there in record.get("versions", {}).items() if versions().get(name) != there
+    ]
+    return f"other versions of {', '.join(changed)} made it" if changed else ""
