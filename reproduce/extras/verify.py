@@ -14,7 +14,7 @@ from reproduce.plan.grid import PUBLISHED, check_agent
 from reproduce.plan.origin import commit_of, number_of
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
-from reproduce.speed.gate import worktree
+from reproduce.speed.pair import worktree
 from suite import hardware
 from suite.files import DAMAGED, read_plain
 from suite.records import read_record
