@@ -131,7 +131,7 @@ bench: venv
 		tests/benchmarks --benchmark-only --benchmark-json .benchmarks/speed.json
 
 ## An environment of its own for the libraries whose speed we compare with; they pin older packages.
-## With PEER=sb3 (pfrl, rllib, sbx, tianshou, torchrl) that of one control; see docs/controls.md.
+## With PEER=sb3 (pfrl, rllib, tianshou) that of one control; see docs/controls.md.
 peers: $(PEERS)/$(if $(PEER),$(PEER)/).installed
 
 $(PEERS)/%/.installed: reproduce/controls/%.txt
