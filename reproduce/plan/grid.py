@@ -31,7 +31,7 @@ from reproduce.plan.speeds import Pace, pace
 from suite.command_line import printable
 from suite.files import CHECKPOINT, NO_SPACE, write_json
 from suite.hardware import behaviour, gpu_memory_gib, machine, num_cores, sources, uncommitted
-from suite.records import ENDED, Twin, read_record, seed_of, twins
+from suite.records import ENDED, read_record, seed_of
 from suite.settings import (
     WITHOUT_EFFECT,
     Preset,
@@ -186,8 +186,7 @@ class Plan:
         """
         runs: list[Run] = []
         for task in self.env_steps:
-            copies = self._twins(task)
-            runs += [self._run(task, n, copies) for n in self.seeds[: self.num_seeds[task]]]
+            runs += [self.run(task, n) for n in self.seeds[: self.num_seeds[task]]]
         return runs
 
     def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
@@ -439,9 +438,6 @@ class Plan:
         Raises:
             UsageError: if it is finished and was made with other settings.
         """
-        return self._run(task, seed, self._twins(task))
-
-    def _run(self, task: str, seed: int, copies: Mapping[Path, Twin]) -> Run:
         env_steps = self.env_steps[task]
         here = self.directory / task / f"seed-{seed}"
         remark = ""
@@ -459,7 +455,7 @@ class Plan:
                 )
             if differs or record["config"]["env_steps"] < env_steps:
                 continue
-            run = self._ended(task, seed, place, record, copies)
+            run = self._ended(task, seed, place, record)
             if run.has_ended or place == here:
                 return run
             remark = run.remark
@@ -468,26 +464,9 @@ class Plan:
         status = "planned" if status == "finished" else status
         return Run(task, seed, env_steps, here, status, remark)
 
-    def _twins(self, task: str) -> dict[Path, Twin]:
-        """Return the task's folders that are copies of a smaller seed's, and of which."""
-        paths = [path for folder in self._folders(task) for path in folder.glob("seed-*")]
-        seeds = {path: seed for path in sorted(paths) if (seed := seed_of(path)) is not None}
-        copies = twins(sorted(seeds, key=lambda path: seeds[path]))
-        return {copy: of for copy, of in copies.items() if seeds[of.folder] < seeds[copy]}
-
-    def _ended(
-        self,
-        task: str,
-        seed: int,
-        place: Path,
-        record: Mapping[str, Any],
-        copies: Mapping[Path, Twin],
-    ) -> Run:
+    def _ended(self, task: str, seed: int, place: Path, record: Mapping[str, Any]) -> Run:
         """Return a run that has ended, `damaged` or `left out` if it does not count."""
         run = Run(task, seed, self.env_steps[task], place, record["status"])
-        twin = copies.get(place) if run.status == "finished" else None
-        if twin is not None:
-            return replace(run, status="damaged", remark=str(twin))
         number = self.behaviours.get(task)
         if number is None:
             remark = why_left_out(self.today, place, record)
