@@ -21,7 +21,7 @@ import tyro
 
 from suite.files import NO_SPACE
 from suite.records import MOST_STEPS
-from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, near, nearest
+from suite.settings import ConfigT, Preset, UsageError, find_source, near, nearest
 from suite.tasks import Task, find_task, tasks_in
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
@@ -143,11 +143,6 @@ def override(
             name = flag[2:].split("=")[0].replace("_", "-").removeprefix("no-")
             if name not in known:
                 advice = nearest("--" + name, ("--" + other for other in known))
-                todays = [
-                    today.replace("_", "-") for today in RENAMED.get(name.replace("-", "_"), ())
-                ]
-                if todays and known.issuperset(todays):
-                    advice = f"; it is called --{' and --'.join(todays)} today"
                 raise UsageError(f"unknown setting {flag.split('=')[0]}{advice}")
     complaint = io.StringIO()
     try:

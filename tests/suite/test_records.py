@@ -162,7 +162,7 @@ def test_a_record_whose_times_run_backwards_is_damaged(
     assert error_of(folder) == f"runs backwards: in timing.csv {error}"
 
 
-def test_older_settings_get_todays_names_and_the_values_of_then() -> None:
+def test_older_settings_have_the_values_of_then() -> None:
     """Younger ones have the value that code of that time ran with, or the default."""
     from agents import sac
 
@@ -171,5 +171,5 @@ def test_older_settings_get_todays_names_and_the_values_of_then() -> None:
     assert whole["separate_heads"] is YOUNGER["sac"]["separate_heads"]
     assert whole["tau"] == config.tau
     assert whole["hidden_sizes"] == list(sac.Config.hidden_sizes)
-    old = recorded_settings(sac.Config, {"actor_head_gain": 0.25, "tau": 0.5})
+    old = recorded_settings(sac.Config, {"policy_head_gain": 0.25, "tau": 0.5})
     assert (old["policy_head_gain"], old["tau"]) == (0.25, 0.5)
