@@ -124,13 +124,14 @@ verify: venv
 	echo a2c acer acer_continuous impala sac sac_alf sac_discrete sac_value | xargs -n 1 \
 		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify --seconds 10
 
-## Benchmarks, without the type checks of the tests; results go to .benchmarks/.
+## Benchmarks, without the type checks of the tests; their times go to .benchmarks/speed.json.
 bench: venv
+	mkdir -p .benchmarks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o addopts=--import-mode=importlib \
-		tests/benchmarks --benchmark-only --benchmark-autosave
+		tests/benchmarks --benchmark-only --benchmark-json .benchmarks/speed.json
 
 ## An environment of its own for the libraries whose speed we compare with; they pin older packages.
-## With PEER=sb3 (pfrl, rllib, sbx, tianshou, torchrl) that of one control; see docs/controls.md.
+## With PEER=sb3 (pfrl, rllib, tianshou) that of one control; see docs/controls.md.
 peers: $(PEERS)/$(if $(PEER),$(PEER)/).installed
 
 $(PEERS)/%/.installed: reproduce/controls/%.txt

@@ -5,7 +5,7 @@ run       processes, leases, progress, the live view, Ray
 gather    ours and theirs as tables: recorded runs, stored references
 judge     verdicts, their statistics, and how often they err
 report    figures and the page
-speed     throughput: workloads, shares of the machine, the gate, its history
+speed     workloads, their exact cost, and their speed beside another commit's
 extras    what is beside the grid: verify, evaluate, films, compare, controls, docs, site, mirrors
 commands  the words of the command line, their flags and what they print
 

@@ -42,7 +42,11 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
         "AGENT CURVES --like SOURCE",
         "verdicts on runs of any program, from a CSV file of their curves",
     ),
-    "throughput": (throughput.main, "", "speeds as shares of the machine's, and the gate on them"),
+    "throughput": (
+        throughput.main,
+        "",
+        "does an update cost more; is this tree slower than a commit?",
+    ),
     "list": (
         catalogue.list_all,
         "[AGENT | --like SOURCE]",

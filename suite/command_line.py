@@ -20,7 +20,7 @@ import tyro
 
 from suite.files import NO_SPACE
 from suite.records import MOST_STEPS
-from suite.settings import RENAMED, ConfigT, Preset, UsageError, find_source, near, nearest
+from suite.settings import ConfigT, Preset, UsageError, find_source, near, nearest
 from suite.tasks import Task, find_task, tasks_in
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
@@ -181,15 +181,11 @@ def override(
 
 
 def _refuse_unknown(flag: str, known: Collection[str]) -> None:
-    """Raise a `UsageError` with the nearest known flag, or today's name, of an unknown one."""
+    """Raise a `UsageError` with the nearest known flag for an unknown one."""
     name = flag[2:].replace("_", "-").removeprefix("no-")
-    if name in known:
-        return
-    advice = nearest("--" + name, ("--" + other for other in known))
-    todays = [today.replace("_", "-") for today in RENAMED.get(name.replace("-", "_"), ())]
-    if todays and set(todays) <= set(known):
-        advice = f"; it is called --{' and --'.join(todays)} today"
-    raise UsageError(f"unknown setting {flag}{advice}")
+    if name not in known:
+        advice = nearest("--" + name, ("--" + other for other in known))
+        raise UsageError(f"unknown setting {flag}{advice}")
 
 
 def _by_flag(words: Sequence[str]) -> list[tuple[str, list[str]]]:

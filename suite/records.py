@@ -7,14 +7,14 @@ their settings the names of today.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from suite.files import DAMAGED, read_json, read_plain
-from suite.manifest import BEST, MANIFEST, UNREADABLE, damage, stamp, sums
+from suite.manifest import BEST, MANIFEST, damage, stamp
 from suite.settings import AGENTS_RENAMED, UsageError
 from suite.tasks import SUITES, tasks_in
 
@@ -26,27 +26,19 @@ LARGEST_RECORD = 2**18
 """Bytes of a `run.json` that are read: 256 KiB; one of one seed has 10 KB."""
 MOST_STEPS = 2**53
 """No run is longer; whole numbers up to this are exact in every table."""
-_FIRST = (
+_SECOND = (
     *("agent", "suite", "source", "task", "config", "command", "seed", "status", "error"),
     *("started_at", "ended_at", "wall_seconds", "commit", "dirty", "versions", "machine"),
+    "sources",
 )
 KEYS: Mapping[int, tuple[str, ...]] = {
-    1: _FIRST,
-    2: (*_FIRST, "sources"),
-    3: (*_FIRST, "sources", "resumed_at", "behaviour"),
+    2: _SECOND,
+    3: (*_SECOND, "resumed_at", "behaviour"),
 }
-"""Entries that a record has, by its schema version.
-
-Version 1 had no manifest and no checksums of the code, version 2 no behaviour.
-"""
+"""Entries that a record has, by its schema version; nothing reads version 1 any more."""
 SCHEMA_VERSION = max(KEYS)
 SEED = re.compile(r"seed-(\d+)")
 """Name of a run's folder."""
-TELLING = ("updates.csv", "episodes.csv", "evaluations.csv")
-"""Tables that tell a copy; the same run gives the same bytes in all of them."""
-FEWEST_NUMBERS = 7
-"""Different numbers, steps aside, of a table that tells a copy. Seeds that learn nothing agree: all
-episodes of Acrobot may return -500, those of an inverted pendulum soon 1000."""
 CLOCKS = ("env_steps", "num_updates", "wall_seconds")
 """Columns of `timing.csv` that never decrease."""
 
@@ -83,41 +75,6 @@ def refuse_damaged(directory: Path) -> None:
     record = read_record(run)
     if record and record["status"] == "damaged":
         raise UsageError(f"{run} {record['error']}")
-
-
-class Twin(NamedTuple):
-    """The run that another one is a copy of."""
-
-    folder: Path
-    table: str
-    """Which both have, of `TELLING`."""
-
-    def __str__(self) -> str:
-        """Say what they share, to be read after the copy's folder."""
-        return f"has the {self.table.removesuffix('.csv')} of {self.folder}, row by row"
-
-
-def twin_of(folder: Path, others: Iterable[Path]) -> Twin | None:
-    """Return the first of other runs that a run is a copy of; None without one."""
-    return twins((*others, folder)).get(folder)
-
-
-def twins(folders: Iterable[Path]) -> dict[Path, Twin]:
-    """Map each copied run's folder to the first that has one of its `TELLING` tables.
-
-    Two seeds never give the same losses, nor the same returns of many episodes: so all but one of
-    them are copies.
-    """
-    firsts: dict[tuple[str, str], Path] = {}
-    found: dict[Path, Twin] = {}
-    for folder in folders:
-        known = sums(folder)
-        for table in TELLING:
-            sum_ = known.get(table, UNREADABLE)
-            first = firsts.setdefault((table, sum_), folder)
-            if first != folder and folder not in found and _tells(folder / table, sum_):
-                found[folder] = Twin(first, table)
-    return found
 
 
 def seed_of(folder: Path) -> int | None:
@@ -201,25 +158,9 @@ def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
     changed = ""
     if (directory / MANIFEST).exists():
         changed = damage(directory)
-    elif record and record.get("schema_version") != 1:
+    elif record:
         changed = MANIFEST
     return f"differs from its manifest: {changed}" if changed else ""
-
-
-@lru_cache(maxsize=4096)
-def _tells(path: Path, sum_: str) -> bool:
-    """Return whether a table of this sum has numbers that two seeds would not share."""
-    if sum_ == UNREADABLE:
-        return False
-    rows = _rows(path)
-    if path.name == "updates.csv":
-        return next(rows, None) is not None
-    numbers: set[str] = set()
-    for _, *cells in rows:
-        numbers.update(cells)
-        if len(numbers) >= FEWEST_NUMBERS:
-            return True
-    return False
 
 
 def _rows(path: Path) -> Iterator[list[str]]:

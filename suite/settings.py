@@ -31,16 +31,6 @@ def check_shape(name: str, tensor: Any, shape: Sequence[int]) -> None:
         raise ValueError(f"{name} must have the shape {[*shape]}, not {[*tensor.shape]}")
 
 
-RENAMED: Mapping[str, tuple[str, ...]] = {
-    "rollout_length": ("unroll_length",),
-    "orthogonal_gain": ("hidden_gain",),
-    "actor_head_gain": ("policy_head_gain",),
-    "scale": ("std",),
-    "rmsprop_form": ("rmsprop_epsilon_in_root", "rmsprop_initial_average"),
-    "action_low": ("low",),
-    "action_high": ("high",),
-}
-"""Names of settings in older records and policies, and their names today."""
 REMOVED: Mapping[str, Any] = {"device_draws": False, "fuse_kernels": False}
 """Settings of older records that are gone, and the value with which a run is as it is today."""
 AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
@@ -54,21 +44,17 @@ def refuse_old_agent(name: str) -> None:
 
 
 def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
-    """Return recorded settings under their names of today.
+    """Return recorded settings but for those that are gone; see `REMOVED`.
 
     Args:
-        settings: by the names of the record.
+        settings: those of the record.
         known: names that an agent has today; they mean what they say.
     """
-    todays: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in REMOVED and name not in known and value == REMOVED[name]:
-            continue
-        names = (name,) if name in known else RENAMED.get(name, (name,))
-        tensorflow = value == "tensorflow"
-        values = (value,) if len(names) == 1 else (tensorflow, float(tensorflow))
-        todays.update(zip(names, values, strict=True))
-    return todays
+    return {
+        name: value
+        for name, value in settings.items()
+        if name in known or name not in REMOVED or value != REMOVED[name]
+    }
 
 
 WITHOUT_EFFECT = ("env_threads", "evaluate_beside")
@@ -99,7 +85,7 @@ def younger_settings(config_class: type) -> Mapping[str, Any]:
 
 
 def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's settings by today's names, with those that are younger than the record.
+    """Return a record's settings of today, with those that are younger than the record.
 
     Values are those of JSON: a list for a tuple.
     """

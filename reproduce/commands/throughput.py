@@ -1,62 +1,53 @@
-"""`throughput`: speeds as shares of the machine's, and the gate on them."""
+"""`throughput`: what updates cost, and whether this tree is slower than another commit."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from reproduce.commands import flags
 from reproduce.run.view import say
+from reproduce.speed.finding import Finding
 from suite.settings import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print speeds as shares of the machine's limits, and the gate's alarms."""
+    """Compare what updates cost, or speeds with another commit's; 1 if anything alarms."""
     parser = flags.make_parser(
-        "throughput", "speeds as shares of the machine's, and the gate on them"
+        "throughput", "count what updates cost, or compare speeds with another commit's"
     )
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of them")
-    tiers = parser.add_mutually_exclusive_group()
-    tiers.add_argument("--exact", action="store_true", help="only count what updates do; no clock")
-    tiers.add_argument("--pair", metavar="REV", help="compare this tree with another commit")
-    tiers.add_argument(
-        "--history",
-        type=Path,
-        metavar="CSV",
-        help="append the shares to a file and draw it beside it, with its change points",
+    parser.add_argument(
+        "--pair", metavar="REV", help="compare this tree's speed with that of another commit"
     )
     parser.add_argument(
-        "--update", action="store_true", help="declare what is found as the baseline"
+        "--update", action="store_true", help="declare the counts as the new baseline"
     )
     options = parser.parse(argv)
     if options.update and (options.workloads or options.pair):
-        raise UsageError("--update declares every workload: leave out --pair and the names")
-    from reproduce.speed import gate, history, workloads
-    from reproduce.speed import shares as speeds
+        raise UsageError("--update declares every update: leave out --pair and the names")
+    from reproduce.speed import exact, pair, workloads
 
-    console, names = flags.make_console(), options.workloads
     if options.pair:
-        verdicts = gate.pair(options.pair, names or workloads.GATED)
-    elif options.exact:
-        counts = gate.count_all(names or workloads.UPDATES)
-        if options.update:
-            print(gate.write_exact(counts))
-            return 0
-        verdicts = gate.judge_exact(counts)
-    else:
-        with console.status("measuring"):
-            shares = speeds.measure_all(names or list(workloads.MEASURED))
-        console.print(speeds.share_table(shares))
-        if options.history:
-            print(history.append(options.history, shares))
-        if options.update:
-            print(speeds.write_shares(shares))
-            return 0
-        verdicts = gate.judge_shares([share for share in shares if share.name in workloads.GATED])
-    alarms, judged = 0, 0
-    for verdict in verdicts:
-        alarms, judged = alarms + verdict.alarm, judged + verdict.judged
-        word = "ALARM" if verdict.alarm else "ok" if verdict.judged else "not judged"
-        text = f"{word} {verdict.name}: {verdict.text}"
-        say(console, text, "bold red" if verdict.alarm else "")
-    if options.pair and not judged:
-        raise UsageError(f"nothing could be compared with {options.pair}: choose another commit")
+        names = options.workloads or workloads.GATED
+        alarms, judged = _show(pair.judge_against(options.pair, names))
+        if not judged:
+            raise UsageError(
+                f"nothing could be compared with {options.pair}: choose another commit"
+            )
+        return 1 if alarms else 0
+    counts = exact.count_all(options.workloads or workloads.UPDATES)
+    if options.update:
+        exact.write(counts)
+        print(exact.BASELINE)
+        return 0
+    alarms, _ = _show(exact.judge(counts))
     return 1 if alarms else 0
+
+
+def _show(findings: Iterable[Finding]) -> tuple[int, int]:
+    """Print a line per finding; return how many alarm and how many were judged."""
+    console, alarms, judged = flags.make_console(), 0, 0
+    for finding in findings:
+        alarms, judged = alarms + finding.alarm, judged + finding.judged
+        word = "ALARM" if finding.alarm else "ok" if finding.judged else "not judged"
+        text = f"{word} {finding.name}: {finding.text}"
+        say(console, text, "bold red" if finding.alarm else "")
+    return alarms, judged

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
-from suite.records import read_record, twin_of
+from suite.records import read_record
 from suite.settings import UsageError
 
 COLUMNS = [
@@ -101,11 +101,7 @@ def _finished(runs: Path) -> dict[str, list[Path]]:
     for file in sorted(runs.glob("*/seed-*/run.json")):
         record = read_record(file.parent)
         if record and record["status"] == "finished" and file.parent.name.count(".") == 0:
-            of_task = found.setdefault(record["task"], [])
-            twin = twin_of(file.parent, of_task)
-            if twin is not None:
-                raise UsageError(f"{file.parent} {twin}: one is a copy")
-            of_task.append(file.parent)
+            found.setdefault(record["task"], []).append(file.parent)
     if not found:
         raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
     return found

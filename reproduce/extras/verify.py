@@ -15,7 +15,7 @@ from reproduce.plan.origin import commit_of, number_of
 from reproduce.plan.presets import check_agent
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
-from reproduce.speed.gate import worktree
+from reproduce.speed.pair import worktree
 from suite import hardware
 from suite.files import DAMAGED, read_plain
 from suite.records import read_record

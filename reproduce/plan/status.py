@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reproduce.plan.origin import number_of, ways_on, why_left_out
 from suite.files import CHECKPOINT
 from suite.hardware import machine, versions
-from suite.records import ENDED, Twin, read_record, seed_of, twins
+from suite.records import ENDED, read_record, seed_of
 from suite.settings import WITHOUT_EFFECT, UsageError, recorded_settings
 
 if TYPE_CHECKING:
@@ -31,11 +31,8 @@ class Run:
     directory: Path
     """Where its record is, or will be."""
     status: str = "planned"
-    """What `status` answered; or, of a run that has ended and does not count:
-
-    `damaged`, for it is a copy of another seed's, or `left out`, for other code than today's made
-    it; see `reproduce/plan/origin.py`.
-    """
+    """What `status` answered; `left out` if it has ended and other code than today's made it, see
+    `reproduce/plan/origin.py`."""
     remark: str = ""
     """What is wrong with a finished run of this task and seed, wherever it lies."""
 
@@ -75,18 +72,16 @@ def runs_of(plan: "Plan") -> list[Run]:
     """
     runs: list[Run] = []
     for task in plan.tasks:
-        copies = _twins(plan, task)
-        runs += [_find(plan, task, n, copies) for n in plan.seeds[: plan.num_seeds[task]]]
+        runs += [run_of(plan, task, n) for n in plan.seeds[: plan.num_seeds[task]]]
     return runs
 
 
 def run_of(plan: "Plan", task: str, seed: int) -> Run:
-    """Return one run with its present status; errors are those of `runs_of`."""
-    return _find(plan, task, seed, _twins(plan, task))
+    """Return a run where it has ended, here or published; else as it is here.
 
-
-def _find(plan: "Plan", task: str, seed: int, copies: Mapping[Path, Twin]) -> Run:
-    """Return a run where it has ended, here or published; else as it is here."""
+    Raises:
+        UsageError: if it is finished and was made with other settings.
+    """
     own, *others = (folder / f"seed-{seed}" for folder in _folders(plan, task))
     here = Run(task, seed, plan.env_steps[task], own)
     remark = ""
@@ -101,19 +96,16 @@ def _find(plan: "Plan", task: str, seed: int, copies: Mapping[Path, Twin]) -> Ru
             raise _other_settings(place, differs)
         if differs or record["config"]["env_steps"] < here.env_steps:
             continue
-        run = _counted(plan, replace(here, directory=place), record, copies)
+        run = _counted(plan, replace(here, directory=place), record)
         if run.has_ended or place == own:
             return run
         remark = run.remark
     return replace(here, status=status(here), remark=remark)
 
 
-def _counted(plan: "Plan", run: Run, record: Mapping[str, Any], copies: Mapping[Path, Twin]) -> Run:
-    """Return a run that has ended, `damaged` or `left out` if it does not count."""
+def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
+    """Return a run that has ended, `left out` if it does not count."""
     run = replace(run, status=record["status"])
-    twin = copies.get(run.directory) if run.status == "finished" else None
-    if twin is not None:
-        return replace(run, status="damaged", remark=str(twin))
     number = plan.behaviours.get(run.task)
     if number is None:
         remark = _left_out(plan, run.directory, record)
@@ -140,13 +132,6 @@ def _seeds(plan: "Plan", task: str) -> list[tuple[int, Path]]:
     """Return the seeds and folders of all runs of a task, whether or not they are planned."""
     paths = sorted(path for folder in _folders(plan, task) for path in folder.glob("seed-*"))
     return [(seed, path) for path in paths if (seed := seed_of(path)) is not None]
-
-
-def _twins(plan: "Plan", task: str) -> dict[Path, Twin]:
-    """Return the task's folders that are copies of a smaller seed's, and of which."""
-    seeds = {path: seed for seed, path in _seeds(plan, task)}
-    copies = twins(sorted(seeds, key=lambda path: seeds[path]))
-    return {copy: of for copy, of in copies.items() if seeds[of.folder] < seeds[copy]}
 
 
 def seeds_begun(plan: "Plan", task: str) -> set[int]:

@@ -1,1 +1,1 @@
-"""Throughput: workloads, shares of the machine, the gate, its history."""
+"""Throughput: the cost of an update in exact numbers, and the speed beside another commit's."""

@@ -1,38 +1,29 @@
-"""Workloads whose speed is measured, and the workloads that they are measured against.
+"""Work whose cost is counted and whose speed is compared between commits.
 
-A workload is repeated as often as a clock needs. It is measured against a ceiling of the machine,
-or against the plain way to do the same: another workload in the same unit, so that a share is one
-speed over another, taken in the same process. This file imports nothing of this room:
-it also runs on the code of other commits, see `serve`.
+A workload is a function without arguments that does its work once; all repetitions are alike:
+nothing grows, nothing runs out. This file imports nothing of this room: `serve.py` also runs it on
+the code of other commits.
 """
 
-import gc
-import json
 import math
-import os
-import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import cycle, pairwise
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from os import devnull
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import agents
 from agents import a2c, acer, acer_continuous, impala, sac
 from suite import hardware
 from suite.affine import affine
 from suite.config import UnrollConfig
-from suite.files import write_atomically
-from suite.manifest import write_manifest
 from suite.randomness import environment_seeds
 from suite.recorder import Recorder
 from suite.replay import Replay
@@ -44,41 +35,20 @@ from suite.vector_env import Spaces, Step, VectorEnv
 CPU = torch.device("cpu")
 ONEDNN_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """OneDNN's `x @ w.T + b`; None where torch was built without it."""
-PRODUCTS = ("matmul-onednn", "matmul")
-"""Ceilings of an update: the core's, and that of torch's own product, which can be lower."""
 POLICIES = Path(agents.__file__).parents[1] / "results" / "published"
 HALF_CHEETAH = Spaces((17,), 6, (-1.0,) * 6, (1.0,) * 6)
 CARTPOLE, PONG = Spaces((4,), 2), Spaces((4, 84, 84), 6)
 TRAINED = {
-    "sac": ("sac-mujoco/jaxrl/HalfCheetah-v4/seed-1", HALF_CHEETAH, (256, 256)),
-    "a2c": ("a2c-classic/*/CartPole-v1/seed-1", CARTPOLE, (64, 64)),  # older: `paper`
+    "sac": ("sac-mujoco/jaxrl/HalfCheetah-v4/seed-1", HALF_CHEETAH),
+    "a2c": ("a2c-classic/*/CartPole-v1/seed-1", CARTPOLE),  # older: `paper`
 }
-"""Published policies: folder, spaces and widths of the hidden layers."""
+"""Published policies: folder and spaces."""
+Work = Callable[[], object]
+Builder = Callable[[Path], Work]
+"""Prepares a workload, which may write into the folder given."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """A workload, ready to be repeated."""
-
-    repeat: Callable[[], object]
-    """Does the work once. All repetitions are alike: nothing grows, nothing runs out."""
-    against: tuple[str, ...] = ()
-    """Workloads in the same unit to compare with: first the ceiling, then plain ways."""
-    known_amount: int | float | None = None
-    """Work of one repetition, in `unit`; None: its FLOPs, which are counted."""
-    unit: str = "FLOP"
-    """`FLOP`, `B` (bytes read and written), `steps`, `actions` or `files`."""
-
-    @cached_property
-    def amount(self) -> int | float:
-        """Return the work of one repetition, in `unit`."""
-        if self.known_amount is not None:
-            return self.known_amount
-        self.repeat()
-        return float(count_flops(self.repeat))
-
-
-def count_flops(repeat: Callable[[], object]) -> int:
+def count_flops(repeat: Work) -> int:
     """Return the floating-point operations of matrix products and convolutions in `repeat`."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
@@ -100,43 +70,6 @@ def _affine_relu_flops(_: Any, inputs: Sequence[int], weight: Sequence[int], **_
     return 2 * math.prod(inputs) * weight[1]
 
 
-# -- ceilings and plain ways ------------------------------------------------------------------
-
-
-def matmul(_: Path) -> Work:
-    """Multiply two 256 x 256 matrices in single precision on one core."""
-    left, right, out = torch.randn(3, 256, 256)
-    return Work(lambda: torch.mm(left, right, out=out), known_amount=2 * 256**3)
-
-
-def matmul_onednn(_: Path) -> Work:
-    """Multiply them by oneDNN, which uses all instructions of any maker's processor."""
-    left, right = torch.randn(2, 256, 256)
-    transposed = right.t().contiguous()
-    if ONEDNN_LINEAR is None:
-        return Work(lambda: torch.mm(left, right), known_amount=2 * 256**3)
-    repeat = partial(ONEDNN_LINEAR, left, transposed, None, "none", [], "")
-    return Work(repeat, known_amount=2 * 256**3)
-
-
-def memory(_: Path) -> Work:
-    """Make a copy that is too large for any cache; bytes read and written."""
-    source = torch.ones(2**23)
-    target = torch.empty_like(source)
-    return Work(lambda: target.copy_(source), known_amount=2 * source.nbytes, unit="B")
-
-
-def append(folder: Path) -> Work:
-    """Open two files, append a line to each and close them."""
-
-    def repeat() -> None:
-        for name in ("a.csv", "b.csv"):
-            with (folder / name).open("a") as file:
-                file.write("1000,1000,0.1,0.2,0.3,0.4\n")
-
-    return Work(repeat, known_amount=2, unit="files")
-
-
 def simulator(task: str, num_envs: int, _: Path, num_threads: int = 1) -> Work:
     """Step envpool itself, without our adapter."""
     env, actions = _environment(task, num_envs, num_threads)
@@ -148,54 +81,32 @@ def simulator(task: str, num_envs: int, _: Path, num_threads: int = 1) -> Work:
         pool.send(next(rows))
         pool.recv()
 
-    return Work(repeat, known_amount=num_envs, unit="steps")
-
-
-def plain_affine(_: Path) -> Work:
-    """Run torch's own affine layer of 256 units, forwards and backwards."""
-    return _layer(torch.addmm)
-
-
-def plain_acting(agent: str, batch: int, _: Path) -> Work:
-    """Run the policy's perceptron as anybody would write it: torch from numpy to numpy."""
-    spaces, hidden_sizes = TRAINED[agent][1:]
-    (width,), outputs, continuous = spaces.obs_shape, spaces.num_outputs, spaces.continuous
-    sizes = (width, *hidden_sizes, 2 * outputs if continuous else outputs)
-    layers: list[torch.nn.Module] = []
-    for inputs, units in pairwise(sizes):
-        layers += [torch.nn.Linear(inputs, units), torch.nn.ReLU()]
-    network, obs = torch.nn.Sequential(*layers[:-1]), np.zeros((batch, width), dtype=np.float32)
-
-    def repeat() -> np.ndarray:
-        with torch.no_grad():
-            answer = network(torch.from_numpy(obs))
-            chosen = answer[:, :outputs].tanh() if continuous else answer.argmax(-1)
-        return chosen.numpy()
-
-    return Work(repeat, known_amount=batch, unit="actions")
-
-
-# -- what is measured -------------------------------------------------------------------------
+    return repeat
 
 
 def affine_layer(_: Path) -> Work:
-    """Run the same layer by `suite.affine`."""
-    return replace(_layer(affine), against=(*PRODUCTS, "plain-affine"))
+    """Run an affine layer of 256 units, forwards and backwards."""
+    bias = torch.zeros(256, requires_grad=True)
+    inputs, weight = (torch.randn(256, 256, requires_grad=True) for _ in range(2))
+    gradient = torch.randn(256, 256)
+    return lambda: torch.autograd.grad(
+        affine(bias, inputs, weight), (bias, inputs, weight), gradient
+    )
 
 
-def adapter(task: str, num_envs: int, ceiling: str, _: Path) -> Work:
+def adapter(task: str, num_envs: int, _: Path) -> Work:
     """Make a vector step through the adapter, simulator included."""
     env, actions = _environment(task, num_envs)
     rows = cycle(actions)
-    return Work(lambda: env.step(next(rows)), (ceiling,), num_envs, "steps")
+    return lambda: env.step(next(rows))
 
 
 def acting(agent: str, batch: int, _: Path) -> Work:
     """Compute a trained policy's actions for a batch of observations, from numpy to numpy."""
-    pattern, spaces = TRAINED[agent][:2]
+    pattern, spaces = TRAINED[agent]
     policy = agents.load_policy(next(POLICIES.glob(pattern)))
     obs = np.zeros((batch, *spaces.obs_shape), dtype=np.float32)
-    return Work(lambda: policy(obs), (f"plain-act-{agent}-{batch}",), batch, "actions")
+    return lambda: policy(obs)
 
 
 def update_sac(num_seeds: int, _: Path) -> Work:
@@ -206,8 +117,7 @@ def update_sac(num_seeds: int, _: Path) -> Work:
     indices = torch.from_numpy(generator.integers(0, 10_000, (num_seeds, config.batch_size)))
     batch = _sac_replay(10_000, num_seeds).batch(indices)
     noise = torch.from_numpy(_normal(generator, 2, num_seeds, config.batch_size, 6))
-    against = (*PRODUCTS, "update-sac") if num_seeds > 1 else PRODUCTS
-    return Work(lambda: sac.update(learner, config, batch, noise, 0), against)
+    return lambda: sac.update(learner, config, batch, noise, 0)
 
 
 def update_sac_value(_: Path) -> Work:
@@ -220,7 +130,7 @@ def update_sac_value(_: Path) -> Work:
     indices = torch.from_numpy(generator.integers(0, 10_000, (1, config.batch_size)))
     batch = _sac_replay(10_000).batch(indices)
     noise = torch.from_numpy(_normal(generator, 2, 1, config.batch_size, 6))
-    return Work(lambda: sac_value.update(learner, config, batch, noise, 0), PRODUCTS)
+    return lambda: sac_value.update(learner, config, batch, noise, 0)
 
 
 def update_sac_alf(_: Path) -> Work:
@@ -235,7 +145,7 @@ def update_sac_alf(_: Path) -> Work:
     batch = batch._replace(extras=extras)
     noise = torch.from_numpy(_normal(generator, 2, 1, size, 6))
     weights = torch.ones(1, size)
-    return Work(lambda: sac_alf.update(learner, config, batch, weights, noise, 0), PRODUCTS)
+    return lambda: sac_alf.update(learner, config, batch, weights, noise, 0)
 
 
 def update_sac_alf_mixed(_: Path) -> Work:
@@ -252,7 +162,7 @@ def update_sac_alf_mixed(_: Path) -> Work:
     mixed = torch.cat([batch.obs, choices, actions], -1)
     batch = batch._replace(obs_actions=mixed, extras=extras)
     noise, weights = torch.from_numpy(_normal(generator, 2, 1, size, 6)), torch.ones(1, size)
-    return Work(lambda: sac_alf.update(learner, config, batch, weights, noise, 0), PRODUCTS)
+    return lambda: sac_alf.update(learner, config, batch, weights, noise, 0)
 
 
 def update_sac_discrete(suite: str, spaces: Spaces, _: Path) -> Work:
@@ -269,7 +179,7 @@ def update_sac_discrete(suite: str, spaces: Spaces, _: Path) -> Work:
     actions = torch.from_numpy(generator.integers(0, spaces.num_outputs, size))
     rewards = torch.from_numpy(_normal(generator, *size))
     batch = StepBatch(obs, actions, rewards, torch.zeros(size), next_obs)
-    return Work(lambda: sac_discrete.update(learner, config, batch, 0), PRODUCTS)
+    return lambda: sac_discrete.update(learner, config, batch, 0)
 
 
 def _default(agent: Any, suite: str) -> Any:
@@ -282,7 +192,7 @@ def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
     config = _default(a2c, suite)
     learner = a2c.make_learner(config, spaces, CPU)
     batch = _unroll(config, spaces).transitions(config.gamma, config.time_limit_is_terminal)
-    return Work(lambda: a2c.update(learner, config, batch, 1e-4), PRODUCTS)
+    return lambda: a2c.update(learner, config, batch, 1e-4)
 
 
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
@@ -296,7 +206,7 @@ def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
         batch = impala.transitions(impala.Experience(unroll), config)
     else:
         batch = impala.Collected(unroll).transitions(config)  # at older commits
-    return Work(lambda: impala.update(learner, config, batch, 1e-4), PRODUCTS)
+    return lambda: impala.update(learner, config, batch, 1e-4)
 
 
 def update_acer(_: Path) -> Work:
@@ -304,7 +214,7 @@ def update_acer(_: Path) -> Work:
     config, replay = _acer_replay()
     learner = acer.make_learner(config, CARTPOLE, CPU)
     batch = replay.sample(np.random.default_rng(0))
-    return Work(lambda: acer.update(learner, config, batch, 1e-4), PRODUCTS)
+    return lambda: acer.update(learner, config, batch, 1e-4)
 
 
 def update_acer_continuous(_: Path) -> Work:
@@ -315,7 +225,7 @@ def update_acer_continuous(_: Path) -> Work:
     batch = replay.sample_any(generator, config.batch_unrolls)
     shape = (config.num_action_samples + 1, *batch.rewards.shape, HALF_CHEETAH.num_outputs)
     noise = torch.from_numpy(_normal(generator, *shape))
-    return Work(lambda: acer_continuous.update(learner, config, batch, noise, 1e-4), PRODUCTS)
+    return lambda: acer_continuous.update(learner, config, batch, noise, 1e-4)
 
 
 def vtrace(_: Path) -> Work:
@@ -323,8 +233,7 @@ def vtrace(_: Path) -> Work:
     log_rhos, rewards, values = torch.randn(3, 20, 32)
     discounts, last = torch.full((20, 32), 0.99), torch.randn(32)
     arguments = (log_rhos, discounts, rewards, values, last)
-    size = sum(tensor.nbytes for tensor in (*arguments, rewards, values))
-    return Work(lambda: impala.vtrace_from_importance_weights(*arguments), ("memory",), size, "B")
+    return lambda: impala.vtrace_from_importance_weights(*arguments)
 
 
 def retrace(_: Path) -> Work:
@@ -332,93 +241,31 @@ def retrace(_: Path) -> Work:
     rewards, q_values, next_values = torch.randn(3, 20, 16)
     discounts, ones = torch.full((20, 16), 0.99), torch.ones(20, 16)
     arguments = (rewards, discounts, ones, q_values, next_values, ones)
-    size = sum(tensor.nbytes for tensor in (*arguments, rewards))
-    return Work(lambda: acer.retrace(*arguments), ("memory",), size, "B")
+    return lambda: acer.retrace(*arguments)
 
 
 def sample_sac(_: Path) -> Work:
-    """Gather 256 of 100,000 transitions; bytes read and written."""
+    """Gather 256 of 100,000 transitions."""
     replay, generator = _sac_replay(100_000), np.random.default_rng(0)
-
-    def repeat() -> object:
-        return replay.batch(torch.from_numpy(generator.integers(0, 100_000, (1, 256))))
-
-    return Work(repeat, ("memory",), 2 * 256 * 42 * 4, "B")
+    return lambda: replay.batch(torch.from_numpy(generator.integers(0, 100_000, (1, 256))))
 
 
 def sample_acer(_: Path) -> Work:
-    """Gather one unroll of every environment; bytes read and written."""
+    """Gather one unroll of every environment."""
     replay = _acer_replay()[1]
     generator = np.random.default_rng(0)
-    size = 2 * sum(tensor.nbytes for tensor in replay.sample(generator))
-    return Work(lambda: replay.sample(generator), ("memory",), size, "B")
+    return lambda: replay.sample(generator)
 
 
 def recorder(folder: Path) -> Work:
     """Record one log interval: metrics, timing and a flush of both files."""
     record = Recorder(folder, {"agent": "sac"}, [1])
     metrics = {name: np.zeros(1) for name in ("critic_loss", "q_value", "actor_loss", "entropy")}
-    return Work(
-        lambda: record.log(1000, 1000, metrics, {"reward": np.zeros(1)}),
-        ("append",),
-        2,
-        "files",
-    )
-
-
-def gather(folder: Path) -> Work:
-    """Gather 30 runs of 1,000,000 steps and bootstrap them; bytes of their files."""
-    from reproduce.gather import collect  # slow to import
-    from reproduce.judge.statistics import bootstrap_band, iqm, stratified_bootstrap
-    from reproduce.plan.make import make_plan
-
-    tasks, seeds = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"), range(1, 11)
-    plan = make_plan(
-        "sac",
-        "mujoco",
-        tasks=tasks,
-        seeds=tuple(seeds),
-        env_steps=1_000_000,
-        runs_dir=folder,
-        published=False,
-    )
-    runs = plan.runs()
-    config = replace(_default(sac, "mujoco"), env_steps=1_000_000)
-    first = runs[0].directory
-    with _silence():
-        _record_run(first.parent, config)
-    record = json.loads((first / "run.json").read_text())
-    for run in runs[1:]:
-        shutil.copytree(first, run.directory)
-        for name in ("updates.csv", "episodes.csv", "evaluations.csv"):
-            table = run.directory / name
-            head, row, rest = table.read_text().split("\n", 2)
-            table.write_text(
-                f"{head}\n{row}{run.seed}\n{rest}"
-            )  # seeds with equal tables are copies
-        of_run = {"task": run.task, "seeds": [run.seed]}
-        said = {"task": run.task, "seed": run.seed, "config": record["config"] | of_run}
-        content = json.dumps(record | said).encode()
-        write_manifest(run.directory, content)
-        write_atomically(run.directory / "run.json", content)
-    assert all(run.status == "finished" for run in plan.runs())
-
-    def repeat() -> None:
-        collect.collect_runs(plan)
-        collect.collect_throughput(plan)
-        scores, curves = collect.collect_scores(plan), collect.collect_curves(plan)
-        of_tasks = [of_task.score.to_numpy() for _, of_task in scores.groupby("task")]
-        stratified_bootstrap(of_tasks, iqm, seed=0)
-        for _, of_task in curves.groupby("task"):
-            rows = of_task.pivot(index="seed", columns="env_steps", values="mean_return")
-            bootstrap_band(rows.to_numpy(), seed=0)
-
-    size = sum(path.stat().st_size for path in folder.rglob("*.csv"))
-    return Work(repeat, ("memory",), size, "B")
+    return lambda: record.log(1000, 1000, metrics, {"reward": np.zeros(1)})
 
 
 def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) -> Work:
-    """Train for a short time with the preset's settings, set-up included; environment steps."""
+    """Train for a short time with the preset's settings, set-up included."""
     module = getattr(agents, agent)
     settings = {"learning_starts": 200} if agent == "sac" else {}
     config = replace(
@@ -435,22 +282,10 @@ def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) ->
         with tempfile.TemporaryDirectory(dir=folder) as fresh, _silence():
             module.train(config, Recorder(Path(fresh), {"agent": agent}, config.seeds))
 
-    against = (f"simulator-{task.partition('-')[0]}-{config.num_envs}",)
-    return Work(repeat, against, env_steps, "steps")
+    return repeat
 
 
-Builder = Callable[[Path], Work]
-PLAIN: Mapping[str, Builder] = {
-    "matmul": matmul,
-    "matmul-onednn": matmul_onednn,
-    "memory": memory,
-    "append": append,
-    "plain-affine": plain_affine,
-    **{
-        f"plain-act-{agent}-{batch}": partial(plain_acting, agent, batch)
-        for agent in TRAINED
-        for batch in (1, 16)
-    },
+WORKLOADS: Mapping[str, Builder] = {
     **{
         f"simulator-{task.partition('-')[0]}-{num_envs}": partial(simulator, task, num_envs)
         for task, num_envs in (
@@ -459,14 +294,9 @@ PLAIN: Mapping[str, Builder] = {
             *(("CartPole-v1", 8), ("CartPole-v1", 16)),
         )
     },
-}
-"""Ceilings of the machine, and plain ways to do the measured work."""
-MEASURED: Mapping[str, Builder] = {
     "affine": affine_layer,
     **{
-        f"adapter-{task.partition('-')[0]}-{num_envs}": partial(
-            adapter, task, num_envs, f"simulator-{task.partition('-')[0]}-{num_envs}"
-        )
+        f"adapter-{task.partition('-')[0]}-{num_envs}": partial(adapter, task, num_envs)
         for task, num_envs in (
             *(("HalfCheetah-v4", 1), ("HalfCheetah-v4", 8), ("Pong-v5", 8), ("Pong-v5", 16)),
         )
@@ -494,7 +324,6 @@ MEASURED: Mapping[str, Builder] = {
     "sample-sac": sample_sac,
     "sample-acer": sample_acer,
     "recorder": recorder,
-    "gather": gather,
     "train-sac": partial(training, "sac", "InvertedPendulum-v4", "mujoco", 500),
     "train-a2c": partial(training, "a2c", "CartPole-v1", "classic", 4_000),
     "train-impala": partial(training, "impala", "CartPole-v1", "classic", 8_000),
@@ -503,13 +332,13 @@ MEASURED: Mapping[str, Builder] = {
         training, "acer_continuous", "InvertedPendulum-v4", "mujoco", 3_200
     ),
 }
-"""Every workload that has a share."""
-WORKLOADS: Mapping[str, Builder] = {**PLAIN, **MEASURED}
 GATED = tuple(
-    name for name in MEASURED if not name.startswith(("train-", "gather", "recorder", "sample-"))
+    name
+    for name in WORKLOADS
+    if not name.startswith(("simulator-", "train-", "recorder", "sample-"))
 )
-"""Workloads that are short enough for a gate and independent of the disk."""
-UPDATES = tuple(name for name in MEASURED if name.startswith("update-"))
+"""Our code that is short enough for a gate and independent of the disk."""
+UPDATES = tuple(name for name in WORKLOADS if name.startswith("update-"))
 """Gradient steps, which the exact tier counts."""
 
 
@@ -544,101 +373,10 @@ def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
 
 
 @contextmanager
-def pinned(name: str) -> Iterator[None]:
-    """Keep this thread, and those it starts, on one core; trainings may use all.
-
-    A simulator's thread and ours wait for each other; on one core they change places at once, while
-    waking another core can take longer than a step.
-    """
-    hardware.machine()  # remembers how many cores there are, before only one is left
-    cores = os.sched_getaffinity(0)
-    if not name.startswith("train-"):
-        os.sched_setaffinity(0, {max(cores)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def serve() -> None:
-    """Serve `gate.Worker`: read orders from stdin, answer with timings.
-
-    The first answer is the folder whose code runs. An order "name slowdown" forks a process that
-    builds the work and answers "ready", or the error. It then answers each line "count" with the
-    seconds of that many repetitions. An empty line ends it; the answer is "ended". `slowdown`
-    multiplies the time of every repetition by busy waiting, to measure how well the gate finds
-    slow code.
-    """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the work's own output is not an answer
-    print(Path(agents.__file__).parents[1], file=answers, flush=True)
-    while order := sys.stdin.readline():
-        if order.strip():
-            _in_child(order, answers)
-        print("ended", file=answers, flush=True)
-
-
-def _in_child(order: str, answers: TextIO) -> None:
-    """Fork a process for an order and wait for its end."""
-    if child := os.fork():
-        os.waitpid(child, 0)
-        return
-    try:
-        name, slowdown = order.split()
-        _serve_one(name, float(slowdown), answers)
-    except Exception as error:  # the other side says it in one line
-        print(f"{type(error).__name__}: {error}".split("\n")[0], file=answers, flush=True)
-        sys.stdin.readline()
-    os._exit(0)
-
-
-def _serve_one(name: str, slowdown: float, answers: TextIO) -> None:
-    with pinned(name), built([name]) as works:
-        repeat = works[name].repeat
-        if slowdown > 1:
-            repeat = partial(_slowly, repeat, slowdown)
-        repeat()
-        print("ready", file=answers, flush=True)
-        while count := sys.stdin.readline().strip():
-            print(time_repetitions(repeat, int(count)), file=answers, flush=True)
-
-
-def time_repetitions(repeat: Callable[[], object], count: int) -> float:
-    """Return the seconds that `count` repetitions take, with the garbage collector off."""
-    gc.disable()
-    started = time.perf_counter()
-    for _ in range(count):
-        repeat()
-    seconds = time.perf_counter() - started
-    gc.enable()
-    return seconds
-
-
-def _slowly(repeat: Callable[[], object], slowdown: float) -> None:
-    started = time.perf_counter()
-    repeat()
-    until = started + slowdown * (time.perf_counter() - started)
-    while time.perf_counter() < until:
-        pass
-
-
-@contextmanager
 def _silence() -> Iterator[None]:
     """Drop a training's output."""
-    with Path(os.devnull).open("w") as sink, redirect_stdout(sink):
+    with Path(devnull).open("w") as sink, redirect_stdout(sink):
         yield
-
-
-def _layer(function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Work:
-    bias = torch.zeros(256, requires_grad=True)
-    inputs, weight = (torch.randn(256, 256, requires_grad=True) for _ in range(2))
-    gradient = torch.randn(256, 256)
-
-    def repeat() -> object:
-        outputs = function(bias, inputs, weight)
-        return torch.autograd.grad(outputs, (bias, inputs, weight), gradient)
-
-    return Work(repeat)
 
 
 def _environment(
@@ -734,29 +472,3 @@ def _acer_continuous_replay() -> tuple[acer_continuous.Config, UnrollReplay]:
     policy = np.zeros((config.num_envs, 12), dtype=np.float32)
     policy[:, 6:] = math.log(0.3)
     return config, _filled_replay(config, HALF_CHEETAH, policy)
-
-
-def _record_run(directory: Path, config: sac.Config) -> None:
-    """Write the record of a run of 1,000,000 steps, as training on HalfCheetah would."""
-    run = {"agent": "sac", "suite": "mujoco", "source": "paper", "task": config.task}
-    record = Recorder(directory, {**run, "config": vars(config), "command": ""}, [1])
-    generator = np.random.default_rng(0)
-    names = ("critic_loss", "q_value", "actor_loss", "entropy", "alpha", "weight_norm")
-    step = _step(generator, 1, HALF_CHEETAH)._replace(episode_ends=np.ones((1, 1), dtype=bool))
-    for env_steps in range(1_000, config.env_steps + 1, 1_000):
-        episode = step._replace(
-            episode_returns=generator.normal(9_000, 500, (1, 1)),
-            episode_lengths=np.full((1, 1), 1_000),
-        )
-        record.episodes(env_steps, episode)
-        if env_steps % config.evaluation_interval == 0:
-            record.evaluation(
-                env_steps, generator.normal(9_000, 500, (1, config.evaluation_episodes))
-            )
-        num_updates = max(env_steps - config.learning_starts, 0)
-        record.log(env_steps, num_updates, {name: generator.random(1) for name in names}, {})
-    record.finish()
-
-
-if __name__ == "__main__":
-    serve()

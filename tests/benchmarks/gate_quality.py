@@ -1,4 +1,4 @@
-"""How often the gate's third tier cries wolf, and how often it sees one.
+"""How often a comparison with another commit cries wolf, and how often it sees one.
 
     .venv/bin/python -m tests.benchmarks.gate_quality --out results/throughput/gate_quality.csv
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from reproduce.speed.gate import ROOT, STARTS, compare, judge_pair, workers
+from reproduce.speed.pair import ROOT, STARTS, compare, judge, workers
 from reproduce.speed.workloads import GATED
 from suite.command_line import Parser, run_main
 
@@ -39,7 +39,7 @@ def measure(number: int) -> tuple[object, ...]:
     while len(alarms) < STARTS and all(alarms):
         with workers(ROOT, ROOT) as (ours, theirs):
             speeds = compare(ours, theirs, name, slowdown=1 / SLOWER if slowed else 1.0)
-        alarms.append(judge_pair(name, speeds).alarm)
+        alarms.append(judge(name, speeds).alarm)
         interval = tuple(round(part, 4) for part in speeds)
     seconds = round(time.perf_counter() - started, 1)  # building the work included
     load = round(os.getloadavg()[0], 1)

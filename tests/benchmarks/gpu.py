@@ -30,7 +30,7 @@ from rich.table import Table
 
 from reproduce import ROOT
 from reproduce.plan.speeds import warm_up_steps
-from reproduce.speed.workloads import simulator, update_sac
+from reproduce.speed.workloads import count_flops, simulator, update_sac
 from suite import hardware
 from suite.command_line import Parser, run_main
 from suite.draws import Draws
@@ -150,7 +150,7 @@ def ceilings(options: argparse.Namespace) -> Iterator[Row]:
             envs = num_envs if device.type == "cuda" else 2
             with tempfile.TemporaryDirectory() as folder:
                 work = simulator(task, envs, Path(folder), num_threads=count)
-            speed = work.amount * rate(work.repeat, seconds, torch.device("cpu"))
+            speed = envs * rate(work, seconds, torch.device("cpu"))
             name = f"simulator, {task}, {envs} environments, {count} threads"
             yield Row(name, speed, "steps/s")
 
@@ -246,7 +246,7 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     needs = {f"simulator, {asked.task}": 1.0}
     if asked.agent == "sac" and on_gpu:
         with tempfile.TemporaryDirectory() as folder:
-            flops = update_sac(1, Path(folder)).amount * config.update_ratio
+            flops = count_flops(update_sac(1, Path(folder))) * config.update_ratio
         needs["products, fp32"] = flops / 1e9
     what = f"{asked.agent}, {asked.task}, {num_seeds} seeds" + "".join(
         f", {key} {value}" for key, value in asked.settings.items()

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from reproduce.pipeline import gather
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.request import load_plan
 from reproduce.speed.workloads import WORKLOADS, built
 
 SLOW = (
@@ -18,6 +21,15 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) fo
 @pytest.mark.benchmark(disable_gc=True, warmup=True)
 @pytest.mark.parametrize("name", NAMES)
 def test_speed(benchmark: Any, name: str) -> None:
-    """One repetition; shares of ceilings are `python -m reproduce throughput`'s to print."""
+    """One repetition of a workload."""
     with built([name]) as works:
-        benchmark(works[name].repeat)
+        benchmark(works[name])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.benchmark(disable_gc=True, warmup=True)
+def test_gathering(benchmark: Any) -> None:
+    """Gather and judge a published grid of four tasks."""
+    plan = load_plan("a2c", "mujoco-small", "tianshou_v3", PUBLISHED)
+    tables = benchmark(gather, plan, is_committed=True)
+    assert len(tables["verdicts"]) == 4

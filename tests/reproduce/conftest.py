@@ -21,9 +21,9 @@ from reproduce.report import plot
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
 from suite.command_line import run_main
-from suite.manifest import write_manifest
+from suite.manifest import COVERED, write_manifest
 from suite.recorder import Recorder
-from suite.records import KEYS
+from suite.records import KEYS, SCHEMA_VERSION
 
 RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]
@@ -91,7 +91,7 @@ def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 PRELUDE = """
-import json, os, pathlib, signal, sys, time
+import hashlib, json, os, pathlib, signal, sys, time
 out, env_steps, *seeds = sys.argv[1:]
 with (pathlib.Path(out) / "executions").open("a") as file:
     file.write("".join(f"{seed} {os.getpid()}\\n" for seed in seeds))
@@ -101,10 +101,18 @@ def end(folder, status, error=None, seeds=None):
     config = {"task": task, "seeds": seeds or [seed], "env_steps": int(env_steps)}
     said = {"task": task, "seed": seed, "status": status, "error": error}
     record = {**template, **said, "config": {**template["config"], **config}}
-    (folder / "run.json").write_text(json.dumps(record))
+    content = json.dumps(record).encode()
+    if status == "finished":
+        files = {name: folder / name for name in covered if name != "run.json"}
+        kept = {name: path.read_bytes() for name, path in files.items() if path.exists()}
+        sums = {name: hashlib.sha256(kept[name]).hexdigest() for name in kept}
+        sums["run.json"] = hashlib.sha256(content).hexdigest()
+        lines = "".join(f"{digest}  {name}\\n" for name, digest in sums.items())
+        (folder / "SHA256SUMS").write_text(lines)
+    (folder / "run.json").write_bytes(content)
 """
-"""What a stand-in for an agent begins with, after the `template` of its record; every start is a
-line per seed in `executions`."""
+"""What a stand-in for an agent begins with, after the `template` of its record and the names of the
+files that a manifest covers; every start is a line per seed in `executions`."""
 
 
 @pytest.fixture
@@ -116,7 +124,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
         def command(maker: Maker, plan: Plan, runs: Sequence[Run], _: int) -> tuple[str, ...]:
             seeds = (str(run.seed) for run in runs)
             where = (str(runs[0].directory.parent), str(runs[0].env_steps))
-            script = f"template = {_template(plan)!r}\n{PRELUDE}{scripts[runs[0].seed]}"
+            given = f"template, covered = {_template(plan)!r}, {COVERED!r}"
+            script = f"{given}\n{PRELUDE}{scripts[runs[0].seed]}"
             return (sys.executable, "-I", "-S", "-c", script, *where, *seeds)
 
         monkeypatch.setattr(Maker, "command", command)
@@ -125,11 +134,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def _template(plan: Plan) -> dict[str, Any]:
-    """Return a record of the version that needs no manifest, which names today's code."""
+    """Return a record that names today's code."""
     values = json.loads(json.dumps(dataclasses.asdict(plan.config)))
-    said = {"schema_version": 1, "agent": plan.agent, "suite": plan.suite, "source": plan.source}
+    said = {
+        "schema_version": SCHEMA_VERSION,
+        "agent": plan.agent,
+        "suite": plan.suite,
+        "source": plan.source,
+    }
     said |= {"config": values, "sources": dict(plan.today.sources), "versions": {}, "machine": {}}
-    return dict.fromkeys(KEYS[1]) | said
+    return dict.fromkeys(KEYS[SCHEMA_VERSION]) | said
 
 
 @pytest.fixture

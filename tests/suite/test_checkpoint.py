@@ -115,26 +115,6 @@ def test_published_policies_still_act(setting: str) -> None:
             assert ((actions >= 0) & (actions < spaces.num_outputs)).all()
 
 
-def test_a_policy_of_before_a_renaming_acts_as_it_did(tmp_path: Path) -> None:
-    """SAC once wrote its bounds as `action_low` and `action_high`, and no shape of observations."""
-    folder = PUBLISHED / "sac-mujoco" / "jaxrl" / "HalfCheetah-v4" / "seed-1"
-    older = json.loads((folder / "policy.json").read_text())
-    for younger in ("obs_shape", "num_outputs", "num_choices", "low", "high"):
-        del older[younger]
-    older |= {"action_low": [-0.5] * 6, "action_high": [2.0] * 6}
-    (tmp_path / "policy.json").write_text(json.dumps(older))
-    (tmp_path / "policy.safetensors").write_bytes((folder / "policy.safetensors").read_bytes())
-    obs = np.random.default_rng(0).standard_normal((5, 17)).astype(np.float32)
-    weights, _ = read_policy(folder)
-    hidden = torch.from_numpy(obs)
-    for i in range(3):
-        hidden = torch.relu(hidden) if i else hidden
-        hidden = hidden @ weights[f"weight_{i}"] + weights[f"bias_{i}"]
-    modes = torch.tanh(hidden[:, :6]).numpy()
-    np.testing.assert_allclose(load_policy(folder)(obs), modes, atol=1e-5)
-    np.testing.assert_allclose(load_policy(tmp_path)(obs), -0.5 + (modes + 1) * 1.25, atol=1e-5)
-
-
 def test_views_and_parameters_are_saved_as_their_values(tmp_path: Path) -> None:
     """One seed's weights are a slice of a larger, trainable tensor: it alone is written."""
     whole = torch.nn.Parameter(torch.arange(24.0).reshape(2, 3, 4))

@@ -137,51 +137,6 @@ def test_help_is_printed_and_ends_with_status_0(capsys: pytest.CaptureFixture[st
     assert "Fixed, or learned." in shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class Renamed:
-    """Settings that had other names."""
-
-    unroll_length: int = 5
-    hidden_gain: float = 1.0
-    policy_head_gain: float = 1.0
-    std: Literal["fixed", "learned"] = "fixed"
-    rmsprop_epsilon_in_root: bool = True
-    rmsprop_initial_average: float = 1.0
-    rollout_workers: int = 1
-
-
-@dataclass(frozen=True)
-class Other:
-    """One setting, with a name near to a former one."""
-
-    reward_scale: float = 1.0
-
-
-@pytest.mark.parametrize(
-    ("older", "today"),
-    [
-        ("--rollout-length", "--unroll-length"),
-        ("--rollout_length", "--unroll-length"),
-        ("--rollout-length=7", "--unroll-length"),
-        ("--orthogonal-gain", "--hidden-gain"),
-        ("--actor-head-gain", "--policy-head-gain"),
-        ("--scale", "--std"),
-        ("--rmsprop-form", "--rmsprop-epsilon-in-root and --rmsprop-initial-average"),
-    ],
-)
-def test_an_older_name_is_answered_with_todays(older: str, today: str) -> None:
-    """Whoever pastes an old command learns what it says now, even where another name is nearer."""
-    name = older.partition("=")[0]
-    with pytest.raises(UsageError, match=rf"^unknown setting {name}; it is called {today} today$"):
-        override(Renamed(), [older, "7"])
-
-
-def test_a_former_name_means_nothing_where_its_setting_never_was() -> None:
-    """Another agent's renaming is no answer here: the nearest setting is."""
-    with pytest.raises(UsageError, match=r"unknown setting --scale; did you mean"):
-        override(Other(), ["--scale", "7"])
-
-
 # Parser
 
 

@@ -20,7 +20,7 @@ from suite.config import (
     Whole,
     Widths,
 )
-from suite.settings import UsageError, by_todays_names, recorded_settings
+from suite.settings import REMOVED, UsageError, by_todays_names, recorded_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,28 +154,16 @@ def test_bfloat16_is_for_frames() -> None:
 
 def test_a_setting_younger_than_a_record_had_its_default() -> None:
     """A run from before a setting was there is not one with that setting changed."""
-    recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "rollout_length": 9})
+    recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "unroll_length": 9})
     assert (recorded["env_steps"], recorded["unroll_length"]) == (300, 9)
     assert recorded["time_limit_is_terminal"] is False
     assert recorded_settings(sac.Config, {"env_steps": 3})["separate_heads"] is True
     assert sac.Config().separate_heads is False
 
 
-def test_a_name_that_an_agent_has_today_means_what_it_says() -> None:
-    """A new agent may call a setting as an older one of another agent was called."""
-    assert by_todays_names({"scale": 2.0}, known=("scale",)) == {"scale": 2.0}
-
-
-def test_recorded_settings_get_todays_names() -> None:
-    """A run of before a renaming is the same run; what was not renamed stays."""
-    older = {"rollout_length": 5, "gamma": 0.9, "rmsprop_form": "torch", "scale": "fixed"}
-    assert by_todays_names(older) == {
-        "unroll_length": 5,
-        "gamma": 0.9,
-        "rmsprop_epsilon_in_root": False,
-        "rmsprop_initial_average": 0.0,
-        "std": "fixed",
-    }
-    tensorflow = by_todays_names({"rmsprop_form": "tensorflow"})
-    assert tensorflow == {"rmsprop_epsilon_in_root": True, "rmsprop_initial_average": 1.0}
-    assert by_todays_names(by_todays_names(older)) == by_todays_names(older)
+def test_a_setting_that_is_gone_is_left_out_unless_it_made_a_difference() -> None:
+    """A run with another value of it is not one of today's; an agent may have the name anew."""
+    for name, harmless in REMOVED.items():
+        assert by_todays_names({"gamma": 0.9, name: harmless}) == {"gamma": 0.9}
+        assert by_todays_names({name: "other"}) == {name: "other"}
+        assert by_todays_names({name: harmless}, known=(name,)) == {name: harmless}

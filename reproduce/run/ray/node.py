@@ -1,7 +1,8 @@
-"""A Ray task on its node: it runs an agent's own command and sends its files back in pieces.
+"""The part of a launch that runs on a node of a Ray cluster: an agent's own command.
 
 A node needs only the project's Python environment: the driver sends this code, the agents' and the
-suite's.
+suite's. Where the node shares the disk with the runs, the agent writes there; elsewhere it writes
+into a temporary folder, and its runs are sent back after each checkpoint and in the end.
 """
 
 import sys
@@ -15,15 +16,23 @@ from typing import no_type_check
 
 from reproduce.plan.origin import changed_sources
 from reproduce.run.processes import AgentProcess, End
-from reproduce.run.ray.mirror import LOG, Changes, Mirror
+from reproduce.run.ray.folders import (
+    checkpoint_of,
+    read_folders,
+    read_while_written,
+    write_folders,
+)
+from suite.files import open_regular
 from suite.hardware import sources
 from suite.settings import UsageError
 
 POLL_SECONDS = 0.5
+LOG_BYTES = 2**20
+"""Bytes of an agent's output that are sent: of more than 1 MiB the end."""
 
 
 @dataclass(frozen=True)
-class Task:
+class Order:
     """An agent's command for a node."""
 
     agent: str
@@ -35,21 +44,37 @@ class Task:
     """The folder that the command writes into, relative to where it works."""
     folders: Sequence[str]
     """Names of the runs' folders in `out`."""
+    log: str
+    """The driver's file for the agent's output, beside these folders, which begins with `sign`."""
     files: Mapping[str, bytes] = field(repr=False)
-    """Files of these runs that the driver has received before, by path in `out`."""
+    """Files of these runs that the driver has, by path in `out`."""
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Key by which the driver asks the agent to end; to cancel the task ends its messages, too."""
 
+    @property
+    def sign(self) -> bytes:
+        """Return the line by which a node knows that it shares the driver's disk."""
+        return f"waits for a place in the Ray cluster, as {self.name}\n".encode()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An agent's runs as they were after a checkpoint, or in the end."""
+
+    files: Mapping[str, bytes]
+    log: bytes
+
 
 @no_type_check  # a type checker's wrapper would not be a generator function, which Ray needs
-def work(task: Task) -> Iterator[str | Changes | End]:
-    """Run an agent's command in a temporary folder.
+def work(order: Order) -> Iterator[str | Sent | End]:
+    """Run an agent's command, in the driver's folder or in a temporary one.
 
     Args:
-        task: the command and its files.
+        order: the command and its files.
 
     Yields:
-        the node's id once the agent has started, then changes of its files, last how it ended.
+        the node's id once the agent has started, then its runs if it shares no disk with the
+        driver, last how it ended.
 
     Raises:
         UsageError: if the code here differs from the grid's.
@@ -58,33 +83,57 @@ def work(task: Task) -> Iterator[str | Changes | End]:
     import ray
     from ray.experimental.internal_kv import _internal_kv_exists
 
-    changed = changed_sources(task.sources, sources(task.agent))
+    changed = changed_sources(order.sources, sources(order.agent))
     if changed:
         raise UsageError(f"{changed} changed since this grid was started")
     with tempfile.TemporaryDirectory(prefix="encore-", ignore_cleanup_errors=True) as directory:
-        out = Path(directory, task.out)
-        for name in task.folders:
-            (out / name).mkdir(parents=True)
-        for name, content in task.files.items():
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / name).write_bytes(content)
-        mirror = Mirror(out)
-        process = AgentProcess((sys.executable, *task.arguments), out / LOG, Path(directory))
+        out = Path(directory, order.out)
+        is_shared = _prepare(order, out)
+        log = Path(order.log) if is_shared else out / "log"
+        runs = [out / name for name in order.folders]
+        process = AgentProcess((sys.executable, *order.arguments), log, Path(directory))
         try:
             yield ray.get_runtime_context().get_node_id()
-            end = changes = None
-            stopping = False
-            while end is None or changes is None:
-                time.sleep(POLL_SECONDS if end is None else 0.0)
-                if not stopping and _internal_kv_exists(task.name):
+            end, sent, stopping = None, checkpoint_of(runs[0]), False
+            while end is None:
+                time.sleep(POLL_SECONDS)
+                if not stopping and _internal_kv_exists(order.name):
                     stopping = True
                     process.terminate()
-                end = end or process.poll()  # before the last changes are read
+                end = process.poll()
                 if end:
                     process.kill()
-                changes = mirror.changes()
-                if changes and (changes.pieces or changes.gone):
-                    yield changes
+                now = checkpoint_of(runs[0])
+                if not is_shared and (end or now != sent):
+                    files = read_folders(runs) if end else read_while_written(runs)
+                    if files is not None:
+                        sent = now
+                        yield Sent(files, _tail(log))
             yield end
         finally:
             process.kill()
+
+
+def _prepare(order: Order, out: Path) -> bool:
+    """Make the folder that an agent writes into; return whether it is the driver's."""
+    log = Path(order.log)
+    try:
+        with open_regular(log) as file:
+            is_shared = file.read(len(order.sign)) == order.sign
+    except OSError:
+        is_shared = False
+    if is_shared:
+        out.parent.mkdir(parents=True)
+        out.symlink_to(log.parent)
+        return True
+    write_folders(order.files, out)
+    for name in order.folders:
+        (out / name).mkdir(parents=True, exist_ok=True)
+    return False
+
+
+def _tail(log: Path) -> bytes:
+    """Return the end of an agent's output."""
+    with open_regular(log) as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        return file.read(LOG_BYTES)

@@ -1,8 +1,8 @@
-"""Beyond one machine: every group is a Ray task, and its record comes back in pieces.
+"""Beyond one machine: every group is a Ray task.
 
-`docs/ray.md` shows how. A task runs the agent's own command on a node (`node.py`); its files
-arrive here while it runs (`mirror.py`), so that this machine holds the record. If a node is lost,
-its groups resume elsewhere from the files that have arrived.
+`docs/ray.md` shows how. A task runs the agent's own command on a node (`node.py`), which writes
+into the driver's folder of runs where the disk is shared; else the runs arrive here after each
+checkpoint. If a node is lost, its groups resume elsewhere from the last one.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ from reproduce.plan.places import Cluster, demand_of
 from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
 from reproduce.run.ray import node
-from reproduce.run.ray.mirror import Changes, apply, read_folders
-from suite.files import NO_SPACE, open_inside, write_json
+from reproduce.run.ray.folders import checkpoint_of, read_folders, write_folders
+from suite.files import NO_SPACE, open_inside, write_atomically, write_json
 from suite.hardware import REVISION, SETTINGS, revision
 from suite.settings import UsageError
 
 CONNECT_SECONDS = 60.0
 STORE_BYTES = 2**28
-"""Size of the object store of a Ray that is started here: pieces are small and soon read."""
+"""Size of the object store of a Ray that is started here: nothing but commands is sent."""
 CANCEL_SECONDS = 10.0
 MOST_LOSSES = 3
-"""Nodes that a group may lose in a row without a byte received; with the next one it fails."""
+"""Nodes that a group may lose in a row without a checkpoint; with the next one it fails."""
 CODE = ("agents", "reproduce", "suite")
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable that, if it is 0, binds Ray to 127.0.0.1 alone, on any system."""
@@ -172,19 +172,22 @@ class RayPool(Pool):
         """Submit a group's task."""
         place = Path("runs", *self._plan.directory.parts[-2:], group.runs[0].task)
         there = [replace(run, directory=place / run.directory.name) for run in group.runs]
-        task = node.Task(
+        is_here = self._cluster.address is None  # a Ray of this machine has its disk
+        order = node.Order(
             agent=self._plan.agent,
             sources=self._sources,
             arguments=self._plan.group(there).command[1:],
             out=place.as_posix(),
             folders=[run.directory.name for run in group.runs],
-            files=read_folders(run.directory for run in group.runs),
+            log=_on_a_shared_disk(log),
+            files={} if is_here else read_folders(run.directory for run in group.runs),
         )
         demand = demand_of(self._plan, group)
         if self._retried & {(run.task, run.seed) for run in group.runs}:
             demand = self._twice(demand)
-        open_inside(log.parent, log, 0).close()
-        worker = _RayWorker(group, log, task, demand)
+        with open_inside(log.parent, log, 0) as file:
+            file.write(order.sign)
+        worker = _RayWorker(group, log, order, demand)
         self._mark(group, "waiting")
         return worker
 
@@ -214,7 +217,7 @@ class RayPool(Pool):
     def _end(self, worker: Any, end: End, beside: Sequence[Any]) -> None:
         """Record how a worker's runs ended; place the group again if its node is lost."""
         names = [(run.task, run.seed) for run in worker.group.runs]
-        losses = 0 if worker.has_received else self._losses[names[0]]
+        losses = 0 if worker.has_advanced else self._losses[names[0]]
         self._losses.update(dict.fromkeys(names, 0))
         for name in names:
             self._losses[name] = losses + isinstance(end, Lost)
@@ -229,13 +232,16 @@ class RayPool(Pool):
 class _RayWorker(Worker):
     """A group's Ray task."""
 
-    def __init__(self, group: Group, log: Path, task: node.Task, demand: dict[str, float]) -> None:
+    def __init__(
+        self, group: Group, log: Path, order: node.Order, demand: dict[str, float]
+    ) -> None:
         import ray
 
         super().__init__(group, log)
         self.node = ""
         """Where it runs; empty while it waits for a place."""
-        self.has_received = self._has_ended = False
+        self._has_ended = False
+        self._before = checkpoint_of(group.runs[0].directory)
         submit = ray.remote(
             num_cpus=demand["CPU"],
             num_gpus=demand["GPU"],
@@ -243,11 +249,16 @@ class _RayWorker(Worker):
             num_returns="streaming",
             max_retries=0,
         )
-        self._name = task.name
-        self._messages: Any = submit(node.work).remote(task)
+        self._name = order.name
+        self._messages: Any = submit(node.work).remote(order)
+
+    @property
+    def has_advanced(self) -> bool:
+        """Return whether the agent has made a checkpoint that is here."""
+        return checkpoint_of(self.group.runs[0].directory) != self._before
 
     def poll(self) -> End | None:
-        """Apply the changes that have arrived; return how the agent ended, None while it works."""
+        """Write the runs that have arrived; return how the agent ended, None while it works."""
         import ray
         import ray.exceptions as errors
 
@@ -257,9 +268,9 @@ class _RayWorker(Worker):
                 if isinstance(message, End):
                     self._has_ended = True
                     return message
-                if isinstance(message, Changes):
-                    apply(message, self.group.runs[0].directory.parent, self.log)
-                    self.has_received = True
+                if isinstance(message, node.Sent):
+                    write_folders(message.files, self.group.runs[0].directory.parent)
+                    write_atomically(self.log, message.log)
                 else:
                     self.node = message
         except errors.OutOfMemoryError:  # Ray's own watch over a node's memory
@@ -297,6 +308,11 @@ class _RayWorker(Worker):
         if not ray.wait(ended, timeout=CANCEL_SECONDS)[0]:
             ray.cancel(self._messages, force=True)
             ray.wait(ended, timeout=CANCEL_SECONDS)
+
+
+def _on_a_shared_disk(path: Path) -> str:
+    """Return where a node finds a file of this machine, if it shares the disk."""
+    return str(path.absolute())
 
 
 def _failure(error: BaseException) -> End:

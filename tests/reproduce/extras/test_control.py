@@ -431,8 +431,6 @@ GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
     "rllib impala": ("classic", "CartPole-v1", "tuned", ["log_interval=500"]),
     "sb3 a2c": ("classic", "CartPole-v1", "rl_zoo", []),
     "sb3 sac": ("classic", "Pendulum-v1", "tuned", ["learning_starts=1800"]),
-    "sbx sac": ("classic", "Pendulum-v1", "tuned", ["learning_starts=1800"]),
-    "torchrl sac": ("classic", "Pendulum-v1", "tuned", ["learning_starts=1900", "num_envs=2"]),
     "tianshou a2c": ("mujoco", "Hopper-v4", "tianshou_v3", []),
     "tianshou sac": ("mujoco", "Hopper-v4", "tianshou_v3", ["learning_starts=1800"]),
     "tianshou sac_discrete": ("classic", "CartPole-v1", "tuned", ["learning_starts=1800"]),

@@ -12,9 +12,8 @@ import pytest
 
 from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
-from reproduce.extras.compare import compare
 from reproduce.extras.published import find_plans
-from reproduce.gather.collect import collect_runs, collect_scores
+from reproduce.gather.collect import collect_scores
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
@@ -230,35 +229,6 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     assert (row["verdict"], row["older_runs"]) == ("inconclusive", "left out")
     assert "2 runs from runs, made by commit 0123456; agents/sac.py has uncommitted" in row["note"]
     assert pipeline.exit_status(tables["verdicts"], tables["suite"], tables["runs"].status) == 2
-
-
-def test_three_copies_of_one_run_are_not_three_seeds(
-    published: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
-    """Neither as they are, nor with their records edited to match: nothing but seed 1 counts."""
-    plan = smoke()
-    first = record_run(plan, REACHER, 1, {STEPS: -5.6})
-    (first / "updates.csv").write_text("env_steps,num_updates,critic_loss\n11000,1000,1.25\n")
-    reseal(first)
-    copies = [shutil.copytree(first, first.with_name(f"seed-{seed}")) for seed in (2, 3)]
-    assert statuses(plan) == ["finished", "damaged", "damaged"]
-    runs = collect_runs(plan)
-    assert runs.status.tolist() == ["finished", "failed", "failed"]
-    assert runs.error[1] == "says seed 1, its folder says 2"
-    for seed, copy in enumerate(copies, start=2):
-        record = json.loads((copy / "run.json").read_text())
-        record |= {"seed": seed, "config": record["config"] | {"seeds": [seed]}}
-        (copy / "run.json").write_text(json.dumps(record))
-        reseal(copy)
-    assert statuses(plan) == ["finished", "damaged", "damaged"]
-    assert "has the updates of" in collect_runs(plan).error[1]
-    assert len(collect_scores(plan)) == 1
-    with pytest.raises(UsageError, match="one is a copy"):
-        compare(plan.directory, plan.directory)
-    shutil.move(copies[0], place_of(published) / REACHER / "seed-2")
-    runs = plan.runs()
-    assert [run.status for run in runs] == ["finished", "planned", "damaged"]
-    assert "has the updates of" in runs[1].remark
 
 
 def test_a_published_run_that_is_damaged_is_said_to_be(

@@ -494,16 +494,6 @@ def test_a_missing_file_is_damage_too(name: str, tmp_path: Path, record_run: Rec
     assert [run.status for run in plan.runs()] == ["damaged"]
 
 
-def test_a_run_of_the_first_schema_is_taken_as_it_is(tmp_path: Path, record_run: RecordRun) -> None:
-    """It was finished before there were manifests."""
-    plan = pendulum(tmp_path, 1)
-    folder = record_run(plan, TASK, 1)
-    (folder / "SHA256SUMS").unlink()
-    record = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(record | {"schema_version": 1}))
-    assert [run.status for run in plan.runs()] == ["finished"]
-
-
 def test_a_damaged_run_is_kept_aside_and_run_again(
     tmp_path: Path, stand_in: StandIn, record_run: RecordRun
 ) -> None:

@@ -159,11 +159,25 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.1)
 
 
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that do not find the driver's files: their disks are their own."""
+    monkeypatch.setattr(ray_pool, "_on_a_shared_disk", lambda path: f"/proc/nowhere{path}")
+
+
 @pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("disk", ["shared", "apart"])
 def test_a_killed_node_costs_nothing_but_time(
-    nodes: Nodes, pools: list[Any], local: Plan, tmp_path: Path
+    disk: str,
+    nodes: Nodes,
+    pools: list[Any],
+    local: Plan,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
-    """Its run goes on elsewhere from what has arrived, and ends as with the local launcher."""
+    """Its run goes on elsewhere from its last checkpoint, and ends as with the local launcher."""
+    if disk == "apart":
+        request.getfixturevalue("apart")
     killed: list[int] = []
     seen: dict[int, set[int]] = {1: set(), 2: set()}
 
@@ -176,6 +190,7 @@ def test_a_killed_node_costs_nothing_but_time(
                 killed.append(row.run.seed)
                 (worker,) = [w for w in pools[0]._workers if w.group.runs == (row.run,)]
                 nodes.kill(worker.node)
+                nodes.add(num_cpus=1)  # for the next test
 
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path / "ray", [1, 2], cluster=cluster)
@@ -195,8 +210,13 @@ def test_a_killed_node_costs_nothing_but_time(
     assert names == {path.name for path in (local.directory / TASK).rglob("*")}
 
 
-def test_an_error_of_the_agent_is_its_own(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
+@pytest.mark.parametrize("disk", ["shared", "apart"])
+def test_an_error_of_the_agent_is_its_own(
+    disk: str, nodes: Nodes, tmp_path: Path, stand_in: StandIn, request: pytest.FixtureRequest
+) -> None:
     """It is not tried again; its last words arrive; the others finish."""
+    if disk == "apart":
+        request.getfixturevalue("apart")
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')\n"
     crash = count + "print(*range(100), sep='\\n', flush=True)\nraise ValueError('no more')"
     stand_in({1: FINISH, 2: crash, 3: FINISH})
@@ -350,12 +370,17 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     assert "--workers 3" in command(plan)
 
 
+@pytest.mark.usefixtures("apart")
 def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
     """Each agent writes one before it ends; the next start goes on from there."""
+    place = Path("runs", *pendulum(tmp_path, [1]).directory.parts[-2:], TASK, "seed-1")
 
     def interrupt(board: Board) -> None:
-        if board.rows[0].env_steps >= 300:
-            raise KeyboardInterrupt
+        for process in agents_alive():
+            table = Path("/proc", process, "cwd", place, "updates.csv")
+            if table.exists() and table.read_bytes().count(b"\n") > 3:
+                assert not (board.rows[0].run.directory / "checkpoint").exists()
+                raise KeyboardInterrupt
 
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster, env_steps=100_000)
@@ -402,7 +427,9 @@ sys.path.insert(0, {tests!r})
 from test_pool import OFTEN, pendulum
 from reproduce.run.launch import launch
 from reproduce.plan.grid import Maker
+from reproduce.run.ray import pool
 from reproduce.run.ray.pool import connect
+pool._on_a_shared_disk = lambda path: f"/proc/nowhere{{path}}"
 command = Maker.command
 Maker.command = lambda *given: (*command(*given), *OFTEN)
 with connect("auto") as cluster:
@@ -423,6 +450,7 @@ def agents_alive() -> list[str]:
     return alive
 
 
+@pytest.mark.usefixtures("apart")
 def test_what_a_killed_driver_received_is_gone_on_from(
     nodes: Nodes, local: Plan, tmp_path: Path
 ) -> None:

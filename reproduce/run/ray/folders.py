@@ -1,0 +1,99 @@
+"""Runs' folders as bytes, to carry them between machines that share no disk.
+
+They are read after a checkpoint. Whenever a machine dies, the folder that was written is one that
+the agent could have left itself: it can be read, and the run resumes from it exactly.
+"""
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from suite.files import CHECKPOINT, LARGEST_TENSORS, check_inside, read_whole, write_atomically
+from suite.manifest import MANIFEST, stamp
+from suite.settings import UsageError
+from suite.snapshot import DESCRIPTION
+
+LAST = (DESCRIPTION, MANIFEST, "run.json")
+"""Files that describe those written before them, in the order of writing."""
+
+
+def checkpoint_of(folder: Path) -> tuple[int, int, int] | None:
+    """Return numbers that are others after every checkpoint of a process; None before the first.
+
+    Args:
+        folder: that of its first run.
+    """
+    return stamp(folder / CHECKPOINT / DESCRIPTION)
+
+
+def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
+    """Return the content of all files in runs' folders, by path relative to their parent.
+
+    A file that describes others is read before them: tables only grow until the next checkpoint.
+
+    Raises:
+        OSError: if one cannot be read.
+        UsageError: if one is larger than any that a run writes.
+    """
+    places = [(path, folder.parent) for folder in folders for path in _files(folder)]
+    places.sort(key=lambda place: _rank(place[0].name), reverse=True)
+    try:
+        return {
+            path.relative_to(parent).as_posix(): read_whole(path, LARGEST_TENSORS)
+            for path, parent in places
+        }
+    except ValueError as error:
+        raise UsageError(f"{error}, which no run writes: it is not sent") from None
+
+
+def read_while_written(folders: Sequence[Path]) -> dict[str, bytes] | None:
+    """Return the files of a process that goes on; None if others came meanwhile: ask again.
+
+    These are of a new checkpoint, whose tensors have a name of their own, or of the end.
+    """
+    try:
+        files = read_folders(folders)
+        now = {
+            path.relative_to(folder.parent).as_posix()
+            for folder in folders
+            for path in _files(folder)
+        }
+    except FileNotFoundError:  # of the checkpoint before
+        return None
+    return files if now == files.keys() else None
+
+
+def write_folders(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write runs' folders, and delete what else they hold.
+
+    Args:
+        files: as `read_folders` gives them.
+        folder: holds the runs' folders.
+
+    Raises:
+        OSError: if writing fails.
+        UsageError: if a file would be written elsewhere; nothing is then.
+    """
+    for name in files:
+        check_inside(folder, folder / name)
+    for name in sorted(files, key=lambda name: _rank(name.rpartition("/")[2])):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, files[name])
+    for run in {folder / name.partition("/")[0] for name in files}:
+        for path in _files(run):
+            if path.relative_to(folder).as_posix() not in files:
+                path.unlink()
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()  # a checkpoint's, if that was its last file
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files below a folder, except links, and hidden ones, still being written."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.name[0] != ".")
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def _rank(name: str) -> int:
+    """Return the place of a file in the order of writing: each kind describes those before it."""
+    return 1 + LAST.index(name) if name in LAST else 0

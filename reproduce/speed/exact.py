@@ -1,0 +1,240 @@
+"""What an update costs in exact numbers: operators, FLOPs, allocations, synchronisations.
+
+They must equal those in `results/throughput/exact.json`. Counts have no noise, so any change is an
+alarm; `docs/throughput.md` says what they hold for.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reproduce import ROOT
+from reproduce.speed import workloads
+from reproduce.speed.finding import Finding
+from reproduce.speed.workloads import UPDATES, Work, built, count_flops
+from suite.files import write_json
+from suite.settings import UsageError
+
+BASELINE = ROOT / "results" / "throughput" / "exact.json"
+DECLARE = "python -m reproduce throughput --update"
+SYNCHRONISING = (
+    *("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal", "aten.nonzero"),
+    *("aten.masked_select", "aten.unique", "aten._unique2", "aten.unique_consecutive"),
+    *("aten.unique_dim", "aten.bincount", "aten.repeat_interleave"),
+)
+"""Operators whose result the host has to wait for: a value, or a shape that depends on values."""
+READING = tuple(
+    getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "to", "__array__")
+)
+"""Methods that may bring a tensor to the host; on a CPU they dispatch no operator."""
+Counts = dict[str, Any]
+"""Of one workload: `operators` by name, and numbers."""
+
+
+class _Operators(TorchDispatchMode):
+    """Counts dispatched operators, and those among them that the host waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.num_synchronising = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Count one operator and run it."""
+        name = str(func)
+        self.counts[name] += 1
+        waits = name.rpartition(".")[0] in SYNCHRONISING or _selects_by_mask(name, args)
+        self.num_synchronising += waits
+        return func(*args, **(kwargs or {}))
+
+
+class _Readings(TorchFunctionMode):
+    """Counts calls of `READING`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Count one call and make it."""
+        self.count += func in READING
+        return func(*args, **(kwargs or {}))
+
+
+def _selects_by_mask(name: str, args: tuple[Any, ...]) -> bool:
+    """Return whether an index is a mask; its number of true entries decides a shape."""
+    if not name.startswith(("aten.index.Tensor", "aten.index_put")):
+        return False
+    return any(index is not None and index.dtype == torch.bool for index in args[1])
+
+
+def count(repeat: Work) -> Counts:
+    """Return the counts of one repetition in its steady state; they have no noise.
+
+    Keys: `operators` (times each was dispatched, by name), `flops` of matrix products and
+    convolutions, `synchronisations` with the host, `recompilations` by torch.compile,
+    `allocations` and `allocated_bytes` of torch's memory, and `growth_bytes`, which are not freed.
+    """
+    for _ in range(2):  # optimisers make their state at the first step
+        repeat()
+    compiled = _num_compilations()
+    repeat()
+    recompilations = _num_compilations() - compiled
+    with _Operators() as operators, _Readings() as readings:
+        repeat()
+    _allocations(repeat)  # the profiler counts the release of what it has seen made
+    allocations = _allocations(repeat)
+    made = [size for size in allocations if size > 0]
+    return {
+        "operators": dict(sorted(operators.counts.items())),
+        "flops": count_flops(repeat),
+        "synchronisations": operators.num_synchronising + readings.count,
+        "recompilations": recompilations,
+        "allocations": len(made),
+        "allocated_bytes": sum(made),
+        "growth_bytes": sum(allocations),
+    }
+
+
+def _num_compilations() -> int:
+    """Return how many graphs torch.compile has made so far in this process."""
+    if "torch._dynamo" not in sys.modules:
+        return 0
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def _allocations(repeat: Work) -> list[int]:
+    """Return the bytes of every allocation, and negative ones of every release, by torch."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        _quiet_stderr(),
+        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
+    ):
+        repeat()
+    events: Any = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return [event.nbytes() for event in events if event.name() == "[memory]"]
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop the messages of the profiler's C++ code."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with Path(os.devnull).open("w") as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def environment() -> dict[str, Any]:
+    """Return the facts, other than the code, that counts depend on."""
+    return {
+        "torch": torch.__version__.partition("+")[0],
+        "onednn": workloads.ONEDNN_LINEAR is not None,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def count_all(names: Sequence[str] = UPDATES) -> dict[str, Counts]:
+    """Return the counts of updates by name.
+
+    Raises:
+        UsageError: for a workload that is not an update.
+    """
+    workloads.check_names(names, UPDATES, "update")
+    with built(names) as works:
+        return {name: count(work) for name, work in works.items()}
+
+
+def write(counts: Mapping[str, Counts], path: Path = BASELINE) -> None:
+    """Write counts as the new baseline."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**environment(), "workloads": counts})
+
+
+def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
+    """Compare counts with the baseline: any difference is an alarm.
+
+    With another version of torch, or with oneDNN on one side only, nothing is compared, and the
+    findings say so. On a processor with other instructions, allocations are not compared, since
+    oneDNN lays out its tensors differently.
+
+    Raises:
+        UsageError: without a baseline.
+    """
+    baseline = _read(path)
+    here, problem = environment(), ""
+    if baseline["torch"] != here["torch"]:
+        problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
+    elif baseline["onednn"] != here["onednn"]:
+        problem = "not compared: only one of baseline and this torch has oneDNN"
+    same_processor = baseline["instructions"] == here["instructions"]
+    findings = []
+    for name, now in counts.items():
+        before = baseline["workloads"].get(name)
+        if problem:
+            findings.append(Finding(name, False, problem, judged=False))
+        elif before is None:
+            findings.append(Finding(name, True, f"has no baseline; declare it: {DECLARE}"))
+        else:
+            changes = _changes(before, now, allocations=same_processor)
+            text = f"{'; '.join(changes)}; if that is meant, declare it: {DECLARE}"
+            note = "" if same_processor else "; allocations not compared: other instructions"
+            num_operators = sum(now["operators"].values())
+            same = f"{num_operators} operators, {now['flops']:,} FLOPs, as declared{note}"
+            findings.append(Finding(name, bool(changes), text if changes else same))
+    return findings
+
+
+def _changes(before: Counts, now: Counts, *, allocations: bool) -> list[str]:
+    """Return the differences, operators first: "aten.mul.Tensor 3 -> 4"."""
+    old, new = before["operators"], now["operators"]
+    changes = [
+        f"{operator} {old.get(operator, 0)} -> {new.get(operator, 0)}"
+        for operator in sorted({*old, *new})
+        if old.get(operator) != new.get(operator)
+    ]
+    names = [name for name in now if name != "operators"]
+    if not allocations:
+        names = [name for name in names if name not in ("allocations", "allocated_bytes")]
+    return changes + [
+        f"{name} {before.get(name):,} -> {now[name]:,}"
+        for name in names
+        if before.get(name) != now[name]
+    ]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        baseline = json.loads(path.read_bytes())
+        for key in (*environment(), "workloads"):
+            baseline[key]
+        return baseline
+    except FileNotFoundError:
+        raise UsageError(f"no baseline {path}: make one with {DECLARE}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None

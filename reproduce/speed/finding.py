@@ -1,0 +1,15 @@
+"""The finding of a tier on one workload."""
+
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """What a tier found for one workload."""
+
+    name: str
+    """The workload's name."""
+    alarm: bool
+    text: str
+    """One line: what changed, or why the workload was not judged."""
+    judged: bool = True
+    """Whether there was something to compare with."""

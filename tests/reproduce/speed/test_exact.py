@@ -1,0 +1,173 @@
+"""Exact counts: what was planted is found, and nothing where nothing was."""
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproduce.__main__ import main
+from reproduce.speed import exact
+from reproduce.speed.workloads import UPDATES, built, count_flops
+from suite.settings import UsageError
+
+
+def test_every_update_costs_what_is_declared() -> None:
+    """Operators, FLOPs, recompilations, synchronisations and allocations: `make check`'s gate."""
+    findings = exact.judge(exact.count_all())
+    skipped = [finding for finding in findings if finding.text.startswith("not compared")]
+    alarms = [f"{finding.name}: {finding.text}" for finding in findings if finding.alarm]
+    assert not alarms, "\n".join(alarms)
+    if skipped:
+        pytest.skip(skipped[0].text)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A baseline of the test's own."""
+    return tmp_path / "exact.json"
+
+
+@pytest.fixture
+def step() -> Callable[[], object]:
+    """A small update in its steady state."""
+    weight = torch.nn.Parameter(torch.randn(8, 8))
+    optimiser = torch.optim.Adam([weight], fused=True)
+
+    def repeat() -> None:
+        optimiser.zero_grad()
+        (torch.ones(4, 8) @ weight).square().mean().backward()
+        optimiser.step()
+
+    return repeat
+
+
+def _alarm(step: Callable[[], object], planted: Callable[[], object], path: Path) -> str:
+    """Return what the exact tier says of `planted` where `step` is the baseline."""
+    exact.write({"step": exact.count(step)}, path)
+    (same,) = exact.judge({"step": exact.count(step)}, path)
+    assert not same.alarm, same.text
+    (finding,) = exact.judge({"step": exact.count(planted)}, path)
+    assert finding.alarm
+    assert exact.DECLARE in finding.text
+    return finding.text
+
+
+def test_one_more_operator_is_found(step: Callable[[], object], path: Path) -> None:
+    """By its name, with the times before and after."""
+    number = torch.zeros(3)
+    assert "aten.cos.default 0 -> 1" in _alarm(step, lambda: (step(), number.cos()), path)
+
+
+def test_a_synchronisation_is_found(step: Callable[[], object], path: Path) -> None:
+    """A value read by the host, on a CPU too where that costs nothing, or a shape of values."""
+    number, mask = torch.ones(()), torch.tensor([True, False])
+    text = _alarm(step, lambda: (step(), number.item()), path)
+    assert "synchronisations 0 -> 1" in text
+    text = _alarm(step, lambda: (step(), number.expand(2)[mask]), path)
+    assert "synchronisations 0 -> 1" in text
+    for read in (number.cpu, number.tolist, number.numpy, lambda: number.to("cpu")):
+        text = _alarm(step, lambda read=read: (step(), read()), path)
+        assert "synchronisations 0 -> 1" in text
+
+
+def test_memory_that_is_not_freed_is_found(step: Callable[[], object], path: Path) -> None:
+    """A list that keeps a tensor of every step: 40 bytes of ten floats, or a cache line's more."""
+    kept: list[torch.Tensor] = []
+    text = _alarm(step, lambda: (step(), kept.append(torch.empty(10))), path)
+    assert "growth_bytes 0 -> 40" in text
+
+
+def test_wasted_products_are_found(step: Callable[[], object], path: Path) -> None:
+    """Twice 2 * 4 * 8 * 8 FLOPs for a product, forwards and for the weight's gradient."""
+    left, right = torch.ones(4, 8), torch.ones(8, 8)
+    text = _alarm(step, lambda: (step(), left @ right), path)
+    assert "flops 1,024 -> 1,536" in text
+
+
+def test_a_recompilation_is_found(step: Callable[[], object], path: Path) -> None:
+    """torch.compile on a shape that is another one every time."""
+    double, sizes = torch.compile(lambda x: x + x, backend="eager", dynamic=False), count(1)
+
+    def planted() -> None:
+        step()
+        double(torch.ones(next(sizes)))
+
+    assert "recompilations 0 -> 1" in _alarm(step, planted, path)
+
+
+def test_counts_under_another_torch_are_not_compared_and_it_says_so(path: Path) -> None:
+    """Neither an alarm nor silence."""
+    exact.write({"step": {"operators": {}, "flops": 1}}, path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "torch": "1.0.0"}))
+    (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
+    assert not finding.alarm
+    assert finding.text.startswith("not compared: counted with torch 1.0.0")
+
+
+def test_on_another_processor_allocations_alone_are_not_compared(path: Path) -> None:
+    """FLOPs and operators are the code's; layouts, and so allocations, the processor's."""
+    counts = {"operators": {}, "flops": 1, "allocations": 2}
+    exact.write({"step": counts}, path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "instructions": "other"}))
+    (finding,) = exact.judge({"step": {**counts, "allocations": 3}}, path)
+    assert not finding.alarm
+    assert "allocations not compared" in finding.text
+    (finding,) = exact.judge({"step": {**counts, "flops": 3}}, path)
+    assert finding.alarm
+
+
+def test_an_undeclared_workload_and_a_missing_baseline_name_the_command(path: Path) -> None:
+    """A new update is declared like a changed one."""
+    with pytest.raises(UsageError, match="--update"):
+        exact.judge({}, path)
+    exact.write({}, path)
+    (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
+    assert finding.alarm
+    assert exact.DECLARE in finding.text
+
+
+def test_the_products_of_an_affine_layer_are_counted_whoever_makes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator of which torch's counter knows nothing counts as torch.addmm does."""
+    with built(["update-sac"]) as works:
+        counted = count_flops(works["update-sac"])
+    monkeypatch.setattr("suite.affine._linear", None)
+    with built(["update-sac"]) as works:
+        assert count_flops(works["update-sac"]) == counted
+
+
+def test_every_agent_has_an_update_that_is_counted() -> None:
+    """A new agent cannot be left out."""
+    from agents import AGENTS
+
+    assert {name.split("-")[1] for name in UPDATES} == set(AGENTS)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"torch": "1"}'])
+def test_a_damaged_baseline_is_one_line(content: str, path: Path) -> None:
+    """Naming the command that makes it anew."""
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"make it anew with .* --update"):
+        exact.judge({}, path)
+
+
+def test_counts_without_onednn_are_not_compared(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products then are other operators, which is no change of the code."""
+    exact.write({"step": {"operators": {}, "flops": 1}}, path)
+    monkeypatch.setattr("reproduce.speed.workloads.ONEDNN_LINEAR", None)
+    (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
+    assert not finding.alarm
+    assert finding.text.startswith("not compared")
+
+
+@pytest.mark.parametrize("argv", [["--update", "vtrace"], ["--update", "--pair", "HEAD"]])
+def test_a_baseline_is_declared_whole(argv: list[str]) -> None:
+    """A part of it would mix two states of the code."""
+    with pytest.raises(UsageError, match="--update declares every update"):
+        main(["throughput", *argv])
