@@ -20,7 +20,7 @@ from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import make_report
 from reproduce.plan.grid import Plan, Run
-from reproduce.report import plot
+from reproduce.report import figures, frames
 from reproduce.report.page import mean_and_spread, with_interval
 from reproduce.run.view import say
 from reproduce.words import counted, number
@@ -120,7 +120,9 @@ def run(
         make_report(plan, failures, context=context)
     table, path = compare(plans), stem(plans, root).with_suffix(".csv")
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
-    plot.draw_variants(_curves(plans), root, path.stem)
+    curves = _curves(plans)
+    gaps = {task: "\n".join(frames.gaps(curves, task)) for task in curves["task"].unique()}
+    figures.draw_curves(curves, gaps, root, path.stem)
     console.print(comparison(table))
     for plan, name in zip(plans, names(plans), strict=True):
         say(console, f"{name}: {plan.directory / 'index.html'}")
@@ -179,12 +181,9 @@ def comparison(table: pd.DataFrame) -> Group:
 
 
 def _curves(plans: Sequence[Plan]) -> pd.DataFrame:
-    """Return the learning curves of all variants, with a column `variant`."""
-    tables = (
-        collect_curves(plan).assign(variant=name)
-        for plan, name in zip(plans, names(plans), strict=True)
-    )
-    return pd.concat(tables, ignore_index=True)
+    """Return the frame of the learning curves of all variants."""
+    variants = {name: collect_curves(plan) for plan, name in zip(plans, names(plans), strict=True)}
+    return frames.learning_curves(variants, planned=plans[0].env_steps)
 
 
 def _scores(plan: Plan, task: str) -> np.ndarray:

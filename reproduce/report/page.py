@@ -1,20 +1,19 @@
 """The page and the terminal table of a comparison, made only from the files in its directory.
 
 `write_page(directory)` writes `index.html`: one file that needs no network and no other file. Its
-charts need scripts, which it carries; without them it shows the figures instead.
+charts need scripts, which it carries; the files of figures beside it need none.
 `verdict_lines` returns the same verdicts as a table for the terminal. Names in the files
 are treated as hostile: they are escaped on the page and stripped of control characters in the
 terminal; the page runs no script but those whose checksums it states.
 """
 
 import base64
-import contextlib
 import functools
 import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -31,25 +30,17 @@ from reproduce.gather.references import name_of
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.remarks import details, marks
 from reproduce.judge.verdicts import UNJUDGED
-from reproduce.report import charts, grid_charts
+from reproduce.report import charts, frames
 from reproduce.report.films import contact_sheets
-from reproduce.words import MISSING, counted, number, reached
+from reproduce.words import MISSING, counted, number, reached, visible
 from suite.files import read_json, read_whole, write_atomically
 from suite.settings import UsageError
-
-LARGEST_INLINE_SVG = 3_000_000
-"""Bytes above which the page shows the PNG of a figure instead, so that it still opens quickly."""
-LARGEST_FIGURE = 2**25
-"""Bytes of a figure that the page shows: 32 MiB."""
 
 LARGEST_INPUT = 2**28
 """Bytes of one table that the page reads: 256 MiB."""
 
 FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""
-
-FIGURES = ("curves", "scores")
-"""Names of the figures, without suffix."""
 
 SECTIONS = {
     **{"verdicts": "Verdicts", "curves": "Curves", "scores": "Scores", "suite": "Over the tasks"},
@@ -58,10 +49,12 @@ SECTIONS = {
 }
 """Identifiers of the page's parts, with their names in its list of parts."""
 
+TEMPLATES = Path(__file__).parent / "templates"
+
 ASSETS = {
     "plotly.min.js": charts.library,
     "charts.js": charts.script,
-    "page.js": lambda: (charts.TEMPLATES / "page.js").read_text(encoding="utf-8"),
+    "page.js": lambda: (TEMPLATES / "page.js").read_text(encoding="utf-8"),
 }
 """The page's scripts: how each is read."""
 
@@ -316,6 +309,40 @@ def verdict_words(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, [*words, *marks(_remarks_of(row))]))
 
 
+def panel_remarks(verdicts: Iterable[Mapping[str, Any]], curves: pd.DataFrame) -> dict[str, str]:
+    """Return what stands under a task's title in a figure: verdict, seeds, losses, what is missing.
+
+    Args:
+        verdicts: Rows of `verdicts.csv`, missing cells as None.
+        curves: The frame `frames.CURVES` of the figure.
+    """
+    lines = {}
+    for row in verdicts:
+        said = frames.gaps(curves, row["task"])
+        if "verdict" in row:  # else there is a task alone
+            seeds = f", {counted(row['num_seeds'], 'seed')}" if row["num_seeds"] else ""
+            said = [verdict_words(row) + seeds + _losses(row), *said]
+        lines[row["task"]] = "\n".join(said)
+    return lines
+
+
+def score_remarks(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what stands under a task's name in the figure of scores: both sides, verdict, losses.
+
+    Args:
+        verdicts: Rows of `verdicts.csv`, missing cells as None.
+    """
+    lines = {}
+    for row in verdicts:
+        sides = {"": ("score_mean", "score_std", "num_seeds")}
+        sides |= {"reference ": ("reference_mean", "reference_std", "reference_num_runs")}
+        known = {side: names for side, names in sides.items() if row[names[0]] is not None}
+        said = [side + mean_and_spread(*map(row.get, names)) for side, names in known.items()]
+        said = said if "" in known else ["no score recorded", *said]
+        lines[row["task"]] = f"{', '.join(said)}\n{verdict_words(row)}{_losses(row)}"
+    return lines
+
+
 def _remarks_of(row: Mapping[str, Any]) -> str:
     remarks = row.get("remarks")
     return remarks if isinstance(remarks, str) else ""
@@ -324,7 +351,7 @@ def _remarks_of(row: Mapping[str, Any]) -> str:
 def verdict_rows(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of `verdicts.csv`, and a row `not judged` for every other planned task."""
     table = read_table(directory, "verdicts")
-    rows = _records(table)
+    rows = records(table)
     planned = [*read_table(directory, "runs")["task"], *read_report(directory)["env_steps"]]
     for task in dict.fromkeys(planned):
         if task not in set(table["task"]):
@@ -336,7 +363,7 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
 
 def suite_row(directory: Path) -> dict[str, Any] | None:
     """Return the row of `suite.csv`; None without one."""
-    rows = _records(read_table(directory, "suite"))
+    rows = records(read_table(directory, "suite"))
     return rows[0] if rows else None
 
 
@@ -353,8 +380,8 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
         be said of the suite and of every task that is marked or not `reproduced`. What holds of
         several tasks is said once.
     """
-    rows = _records(verdicts.reindex(columns=list(COLUMNS["verdicts"])))
-    whole = next(iter(_records(suite)), None)
+    rows = records(verdicts.reindex(columns=list(COLUMNS["verdicts"])))
+    whole = next(iter(records(suite)), None)
     compared = any(row["reference_mean"] is not None for row in rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     headings = ["task", "ours,\nmean ± std", "reference,\nmean ± std", "difference\n[interval]"]
@@ -557,7 +584,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     directory = Path(directory)
     report, verdicts = read_report(directory), verdict_rows(directory)
     tables = {name: read_table(directory, name) for name in COLUMNS}
-    rows = {name: _records(table) for name, table in tables.items()}
+    rows = {name: records(table) for name, table in tables.items()}
     runs, suite = rows["runs"], suite_row(directory)
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]
     scripts = {name: read() for name, read in ASSETS.items()}
@@ -592,16 +619,21 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
             **{name: rows[name] for name in ("scores", "throughput", "summary")},
             films=contact_sheets(directory),
-            figures={name: _embedded(directory, name) for name in FIGURES},
             files=[
                 *(f"{name}.csv" for name in COLUMNS if (directory / f"{name}.csv").exists()),
                 "report.json",
             ],
             figure_files=[
-                f"{name}.{kind}"
-                for name in FIGURES
-                for kind in ("svg", "png", "pdf")
-                if (directory / f"{name}.{kind}").exists()
+                name
+                for name in (
+                    "curves.svg",
+                    "curves.png",
+                    "curves.pdf",
+                    "scores.svg",
+                    "scores.png",
+                    "scores.pdf",
+                )
+                if (directory / name).exists()
             ],
         )
     )
@@ -610,13 +642,20 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
 
 def style() -> str:
     """Return the style sheet of the page and its charts."""
-    return (charts.TEMPLATES / "page.css").read_text(encoding="utf-8") + charts.style()
+    return (TEMPLATES / "page.css").read_text(encoding="utf-8")
 
 
 @functools.cache
 def environment() -> jinja2.Environment:
     """Return the template environment of the page and the site."""
-    own = charts.environment().overlay()
+    own = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
     own.filters = own.filters | {
         "counted": counted,
         "number": number,
@@ -640,34 +679,66 @@ def _charts(
     report: Mapping[str, Any],
     verdicts: Sequence[Mapping[str, Any]],
     tables: Mapping[str, pd.DataFrame],
-) -> tuple[dict[str, markupsafe.Markup], str]:
+) -> tuple[dict[str, list[markupsafe.Markup]], str]:
     """Return the page's charts by their section, and what the performance profile leaves out."""
-    credits = report["sources"]
     judged = pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"]))
-    scores = (tables["scores"], tables["reference_scores"], judged)
-    ours = {"ours": tables["curves"]}
-    headings = [_heading(row) for row in verdicts]
-    profile, note = grid_charts.profile_chart(*scores, credits)
+    both = (tables["scores"], tables["reference_scores"])
+    scores = frames.final_scores(*both, judged, report["sources"])
+    profile, note = charts.profile_chart(scores)
+    improvement, throughput = tables["improvement"], tables["throughput"]
     drawn = {
-        "curves": charts.learning_curves(
-            "curves", ours, tables["reference_curves"], credits, headings
-        )
-        * bool(headings),
-        "scores": grid_charts.scores_chart(*scores, credits),
-        "profile": profile,
-        "improvement": grid_charts.improvement_chart(tables["improvement"]),
-        "throughput": grid_charts.throughput_chart(tables["throughput"]),
+        "scores": charts.scores_charts(scores) if len(tables["scores"]) else [],
+        "profile": [profile] if profile else [],
+        "improvement": charts.improvement_charts(improvement),
+        "throughput": charts.throughput_charts(throughput) if len(throughput) else [],
     }
-    return {name: markupsafe.Markup(text) for name, text in drawn.items()}, note
+    made = {name: [*map(charts.fragment, figures)] for name, figures in drawn.items()}
+    grids = {"ours": tables["curves"]}
+    parts = (tables["reference_curves"], verdicts, report["sources"])
+    return made | {"curves": [learning_curves(grids, *parts)] if verdicts else []}, note
 
 
-def _heading(row: Mapping[str, Any]) -> charts.Heading:
-    """Return what stands above the curves of a task: its verdict, seeds and losses."""
-    count = row["num_seeds"]
-    seeds = f", {counted(count, 'seed')}" if count else ""
-    kind = str(row["verdict"]).replace(" ", "-")
-    words = verdict_words(row) + seeds + _losses(row)
-    return charts.Heading(str(row["task"]), words, kind, env_steps=float(row["env_steps"] or 0.0))
+def learning_curves(
+    grids: Mapping[str, pd.DataFrame],
+    reference_curves: pd.DataFrame,
+    verdicts: Sequence[Mapping[str, Any]],
+    credits: frames.Credits,
+) -> markupsafe.Markup:
+    """Return the chart of learning curves, and words on the sources that are and are not on it.
+
+    Args:
+        grids: Rows of `curves.csv` by the name that the legend shows.
+        reference_curves: Rows of `reference_curves.csv`, of one grid or of several.
+        verdicts: Rows of `verdicts.csv`, missing cells as None; each of their tasks has a panel.
+        credits: What is known of sources, as `references.credits_of` returns it.
+    """
+    planned = {str(row["task"]): int(row["env_steps"] or 0) for row in verdicts}
+    curves = frames.learning_curves(grids, reference_curves, planned, credits)
+    rules = [rule for rows in grids.values() for rule in rows["rule"]]
+    drawn = frames.comparable(rules, reference_curves)
+    others = reference_curves.loc[reference_curves.index.difference(drawn.index)]
+    names = {
+        source: credits.get(source, {}).get("name", source) for source in reference_curves["source"]
+    }
+    sources = []
+    for source, rows in drawn.groupby("source", sort=False):
+        runs = rows["num_runs"].max()
+        words = "runs unknown" if pd.isna(runs) else counted(runs, "run")
+        words = "the judge, " * ("judge" in set(rows["role"])) + words
+        known = credits.get(str(source), {})
+        links = {label: known[label] for label in ("paper", "code") if known.get(label)}
+        sources.append((names[str(source)], words, links))
+    left_out = {f"{names[row.source]} ({row.rule})": None for row in others.itertuples()}
+    text = (
+        environment()
+        .get_template("curves.html.j2")
+        .render(
+            chart=charts.fragment(charts.curves_chart(curves, panel_remarks(verdicts, curves))),
+            sources=sources,
+            left_out=list(left_out),
+        )
+    )
+    return markupsafe.Markup(text)
 
 
 def _in_words(counts: Counts) -> list[tuple[str, int]]:
@@ -713,7 +784,7 @@ def read_report(directory: Path) -> dict[str, Any]:
     return defaults | {name: value for name, value in report.items() if value is not None}
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as dictionaries; missing cells become None."""
     rows = table.to_dict("records")
     return [{str(key): None if pd.isna(row[key]) else row[key] for key in row} for row in rows]
@@ -759,17 +830,3 @@ def _run_folder(directory: Path, run: Mapping[str, Any]) -> str:
     is_safe = all(part not in ("", ".", "..") and "/" not in part for part in parts)
     exists = is_safe and directory.joinpath(*parts).is_dir()
     return f"./{'/'.join(quote(part, safe='') for part in parts)}/" if exists else ""
-
-
-def _embedded(directory: Path, name: str) -> str:
-    """Return a figure as a data URI, the SVG if it is small or alone; "" without a figure.
-
-    One that is too large for a page is left out; the page still links to its file.
-    """
-    svg, png = directory / f"{name}.svg", directory / f"{name}.png"
-    largest = LARGEST_INLINE_SVG if png.exists() else LARGEST_FIGURE
-    for path, kind, most in ((svg, "svg+xml", largest), (png, "png", LARGEST_FIGURE)):
-        with contextlib.suppress(OSError, ValueError):
-            content = base64.b64encode(read_whole(path, most)).decode()
-            return f"data:image/{kind};base64,{content}"
-    return ""

@@ -16,7 +16,7 @@ from reproduce.judge.zero import Scale, Zero, scale_of
 from reproduce.pipeline import exit_status, gather, make_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
-from reproduce.report import plot
+from reproduce.report import figures
 from reproduce.report.page import COLUMNS
 from reproduce.run.lease import Leases
 from suite.tasks import find_task
@@ -148,7 +148,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     page = written["index.html"].decode()
     assert "1 of 5 tasks reproduced, 1 no reference, 3 not planned" in page
 
-    monkeypatch.setattr(plot, "_save", lambda *arguments: [])  # drawn once is enough
+    monkeypatch.setattr(figures, "_save", lambda *arguments: [])  # drawn once is enough
     make_report(plan)
     again = tree(plan.directory)
     tables = [name for name in written if name.endswith(".csv")]
@@ -261,7 +261,7 @@ def test_a_report_on_nothing_has_every_file(
     tmp_path: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first row is recorded a report works and says that runs are missing."""
-    monkeypatch.setattr(plot, "KINDS", ("svg",))  # the other kinds are the same figure
+    monkeypatch.setattr(figures, "KINDS", ("svg",))  # the other kinds are the same figure
     plan = mujoco(tmp_path, [HOPPER, ANT])
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == ["inconclusive", "no reference"]

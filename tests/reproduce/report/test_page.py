@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console, Group
 
 from reproduce.gather import references
-from reproduce.report import charts
+from reproduce.report import frames
 from reproduce.report import page as report
-from reproduce.report.page import ASSETS, COLUMNS
+from reproduce.report.page import ASSETS, COLUMNS, TEMPLATES
 from suite.settings import UsageError
-from tests.reproduce.report.tables import no_rows
+from tests.reproduce.report.tables import no_rows, reference
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -124,7 +124,7 @@ def test_a_page_needs_only_the_report(tmp_path: Path) -> None:
 
 
 def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
-    """Figures are embedded, links lead to files beside the page, and only its own scripts run."""
+    """Links lead to files beside the page, and only its own scripts run."""
     for name in ("curves.svg", "curves.png", "scores.png"):
         (tmp_path / name).write_bytes(b"<svg onload='alert(1)'/>")
     throughput = dict.fromkeys(COLUMNS["throughput"]) | {"task": "A", "seed": 1}
@@ -134,9 +134,7 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
     (tmp_path / "A" / "seed-1").mkdir(parents=True)
     page = Page(report.write_page(tmp_path))
     source = page.source
-    images = [link for link in page.links if link.startswith("data:image/")]
     files = [link for link in page.links if not link.startswith(("data:", "#"))]
-    assert len(images) == page.tags.count("img") == 2
     assert "./A/seed-1/" in files
     assert {"verdicts.csv", "runs.csv", "report.json", "curves.svg"} <= set(files)
     assert all((tmp_path / link).exists() for link in files)
@@ -152,22 +150,26 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
     assert "script-src 'sha256-" in policy
 
 
-def test_what_is_too_large_for_a_page_is_left_out_or_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A figure is one click away; half a table would be another table."""
-    for name in ("LARGEST_FIGURE", "LARGEST_INPUT", "LARGEST_INLINE_SVG"):
-        monkeypatch.setattr(report, name, 2000)
-    for name, size in (("curves.svg", 2001), ("curves.png", 2001), ("scores.png", 2000)):
-        (tmp_path / name).write_bytes(bytes(size))
-    score = dict.fromkeys(COLUMNS["scores"]) | {"task": "A", "seed": 1, "score": 2.0}
-    tables = {"scores": [score], "curves": [point("A", 1)]}
-    page = Page(report.write_page(write(tmp_path, runs=[run("A", 1)], **tables)))
-    assert page.tags.count("img") == 1
-    assert "curves.png" in page.links
+def test_half_a_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too large would be another table."""
+    monkeypatch.setattr(report, "LARGEST_INPUT", 2000)
     write(tmp_path, runs=[run("A", 1, log_tail="x" * 2000)])
     with pytest.raises(UsageError, match=r"unreadable .*runs\.csv: runs\.csv has more than"):
         report.write_page(tmp_path)
+
+
+def test_sources_are_named_and_linked_and_other_rules_told(tmp_path: Path) -> None:
+    """Paper and repository of each are one click away, and no address is a script."""
+    other = reference("A", [0, 40], "context").assign(source="other", rule="training")
+    rows = pd.concat([reference("A", [0, 40]), reference("A", [0, 40], "context"), other])
+    sources = {"published": {"name": "People's Zoo", "paper": "https://a.org", "code": ""}}
+    sources["another"] = {"name": "Another", "paper": "", "code": "javascript:alert(1)"}
+    tables = {"verdicts": [verdict("A", "above")], "curves": [point("A", 1)]}
+    write(tmp_path, {"sources": sources}, **tables, reference_curves=rows.to_dict("records"))
+    page = Page(report.write_page(tmp_path))
+    assert "People's Zoo (the judge, 5 runs, paper ), Another (5 runs)." in page.text
+    assert [link for link in page.links if ":" in link] == ["https://a.org"]
+    assert "Measured by another rule, so not on these axes: other (training)." in page.text
 
 
 def luminance(colour: str) -> float:
@@ -185,15 +187,15 @@ def contrast(one: str, other: str) -> float:
 
 def test_inks_can_be_read_and_lines_be_seen_in_both_themes() -> None:
     """Text has a contrast of 4.5 to page and panel, a line of a chart 3 to the page."""
-    style = (charts.TEMPLATES / "page.css").read_text()
+    style = (TEMPLATES / "page.css").read_text()
     pairs = re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", style)
     colours = {name: both for name, *both in pairs}
     for theme in (0, 1):
         grounds = [colours[name][theme] for name in ("page", "panel")]
         for name in ("ink", "faint", "link", "good", "better", "bad", "open"):
             assert min(contrast(colours[name][theme], ground) for ground in grounds) >= 4.5, name
-        for drawn in (*charts.OURS, *charts.OTHERS, charts.REFERENCE):
-            assert contrast(drawn[theme], grounds[0]) >= 3.0, drawn
+        for drawn in (*frames.OURS, *frames.OTHERS, *frames.JUDGE):
+            assert contrast(drawn, grounds[0]) >= 3.0, drawn
 
 
 def test_pages_may_share_their_scripts(tmp_path: Path) -> None:
