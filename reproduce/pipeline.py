@@ -22,7 +22,9 @@ from reproduce.judge.zero import scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.origin import by_task
 from reproduce.report import figures, frames
-from reproduce.report.page import COLUMNS, panel_remarks, records, score_remarks, write_page
+from reproduce.report.page import write_page
+from reproduce.report.tables import COLUMNS, records
+from reproduce.report.words import panel_remarks, score_remarks
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
 from suite.records import read_record

@@ -275,7 +275,7 @@ def _report(
         tally,
         write_report,
     )
-    from reproduce.report.page import verdict_lines
+    from reproduce.report.words import verdict_lines
 
     tables = gather(plan, failures)
     write_report(plan, tables, context=context)

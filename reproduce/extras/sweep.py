@@ -21,7 +21,7 @@ from reproduce.judge.inference import holm
 from reproduce.pipeline import make_report
 from reproduce.plan.grid import Plan, Run
 from reproduce.report import figures, frames
-from reproduce.report.page import mean_and_spread, with_interval
+from reproduce.report.words import mean_and_spread, with_interval
 from reproduce.run.view import say
 from reproduce.words import counted, number
 from suite.command_line import printable

@@ -24,7 +24,7 @@ SCORES = COMMON | {"axis": "str", "score": "float64", "value": "float64"}
 """Scores near the last step. `kind` is run or mean, `score` a return; `value`, `lower` and `upper`
 are on the axis that is named. The ends are our deciding interval, or the reference's mean ± std."""
 
-NORMALISED = "normalised score: 0 nothing learned, 1 reference mean, dashed: reference - margin"
+NORMALISED = "normalised score (0 nothing learned, 1 reference, dashed: margin; -1, 3: and beyond)"
 """The axis that tasks share whose reference lies above the zero of the scale."""
 WIDEST = (-1.0, 3.0)
 """Ends of that axis: what lies beyond is drawn at an end; `score` stays as it is."""

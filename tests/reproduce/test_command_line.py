@@ -26,7 +26,7 @@ from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import load_plan, make_plan
 from reproduce.report import figures
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from reproduce.run import launch as launching
 from reproduce.run import pool
 from reproduce.run.progress import Board

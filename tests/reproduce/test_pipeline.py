@@ -17,7 +17,7 @@ from reproduce.pipeline import exit_status, gather, make_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
 from reproduce.report import figures
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.tasks import find_task
 

@@ -20,17 +20,10 @@ from reproduce.extras.sources import describe_source
 from reproduce.gather.references import credits_of, name_of, sources
 from reproduce.plan import grid as planning
 from reproduce.plan.places import check_writable
-from reproduce.report.page import (
-    ASSETS,
-    TEMPLATES,
-    VERDICTS,
-    environment,
-    learning_curves,
-    read_report,
-    read_table,
-    style,
-)
+from reproduce.report.page import ASSETS, TEMPLATES, environment, learning_curves, style
 from reproduce.report.page import render as render_grid
+from reproduce.report.tables import read_report, read_table
+from reproduce.report.words import VERDICTS
 from suite.files import read_whole
 from suite.presets import REFERENCES
 from suite.settings import UsageError

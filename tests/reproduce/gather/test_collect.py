@@ -19,7 +19,7 @@ from reproduce.gather import collect
 from reproduce.pipeline import gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import make_plan
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite import records
 

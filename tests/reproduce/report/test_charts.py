@@ -11,7 +11,7 @@ from plotly.graph_objects import Figure
 
 from reproduce.judge.improvement import improvements
 from reproduce.report import charts, frames
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 from tests.reproduce.report.test_frames import theirs
 

@@ -14,9 +14,11 @@ import pytest
 from rich.console import Console, Group
 
 from reproduce.gather import references
-from reproduce.report import frames
+from reproduce.report import frames, tables, words
 from reproduce.report import page as report
-from reproduce.report.page import ASSETS, COLUMNS, TEMPLATES
+from reproduce.report.page import ASSETS, TEMPLATES
+from reproduce.report.tables import COLUMNS
+from reproduce.words import MISSING, number
 from suite.settings import UsageError
 from tests.reproduce.report.tables import no_rows, reference
 
@@ -52,9 +54,9 @@ class Page(HTMLParser):
 def terminal(comparison: Path | pd.DataFrame) -> Group:
     """The terminal's table of a folder, as it is read, or of rows without a suite's."""
     if isinstance(comparison, pd.DataFrame):
-        return report.verdict_lines(comparison, no_rows("suite"), "")
-    rows = pd.DataFrame(report.verdict_rows(comparison))
-    return report.verdict_lines(rows, report.read_table(comparison, "suite"), "")
+        return words.verdict_lines(comparison, no_rows("suite"), "")
+    rows = pd.DataFrame(tables.verdict_rows(comparison))
+    return words.verdict_lines(rows, tables.read_table(comparison, "suite"), "")
 
 
 def verdict(task: str, name: str, **fields: object) -> dict[str, object]:
@@ -95,11 +97,11 @@ def point(task: str, seed: int, **fields: object) -> dict[str, object]:
     return row | {"rule": "deterministic"} | fields
 
 
-def write(directory: Path, facts: dict[str, object] | None = None, **tables: list[dict]) -> Path:
+def write(directory: Path, facts: dict[str, object] | None = None, **rows_of: list[dict]) -> Path:
     """Write report.json and the given files of a comparison."""
     standard = {"agent": "sac", "suite": "mujoco", "source": "paper", "judged_by": "published"}
     (directory / "report.json").write_text(json.dumps(standard | (facts or {})), encoding="utf-8")
-    for name, rows in tables.items():
+    for name, rows in rows_of.items():
         table = pd.DataFrame(rows, columns=pd.Index(COLUMNS[name]))
         table.to_csv(directory / f"{name}.csv", index=False)
     return directory
@@ -152,7 +154,7 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
 
 def test_half_a_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is too large would be another table."""
-    monkeypatch.setattr(report, "LARGEST_INPUT", 2000)
+    monkeypatch.setattr(tables, "LARGEST_INPUT", 2000)
     write(tmp_path, runs=[run("A", 1, log_tail="x" * 2000)])
     with pytest.raises(UsageError, match=r"unreadable .*runs\.csv: runs\.csv has more than"):
         report.write_page(tmp_path)
@@ -267,7 +269,7 @@ def test_no_task_vanishes(tmp_path: Path) -> None:
         verdicts=[verdict("A", "reproduced"), verdict("NA", "below")],
         runs=[run("A", 1), run("NA", 1), run("Crashed", 1, "failed")],
     )
-    rows = {row["task"]: row["verdict"] for row in report.verdict_rows(tmp_path)}
+    rows = {row["task"]: row["verdict"] for row in tables.verdict_rows(tmp_path)}
     assert rows == {
         "A": "reproduced",
         "NA": "below",
@@ -283,7 +285,7 @@ def test_the_headline_counts_a_verdict_it_does_not_know() -> None:
     """The counts always add up to the number of tasks."""
     facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": "q"}
     rows = [{"verdict": name} for name in ("strange", "below", "shown only", "below")]
-    assert report.headline(facts, rows).endswith(
+    assert words.headline(facts, rows).endswith(
         ": none of 4 tasks reproduced, 2 below, 1 shown only, 1 strange."
     )
 
@@ -295,26 +297,26 @@ def test_the_counts_say_how_far_tasks_came() -> None:
     rows = [verdict("A", "reproduced"), verdict("B", "inconclusive", ci_low=None)]
     rows.append(verdict("C", "shown only"))
     runs = [run("A", 1), run("B", 1, "failed"), run("C", 1, "planned")]
-    assert report.count_tasks(facts, rows, runs) == (5, 3, 2, 2, 1, 1)
-    assert report.headline(facts, rows).endswith(
+    assert words.count_tasks(facts, rows, runs) == (5, 3, 2, 2, 1, 1)
+    assert words.headline(facts, rows).endswith(
         ": 1 of 5 tasks reproduced, 1 inconclusive, 1 shown only, 2 not planned."
     )
     rows = [verdict(task, "shown only") for task in tasks]
-    assert report.headline(facts, rows).endswith(": none of 5 tasks can be judged, 5 shown only.")
+    assert words.headline(facts, rows).endswith(": none of 5 tasks can be judged, 5 shown only.")
 
 
 def test_a_result_above_its_reference_counts_as_reproduced() -> None:
     """Better than published is no failure to reproduce, and the sentence says how often it is."""
     facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": ""}
     rows = [{"verdict": name} for name in ("above", "reproduced", "inconclusive")]
-    assert report.headline(facts, rows) == (
+    assert words.headline(facts, rows) == (
         "SAC on s with the settings of 'p', judged by no reference: "
         "2 of 3 tasks reproduced (1 of them above the reference), 1 inconclusive."
     )
-    assert report.headline(facts, rows[:1]).endswith(
+    assert words.headline(facts, rows[:1]).endswith(
         ": 1 of 1 task reproduced (1 of them above the reference)."
     )
-    assert report.headline(facts, []).endswith(": no task yet.")
+    assert words.headline(facts, []).endswith(": no task yet.")
 
 
 def test_configuration_departures_and_commands_are_complete(tmp_path: Path) -> None:
@@ -328,12 +330,12 @@ def test_configuration_departures_and_commands_are_complete(tmp_path: Path) -> N
     }
     write(tmp_path, facts, runs=[run("A", 1), run("A", 2)])
     text = Page(report.write_page(tmp_path)).text
-    for words in (
-        *("learning_rate 0.0003", "clip " + report.MISSING, "sizes [256, 256]", "tanh true"),
+    for said in (
+        *("learning_rate 0.0003", "clip " + MISSING, "sizes [256, 256]", "tanh true"),
         *("Another simulator.", "torch 2.9.0", "cpu A CPU", "python -m reproduce sac mujoco"),
         *("python -m agents.sac --task A --seeds 1", "python -m agents.sac --task A --seeds 2"),
     ):
-        assert words in text
+        assert said in text
 
 
 def test_the_page_is_the_same_bytes_every_time(tmp_path: Path) -> None:
@@ -381,7 +383,7 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
     left_out = "; ".join(f"{name}: {note}" for name in names)
     whole = suite("not judged", difference=None, num_tasks=0, left_out=left_out)
     frame = pd.DataFrame(rows)
-    text = printed(report.verdict_lines(frame, pd.DataFrame([whole]), "a2c, gamma = 0.9"), 80)
+    text = printed(words.verdict_lines(frame, pd.DataFrame([whole]), "a2c, gamma = 0.9"), 80)
     lines = text.splitlines()
     assert lines[0] == "a2c, gamma = 0.9"
     assert all(any(line.startswith(f" {name} ") for line in lines) for name in names)
@@ -390,7 +392,7 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
     assert said.count(note) == 2  # of the suite, and of its tasks
     assert said.count("Shown, not judged") == said.count("With the zero of the scale at 0") == 1
     assert f"ours is at 0.97 on {names[0]}, 0.72 on {names[1]}." in said
-    assert report.MISSING not in said
+    assert MISSING not in said
     assert "No mean over tasks yet" not in said, "there never is one of no task"
 
 
@@ -447,8 +449,8 @@ def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> No
 def test_a_task_that_is_below_by_chance_among_many_is_told_apart() -> None:
     """What Holm's adjustment leaves is an alarm; what it does not leave, says so."""
     row = verdict("A", "below", p_below_holm=0.2)
-    assert "adjusted p-value 0.2), so the exit status does not count it" in report.explain(row)
-    assert "exit status" not in report.explain(row | {"p_below_holm": 0.04})
+    assert "adjusted p-value 0.2), so the exit status does not count it" in words.explain(row)
+    assert "exit status" not in words.explain(row | {"p_below_holm": 0.04})
 
 
 def test_a_frame_and_its_file_print_alike(tmp_path: Path) -> None:
@@ -478,23 +480,23 @@ def test_the_terminal_prints_names_literally(tmp_path: Path) -> None:
         (3.0, "3"),
         (0, "0"),
         (float("inf"), "infinite"),
-        (float("nan"), report.MISSING),
-        (None, report.MISSING),
-        (pd.NA, report.MISSING),
+        (float("nan"), MISSING),
+        (None, MISSING),
+        (pd.NA, MISSING),
     ],
 )
 def test_numbers_are_short(value: object, text: str) -> None:
     """Three significant digits, thousands separated, nothing invented for a missing one."""
-    assert report.number(value) == text
+    assert number(value) == text
 
 
 def test_a_spread_decides_the_digits() -> None:
     """A mean has no more digits than its spread can carry, and an interval none than its width."""
-    assert report.mean_and_spread(9876.54, 512.3, 5) == "9,877 ± 512 (5)"
-    assert report.mean_and_spread(-4.3141, 0.2236, 3, "source") == "-4.31 ± 0.22 (3, source)"
-    assert report.mean_and_spread(12.345, None, 1) == "12.3 (1)"
-    assert report.mean_and_spread(None, None, 0) == report.MISSING
-    assert report.with_interval(0.98, 0.93, 1.02) == "0.980 [0.930, 1.020]"
-    assert report.with_interval(0.579, 0.579, 0.579).startswith("0.579 ")
-    assert report.mean_and_spread(0.579, 0.0, 3) == "0.579 ± 0 (3)"
-    assert report.with_interval(-123.4, None, None) == "-123"
+    assert words.mean_and_spread(9876.54, 512.3, 5) == "9,877 ± 512 (5)"
+    assert words.mean_and_spread(-4.3141, 0.2236, 3, "source") == "-4.31 ± 0.22 (3, source)"
+    assert words.mean_and_spread(12.345, None, 1) == "12.3 (1)"
+    assert words.mean_and_spread(None, None, 0) == MISSING
+    assert words.with_interval(0.98, 0.93, 1.02) == "0.980 [0.930, 1.020]"
+    assert words.with_interval(0.579, 0.579, 0.579).startswith("0.579 ")
+    assert words.mean_and_spread(0.579, 0.0, 3) == "0.579 ± 0 (3)"
+    assert words.with_interval(-123.4, None, None) == "-123"
