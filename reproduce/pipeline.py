@@ -22,8 +22,10 @@ from reproduce.judge.zero import scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
 from reproduce.plan.origin import by_task
-from reproduce.report import plot
-from reproduce.report.page import COLUMNS, write_page
+from reproduce.report import figures, frames
+from reproduce.report.page import write_page
+from reproduce.report.tables import COLUMNS, records
+from reproduce.report.words import panel_remarks, score_remarks
 from suite.files import write_atomically, write_json
 from suite.hardware import machine, versions
 from suite.records import read_record
@@ -145,8 +147,14 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     named = dict.fromkeys([*theirs["source"], *verdicts["reference_source"].dropna()])
     credits = references.credits_of(plan.agent, named)
     write_json(directory / "report.json", _describe(plan, verdicts) | {"sources": credits})
-    plot.draw_curves(curves, theirs, verdicts, directory, credits, context=plan.context)
-    plot.draw_scores(tables["scores"], verdicts, directory)
+    rows = records(verdicts)
+    shown = theirs if plan.context else theirs[theirs["role"] == "judge"]
+    drawn = frames.learning_curves({"ours": curves}, shown, plan.env_steps, credits)
+    figures.draw_curves(
+        drawn, panel_remarks(rows, drawn), directory, unit=f"episode return ({plan.rule})"
+    )
+    scores = (tables["scores"], tables["reference_scores"], verdicts)
+    figures.draw_scores(frames.final_scores(*scores, credits), score_remarks(rows), directory)
     write_page(directory)
 
 

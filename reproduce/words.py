@@ -35,3 +35,10 @@ def number(value: Any) -> str:
     if abs(value) >= 100 or value == round(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def visible(text: str) -> str:
+    """Replace invisible characters, which may reorder or hide others, by U+FFFD."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )

@@ -187,7 +187,7 @@ def _report(
 ) -> int:
     from reproduce import pipeline
     from reproduce.judge.remarks import judge_of
-    from reproduce.report.page import verdict_lines
+    from reproduce.report.words import verdict_lines
 
     tables = pipeline.gather(plan, failures)
     pipeline.write_report(plan, tables)

@@ -85,7 +85,7 @@ def judge(argv: Sequence[str]) -> int:
     from reproduce.extras.judge_curves import judge_curves
     from reproduce.judge.remarks import judge_of
     from reproduce.pipeline import exit_status
-    from reproduce.report.page import verdict_lines
+    from reproduce.report.words import verdict_lines
 
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")

@@ -21,8 +21,8 @@ from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.status import Run, name_of_settings
-from reproduce.report import plot
-from reproduce.report.page import mean_and_spread, with_interval
+from reproduce.report import figures, frames
+from reproduce.report.words import mean_and_spread, with_interval
 from reproduce.run.view import say
 from reproduce.words import counted, number
 from suite.command_line import printable
@@ -118,7 +118,9 @@ def run(
         write_report(plan, gather(plan, failures))
     table, path = compare(plans), stem(plans, root).with_suffix(".csv")
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
-    plot.draw_variants(_curves(plans), root, path.stem)
+    curves = _curves(plans)
+    gaps = {task: "\n".join(frames.gaps(curves, task)) for task in curves["task"].unique()}
+    figures.draw_curves(curves, gaps, root, path.stem)
     console.print(comparison(table))
     for plan, name in zip(plans, names(plans), strict=True):
         say(console, f"{name}: {plan.directory / 'index.html'}")
@@ -177,12 +179,9 @@ def comparison(table: pd.DataFrame) -> Group:
 
 
 def _curves(plans: Sequence[Plan]) -> pd.DataFrame:
-    """Return the learning curves of all variants, with a column `variant`."""
-    tables = (
-        collect_curves(plan).assign(variant=name)
-        for plan, name in zip(plans, names(plans), strict=True)
-    )
-    return pd.concat(tables, ignore_index=True)
+    """Return the frame of the learning curves of all variants."""
+    variants = {name: collect_curves(plan) for plan, name in zip(plans, names(plans), strict=True)}
+    return frames.learning_curves(variants, planned=plans[0].env_steps)
 
 
 def _scores(plan: Plan, task: str) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Aggregates of scores over tasks and seeds, with bootstrap intervals.
 
 The statistics are those of Agarwal et al. 2021, "Deep reinforcement learning at the edge of the
-statistical precipice" (arXiv:2108.13264): mean, median, interquartile mean (IQM), optimality gap,
-performance profiles and the probability of improvement. They take normalised scores as a list
+statistical precipice" (arXiv:2108.13264): mean, median, interquartile mean (IQM), optimality gap
+and the probability of improvement. They take normalised scores as a list
 with one array per task, and each array holds one score per seed; tasks may differ in their number
 of seeds. Every interval comes from resampling seeds within each task (a stratified bootstrap) with
 its own Generator, so the same seed gives the same interval.
@@ -147,42 +147,6 @@ def bootstrap_band(
     rng = np.random.default_rng(seed)
     resampled_means = _resampled_sums(rng, values, num_resamples) / len(values)
     return Band(values.mean(axis=0), *_percentile_interval(resampled_means, confidence))
-
-
-def performance_profile(
-    scores: Scores,
-    taus: Float[np.ndarray, " points"],
-    *,
-    seed: int,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
-) -> Band:
-    """Return the share of runs that score above each threshold, averaged over tasks, with its band.
-
-    Args:
-        scores: one array of finite scores per task.
-        taus: thresholds, in the unit of the scores.
-        seed: of the Generator that draws the resamples.
-        num_resamples: number of resamples.
-        confidence: share of resamples inside the band at each threshold, in (0, 1).
-
-    Returns:
-        Shares in [0, 1], one per threshold, and the two edges of the band.
-
-    Raises:
-        ValueError: if `scores` is empty, a task has no seed, or a score is not finite.
-    """
-    _check_scores(scores)
-    _check_bootstrap(num_resamples, confidence)
-    rng = np.random.default_rng(seed)
-    shares = np.zeros(len(taus))
-    resampled_shares = np.zeros((num_resamples, len(taus)))
-    for task_scores in scores:
-        exceeds = (task_scores[:, None] > taus).astype(np.float64)  # [seeds, points]
-        shares += exceeds.mean(axis=0) / len(scores)
-        sums = _resampled_sums(rng, exceeds, num_resamples)
-        resampled_shares += sums / (task_scores.size * len(scores))
-    return Band(shares, *_percentile_interval(resampled_shares, confidence))
 
 
 def probability_of_improvement(

@@ -1,395 +1,219 @@
-"""Charts that answer to the reader: learning curves, scores, profiles and times, drawn by plotly.
+"""Charts that answer to the reader, drawn by plotly express from the frames of `frames`.
 
-A function here takes tidy frames and returns an HTML fragment: a legend and switches that are
-ordinary form controls, an empty place for each panel, and the panels as JSON. The fragments of a
-page need three things once, wherever its writer puts them: `library()`, `script()` and `style()`.
-Nothing is asked of a network.
-
-Names come from files and are hostile: JSON is escaped so that it cannot end its script element,
-markup by jinja2, and plotly, which reads a little markup in texts, gets it escaped as well.
+A function here returns plotly figures, and `fragment` the HTML of one. A page needs two scripts
+once, `library()` and `script()`; nothing is asked of a network. Names come from files and are
+hostile: plotly reads a little markup in texts, so every text of a frame is escaped.
 """
 
 import functools
 import html
-import importlib.resources
-import json
-import math
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
 import markupsafe
-import numpy as np
 import pandas as pd
+import plotly.express as px
+import plotly.io as pio
+from plotly.graph_objects import Figure
+from plotly.io.json import to_json_plotly
+from plotly.offline import get_plotlyjs
 
-from reproduce.report.curves import align_seeds, clip_reference, same_rule, thinned
-from reproduce.words import counted, number
+from reproduce.report import frames
+from reproduce.words import number, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
-
-# Distinct under common colour blindness (Okabe and Ito's hues); each for white, and for black.
-OURS = (
-    *(("#0072B2", "#56B4E9"), ("#7A4FB5", "#B79CF0"), ("#00795C", "#2FC79B")),
-    *(("#A8467F", "#E59AC4"), ("#7D6200", "#E3BC45"), ("#007C91", "#4CC9DC")),
-)
-REFERENCE = ("#C24A00", "#FF8F4D")
-OTHERS = (
-    *(("#00795C", "#2FC79B"), ("#A8467F", "#E59AC4"), ("#7D6200", "#E3BC45")),
-    *(("#4B55C8", "#A3ABFF"), ("#5B6670", "#B4BEC7"), ("#9B3A3A", "#FF9D9D")),
-)
-DASHES = ("dash", "dot", "dashdot", "longdash")
-
-TIME_UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
+"""Of a run's wall time, with their colours."""
+PANEL, ROW, BESIDE = 330, 46, 100
+"""Pixels of a panel of curves, of a row of scores, and of what stands above and below them."""
+ROLES = {"ours": frames.OURS[0], "judge": frames.JUDGE[0]}
+IMPROVED = "P(ours > reference), with 95 % of its resamples"
 
 
-class Series(NamedTuple):
-    """One entry of a legend, which turns all traces of its name on and off."""
-
-    key: str
-    """Name of its traces in the fragment's JSON and in the control's `data-series`."""
-    name: str
-    """Name that readers see."""
-    colours: tuple[str, str]
-    """On white and on black."""
-    shown: bool = True
-    """Whether it is on at first."""
-    remark: str = ""
-    """Words behind the name."""
-    links: Mapping[str, str] = {}
-    """Addresses by their words."""
-    dash: str = "solid"
-    """One of plotly's patterns."""
-
-
-class Panel(NamedTuple):
-    """One drawing: title and remark are HTML's, traces and layout plotly's, without any colour."""
-
-    title: str
-    traces: list[dict[str, Any]]
-    layout: dict[str, Any]
-    remark: str = ""
-    """Words under the title; a verdict, for example."""
-    kind: str = ""
-    """Class of the remark."""
-    note: str = ""
-    """Words on the parts that the drawing lacks."""
-    height: int = 300
-    """Pixels."""
-
-
-class Heading(NamedTuple):
-    """The heading above a task's panel; see `Panel`."""
-
-    task: str
-    remark: str = ""
-    kind: str = ""
-    env_steps: float = 0.0
-    """Planned steps: how far references are drawn where we have no curve; 0: to their ends."""
-
-
-@functools.cache
 def library() -> str:
     """Return plotly's own script, of the installed package: 4.8 MB, which go into a page once."""
-    files = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
-    return files.read_text(encoding="utf-8")
-
-
-def script() -> str:
-    """Return the script that draws the fragments of a page; it comes after them and `library`."""
-    return (TEMPLATES / "charts.js").read_text(encoding="utf-8")
-
-
-def style() -> str:
-    """Return the style sheet of the fragments; colours and sizes of text are the page's own."""
-    return (TEMPLATES / "charts.css").read_text(encoding="utf-8")
-
-
-def learning_curves(
-    name: str,
-    grids: Mapping[str, pd.DataFrame],
-    reference_curves: pd.DataFrame,
-    credits: Mapping[str, Mapping[str, str]],
-    headings: Sequence[Heading],
-) -> str:
-    """Return a panel of learning curves for each task, of one grid or several.
-
-    Single seeds, the mean where all seeds of a grid have a value, its band, and what was published
-    by the same evaluation rule, up to our last step: references that judge are on, all others off.
-
-    Args:
-        name: begins every identifier of the fragment; letters and dashes.
-        grids: rows of `curves.csv` by the name that the legend shows.
-        reference_curves: rows of `reference_curves.csv`, of one grid or of several in any order.
-        credits: what is known of sources, as `references.credits_of` returns it.
-        headings: one per panel, in order; a task without any curve keeps its panel.
-
-    Returns:
-        The fragment.
-    """
-    tasks = [heading.task for heading in headings]
-    ours = [Series(f"ours-{i}", key, _cycled(OURS, i)) for i, key in enumerate(grids)]
-    rules = {rule for rows in grids.values() for rule in rows["rule"]}
-    drawn, apart = same_rule(rules, reference_curves, tasks)
-    theirs = _reference_series(drawn, credits)
-    longest = max((_max(rows["wall_seconds"]) for rows in grids.values()), default=0.0)
-    unit, seconds = next((u, s) for u, s in TIME_UNITS if longest >= 2.0 * s or s == 1.0)
-    panels = []
-    for heading in headings:
-        of_task = [rows[rows["task"] == heading.task] for rows in grids.values()]
-        horizon = max((_max(rows["env_steps"]) for rows in of_task), default=0.0)
-        horizon = horizon or float(heading.env_steps)
-        traces = []
-        for source, rows in drawn[drawn["task"] == heading.task].groupby("source", sort=False):
-            traces += _reference_traces(theirs[str(source)], rows, horizon)
-        for series, rows in zip(ours, of_task, strict=True):
-            traces += _our_traces(series, rows, seconds)
-        axis = {"title": {"text": "environment steps"}, "hoverformat": ",.0f"}
-        layout = {
-            "xaxis": axis | ({"range": [0.0, horizon]} if horizon else {}),
-            "meta": {"time": f"{unit} of wall time"},
-        }
-        notes = [_note(grid, rows, grids) for grid, rows in zip(grids, of_task, strict=True)]
-        panels.append(
-            Panel(
-                *(heading.task, traces, layout, heading.remark, heading.kind),
-                note="; ".join(filter(None, notes)),
-            )
-        )
-    left_out = [f"{credits.get(source, {}).get('name', source)} ({rule})" for source, rule in apart]
-    return fragment(
-        name,
-        panels,
-        [*ours, *theirs.values()],
-        "Learning curves",
-        has_time=longest > 0.0,
-        left_out=left_out,
-    )
-
-
-def fragment(
-    name: str,
-    panels: Sequence[Panel],
-    series: Sequence[Series],
-    label: str,
-    *,
-    has_time: bool | None = None,
-    left_out: Sequence[str] = (),
-) -> str:
-    """Return a legend, panels and their data as HTML.
-
-    Args:
-        name: begins every identifier of the fragment; letters and dashes.
-        panels: the drawings.
-        series: the legend's entries.
-        label: names the fragment for those who do not see it.
-        has_time: None: no learning curves, so there are no switches; else whether they have times.
-        left_out: names of what was left out, for its rule.
-    """
-    data = {
-        "series": {entry.key: {"dash": entry.dash} for entry in series},
-        "panels": [{"data": panel.traces, "layout": panel.layout} for panel in panels],
-    }
-    return (
-        environment()
-        .get_template("chart.html.j2")
-        .render(
-            name=name,
-            panels=panels,
-            series=series,
-            label=label,
-            is_curves=has_time is not None,
-            has_time=has_time,
-            left_out=left_out,
-            data=markupsafe.Markup(as_json(data)),
-        )
-    )
+    return get_plotlyjs()
 
 
 @functools.cache
-def environment() -> jinja2.Environment:
-    """Return the cached template environment; it keeps the templates that it has compiled."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
+def script() -> str:
+    """Return the script that draws the fragments of a page; it comes after them and `library`."""
+    names = {"light": "plotly_white", "dark": "plotly_dark"}
+    themes = {theme: pio.templates[name].to_plotly_json() for theme, name in names.items()}
+    own = (TEMPLATES / "charts.js").read_text(encoding="utf-8")
+    return f"const themes = {to_json_plotly(themes)};\n{own}"
 
 
-def as_json(value: object) -> str:
-    """Return JSON that may stand in a script element, whatever its strings hold."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII: no U+2028 either
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def curves_chart(curves: pd.DataFrame, remarks: Mapping[str, str]) -> Figure:
+    """Return a panel per task of a frame `CURVES`, over steps or wall time, with or without bands.
 
-
-def visible(text: str) -> str:
-    """Replace invisible characters, which may reorder or hide others, by U+FFFD."""
-    if text.isprintable():
-        return text
-    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in hidden and c not in "\n\t" else c
-        for c in text
-    )
-
-
-def literal(text: object) -> str:
-    """Return a text that plotly shows as it stands, though it reads markup and `%{...}`."""
-    return html.escape(visible(str(text)), quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")
-
-
-def trace(
-    series: Series, part: str, x: Iterable[Any], y: Iterable[Any], **rest: Any
-) -> dict[str, Any]:
-    """Return a scatter trace of a series; its part (`mean`, `seed`, `band` ...) is its role."""
-    meta = {"series": series.key, "part": part} | rest.pop("meta", {})
-    base = {"type": "scatter", "name": literal(series.name), "hoverinfo": "skip", "meta": meta}
-    return base | {"x": short(x), "y": short(y)} | rest
-
-
-def short(values: Iterable[Any]) -> list[float | int | None]:
-    """Return numbers with six significant digits, None where one is missing or not finite.
-
-    Steps are whole and stay as they are up to 2 ** 53.
+    Every seed, mean and band of ours and the judge are on, other sources off.
     """
-    return [None if pd.isna(value) else _short(float(value)) for value in values]
-
-
-def _short(value: float) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) and abs(value) < 2**53 else float(f"{value:.6g}")
-
-
-def _reference_series(
-    drawn: pd.DataFrame, credits: Mapping[str, Mapping[str, str]]
-) -> dict[str, Series]:
-    """Return the legend's entries of sources, those that judge first."""
-    judges = drawn.loc[drawn["role"] == "judge", "source"].unique()
-    others = [source for source in drawn["source"].unique() if source not in set(judges)]
-    series = {}
-    for place, source in enumerate([*judges, *others]):
-        judged, known = source in judges, credits.get(source, {})
-        number = drawn.loc[drawn["source"] == source, "num_runs"].max()
-        colour = REFERENCE if judged and place == 0 else _cycled(OTHERS, place - (len(judges) > 0))
-        later = max(0, place - len(judges))
-        series[source] = Series(
-            f"source-{source}",
-            known.get("name", source),
-            colour,
-            judged,
-            ("the judge, " if judged else "")
-            + (counted(number, "run") if pd.notna(number) else "runs unknown"),
-            {words: known[words] for words in ("paper", "code") if known.get(words)},
-            "solid" if judged else DASHES[later % len(DASHES)],
-        )
-    return series
-
-
-def _reference_traces(series: Series, rows: pd.DataFrame, horizon: float) -> list[dict[str, Any]]:
-    """Return line and band of one source, up to our last step."""
-    traces = []
-    for _, of_one in rows.groupby(["env_id", "rule"], dropna=False, sort=False):
-        points = clip_reference(of_one, horizon or math.inf)
-        steps, mean, low, high = (points[name].to_numpy() for name in points)
-        spread = high - mean
-        if np.isfinite(spread).any() and len(steps) > 1:
-            traces.append(band(series, steps, low, high))
-        hover = [f" ± {number(value)}" if np.isfinite(value) else "" for value in spread]
-        traces.append(
-            trace(
-                series,
-                "mean",
-                steps,
-                mean,
-                text=hover,
-                mode="lines" if len(steps) > 1 else "markers",
-                hoverinfo="all",
-                hovertemplate="%{fullData.name}: <b>%{y:,.4~g}</b>%{text}"
-                f" ({literal(series.remark)})<extra></extra>",
-            )
-        )
-    return traces
-
-
-def _our_traces(series: Series, curves: pd.DataFrame, seconds: float) -> list[dict[str, Any]]:
-    """Return every seed as far as it goes, and mean and band where all seeds have a value."""
-    if curves.empty:
-        return []
-    traces = []
-    for _, seed in curves.sort_values("env_steps").groupby("seed"):
-        seed = seed.iloc[thinned(len(seed))]
-        meta = {"time": short(seed["wall_seconds"] / seconds)}
-        mode = "lines" if len(seed) > 1 else "markers"
-        traces.append(
-            trace(series, "seed", seed["env_steps"], seed["mean_return"], meta=meta, mode=mode)
-        )
-    aligned = align_seeds(curves)
-    num_seeds, num_points = aligned.values.shape
-    if not num_points:
-        return traces
-    time = {"time": short(aligned.wall_seconds / seconds)}
-    mean, low, high = aligned.band()
-    if num_seeds > 1:
-        traces.insert(0, band(series, aligned.env_steps, low, high, time["time"]))
-    seeds = sorted(curves["seed"].unique())
-    traces.append(
-        trace(
-            series,
-            "mean",
-            aligned.env_steps,
-            mean,
-            meta=time,
-            mode="lines" if num_points > 1 else "markers",
-            text=[_hover(seeds, values) for values in aligned.values.T],
-            hoverinfo="all",
-            hovertemplate="%{fullData.name}: <b>%{y:,.4~g}</b>%{text}<extra></extra>",
-        )
+    longest, units = curves["wall_time"].max(), {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+    unit = next((unit for unit, length in units.items() if longest >= 2.0 * length), "seconds")
+    frame = curves.assign(wall_time=curves["wall_time"] / units[unit])
+    tasks = {_literal(task): remarks.get(task, "") for task in frame["task"].unique()}
+    rows = -(-len(tasks) // 3)
+    options: dict[str, Any] = {"y": "mean_return", "labels": {"mean_return": "episode return"}}
+    options |= {"facet_col": "task", "facet_col_wrap": 3, "facet_col_spacing": 0.06}
+    options |= {"facet_row_spacing": 0.3 / rows, "height": rows * PANEL + BESIDE + 70}
+    options["category_orders"] = {"task": list(tasks)}
+    figure = _lines(frame, x="env_steps", **options)
+    times = _lines(frame, x="wall_time", **options)
+    for title in figure.select_annotations():
+        task = title.text.removeprefix("task=")
+        said = _literal(tasks[task]).replace("\n", "<br>")
+        title.update(text=f"<b>{task}</b><br>{said}", align="left")
+    figure.update_xaxes(matches=None, showticklabels=True, rangemode="tozero", hoverformat=",.4~r")
+    figure.update_yaxes(matches=None, showticklabels=True)
+    titled = [f"{axis.plotly_name}.title.text" for axis in figure.select_xaxes() if axis.title.text]
+    labels = {"steps": "environment steps", "wall time": f"{unit} of wall time, ours alone"}
+    figure.update_layout(
+        dict.fromkeys((name.replace(".", "_") for name in titled), labels["steps"])
     )
-    return traces
+    buttons = []
+    for (name, label), drawn in zip(labels.items(), (figure, times), strict=True):
+        x: list[Any] = [trace.x.tolist() for trace in _traces(drawn)]
+        args = [{"x": x}, dict.fromkeys(titled, label)]
+        buttons.append({"label": name, "method": "update", "args": args})
+    place = {"x": 0.0, "y": 1 + 45 / (rows * PANEL), "xanchor": "left", "yanchor": "bottom"}
+    look = {"bgcolor": "#CBD3DA", "font": {"color": "#1D2329"}}  # in both themes
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **look, **place}
+    figure.update_layout(hovermode="x unified", updatemenus=[menu], margin_t=BESIDE + 30)
+    return figure.update_layout(legend_y=1 + 90 / (rows * PANEL))
 
 
-def _note(name: str, curves: pd.DataFrame, grids: Sized) -> str:
-    """Say what is missing of one grid's curves in a panel."""
-    missing = "no curve recorded"
-    if not curves.empty:
-        missing = align_seeds(curves).remark(_max(curves["env_steps"]))
-    return f"{name}: {missing}" if missing and len(grids) > 1 else missing
+def scores_charts(scores: pd.DataFrame) -> list[Figure]:
+    """Return runs beside means and intervals of a frame `SCORES`, a figure for each axis."""
+    rows = scores.assign(more=scores["upper"] - scores["value"])
+    rows = _escaped(rows.assign(less=scores["value"] - scores["lower"]))
+    colours = {_literal(source): colour for source, colour in frames.looks(scores)[0].items()}
+    options: dict[str, Any] = {"x": "value", "y": "task", "color": "source", "symbol": "kind"}
+    options |= {"error_x": "more", "error_x_minus": "less", "custom_data": ["seed", "score"]}
+    options |= {"symbol_map": {"run": "circle", "mean": "diamond"}, "color_discrete_map": colours}
+    hover = "%{y}, %{fullData.name} %{customdata[0]}: <b>%{customdata[1]:,.4~g}</b><extra></extra>"
+    marks = {frames.NORMALISED: {0.0: "solid", 0.9: "dash", 1.0: "solid"}, IMPROVED: {0.5: "solid"}}
+    figures = []
+    for axis in scores["axis"].unique():
+        of_axis = rows[scores["axis"] == axis]
+        figure = px.scatter(of_axis, opacity=0.7, **options)
+        figure.update_traces(hovertemplate=hover, orientation="h")
+        for trace in _traces(figure):  # one line for each source
+            source, _, kind = trace.name.rpartition(", ")
+            trace.update(offsetgroup=source, marker_size=12 if kind == "mean" else 8)
+        for place, dash in marks.get(axis, {}).items():
+            figure.add_vline(place, line={"color": "grey", "width": 1, "dash": dash})
+        figures.append(_rows(figure, _literal(axis), of_axis["task"].nunique()))
+    return figures
 
 
-def _hover(seeds: Sequence[Any], values: np.ndarray) -> str:
-    """Return what is said of one point of our mean: spread, seeds, and each seed's value."""
-    if len(values) == 1:
-        return " (1 seed)"
-    each = [f"{seed}: {number(value)}" for seed, value in zip(seeds, values, strict=True)]
-    rows = [" · ".join(each[first : first + 5]) for first in range(0, len(each), 5)]
-    lines = [f" ± {number(values.std(ddof=1))} ({len(values)} seeds)", f"seed {rows[0]}", *rows[1:]]
-    return "<br>".join(lines)
+def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
+    """Return the performance profiles of a frame `SCORES`, and what they leave out.
+
+    The share of runs above each normalised score, averaged over tasks (Agarwal et al. 2021). It
+    needs two tasks with several seeds; the reference's, several single runs of all these tasks.
+    """
+    runs = scores[(scores["kind"] == "run") & (scores["axis"] == frames.NORMALISED)]
+    runs = runs.groupby(["role", "task"]).filter(lambda rows: len(rows) > 1)
+    tasks = runs.loc[runs["role"] == "ours", "task"].unique()
+    if len(tasks) < 2:
+        return None, "A performance profile needs two tasks with a scale and several seeds."
+    runs = runs[runs["task"].isin(tasks)]
+    runs = runs.groupby("role").filter(lambda rows: rows["task"].nunique() == len(tasks))
+    runs = runs.assign(weight=1 / runs.groupby(["role", "task"])["value"].transform("size"))
+    options = {"color": "role", "ecdfmode": "complementary", "color_discrete_map": ROLES}
+    figure = px.ecdf(runs, x="value", y="weight", height=400, **options)
+    figure.update_xaxes(title="normalised score").update_yaxes(title="share of runs above it")
+    without = [task for task in scores["task"].unique() if task not in tasks]
+    said = [f"Left out: {', '.join(without)} (no scale, or one seed)."] * bool(without)
+    said += ["The reference's needs single runs of all these tasks."] * (runs["role"].nunique() < 2)
+    return figure, " ".join(said)
 
 
-def band(
-    series: Series, x: np.ndarray, low: np.ndarray, high: np.ndarray, time: list[Any] | None = None
-) -> dict[str, Any]:
-    """Return an area between two lines, as one closed outline."""
-    known = np.isfinite(low) & np.isfinite(high)
-    outline: dict[str, Any] = {"fill": "toself", "mode": "none"}
-    if time is not None:
-        outline["meta"] = {"time": time + time[::-1]}
-    x, low, high = x[known], low[known], high[known]
-    return trace(
-        series, "band", np.concatenate([x, x[::-1]]), np.concatenate([low, high[::-1]]), **outline
+def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
+    """Return the probability of improvement of every task that has one, and their mean."""
+    names = {"probability": "value", "ci_low": "lower", "ci_high": "upper"}
+    rows = improvement.rename(columns=names).assign(source="ours", kind="mean", axis=IMPROVED)
+    seeds = "of " + rows["num_seeds"].map(number) + " runs against " + rows["num_runs"].map(number)
+    rows = rows.assign(role="ours", seed=seeds, score=rows["value"])
+    rows["task"] = rows["task"].fillna("").replace("", "all tasks")
+    return scores_charts(frames.checked(rows, frames.SCORES))
+
+
+def throughput_charts(throughput: pd.DataFrame) -> list[Figure]:
+    """Return the speed of every run and the mean shares of wall time, by task and device."""
+    rows = throughput.assign(source=throughput["device"].fillna("unknown"), role="ours", kind="run")
+    rows["value"] = rows["score"] = rows["env_steps_per_second"]
+    rows = rows.assign(axis="environment steps per second", lower=None, upper=None)
+    named = _escaped(rows.rename(columns={f"{part}_share": part for part in PARTS}))
+    shares = named.groupby(["task", "source"], sort=False)[list(PARTS)].mean().reset_index()
+    shares = shares.melt(["task", "source"], var_name="part")
+    options: Any = {"color": "part", "color_discrete_map": PARTS, "pattern_shape": "source"}
+    figure = px.bar(shares, x="value", y="task", **options).update_xaxes(tickformat=".0%")
+    figure = _rows(figure, "share of wall time", shares["task"].nunique())
+    return [*scores_charts(frames.checked(rows, frames.SCORES)), figure]
+
+
+def fragment(figure: Figure) -> markupsafe.Markup:
+    """Return a figure as HTML: a place that `script` fills, and its JSON."""
+    clear: dict[str, Any] = dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)")
+    bar = {"bgcolor": "rgba(0,0,0,0)", "color": "grey", "activecolor": frames.OURS[0]}
+    above = {"t": figure.layout.margin.t or 60, "b": 40, "l": 0, "r": 10}
+    legend = {"orientation": "h", "title": None, "yanchor": "bottom"}
+    legend["y"] = figure.layout.legend.y or 1.0
+    figure.update_layout(template=None, legend=legend, modebar=bar, margin=above, **clear)
+    figure.update_xaxes(automargin=True).update_yaxes(automargin=True)
+    text = (
+        '<div class="chart"><div class="plot" style="height: {}px"></div>\n'
+        '<script type="application/json">{}</script></div>'
     )
+    data = markupsafe.Markup(pio.to_json(figure, engine="json"))
+    return markupsafe.Markup(text).format(figure.layout.height, data)
 
 
-def _cycled(colours: Sequence[tuple[str, str]], place: int) -> tuple[str, str]:
-    return colours[place % len(colours)]
+def _lines(frame: pd.DataFrame, x: str, y: str, **options: Any) -> Figure:
+    """Return lines of means, thin ones of seeds, and areas between lower and upper."""
+    colours, dashes = frames.looks(frame)
+    bands = frame.dropna(subset="lower").assign(kind="band")
+    ends = [bands.assign(**{y: bands["upper"]}), bands.iloc[::-1].assign(**{y: bands["lower"]})]
+    rows = pd.concat([*ends, frame])
+    parts = {"seed": ": each seed", "band": ": band", "mean": ""}
+    rows["line"] = rows["source"] + rows["kind"].map(parts)
+    rows["colour"], rows["dash"] = rows["source"].map(colours), rows["source"].map(dashes)
+    rows = _escaped(rows)
+    each = rows.drop_duplicates("line").set_index("line")
+    options |= {"color_discrete_map": dict(each["colour"]), "line_dash_map": dict(each["dash"])}
+    options |= {"color": "line", "line_dash": "line", "line_group": "seed", "render_mode": "svg"}
+    figure = px.line(rows, x=x, y=y, custom_data=["seed", "lower", "upper"], **options)
+    hover = {"seed": "%{y:,.4~g} (seed %{customdata[0]})", "band": None, "bare": "%{y:,.4~g}"}
+    hover["mean"] = "%{y:,.4~g} [%{customdata[1]:,.4~g}, %{customdata[2]:,.4~g}]"
+    styles: dict[str, Any] = {"seed": {"line_width": 1, "opacity": 0.5}, "mean": {"line_width": 2}}
+    styles["band"] = {"fill": "toself", "line_width": 0, "opacity": 0.3, "hoverinfo": "skip"}
+    for trace in _traces(figure):
+        look: Any = each.loc[trace.name]
+        kind = "bare" if look["kind"] == "mean" and pd.isna(look["lower"]) else look["kind"]
+        trace.update(hovertemplate=hover[kind], **styles[look["kind"]])
+        trace.visible = "legendonly" if look["role"] == "context" else True
+    return figure
 
 
-def _max(values: pd.Series) -> float:
-    """Return the largest finite value, 0 without one."""
-    largest = pd.to_numeric(values, errors="coerce").max()
-    return float(largest) if pd.notna(largest) and math.isfinite(largest) else 0.0
+def _traces(figure: Figure) -> list[Any]:
+    return list(figure.data)
+
+
+def _rows(figure: Figure, title: str, num_rows: int) -> Figure:
+    """Arrange a chart with a row for each task, from the top."""
+    figure.update_yaxes(autorange="reversed", title="").update_xaxes(title=title)
+    return figure.update_layout(height=ROW * num_rows + BESIDE, scattermode="group")
+
+
+def _escaped(frame: pd.DataFrame) -> pd.DataFrame:
+    """Escape every text of a frame."""
+    texts = frame.select_dtypes(["str", "object"]).fillna("").astype(str)
+    return frame.assign(**{str(name): texts[name].map(_literal) for name in texts})
+
+
+def _literal(text: str) -> str:
+    """Return a text that plotly shows as it stands, though it reads markup and `%{...}`."""
+    return html.escape(visible(text), quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from reproduce.extras.site import build
 from reproduce.extras.site.build import write_site
@@ -134,29 +134,42 @@ def check_numbers(page: Page, width: int) -> None:
         assert box["x"] + box["width"] <= width
 
 
-def test_the_switches_of_a_grids_page_work(browser: Browser, root: Path) -> None:
-    """Sources, seeds and bands come and go; the axis shows steps or times; the theme turns."""
-    traces = "document.getElementById('curves-0').data"
-    axis = "document.getElementById('curves-0')._fullLayout.xaxis"
+def test_a_click_turns_sources_seeds_and_times_on_and_off(browser: Browser, root: Path) -> None:
+    """In the legend and beside it; the theme follows the reader's, and nothing can be uploaded."""
     with visit(browser, root / PAGES["grid"]) as page:
-        first = page.evaluate(f"{traces}.length")
-        page.get_by_label("single seeds").uncheck()
-        assert page.evaluate(f"{traces}.length") == first - 2
-        page.get_by_label("bands").uncheck()
-        assert page.evaluate(f"{traces}.every(({{ fill }}) => !fill)")
-        page.locator("[data-series='source-another']").check()
-        assert "source-another" in page.evaluate(f"{traces}.map(({{ meta }}) => meta.series)")
-        page.locator("[data-series='ours-0']").uncheck()
-        assert "ours-0" not in page.evaluate(f"{traces}.map(({{ meta }}) => meta.series)")
-        page.locator("[data-series='ours-0']").check()
-        assert page.evaluate(f"{axis}.title.text") == "environment steps"
-        page.get_by_label("wall time").check()
-        assert "wall time" in page.evaluate(f"{axis}.title.text")
-        page.get_by_label("logarithmic").check()
-        assert page.evaluate(f"{axis}.type") == "log"
-        page.get_by_role("button", name="Dark theme").click()
-        assert brightness(page, "backgroundColor") < 0.2
-        assert page.get_by_role("button", name="Light theme").is_visible()
+        chart = page.locator("#curves .plot")
+
+        def shown(name: str) -> set[object]:
+            traces = chart.evaluate(
+                "({ data }) => data.map(({ name, visible }) => [name, visible])"
+            )
+            return {visible for trace, visible in traces if trace == name}
+
+        for name, first, then in (
+            ("ours: each seed", True, "legendonly"),
+            ("ours: band", True, "legendonly"),
+            ("another", "legendonly", True),
+        ):
+            assert shown(name) == {first}
+            chart.locator(".legend .traces", has_text=re.compile(f"^{name}$")).click()
+            page.wait_for_timeout(600)  # plotly waits for a second click
+            assert shown(name) == {then}
+        title = chart.locator(".xtitle").first
+        expect(title).to_have_text("environment steps")
+        chart.locator(".updatemenu-button", has_text="wall time").click()
+        expect(title).to_have_text("seconds of wall time, ours alone")
+        assert shown("another") == {True}
+        ink = "({ _fullLayout }) => _fullLayout.font.color"
+        light = chart.evaluate(ink)
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_timeout(300)
+        assert chart.evaluate(ink) != light
+        expect(title).to_have_text("seconds of wall time, ours alone")
+        assert page.locator(".modebar-btn[data-attr='cloud'], [data-title*='hare']").count() == 0
+        chart.hover(position={"x": 250, "y": 300})
+        expect(chart.locator(".hoverlayer")).to_contain_text(
+            re.compile(r"ours.*: \d+ \[\d+, \d+\]")
+        )
 
 
 def test_a_hostile_name_is_text_wherever_it_stands(browser: Browser, root: Path) -> None:
@@ -197,8 +210,10 @@ def test_the_site_leads_from_a_verdict_to_its_grid_and_back(browser: Browser, ro
     """And from a task to all of its grids in one plot."""
     with visit(browser, root / PAGES["start"]) as page:
         page.locator(".matrix").get_by_role("link", name="HalfCheetah-v4").click()
-        names = page.locator(".chart .series").all_inner_texts()
-        assert names[:2] == ["sac, jaxrl", "sac, the paper"]
+        for name in ("sac, jaxrl", "sac, the paper"):
+            expect(
+                page.locator(".chart .legendtext", has_text=re.compile(f"^{name}$"))
+            ).to_be_visible()
         page.locator("#everything .to-grid").first.click()
         assert page.url.endswith("/grids/sac-mujoco/jaxrl/index.html")
         page.get_by_role("link", name="All results").click()

@@ -17,7 +17,7 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.status import Run
-from reproduce.report import plot
+from reproduce.report import figures
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
 from suite.command_line import run_main
@@ -50,8 +50,8 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which have tests of their own and take most of a report's time."""
-    for name in ("draw_curves", "draw_variants", "draw_scores"):
-        monkeypatch.setattr(plot, name, lambda *arguments, **options: None)
+    for name in ("draw_curves", "draw_scores"):
+        monkeypatch.setattr(figures, name, lambda *arguments, **options: None)
 
 
 class InThisProcess:

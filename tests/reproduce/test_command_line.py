@@ -25,8 +25,8 @@ from reproduce.commands import catalogue, grid
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import load_plan, make_plan, save_plan
-from reproduce.report import plot
-from reproduce.report.page import COLUMNS
+from reproduce.report import figures
+from reproduce.report.tables import COLUMNS
 from reproduce.run import launch as launching
 from reproduce.run import pool
 from reproduce.run.progress import Board
@@ -611,9 +611,9 @@ def test_a_real_grid_from_command_to_page_and_again(
         ),
     }
     tables = {f"{name}.csv" for name in COLUMNS}
-    figures = {f"{name}.{kind}" for name in ("curves", "scores") for kind in ("svg", "png", "pdf")}
+    drawn = {f"{name}.{kind}" for name in ("curves", "scores") for kind in ("svg", "png", "pdf")}
     expected = tables | {"plan.json", "report.json", "index.html", ".lock"}
-    assert expected <= set(first) - recorded <= expected | figures
+    assert expected <= set(first) - recorded <= expected | drawn
     verdicts = pd.read_csv(place / "verdicts.csv")
     assert verdicts.verdict.tolist() == ["no reference"]
     assert verdicts.num_seeds.tolist() == [2]
@@ -627,7 +627,7 @@ def test_a_real_grid_from_command_to_page_and_again(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(pool, "AgentProcess", never)
-    monkeypatch.setattr(plot, "_save", lambda *arguments: [])  # drawn once is enough
+    monkeypatch.setattr(figures, "_save", lambda *arguments: [])  # drawn once is enough
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
         assert (status, err) == (0, "")

@@ -16,8 +16,8 @@ from reproduce.judge.zero import Scale, Zero, scale_of
 from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, make_plan, save_plan
-from reproduce.report import plot
-from reproduce.report.page import COLUMNS
+from reproduce.report import figures
+from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.tasks import find_task
 from tests.reproduce.conftest import make_report
@@ -149,7 +149,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     page = written["index.html"].decode()
     assert "1 of 5 tasks reproduced, 1 no reference, 3 not planned" in page
 
-    monkeypatch.setattr(plot, "_save", lambda *arguments: [])  # drawn once is enough
+    monkeypatch.setattr(figures, "_save", lambda *arguments: [])  # drawn once is enough
     make_report(plan)
     again = tree(plan.directory)
     tables = [name for name in written if name.endswith(".csv")]
@@ -262,7 +262,7 @@ def test_a_report_on_nothing_has_every_file(
     tmp_path: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first row is recorded a report works and says that runs are missing."""
-    monkeypatch.setattr(plot, "KINDS", ("svg",))  # the other kinds are the same figure
+    monkeypatch.setattr(figures, "KINDS", ("svg",))  # the other kinds are the same figure
     plan = mujoco(tmp_path, [HOPPER, ANT])
     verdicts = make_report(plan)
     assert verdicts.verdict.tolist() == ["inconclusive", "no reference"]

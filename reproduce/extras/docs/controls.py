@@ -14,7 +14,8 @@ from reproduce.extras.docs.results import Cell, cells
 from reproduce.extras.publish_control import SPEEDS, SUFFIX
 from reproduce.gather.references import ReferenceScore, name_of, reference_score
 from reproduce.judge.verdicts import Verdict, judge
-from reproduce.report.page import mean_and_spread, read_table, verdict_words, with_interval
+from reproduce.report.tables import read_table
+from reproduce.report.words import mean_and_spread, verdict_words, with_interval
 from reproduce.words import number
 from suite import presets
 from suite.presets import read_source

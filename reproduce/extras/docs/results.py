@@ -10,14 +10,8 @@ from reproduce.extras.docs.markdown import table
 from reproduce.judge.verdicts import UNJUDGED
 from reproduce.plan import grid as planning
 from reproduce.plan.presets import presets_of
-from reproduce.report.page import (
-    mean_and_spread,
-    read_table,
-    suite_row,
-    verdict_rows,
-    verdict_words,
-    with_interval,
-)
+from reproduce.report.tables import read_table, suite_row, verdict_rows
+from reproduce.report.words import mean_and_spread, verdict_words, with_interval
 from reproduce.words import number, reached
 from suite.settings import find_preset
 from suite.tasks import SUITES, tasks_in

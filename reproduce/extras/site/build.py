@@ -20,9 +20,10 @@ from reproduce.extras.sources import describe_source
 from reproduce.gather.references import credits_of, name_of, sources
 from reproduce.plan import grid as planning
 from reproduce.plan.places import check_writable
-from reproduce.report import charts
-from reproduce.report.page import ASSETS, VERDICTS, environment, read_report, read_table, style
+from reproduce.report.page import ASSETS, TEMPLATES, environment, learning_curves, style
 from reproduce.report.page import render as render_grid
+from reproduce.report.tables import read_report, read_table
+from reproduce.report.words import VERDICTS
 from suite.files import read_whole
 from suite.presets import REFERENCES
 from suite.settings import UsageError
@@ -124,7 +125,7 @@ class _Site:
 
     def write_assets(self) -> None:
         """Write the shared style sheet and scripts."""
-        own = {name: (charts.TEMPLATES / name).read_text() for name in ("site.css", "site.js")}
+        own = {name: (TEMPLATES / name).read_text() for name in ("site.css", "site.js")}
         self._write("assets/style.css", f"{style()}\n{own['site.css']}")
         self._write("assets/site.js", own["site.js"])
         for name, read in ASSETS.items():
@@ -235,9 +236,9 @@ class _Site:
             for row in rows:
                 protocol = str(read_report(grid.directory).get("protocol", ""))
                 alike.setdefault((str(row["rule"]), protocol), []).append(grid)
-        for place, ((rule, protocol), grids) in enumerate(alike.items()):
+        for (rule, protocol), grids in alike.items():
             words = ", ".join(filter(None, (f"evaluation rule: {rule}", protocol)))
-            yield words, markupsafe.Markup(_chart(f"curves-{place}", task, grids))
+            yield words, _chart(task, grids)
 
     def _task_page(self, task: str) -> str:
         name = re.sub(r"[^\w.-]", "_", task)
@@ -281,7 +282,7 @@ class _Site:
         path.write_bytes(text.encode(errors="replace"))
 
 
-def _chart(name: str, task: str, grids: Sequence[Grid]) -> str:
+def _chart(task: str, grids: Sequence[Grid]) -> markupsafe.Markup:
     """Return the learning curves of one task in several grids, and what was published on it."""
     several = len({grid.agent for grid in grids}) > 1
     curves: dict[str, pd.DataFrame] = {}
@@ -301,8 +302,8 @@ def _chart(name: str, task: str, grids: Sequence[Grid]) -> str:
             theirs = theirs.assign(source=theirs["source"] + f" {grid.agent}")
         credits |= known
         references.append(theirs)
-    heading = charts.Heading(task)
-    return charts.learning_curves(name, curves, pd.concat(references), credits, [heading])
+    published = pd.concat(references, ignore_index=True)
+    return learning_curves(curves, published, [{"task": task, "env_steps": 0}], credits)
 
 
 def _links(known: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from reproduce.commands import catalogue, grid
 from reproduce.extras import sweep
 from reproduce.extras.docs import agent as agent_blocks
 from reproduce.extras.docs import controls, results, wanted
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
 from suite.settings import UsageError

@@ -17,7 +17,7 @@ from reproduce.extras.published import find_plans, refresh
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
-from reproduce.report import plot
+from reproduce.report import figures
 from suite.settings import UsageError
 
 RecordRun = Callable[..., Path]
@@ -74,7 +74,7 @@ def test_drawing_again_changes_no_byte(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Figures and page, too: what changes in a commit has changed."""
-    monkeypatch.setattr(plot, "KINDS", ("svg",))  # `test_plot.py` draws all kinds twice
+    monkeypatch.setattr(figures, "KINDS", ("svg",))  # `test_figures.py` draws all kinds twice
     three_seeds(published, record_run, reseal)
     drawn = []
     for _ in range(2):

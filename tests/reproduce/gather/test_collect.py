@@ -17,7 +17,7 @@ import pytest
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 
 pytestmark = pytest.mark.usefixtures("published")

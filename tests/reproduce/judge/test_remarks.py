@@ -16,7 +16,8 @@ from reproduce.judge.remarks import ABSENT, Judge, details, judge_of, marks, of_
 from reproduce.pipeline import gather
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
-from reproduce.report.page import render, verdict_lines
+from reproduce.report.page import render
+from reproduce.report.words import verdict_lines
 from tests.reproduce.conftest import make_report
 
 RecordRun = Callable[..., Path]

@@ -17,7 +17,6 @@ from reproduce.judge.statistics import (
     mean_score,
     median_score,
     optimality_gap,
-    performance_profile,
     probability_of_improvement,
     stratified_bootstrap,
 )
@@ -86,13 +85,11 @@ def test_resamples_drawn_in_blocks_are_those_drawn_at_once(monkeypatch: pytest.M
     """Memory is bounded for any number of runs, and no interval depends on the bound."""
     scores = [np.random.default_rng(0).normal(size=(20))]
     curves = np.random.default_rng(1).normal(size=(20, 3))
-    taus = np.array([-1.0, 0.0, 1.0])
 
     def results() -> list[tuple[Any, ...]]:
         return [
             tuple(stratified_bootstrap(scores, iqm, seed=1, num_resamples=101)),
             tuple(bootstrap_band(curves, seed=1, num_resamples=101)),
-            tuple(performance_profile(scores, taus, seed=1, num_resamples=101)),
         ]
 
     at_once = results()
@@ -137,21 +134,6 @@ def test_band_resamples_whole_seeds() -> None:
     assert band.ci_high[1] == pytest.approx(10.0 - band.ci_low[0], abs=1e-12)
 
 
-def test_profile_is_the_share_of_runs_strictly_above_each_threshold() -> None:
-    """At 1 the shares of the tasks are 1/2, 1 and 1/3; a run exactly at 1 does not count."""
-    profile = performance_profile(RAGGED, np.array([-1.0, 1.0, 10.0]), seed=0)
-    np.testing.assert_allclose(profile.mean, [1.0, (0.5 + 1.0 + 1 / 3) / 3, 0.0])
-
-
-def test_profile_band_varies_with_the_seeds_of_each_task_only() -> None:
-    """One task of two seeds straddles the threshold: shares 0 to 1; the other never varies."""
-    scores = [np.array([0.0, 2.0]), np.array([5.0])]
-    profile = performance_profile(scores, np.array([1.0, 7.0]), seed=0)
-    np.testing.assert_allclose(profile.mean, [0.75, 0.0])
-    np.testing.assert_allclose(profile.ci_low, [0.5, 0.0])
-    np.testing.assert_allclose(profile.ci_high, [1.0, 0.0])
-
-
 @settings(derandomize=True)
 @given(ours=few_scores, theirs=few_scores)
 def test_probability_of_improvement_is_mann_whitneys_share_of_pairs(ours, theirs) -> None:
@@ -188,8 +170,6 @@ def test_bad_scores_are_refused_by_name(scores, message) -> None:
     """Nothing is averaged over a missing or non-finite score; the message names it."""
     with pytest.raises(ValueError, match=message):
         stratified_bootstrap(scores, mean_score, seed=0)
-    with pytest.raises(ValueError, match=message):
-        performance_profile(scores, np.array([0.0]), seed=0)
     good = [np.array([0.0])] * len(scores)
     with pytest.raises(ValueError, match=message):
         probability_of_improvement(scores, good, seed=0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from tests.reproduce.report.tables import curve, reference, score, verdict
 
 HOSTILE = (

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 
 NAN = float("nan")
 

@@ -2,134 +2,145 @@
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import plotly.graph_objects as graph_objects
 import pytest
+from plotly.graph_objects import Figure
 
-from reproduce.report import charts
-from tests.reproduce.report.tables import curve, no_rows, reference
+from reproduce.judge.improvement import improvements
+from reproduce.report import charts, frames
+from reproduce.report.tables import COLUMNS
+from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
+from tests.reproduce.report.test_frames import theirs
 
 HOSTILE = "</script><script>alert(1)</script><a href='javascript:x'>\u2028%{y}"
-TASK = charts.Heading("A", "reproduced", "reproduced")
-CREDITS = {
-    "published": {"name": "People's Zoo", "paper": "https://a.org", "code": "https://b.org"},
-    "another": {"name": "Another", "paper": "", "code": "javascript:alert(1)"},
-}
+TWO = pd.concat([curve("A", 1, [100, 200]), curve("A", 2, [100, 200], 3.0)])
 
 
-def content(fragment: str) -> dict[str, Any]:
-    """The JSON of a fragment, after checking that plotly knows every key of it."""
-    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', fragment, re.DOTALL)
-    data = json.loads(text)
-    for panel in data["panels"]:
-        graph_objects.Figure(panel)
-    return data
-
-
-def drawn(fragment: str, part: str, series: str, panel: int = 0) -> list[dict[str, Any]]:
-    """The traces of one role and series of a panel."""
-    traces = content(fragment)["panels"][panel]["data"]
-    wanted = {"series": series, "part": part}
-    return [trace for trace in traces if wanted.items() <= trace["meta"].items()]
-
-
-def learning(
-    curves: pd.DataFrame,
-    references: pd.DataFrame,
-    *headings: charts.Heading,
-    credits: Mapping[str, Mapping[str, str]] = CREDITS,
-) -> str:
-    """A chart of one grid."""
-    grids = {"ours": curves}
-    return charts.learning_curves("curves", grids, references, credits, headings or [TASK])
+def traces(figure: Figure | None, name: str) -> list[Any]:
+    """The traces of a name."""
+    assert figure is not None
+    return [trace for trace in list[Any](figure.data) if trace.name == name]
 
 
 def test_a_chart_holds_mean_band_seeds_and_times() -> None:
-    """Two seeds: their mean, the band of their resamples, each of them, and hover texts."""
-    curves = pd.concat([curve("A", 1, [100, 200]), curve("A", 2, [100, 200], 3.0)])
-    fragment = learning(curves, reference("A", [0, 400]))
-    (mean,), (band,) = drawn(fragment, "mean", "ours-0"), drawn(fragment, "band", "ours-0")
-    assert (mean["x"], mean["y"]) == ([100, 200], [200, 400])
-    assert mean["meta"]["time"] == [10, 20]  # seconds: the longest is below two minutes
-    assert mean["text"][0] == " ± 141 (2 seeds)<br>seed 1: 100 · 2: 300"
-    assert (band["x"], band["y"]) == ([100, 200, 200, 100], [100, 200, 600, 300])
-    assert [seed["y"] for seed in drawn(fragment, "seed", "ours-0")] == [[100, 200], [300, 600]]
-    (theirs,) = drawn(fragment, "mean", "source-published")
-    assert (theirs["x"], theirs["y"]) == ([0, 200], [0, 200])  # cut at our last step
-    assert theirs["text"][0] == " ± 5"
-    assert "time" not in theirs["meta"]
+    """Two seeds: their mean, the band of their resamples, each of them; over steps or times."""
+    frame = frames.learning_curves({"ours": TWO}, reference("A", [0, 400]))
+    figure: Any = charts.curves_chart(frame, {"A": "above"})
+    (mean,), (band,) = traces(figure, "ours"), traces(figure, "ours: band")
+    assert (mean.x.tolist(), mean.y.tolist()) == ([100, 200], [200, 400])
+    assert band.x.tolist() == [100, 200, 200, 100]
+    assert band.y.tolist() == [300, 600, 200, 100]
+    seeds = traces(figure, "ours: each seed")
+    assert [seed.y.tolist() for seed in seeds] == [[100, 200], [300, 600]]
+    assert [seed.customdata[0][0] for seed in seeds] == ["1", "2"]
+    (published,) = traces(figure, "reference: published")
+    assert published.x.tolist() == [0, 200]  # cut at our last step
+    assert figure.layout.annotations[0].text == "<b>A</b><br>above"
+    steps, times = figure.layout.updatemenus[0].buttons
+    assert times.args[1]["xaxis.title.text"] == "seconds of wall time, ours alone"
+    places = [list(figure.data).index(trace) for trace in (mean, published)]
+    assert [steps.args[0]["x"][place] for place in places] == [[100, 200], [0, 200]]
+    ours, none = (times.args[0]["x"][place] for place in places)
+    assert ours == [10, 20]  # seconds: the longest is below two minutes
+    assert np.isnan(none).all()
 
 
 def test_the_judge_is_on_and_every_other_source_is_off() -> None:
-    """Sources are named as people know them, with paper and repository one click away."""
+    """Each is told apart from ours by its colour, others by their dashes, too."""
     references = pd.concat([reference("A", [0, 40]), reference("A", [0, 40], "context")])
-    fragment = learning(curve("A", 1, [10, 40]), references)
-    boxes = re.findall(r'data-series="([^"]+)"( checked)?', fragment)
-    assert boxes == [("ours-0", " checked"), ("source-published", " checked"),
-                     ("source-another", "")]  # fmt: skip
-    assert "People&#39;s Zoo" in fragment
-    assert re.findall(r'href="([^"]+)"', fragment) == ["https://a.org", "https://b.org"]
-    assert "the judge, 5 runs" in fragment
-
-
-def test_another_rule_is_on_no_axis_of_ours() -> None:
-    """What was measured by another rule is named as left out."""
-    references = reference("A", [0, 40], "context").assign(rule="training")
-    fragment = learning(curve("A", 1, [10, 40]), references)
-    assert not drawn(fragment, "mean", "source-another")
-    assert "Measured by another rule, so not on these axes: Another (training)." in fragment
+    frame = frames.learning_curves({"ours": curve("A", 1, [10, 40])}, references)
+    figure = charts.curves_chart(frame, {})
+    looks = [traces(figure, name)[0] for name in ("ours", "reference: published", "another")]
+    assert [trace.visible for trace in looks] == [True, True, "legendonly"]
+    assert len({trace.line.color for trace in looks}) == 3
+    assert [trace.line.dash for trace in looks] == ["solid", "solid", "dash"]
 
 
 def test_hostile_names_end_no_script_and_make_no_markup() -> None:
     """In JSON, in HTML and in what plotly reads as markup of its own."""
-    curves = curve(HOSTILE, 1, [10, 20])
-    references = reference(HOSTILE, [10, 20]).assign(source=HOSTILE, rule="deterministic")
-    heading = charts.Heading(HOSTILE, HOSTILE, HOSTILE)
-    credits = {HOSTILE: {"name": HOSTILE, "paper": HOSTILE, "code": ""}}
-    fragment = learning(curves, references, heading, credits=credits)
-    assert fragment.count("<script") == fragment.count("</script>") == 1
-    assert "\u2028" not in fragment.partition('"application/json">')[2]
-    assert "<a href='javascript" not in fragment
-    name = content(fragment)["panels"][0]["data"][0]["name"]
-    assert "<" not in name
-    assert "%{" not in name
+    references = reference(HOSTILE, [10, 20]).assign(source=HOSTILE)
+    frame = frames.learning_curves({HOSTILE: curve(HOSTILE, 1, [10, 20])}, references)
+    rows = {"verdicts": verdict(HOSTILE, reference_source=HOSTILE), "credits": {}}
+    runs = (score(HOSTILE, 1.0, 2.0), theirs(HOSTILE, 1.0, 2.0))
+    scores = charts.scores_charts(frames.final_scores(*runs, **rows))
+    for figure in (charts.curves_chart(frame, {HOSTILE: HOSTILE}), *scores):
+        text = str(charts.fragment(figure))
+        assert text.count("<script") == text.count("</script>") == 1
+        assert "\u2028" not in text
+        for said in re.findall(
+            r'"(?:text|name|y)":"(.*?)"', json.dumps(figure.to_dict(), default=str)
+        ):
+            assert "%{" not in said
+            assert not re.search(r"<(?!/?b>|br>)", said)
 
 
-@pytest.mark.parametrize("have_ours", [True, False])
-def test_a_task_without_a_curve_keeps_its_panel(have_ours: bool) -> None:
-    """Its references go up to the planned step; without any curve of ours by any rule."""
-    curves = curve("B", 1, [10, 20]) if have_ours else no_rows("curves")
-    heading = charts.Heading("A", "1 run failed", "failed", env_steps=100)
-    fragment = learning(curves, reference("A", [50, 100, 200]), heading, charts.Heading("B"))
-    assert drawn(fragment, "mean", "source-published")[0]["x"] == [50, 100]
-    assert len(content(fragment)["panels"]) == 2
-    assert "1 run failed" in fragment
-    assert ('value="time" disabled' in fragment) is not have_ours
+def test_a_task_without_any_curve_keeps_its_panel() -> None:
+    """And says so under its name."""
+    frame = frames.learning_curves({"ours": no_rows("curves")}, planned={"A": 1, "B": 1})
+    figure: Any = charts.curves_chart(frame, {"A": "no curve recorded", "B": "1 run failed"})
+    texts = [title.text for title in figure.layout.annotations]
+    assert texts == ["<b>A</b><br>no curve recorded", "<b>B</b><br>1 run failed"]
 
 
-def test_the_mean_ends_where_the_first_seed_ends_and_the_panel_says_why() -> None:
-    """The longer seed goes on; seeds without a common step have no mean."""
-    curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [10, 20])])
-    fragment = learning(curves, no_rows("reference_curves"))
-    assert drawn(fragment, "mean", "ours-0")[0]["x"] == [10, 20]
-    assert [seed["x"][-1] for seed in drawn(fragment, "seed", "ours-0")] == [40, 20]
-    assert "no mean beyond 20: a seed ends there" in fragment
-    curves = pd.concat([curve("A", 1, [10, 30]), curve("A", 2, [20, 40])])
-    fragment = learning(curves, no_rows("reference_curves"))
-    assert not drawn(fragment, "mean", "ours-0")
-    assert "the seeds share no step: no mean" in fragment
+def test_every_run_is_a_dot_beside_the_mean_and_its_interval() -> None:
+    """A task without a scale has a chart of its own."""
+    unknown = {"reference_mean": NAN, "reference_std": NAN, "zero_score": NAN}
+    verdicts = pd.concat([verdict("A", score_mean=85.0), verdict("B", "no reference", **unknown)])
+    scores = pd.concat([score("A", 70.0, 100.0), score("B", 3000.0)])
+    frame = frames.final_scores(scores, theirs("A", 90.0, 110.0), verdicts, {})
+    shared, own = charts.scores_charts(frame)
+    (dots,), (mean,) = traces(shared, "ours, run"), traces(shared, "ours, mean")
+    assert dots.x.tolist() == [0.7, 1.0]
+    assert (mean.x[0], mean.error_x.array[0]) == (0.85, pytest.approx(0.19))
+    assert traces(shared, "reference: published, run")[0].x.tolist() == [0.9, 1.1]
+    assert traces(own, "ours, run")[0].x.tolist() == [3000]
 
 
-def test_grids_share_a_panel() -> None:
-    """Before and after, or two agents: each has its colour and its entry of the legend."""
-    grids = {"before": curve("A", 1, [10, 20]), "after": curve("A", 1, [10, 40], 2.0)}
-    fragment = charts.learning_curves("both", grids, no_rows("reference_curves"), {}, [TASK])
-    assert drawn(fragment, "mean", "ours-0")[0]["y"] == [10, 20]
-    assert drawn(fragment, "mean", "ours-1")[0]["y"] == [20, 80]
-    assert len(set(re.findall(r"light-dark\((#\w+)", fragment))) == 2
+def test_a_profile_needs_several_tasks_and_says_what_it_leaves_out() -> None:
+    """Each threshold's share is the mean over tasks of the share of runs above it."""
+    verdicts = pd.concat([verdict("A"), verdict("B"), verdict("C")])
+    scores = pd.concat([score("A", 50.0, 150.0, 160.0), score("B", 90.0, 150.0), score("C", 10.0)])
+    runs = pd.concat([theirs("A", 90.0, 110.0), theirs("B", 90.0, 110.0)])
+
+    def profile(scores: pd.DataFrame, runs: pd.DataFrame) -> tuple[Figure | None, str]:
+        return charts.profile_chart(frames.final_scores(scores, runs, verdicts, {}))
+
+    figure, note = profile(scores, runs)
+    (ours,) = traces(figure, "ours")
+    shares = dict(zip(ours.x.tolist(), ours.y.tolist(), strict=True))
+    assert shares[0.9] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert traces(figure, "judge")
+    assert note == "Left out: C (no scale, or one seed)."
+    _, note = profile(scores, runs[runs["task"] == "A"])
+    assert "needs single runs of all these tasks" in note
+    assert profile(scores[scores["task"] == "A"], runs)[0] is None
+
+
+def test_the_probability_of_improvement_stands_for_each_task_and_over_all() -> None:
+    """As `improvement.csv` has it."""
+    scores = pd.concat([score("A", 1.0, 3.0), score("B", 1.0, 3.0)])
+    runs = pd.concat([theirs("A", 0.0, 2.0), theirs("B", 2.0, 2.0)])
+    (figure,) = charts.improvement_charts(improvements(scores, runs))
+    (mean,) = traces(figure, "ours, mean")
+    assert (mean.x.tolist(), mean.y.tolist()) == ([0.75, 0.5, 0.625], ["A", "B", "all tasks"])
+    assert charts.improvement_charts(no_rows("improvement")) == []
+
+
+def test_throughput_shows_every_device_and_share() -> None:
+    """Runs on two devices are told apart; a share that was not measured draws nothing."""
+    row = (1, "cpu", 100, 90, 1.0, 100.0, 90.0, 0.1, 0.2, 0.6, 0.1, 500.0)
+    gpu = (2, "cuda", 100, 90, 1.0, 700.0, 90.0, NAN, NAN, NAN, NAN, NAN)
+    throughput = pd.DataFrame([("A", *row), ("A", *gpu)], columns=list(COLUMNS["throughput"]))
+    speeds, shares = charts.throughput_charts(throughput)
+    assert [traces(speeds, f"{name}, run")[0].x.tolist() for name in ("cpu", "cuda")] == [
+        [100],
+        [700],
+    ]
+    assert [traces(shares, f"{part}, cpu")[0].x[0] for part in charts.PARTS] == [0.1, 0.2, 0.6, 0.1]
+    assert np.isnan(traces(shares, "learning, cuda")[0].x[0])
 
 
 def test_the_scripts_end_no_script_element() -> None:

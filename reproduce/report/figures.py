@@ -1,0 +1,126 @@
+"""Figures of a comparison for papers and README, drawn by seaborn: SVG, PNG and PDF.
+
+Each function takes a frame of `frames` and what stands under the name of each task, and returns
+the paths of its files. Their bytes depend only on these and on the installed versions.
+"""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.ticker import EngFormatter
+
+from reproduce.report import frames
+from suite.files import write_atomically
+
+KINDS = ("svg", "png", "pdf")
+"""Of every figure: for a page, for README, for a paper."""
+STYLE: dict[str, Any] = {"grid.color": ".92", "pdf.fonttype": 42, "svg.fonttype": "none"}
+STYLE |= {"svg.hashsalt": "reproduce", "text.parse_math": False}  # a $ in a name stays one
+WIDTHS = {"ours": 2.6, "judge": 1.9, "context": 1.3}
+DASHES = {"solid": "", "dash": (5, 2), "dot": (1.2, 1.5), "dashdot": (6, 2, 1.2, 2)}
+DASHES |= {"longdash": (9, 3)}
+COLOURS = {"reproduced": "#00694D", "above": "#005A94", "below": "#A83A00"}
+COLOURS |= {"inconclusive": "#765A00"}
+"""Of what stands under a title, by its first word."""
+
+
+def draw_curves(
+    curves: pd.DataFrame,
+    remarks: Mapping[str, str],
+    directory: Path,
+    name: str = "curves",
+    unit: str = "episode return",
+) -> list[Path]:
+    """Draw a panel per task of a frame `CURVES`: seeds, means and bands, references."""
+    colours, dashes = frames.looks(curves)
+    roles = dict(zip(curves["source"], curves["role"], strict=True))
+    common: dict[str, Any] = {"x": "env_steps", "y": "mean_return", "hue": "source"}
+    common |= {"palette": colours, "units": "seed", "estimator": None}
+    look = {"style": "source", "dashes": {source: DASHES[dashes[source]] for source in roles}}
+    look |= {"size": "source", "sizes": {source: WIDTHS[role] for source, role in roles.items()}}
+    panels: dict[str, Any] = {"col": "task", "col_order": curves["task"].unique(), "height": 3.2}
+    panels |= {"col_wrap": {1: 1, 2: 2, 4: 2}.get(curves["task"].nunique(), 3), "aspect": 1.5}
+    panels["facet_kws"] = {"sharex": False, "sharey": False}
+    style: Any = sns.axes_style("whitegrid") | STYLE
+    with mpl.rc_context(style):
+        means = curves[curves["kind"] == "mean"]
+        if means["mean_return"].isna().all():  # seaborn has no axes for nothing
+            means = means.assign(env_steps=0.0, mean_return=0.0)
+        grid = sns.relplot(means, kind="line", **common, **look, **panels)
+        grid.set_axis_labels("environment steps", unit).set_titles("")
+        for task, panel in grid.axes_dict.items():
+            own = curves[curves["task"] == task]
+            seeds = own[own["kind"] == "seed"]
+            if len(seeds):
+                sns.lineplot(seeds, lw=0.8, alpha=0.4, legend=False, ax=panel, **common)
+            bands = own[own["role"] != "context"].dropna(subset="lower")
+            for (source, _), rows in bands.groupby(["source", "seed"]):
+                ends = (rows[column] for column in ("env_steps", "lower", "upper"))
+                panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
+            panel.set_xlim(0.0, own["env_steps"].max() if own["env_steps"].any() else 1.0)
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+            said = remarks.get(task, "")
+            panel.set_title(task, loc="left", weight="bold", pad=20 + 13 * said.count("\n"))
+            offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
+            offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
+            panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
+        said = "thick: mean of our seeds, with 95 % of its bootstrap resamples; thin: each seed"
+        return _save(grid, f"{said}; references: mean ± std", directory, name)
+
+
+def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
+    """Draw a row per task of a frame `SCORES`: every run, means and their intervals.
+
+    Tasks with a scale share an axis; every other task has its own, in units of return.
+    """
+    scores = scores.assign(label=scores["task"] + "\n" + scores["task"].map(remarks))
+    ends = scores[scores["kind"] == "mean"].melt(
+        ["axis", "label", "source"], ["lower", "value", "upper"], value_name="end"
+    )
+    rows = scores.groupby("axis", sort=False)["task"].nunique() + 0.5
+    colours, _ = frames.looks(scores)
+    common: dict[str, Any] = {"y": "label", "hue": "source", "palette": colours}
+    common["hue_order"] = list(colours)
+    panels: dict[str, Any] = {"row": "axis", "row_order": rows.index, "sharex": False}
+    panels |= {"height": 0.8 * rows.mean(), "aspect": 9.0 / rows.mean(), "sharey": False}
+    panels["facet_kws"] = {"gridspec_kws": {"height_ratios": list(rows)}}
+    dots = {"x": "value", "dodge": True, "jitter": False, "alpha": 0.6}
+    means: dict[str, Any] = {"x": "end", "estimator": "median", "errorbar": ("pi", 100)}
+    means["dodge"] = 0.8 - 0.8 / len(colours)  # seaborn's own, of the dots
+    means |= {"linestyle": "none", "marker": "D", "markersize": 6, "legend": False}
+    style: Any = sns.axes_style("whitegrid") | STYLE
+    with mpl.rc_context(style):
+        grid = sns.catplot(
+            scores[scores["kind"] == "run"], kind="strip", **common, **dots, **panels
+        )
+        for axis, panel in grid.set_titles("").axes_dict.items():
+            own = ends[ends["axis"] == axis]  # lower, mean, upper: their median is the mean
+            sns.pointplot(own, err_kws={"lw": 1.5}, ax=panel, **common, **means)
+            for place, dash in zip((0.0, 0.9, 1.0), ("-", "--", "-"), strict=True):
+                if axis == frames.NORMALISED:
+                    panel.axvline(place, color="grey", lw=1.2, ls=dash, zorder=0)
+            panel.set(xlabel=axis, ylabel="")
+        said = "dots: runs; diamonds: means, ours with the interval that decides, theirs ± std"
+        return _save(grid, said, directory, "scores")
+
+
+def _save(grid: sns.FacetGrid, caption: str, directory: Path, name: str) -> list[Path]:
+    """Put the legend above the panels and write a figure in all `KINDS`, without a date."""
+    grid.despine(left=True).tight_layout()
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncol": 4}
+    sns.move_legend(grid, title=caption, alignment="left", **place)
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    paths = [Path(directory) / f"{name}.{kind}" for kind in KINDS]
+    for path, kind in zip(paths, KINDS, strict=True):
+        content = io.BytesIO()
+        grid.savefig(content, format=kind, metadata=dates.get(kind), dpi=150)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
+    plt.close(grid.figure)
+    return paths

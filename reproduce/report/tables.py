@@ -1,0 +1,145 @@
+"""The tables and the report of a grid's folder, read back from their files.
+
+Their columns stand here once. Only an empty cell counts as missing.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from suite.files import read_json, read_whole
+from suite.settings import UsageError
+
+LARGEST_INPUT = 2**28
+"""Bytes of one table that the page reads: 256 MiB."""
+
+COLUMNS = {
+    "curves": ("task", "seed", "env_steps", "mean_return", "wall_seconds", "rule"),
+    "reference_curves": (
+        *("task", "source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
+        *("num_runs", "rule", "role"),
+    ),
+    "scores": (
+        *("task", "seed", "env_steps", "score", "rule", "zero_score", "reference_score"),
+        "normalised_score",
+    ),
+    "reference_scores": (
+        *("task", "source", "run", "env_steps", "score", "rule", "zero_score"),
+        *("reference_score", "normalised_score"),
+    ),
+    "throughput": (
+        *("task", "seed", "device", "env_steps", "num_updates", "wall_seconds"),
+        *("env_steps_per_second", "updates_per_second", "environment_share", "acting_share"),
+        *("learning_share", "other_share", "env_frames_per_second"),
+    ),
+    "verdicts": (
+        *("task", "verdict", "exploratory", "older_runs", "env_steps", "rule", "num_seeds"),
+        *("num_failed", "num_diverged", "score_mean", "score_std"),
+        *("reference_source", "reference_mean", "reference_std", "reference_num_runs", "how"),
+        *("zero_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
+        *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
+        *("area_mean", "area_std", "reference_area", "fingerprint"),
+        *("remarks", "reference_share"),
+    ),
+    "suite": (
+        *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),
+        *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),
+        "remarks",
+    ),
+    "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
+    "improvement": ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs"),
+    "runs": (
+        *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
+        *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),
+    ),
+}
+"""Columns of every tidy file, by its stem."""
+
+TEXT_COLUMNS = frozenset(
+    (
+        *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
+        *("remarks", "note", "statistic", "status", "error", "cpu", "gpu", "commit"),
+        *("dirty", "command", "log_tail", "left_out", "how", "older_runs", "remark"),
+    )
+)
+
+
+def read_table(directory: Path, name: str) -> pd.DataFrame:
+    """Read one tidy file of a comparison.
+
+    Args:
+        directory: Where the files of the comparison lie.
+        name: Stem of the file, a key of `COLUMNS`.
+
+    Returns:
+        The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
+        cell counts as missing, so a task may be called `NA`.
+
+    Raises:
+        UsageError: If the file is larger than `LARGEST_INPUT`, or none.
+    """
+    columns = list(COLUMNS[name])
+    path = directory / f"{name}.csv"
+    if not path.exists():
+        return pd.DataFrame(columns=pd.Index(columns))
+    text: Any = {name: str for name in columns if name in TEXT_COLUMNS}
+    try:
+        content = read_whole(path, LARGEST_INPUT)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+    table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
+    return table.reindex(columns=columns)
+
+
+def verdict_rows(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of `verdicts.csv`, and a row `not judged` for every other planned task."""
+    table = read_table(directory, "verdicts")
+    rows = records(table)
+    planned = [*read_table(directory, "runs")["task"], *read_report(directory)["env_steps"]]
+    for task in dict.fromkeys(planned):
+        if task not in set(table["task"]):
+            rows.append(
+                dict.fromkeys(COLUMNS["verdicts"]) | {"task": task, "verdict": "not judged"}
+            )
+    return rows
+
+
+def suite_row(directory: Path) -> dict[str, Any] | None:
+    """Return the row of `suite.csv`; None without one."""
+    rows = records(read_table(directory, "suite"))
+    return rows[0] if rows else None
+
+
+def read_report(directory: Path) -> dict[str, Any]:
+    """Read `report.json`; missing entries are empty.
+
+    Raises:
+        UsageError: If it cannot be read.
+        FileNotFoundError: If there is none.
+    """
+    try:
+        report = read_json(directory / "report.json")
+    except ValueError as error:
+        raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
+    names = ("agent", "suite", "source", "judged_by", "judge", "budget", "last_run_ended_at")
+    text = dict.fromkeys(names, "")
+    tables = {name: {} for name in ("env_steps", "config", "versions", "hardware", "sources")}
+    title = f"{report.get('agent', '')} on {report.get('suite', '')}"
+    defaults = {
+        **text,
+        **tables,
+        "suite_tasks": [],
+        "seeds": [],
+        "departures": [],
+        "title": title,
+        "command": "",
+    }
+    return defaults | {name: value for name, value in report.items() if value is not None}
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as dictionaries; missing cells become None."""
+    rows = table.to_dict("records")
+    return [{str(key): None if pd.isna(row[key]) else row[key] for key in row} for row in rows]

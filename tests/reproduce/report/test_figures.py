@@ -1,0 +1,156 @@
+"""Figures show every task, draw only what was measured, and are the same bytes every time."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+import seaborn as sns
+from matplotlib.axes import Axes
+
+from reproduce.report import figures, frames
+from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
+
+SVG_TEXT = "{http://www.w3.org/2000/svg}text"
+KINDS = figures.KINDS
+BLUE, ORANGE = frames.OURS[0], frames.JUDGE[0]
+
+
+def svg_texts(path: Path) -> list[str]:
+    """Texts of a figure, after checking that it is well-formed XML."""
+    return ["".join(node.itertext()) for node in ElementTree.parse(path).iter(SVG_TEXT)]
+
+
+@pytest.fixture(autouse=True)
+def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other kinds are the same figure, and each takes as long."""
+    monkeypatch.setattr(figures, "KINDS", ("svg",))
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[sns.FacetGrid]:
+    """Figures as they are written, in order."""
+    kept: list[sns.FacetGrid] = []
+    save = figures._save
+    monkeypatch.setattr(
+        figures, "_save", lambda grid, *rest: kept.append(grid) or save(grid, *rest)
+    )
+    return kept
+
+
+def widths(panel: Axes, colour: str) -> dict[float, list[float]]:
+    """The x values of each line of a panel, by line width."""
+    lines = [line for line in panel.get_lines() if line.get_color() == colour]
+    drawn = {line.get_linewidth(): np.asarray(line.get_xdata()).tolist() for line in lines[::-1]}
+    return {width: x for width, x in drawn.items() if x}
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 5, pytest.param(57, marks=pytest.mark.slow)])
+def test_every_task_has_a_panel_with_what_is_said_of_it(tmp_path: Path, num_tasks: int) -> None:
+    """A task without a curve is not left out."""
+    tasks = [f"Task{index}-v4" for index in range(num_tasks)]
+    curves = {"ours": curve(tasks[0], 1, [10, 20])}
+    frame = frames.learning_curves(curves, planned=dict.fromkeys(tasks, 20))
+    paths = figures.draw_curves(frame, dict.fromkeys(tasks, "above, 2 seeds"), tmp_path)
+    assert [path.name for path in paths] == ["curves.svg"]
+    texts = svg_texts(paths[0])
+    assert set(tasks) <= set(texts)
+    assert texts.count("above, 2 seeds") == num_tasks
+
+
+def test_seeds_means_bands_and_references_are_told_apart(
+    tmp_path: Path, drawn: list[sns.FacetGrid]
+) -> None:
+    """Ours is thick with thin seeds and a band; only the judge has a band among the sources."""
+    curves = pd.concat([curve("A", 1, [10, 20, 30]), curve("A", 2, [10, 20], 3.0)])
+    references = pd.concat([reference("A", [0, 20]), reference("A", [0, 20], "context")])
+    frame = frames.learning_curves({"ours": curves}, references)
+    texts = svg_texts(figures.draw_curves(frame, {}, tmp_path, unit="return")[0])
+    assert {"ours", "reference: published", "another", "environment steps", "return"} <= set(texts)
+    panel = drawn[0].axes.flat[0]
+    assert widths(panel, BLUE) == {0.8: [10, 20, 30], 2.6: [10, 20]}
+    assert widths(panel, ORANGE) == {1.9: [0, 20]}
+    assert widths(panel, frames.OTHERS[0]) == {1.3: [0, 20]}
+    bands = [np.asarray(band.get_paths()[0].vertices) for band in panel.collections]
+    ends = [sorted({*map(float, band[band[:, 0] == 20][:, 1])}) for band in bands]
+    assert ends == [[20, 60], [15, 25]]
+    assert panel.get_xlim() == (0, 30)
+
+
+def test_a_reference_of_one_run_has_no_band(tmp_path: Path, drawn: list[sns.FacetGrid]) -> None:
+    """Empty low and high draw a line alone."""
+    references = reference("A", [0, 40], spread=NAN)
+    frame = frames.learning_curves({"ours": curve("A", 1, [10, 40])}, references)
+    figures.draw_curves(frame, {}, tmp_path)
+    assert not drawn[0].axes.flat[0].collections
+
+
+def test_figures_are_the_same_bytes_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No clock, no random identifier, no state of an earlier figure enters a file of any kind."""
+    monkeypatch.setattr(figures, "KINDS", KINDS)
+    curves = pd.concat([curve("A", seed, [10, 20, 30], seed) for seed in (1, 2, 3)])
+    frame = frames.learning_curves({"ours": curves}, reference("A", [10, 30]))
+    scores = (score("A", 97.0, 99.0), no_rows("reference_scores"), verdict("A", score_mean=98.0))
+    for name in ("first", "second"):
+        figures.draw_curves(frame, {"A": "above"}, tmp_path / name)
+        figures.draw_scores(frames.final_scores(*scores, {}), {"A": "above"}, tmp_path / name)
+        assert mpl.rcParams["svg.fonttype"] == "path"
+    starts = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    paths = sorted((tmp_path / "first").iterdir())
+    names = {f"{name}{kind}" for name in ("curves", "scores") for kind in starts}
+    assert {path.name for path in paths} == names
+    for path in paths:
+        content = path.read_bytes()
+        assert content.startswith(starts[path.suffix])
+        assert content == (tmp_path / "second" / path.name).read_bytes()
+
+
+def test_names_are_drawn_literally(tmp_path: Path) -> None:
+    """Markup and mathematics in a name stay characters."""
+    names = ["<script>alert(1)</script>", "$\\frac{1}{0}$", "a & b"]
+    frame = frames.learning_curves({"ours": no_rows("curves")}, planned=dict.fromkeys(names, 1))
+    (path,) = figures.draw_curves(frame, dict.fromkeys(names, "$x$"), tmp_path)
+    assert {*names, "$x$"} <= set(svg_texts(path))
+    assert "<script" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_the_legend_is_outside_and_within_the_figure(
+    tmp_path: Path, drawn: list[sns.FacetGrid], num_tasks: int
+) -> None:
+    """With ten sources of context, too."""
+    tasks = [f"Task{index}-v4" for index in range(num_tasks)]
+    curves = pd.concat([curve(task, seed, [10, 40]) for task in tasks for seed in (1, 2)])
+    others = [
+        reference(tasks[0], [0, 40], "context").assign(source=f"source {i}") for i in range(10)
+    ]
+    frame = frames.learning_curves({"ours": curves}, pd.concat(others))
+    (path,) = figures.draw_curves(frame, {}, tmp_path)
+    assert {f"source {i}" for i in range(10)} <= set(svg_texts(path))
+    legend = drawn[0].legend
+    assert legend is not None
+    top = max(panel.get_tightbbox().y1 for panel in drawn[0].axes.flat)
+    assert legend.get_window_extent().y0 >= top
+
+
+def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
+    tmp_path: Path, drawn: list[sns.FacetGrid]
+) -> None:
+    """Every run is a dot, and a task without a scale has an axis of its own."""
+    missing = verdict("B", "no reference", reference_mean=NAN, reference_std=NAN, score_mean=3500.0)
+    scores = pd.concat([score("A", 95.0, 99.0), score("B", 3000.0, 4000.0)])
+    verdicts = pd.concat([verdict("A", score_mean=97.0), missing, verdict("C")])
+    frame = frames.final_scores(scores, no_rows("reference_scores"), verdicts, {})
+    (path,) = figures.draw_scores(frame, dict.fromkeys("ABC", "said"), tmp_path)
+    assert {"A", "B", "C", "B: return", frames.NORMALISED} <= set(svg_texts(path))
+    shared, own = drawn[0].axes.flat
+    assert [label.get_text() for label in own.get_yticklabels()] == ["B\nsaid"]
+    dots = [np.ma.getdata(dots.get_offsets())[:, 0].tolist() for dots in shared.collections]
+    assert [0.95, 0.99] in dots
+    lines = [np.asarray(line.get_xdata()).tolist() for line in shared.get_lines()]
+    assert [0.94, 1.04] in lines
+    assert any(0.97 in line for line in lines)

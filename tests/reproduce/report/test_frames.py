@@ -1,0 +1,137 @@
+"""Frames hold what was measured, where it was measured, and say what is missing."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reproduce.report import frames
+from reproduce.report.tables import COLUMNS
+from suite.settings import UsageError
+from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
+
+
+def theirs(task: str, *values: float) -> pd.DataFrame:
+    """Scores of a reference's runs 1, 2, ..."""
+    rows = [(task, "published", run, 100, value, "deterministic", 0.0, 100.0, value / 100)
+            for run, value in enumerate(values, 1)]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(COLUMNS["reference_scores"]))
+
+
+def test_seeds_align_only_on_steps_that_all_have() -> None:
+    """A shorter seed ends the mean, and an undefined value leaves its step out."""
+    curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [20, 30], 2.0)])
+    mean = frames.mean_of(curves.sample(frac=1.0, random_state=0))
+    assert mean["env_steps"].tolist() == [20, 30]
+    assert mean["mean_return"].tolist() == [30, 45]
+    assert (mean["lower"].tolist(), mean["upper"].tolist()) == ([20, 30], [40, 60])
+    curves.loc[curves["env_steps"] == 30, "mean_return"] = np.inf
+    assert frames.mean_of(curves)["env_steps"].tolist() == [20]
+    assert frames.mean_of(pd.concat([curves, curve("A", 3, [20, 30], NAN)])).empty
+
+
+def test_one_seed_has_no_band() -> None:
+    """A band of one seed would suggest a certainty that nobody measured."""
+    assert "lower" not in frames.mean_of(curve("A", 1, [10, 20]))
+
+
+def test_the_time_of_a_mean_is_the_median_of_the_seeds() -> None:
+    """Without one of them there is none."""
+    other = curve("A", 2, [10, 20]).assign(wall_seconds=[3.0, NAN])
+    times = frames.mean_of(pd.concat([curve("A", 1, [10, 20]), other]))["wall_time"]
+    assert times[0] == 2.0
+    assert np.isnan(times[1])
+
+
+def test_a_reference_is_cut_at_the_horizon_and_never_extended() -> None:
+    """The last point is interpolated inside the source's range; a shorter source stays short."""
+    published = reference("A", [0, 40, 80])
+    clipped = frames.up_to(published, 50.0)
+    assert clipped["env_steps"].tolist() == [0, 40, 50]
+    assert clipped["mean_return"].tolist() == [0, 40, 50]
+    assert clipped["lower"].tolist() == [-5, 35, 45]
+    assert frames.up_to(published, 80.0)["env_steps"].tolist() == [0, 40, 80]
+    assert frames.up_to(published, 1000.0)["env_steps"].tolist() == [0, 40, 80]
+    assert frames.up_to(reference("A", [40, 80]), 30.0).empty
+    assert frames.up_to(published, NAN).empty
+
+
+def test_a_frame_has_every_task_in_order_and_every_source_by_its_name() -> None:
+    """A task without a curve has its reference up to the planned step, or one bare row."""
+    references = pd.concat([reference("B", [50, 100, 200]), reference("A", [0, 20], "context")])
+    names = {"published": {"name": "The Zoo"}}
+    planned = {"C": 10, "B": 100, "A": 20}
+    frame = frames.learning_curves({"ours": curve("A", 1, [10, 20])}, references, planned, names)
+    assert frame["task"].unique().tolist() == ["C", "B", "A"]
+    assert frame.dtypes.astype(str).to_dict() == frames.CURVES
+    assert frame.loc[frame["task"] == "B", "env_steps"].tolist() == [50, 100]
+    assert frame.loc[frame["task"] == "B", "source"].unique().tolist() == ["reference: The Zoo"]
+    assert frame.loc[frame["task"] == "C", "mean_return"].isna().tolist() == [True]
+    assert frame.loc[frame["kind"] == "seed", "seed"].tolist() == ["1", "1"]
+    assert [frames.gaps(frame, task) for task in "CBA"] == [["no curve recorded"]] * 2 + [[]]
+
+
+def test_a_mean_that_ends_early_is_told() -> None:
+    """The longer seed goes on; seeds without a common step have no mean."""
+    curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [10, 20])])
+    frame = frames.learning_curves({"ours": curves})
+    ends = frame.groupby(["kind", "seed"])["env_steps"].max()
+    assert ends.to_dict() == {("mean", ""): 20, ("seed", "1"): 40, ("seed", "2"): 20}
+    assert frames.gaps(frame, "A") == ["ours: no mean beyond 20 steps, a seed ends there"]
+    frame = frames.learning_curves({"x": pd.concat([curve("A", 1, [10]), curve("A", 2, [20])])})
+    assert set(frame["kind"]) == {"seed"}
+    assert frames.gaps(frame, "A") == ["x: the seeds share no step, so no mean"]
+
+
+def test_rules_never_share_an_axis() -> None:
+    """What was measured by another rule is in no frame; a source of two grids is there once."""
+    other = reference("A", [0, 40], "context").assign(rule="training")
+    both = pd.concat([reference("A", [0, 40]).assign(role="context"), reference("A", [0, 40])])
+    frame = frames.learning_curves({"x": curve("A", 1, [40])}, pd.concat([other, both]))
+    published = frame[frame["role"] != "ours"]
+    assert published["role"].tolist() == ["judge", "judge"]
+
+
+def test_a_table_that_fits_no_schema_is_refused() -> None:
+    """In one line, before anything is drawn."""
+    with pytest.raises(UsageError, match="no figure can be drawn"):
+        frames.learning_curves({"ours": curve("A", 1, [10]).assign(env_steps="ten")})
+    with pytest.raises(UsageError, match="not in index"):
+        frames.checked(pd.DataFrame({"task": ["A"]}), frames.CURVES)
+
+
+def test_every_source_has_a_look_of_its_own() -> None:
+    """Colour and dashes together, for more sources than there are colours."""
+    grids = {f"gamma=0.{number}": curve("A", 1, [10]) for number in range(9)}
+    others = [reference("A", [10], "context").assign(source=str(place)) for place in range(6)]
+    frame = frames.learning_curves(grids, pd.concat([reference("A", [10]), *others]))
+    colours, dashes = frames.looks(frame)
+    assert len({(colours[source], dashes[source]) for source in colours}) == 16
+
+
+def test_scores_are_normalised_by_zero_and_reference() -> None:
+    """With zero 20, reference 120 and margin 10: a score of 70 is at 0.5."""
+    shifted = verdict("A", zero_score=20.0, reference_mean=120.0, score_mean=107.5)
+    frame = frames.final_scores(score("A", 70.0, 145.0), theirs("A", 110.0, 130.0), shifted, {})
+
+    def rows(role: str, kind: str) -> np.ndarray:
+        chosen = frame[(frame["role"] == role) & (frame["kind"] == kind)]
+        return chosen[["value", "lower", "upper"]].to_numpy()
+
+    assert rows("ours", "run")[:, 0].tolist() == [0.5, 1.25]
+    assert rows("ours", "mean").tolist() == [[0.875, 0.94, 1.04]]
+    assert rows("judge", "run")[:, 0].tolist() == [0.9, 1.1]
+    assert rows("judge", "mean").tolist() == [[1.0, 0.92, 1.08]]
+    assert set(frame["axis"]) == {frames.NORMALISED}
+
+
+def test_a_task_without_a_scale_keeps_its_units_and_a_far_score_stands_at_the_end() -> None:
+    """One extreme seed does not squeeze the others, and its return stays true."""
+    unknown = {"reference_mean": NAN, "margin": NAN, "reference_std": NAN, "zero_score": NAN}
+    verdicts = pd.concat([verdict("A"), verdict("B", "no reference", **unknown), verdict("C")])
+    scores = pd.concat([score("A", 95.0, 9000.0), score("B", 3000.0, 4000.0)])
+    frame = frames.final_scores(scores, no_rows("reference_scores"), verdicts, {})
+    runs = frame[frame["kind"] == "run"]
+    assert runs["value"].tolist() == [0.95, frames.WIDEST[1], 3000, 4000]
+    assert runs["score"].tolist() == [95, 9000, 3000, 4000]
+    assert frame["axis"].unique().tolist() == [frames.NORMALISED, "B: return"]
+    assert "C" in set(frame["task"])
