@@ -1,5 +1,7 @@
-"""`list`, `published`, `docs` and `site`: list agents and sources; draw grids, pages and site."""
+"""`list`, `published`, `docs` and `site`: list agents and sources; draw grids; documentation."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +10,10 @@ import agents
 from reproduce import ROOT
 from reproduce.commands import flags
 from reproduce.plan.grid import PUBLISHED, check_agent, presets_of
+from reproduce.plan.places import check_writable
 from reproduce.words import counted
 from suite.command_line import say_todays_name
+from suite.files import write_atomically
 from suite.settings import UsageError
 from suite.tasks import SUITES
 
@@ -85,39 +89,41 @@ def published(argv: Sequence[str]) -> int:
 
 
 def docs(argv: Sequence[str]) -> int:
-    """Generate the blocks of README and documentation again, or say which are out of date."""
-    parser = flags.make_parser("docs", "generate the blocks of README and documentation again")
-    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    """Write README's scores anew, or say that they are out of date."""
+    parser = flags.make_parser("docs", "write the table of scores in README.md anew")
+    parser.add_argument("--check", action="store_true", help="only say if it is out of date")
     options = parser.parse(argv)
-    from reproduce.extras.docs.pages import stale_pages, write_pages
+    from reproduce.extras.pages import with_scores
 
-    if not options.check:
-        for page in write_pages(ROOT):
-            print(page)
-    elif stale := stale_pages(ROOT):
-        print(f"out of date: {', '.join(map(str, stale))}: run `make docs`", file=sys.stderr)
+    path = ROOT / "README.md"
+    before = path.read_text(encoding="utf-8")
+    after = with_scores(before)
+    if options.check and after != before:
+        print(f"out of date: {path}: run `make docs`", file=sys.stderr)
         return 1
+    if after != before:
+        write_atomically(path, after.encode())
+        print(path)
     return 0
 
 
 def site(argv: Sequence[str]) -> int:
-    """Build the site over everything that is published, and over grids that are named."""
-    parser = flags.make_parser("site", "build the site over everything that is published")
+    """Build the documentation with all published grids; a broken link is an error."""
+    parser = flags.make_parser("site", "build the documentation, with all published grids")
     parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="its folder")
-    parser.add_argument(
-        "--runs-dir",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="DIR",
-        help="show the grids of these folders beside what is published: before and after",
-    )
     flags.add_open(parser)
     options = parser.parse(argv)
-    from reproduce.extras.site.build import write_site
-
-    page = write_site(options.out, options.runs_dir)
+    check_writable(options.out, "--out")
+    page = options.out / "index.html"
+    if not (ROOT / "mkdocs.yml").exists():
+        raise UsageError("the documentation is built in a clone of the project, with `make site`")
+    marks = (page, options.out / "search")  # else what lies there is somebody's own
+    if options.out.exists() and any(options.out.iterdir()) and not all(m.exists() for m in marks):
+        raise UsageError(f"{options.out} holds no site: choose another --out, or delete it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir"]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # of the theme, on other programs
+    if subprocess.run([*command, str(options.out.absolute())], cwd=ROOT, env=quiet).returncode:
+        raise UsageError("the documentation was not built: the lines above say why")
     print(page)
     flags.open_page(options, page)
     return 0
