@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from agents import AGENTS
 from reproduce import ROOT
 from reproduce.extras.pages import fill
 from reproduce.extras.sources import describe_source
@@ -30,6 +31,13 @@ COPIED = (".csv", ".json", ".svg", ".png", ".pdf", ".gif", ".mp4", ".webm")
 """Files that are no pages; of a grid's folder they stand beside its page."""
 ASIDE = "---\nsearch:\n  exclude: true\nhide: [navigation]\n---\n"
 """Front matter of pages that only links lead to."""
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Put a page for each agent into the menu."""
+    for section in config.nav or ():
+        if "Agents" in section:
+            section["Agents"] += [f"agents/{name}.md" for name in AGENTS]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

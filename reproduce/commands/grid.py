@@ -87,7 +87,7 @@ def _grid_parser(epilog: str) -> Parser:
         help="auto (default): GPUs if there are any; cpu; cuda: every GPU; cuda:<i>: that one",
     )
     parser.add_argument(
-        "--launcher", default="local", help="local (default) or ray: on a cluster, see docs/ray.md"
+        "--launcher", default="local", help="local (default) or ray: see docs/robust.md"
     )
     parser.add_argument(
         "--ray-address",

@@ -7,7 +7,7 @@
 3. Pairs: this tree against another commit, two processes that take turns.
 4. History: a figure of shares over time with their change points; it never alarms.
 
-`workloads.py` defines the work; `docs/throughput.md` gives the error rate of each tier.
+`workloads.py` defines the work; `docs/speed.md` gives the error rate of each tier.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Beyond one machine: every group is a Ray task, and its record comes back in pieces.
 
-`docs/ray.md` shows how. A task runs the agent's own command on a node (`node.py`); its files
+`docs/robust.md` shows how. A task runs the agent's own command on a node (`node.py`); its files
 arrive here while it runs (`mirror.py`), so that this machine holds the record. If a node is lost,
 its groups resume elsewhere from the files that have arrived.
 """
