@@ -48,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         pages[path] = File.generated(config, place, content=text)
         files.append(pages[path])
     for folder in sorted(path.parent for path in ROOT.glob(GRIDS)):
-        for path in (folder / "index.html", *folder.iterdir()):
+        for path in sorted({folder / "index.html", *folder.iterdir()}):
             place = path.relative_to(ROOT).as_posix()
             if path.name == "index.html":  # written when all else is
                 files.append(File.generated(config, place, content=""))
