@@ -99,22 +99,22 @@ types: venv
 train: venv
 	$(PYTEST) -m training $(BESIDE)
 
-## Draw everything under results/published again (under five minutes on two cores), and the pages
-## that tell of it.
+## Draw everything under results/published again (under five minutes on two cores), and README's
+## scores.
 published: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published
 	$(BIN)/python -m reproduce docs
 
-## Generate the tables of README, docs/ and results/README.md again (seconds).
+## Write README's scores anew (seconds).
 docs: venv
 	$(BIN)/python -m reproduce docs
 
-## Fail, and name them, if tables under results/published or pages are out of date.
+## Fail, and name them, if tables under results/published or README's scores are out of date.
 up-to-date: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce published --check
 	$(BIN)/python -m reproduce docs --check
 
-## Build the site over everything that is published, into site/.
+## Build the documentation, with every published grid, into site/; a broken link is an error.
 site: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce site
 

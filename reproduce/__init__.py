@@ -6,7 +6,7 @@ gather    ours and theirs as tables: recorded runs, stored references
 judge     verdicts, their statistics, and how often they err
 report    figures and the page
 speed     workloads, their exact cost, and their speed beside another commit's
-extras    what is beside the grid: verify, evaluate, films, compare, controls, docs, site, mirrors
+extras    what is beside the grid: verify, evaluate, films, compare, controls, pages, mirrors
 commands  the words of the command line, their flags and what they print
 
 `pipeline.py` joins gather, judge and report; `__main__.py` lists the commands.

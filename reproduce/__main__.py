@@ -57,12 +57,8 @@ VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
         "[--check]",
         "draw all of results/published again, or say what is out of date",
     ),
-    "docs": (
-        catalogue.docs,
-        "[--check]",
-        "generate the pages' tables again, or say which are out of date",
-    ),
-    "site": (catalogue.site, "[--out DIR]", "build the site over everything that is published"),
+    "docs": (catalogue.docs, "[--check]", "write README's scores anew, or say if they are old"),
+    "site": (catalogue.site, "[--out DIR]", "build the documentation, with all published grids"),
     "track": (records.track, "KIND RUNS LOGDIR", "mirror recorded runs into tensorboard or wandb"),
     "watch": (
         records.watch,

@@ -3,7 +3,7 @@
 A journal holds a run's past, the actions of every vector step, and at a checkpoint its present:
 weights, optimisers, random streams, counters (see `suite/snapshot.py`). A run that starts again
 plays the past into fresh environments, which restores simulators, observations and unfinished
-episodes at the simulator's speed, and then loads the present. `docs/resume.md` gives the limits
+episodes at the simulator's speed, and then loads the present. `docs/robust.md` gives the limits
 and the costs.
 """
 

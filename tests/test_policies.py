@@ -10,12 +10,12 @@ from nbclient import NotebookClient
 
 from reproduce import ROOT
 
-PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "using_results.md").read_text(encoding="utf-8")
 EXAMPLES = dict(
     zip(
         [
             title
-            for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+            for title, text in re.findall(r"^##+ (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
             if "```python" in text
         ],
         re.findall(r"```python\n(.*?)```", PAGE, re.S),
@@ -35,6 +35,8 @@ def test_an_example_of_the_page_runs(
     names: dict[str, Any] = {}
     exec(EXAMPLES[title], names)
     assert {path.name for path in ROOT.iterdir()} == before
+    if title == "Tables in pandas":  # a panel for each task
+        assert names["figure"].axes.size == names["scores"]["task"].nunique() == 3
     if title == "In gymnasium":
         assert names["score"] == 500.0
     if title == "In envpool, in batches":

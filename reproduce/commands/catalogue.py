@@ -1,17 +1,20 @@
-"""`list`, `published`, `docs` and `site`: list agents and sources; draw grids, pages and site."""
+"""`list`, `published`, `docs` and `site`: list agents and sources; draw grids; documentation."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import agents
 from reproduce import ROOT
 from reproduce.commands import flags
 from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.places import check_writable
 from reproduce.plan.presets import check_agent, presets_of
 from reproduce.words import counted
 from suite.command_line import say_todays_name
+from suite.files import write_atomically
 from suite.settings import UsageError
 from suite.tasks import SUITES
 
@@ -82,15 +85,20 @@ def published(argv: Sequence[str]) -> int:
 
 
 def docs(argv: Sequence[str]) -> int:
-    """Generate the blocks of README and documentation again, or say which are out of date."""
-    about = "generate the blocks of README and documentation again"
+    """Write README's scores anew, or say that they are out of date."""
+    about = "write the table of scores in README.md anew"
     options = flags.make_parser("docs", about, "--check").parse(argv)
-    from reproduce.extras.docs.pages import stale_pages, write_pages
+    from reproduce.extras.pages import with_scores
 
-    if options.check:
-        return _say_stale(stale_pages(ROOT), "docs")
-    for page in write_pages(ROOT):
-        print(page)
+    path = ROOT / "README.md"
+    before = path.read_text(encoding="utf-8")
+    after = with_scores(before)
+    if options.check and after != before:
+        print(f"out of date: {path}: run `make docs`", file=sys.stderr)
+        return 1
+    if after != before:
+        write_atomically(path, after.encode())
+        print(path)
     return 0
 
 
@@ -103,17 +111,22 @@ def _say_stale(stale: Sequence[Path], target: str) -> int:
 
 
 def site(argv: Sequence[str]) -> int:
-    """Build the site over everything that is published, and over grids that are named."""
-    about = "build the site over everything that is published"
+    """Build the documentation with all published grids; a broken link is an error."""
+    about = "build the documentation, with all published grids"
     parser = flags.make_parser("site", about, "--open")
     parser.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="its folder")
-    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
-    text = "show the grids of these folders beside what is published: before and after"
-    parser.add_argument("--runs-dir", type=Path, metavar="DIR", help=text, **several)
     options = parser.parse(argv)
-    from reproduce.extras.site.build import write_site
-
-    page = write_site(options.out, options.runs_dir)
+    check_writable(options.out, "--out")
+    page = options.out / "index.html"
+    if not (ROOT / "mkdocs.yml").exists():
+        raise UsageError("the documentation is built in a clone of the project, with `make site`")
+    marks = (page, options.out / "search")  # else what lies there is somebody's own
+    if options.out.exists() and any(options.out.iterdir()) and not all(m.exists() for m in marks):
+        raise UsageError(f"{options.out} holds no site: choose another --out, or delete it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir"]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # of the theme, on other programs
+    if subprocess.run([*command, str(options.out.absolute())], cwd=ROOT, env=quiet).returncode:
+        raise UsageError("the documentation was not built: the lines above say why")
     print(page)
     if options.open:
         flags.open_page(page)

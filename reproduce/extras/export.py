@@ -1,6 +1,6 @@
 """`export RUN --onnx`: a run's policy as an ONNX file, for runtimes without torch (extra `onnx`).
 
-The graph is traced from the agent's own network and rule. `docs/policies.md` has the names and
+The graph is traced from the agent's own network and rule. `docs/using_results.md` has the names and
 shapes of its inputs and outputs.
 """
 

@@ -1,6 +1,6 @@
 """How often a verdict errs, by simulation: `python -m reproduce.judge.error_rates`.
 
-Rewrites the tables of `docs/verdicts.md` (four minutes). The zero of the scale is 0, taken as
+Rewrites the tables of `docs/error_rates.md` (four minutes). The zero of the scale is 0, taken as
 known, and the true mean of the reference is 1, so the gap is 1. Every reference counts as one that
 has learned, however far its runs scatter. Everything else is as in a real check: the margin is a
 tenth of the reference's measured mean, the interval uses the measured spreads. Every group of
@@ -30,7 +30,7 @@ from reproduce.judge.simulation import (
 from suite.command_line import run_main
 from suite.settings import UsageError
 
-PAGE = ROOT / "docs" / "verdicts.md"
+PAGE = ROOT / "docs" / "error_rates.md"
 
 SPREADS = (0.05, 0.08, 0.15, 0.30, 0.50)
 """Standard deviation over runs, as a fraction of the gap."""

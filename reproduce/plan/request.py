@@ -78,7 +78,7 @@ class Request:
     workers: int | None = flag(
         None, "processes side by side; default: as many as fit", type=int, metavar="N"
     )
-    launcher: str = flag("local", "local (default) or ray: on a cluster, see docs/ray.md")
+    launcher: str = flag("local", "local (default) or ray: on a cluster, see docs/robust.md")
     ray_address: str | None = flag(
         None,
         "auto: the cluster that this machine is part of (default: a Ray of its own)",

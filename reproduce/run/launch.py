@@ -17,7 +17,7 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
 
     A group that fails is recorded as failed, with its log's last lines; the others continue. Runs
     leased elsewhere are waited for and counted. On Ctrl-C (or SIGTERM, SIGHUP) every process is
-    stopped before the exception leaves. `docs/faults.md` has the rest.
+    stopped before the exception leaves. `docs/robust.md` has the rest.
 
     Args:
         plan: the runs; finished ones are left as they are.

@@ -1,7 +1,7 @@
 """What an update costs in exact numbers: operators, FLOPs, allocations, synchronisations.
 
 They must equal those in `results/throughput/exact.json`. Counts have no noise, so any change is an
-alarm; `docs/throughput.md` says what they hold for.
+alarm; `docs/speed.md` says what they hold for.
 """
 
 import json

@@ -1,6 +1,6 @@
 """This tree's speed beside that of another commit: two processes that take turns.
 
-`workloads.py` defines the work; `docs/throughput.md` gives the rate of false alarms.
+`workloads.py` defines the work; `docs/speed.md` gives the rate of false alarms.
 """
 
 import math

@@ -205,7 +205,7 @@ def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     if hasattr(impala, "transitions"):
         batch = impala.transitions(impala.Experience(unroll), config)
     else:
-        batch = impala.Collected(unroll).transitions(config)  # at older commits
+        batch = vars(impala)["Collected"](unroll).transitions(config)  # at older commits
     return lambda: impala.update(learner, config, batch, 1e-4)
 
 

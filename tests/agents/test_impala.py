@@ -637,6 +637,7 @@ def test_drawn_actions_have_the_policys_probabilities() -> None:
     torch.testing.assert_close(shares, outputs[0].softmax(-1), atol=0.015, rtol=0)
     network = impala.make_learner(TINY, SWINGING, CPU).network
     noise = network.draw_noise(np.random.default_rng(0), (20_000,))
+    assert network.log_stds is not None
     with torch.no_grad():
         network.log_stds.copy_(torch.tensor([-0.7, 0.1]))
         actions = network.act(outputs[:, :2], noise)

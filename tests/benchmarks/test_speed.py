@@ -6,7 +6,7 @@ import pytest
 
 from reproduce.pipeline import gather
 from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.request import load_plan
+from reproduce.plan.make import load_plan
 from reproduce.speed.workloads import WORKLOADS, built
 
 SLOW = (

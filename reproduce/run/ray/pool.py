@@ -1,6 +1,6 @@
 """Beyond one machine: every group is a Ray task.
 
-`docs/ray.md` shows how. A task runs the agent's own command on a node (`node.py`), which writes
+`docs/robust.md` shows how. A task runs the agent's own command on a node (`node.py`), which writes
 into the driver's folder of runs where the disk is shared; else the runs arrive here after each
 checkpoint. If a node is lost, its groups resume elsewhere from the last one.
 """

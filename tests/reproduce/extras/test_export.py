@@ -54,7 +54,7 @@ def observations(policy: Policy, number: int) -> np.ndarray:
 
 
 def drawn(kind: str, policy: Policy, outputs: dict[str, Any], seed: int) -> np.ndarray:
-    """Return actions drawn from the outputs as docs/policies.md says, with an agent's noise."""
+    """Return actions drawn as docs/using_results.md says, with an agent's noise."""
     generator = np.random.default_rng(seed)
     actions = []
     if kind != "categorical":

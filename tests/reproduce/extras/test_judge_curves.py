@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.extras.docs.results import read_table
 from reproduce.extras.judge_curves import COLUMNS, judge_curves, read_curves, score_runs
 from reproduce.gather import collect
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
+from reproduce.report.tables import read_table
 from suite.settings import UsageError
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"

@@ -1,153 +1,104 @@
-"""The site: every link leads somewhere, every grid is reached, and nothing else is replaced."""
+"""The site: pages from all over a project, their links, and its grids, without a network."""
 
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
+from mkdocs.exceptions import Abort
 
-from reproduce.extras.site import build
-from reproduce.extras.site.build import write_site
-from reproduce.extras.site.documents import render
+from reproduce import ROOT
+from reproduce.__main__ import main
 from suite.settings import UsageError
 from tests.reproduce.report.grids import HOSTILE, write_grid
+from tests.sites import build_site, write_project
 
-TASK = "HalfCheetah-v4"
+PAGES = (
+    *("index.html", "agents/sac.html", "files/agents/sac.py.html", "references/jaxrl.html"),
+    *(
+        "results/published/sac-mujoco/paper/index.html",
+        "results/published/sac-mujoco/paper/scores.csv",
+    ),
+)
+"""What README names, and where it stands on the site."""
 
 
 class Page(HTMLParser):
-    """Addresses and identifiers of a page, and the elements in it."""
+    """Addresses and elements of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: list[str] = []
-        self.names: set[str] = set()
-        self.tags: list[str] = []
+        self.loaded: list[str] = []
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         said = dict(attrs)
-        self.tags.append(tag)
-        self.links += [said[name] or "" for name in ("href", "src") if name in said]
-        self.names.add(said.get("id") or "")
+        addresses = [said[name] or "" for name in ("href", "src") if name in said]
+        (self.links if tag == "a" else self.loaded).extend(addresses)
 
 
-@pytest.fixture
-def project(tmp_path: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with two documents, a file of code, two grids of one task, and one of another."""
-    root = tmp_path / "project"
-    monkeypatch.setattr(build, "ROOT", root)
-    (root / "docs" / "agents").mkdir(parents=True)
-    (root / "agents").mkdir()
-    (root / "agents" / "sac.py").write_text('"""<b>Code</b>."""\n')
-    (root / "README.md").write_text(
-        "# Project\n\nSee [sac](docs/agents/sac.md#the-idea), [code](agents/sac.py), "
-        "[grid](results/published/sac-mujoco/paper), [a run](results/published/sac-mujoco/paper/"
-        "HalfCheetah-v4/seed-1), [a table](results/published/sac-mujoco/paper/scores.csv).\n"
-    )
-    (root / "docs" / "agents" / "sac.md").write_text(
-        "# `sac`\n\nBack [there](../../README.md).\n\n## The idea\n\n| a | b |\n|---|--:|\n"
-        "| 1<br>2 | <i>3</i> |\n"
-    )
-    references = tmp_path / "references"
-    for name in ("jaxrl/sac.toml", "paper/sac.toml", "paper/impala.toml"):
-        (references / name).parent.mkdir(parents=True, exist_ok=True)
-        (references / name).touch()
-    monkeypatch.setattr(build, "REFERENCES", references)
-    write_grid(published / "sac-mujoco" / "paper", TASK)
-    write_grid(published / "sac-mujoco" / "jaxrl", TASK, "Hopper-v4")
-    write_grid(published / "a2c-classic" / "rl_zoo", "CartPole-v1", text=HOSTILE)
-    return root
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of a project with three pages and two grids."""
+    project = write_project(tmp_path_factory.mktemp("project"))
+    write_grid(project / "results/published/sac-mujoco/paper", "HalfCheetah-v4")
+    write_grid(project / "results/published/a2c-classic/rl_zoo", "CartPole-v1", text=HOSTILE)
+    return build_site(project)
 
 
-def check_links(site: Path) -> None:
-    """Every address of every page is a file of the site, and its part is there."""
-    pages = {path: Page(path) for path in site.rglob("*.html")}
-    for path, page in pages.items():
-        for link in page.links:
-            if not re.match("https?:|data:", link):
-                place, _, part = link.partition("#")
-                target = (path.parent / unquote(place)).resolve() if place else path
-                target = target / "index.html" if target.is_dir() else target
-                assert target.is_relative_to(site.resolve()), f"{path}: {link}"
-                assert target.is_file(), f"{path}: {link}"
-                assert not part or part in pages[target].names, f"{path}: {link}"
+def test_every_link_leads_to_what_it_names(site: Path) -> None:
+    """A page, a grid, a run of it, its table, a source, and code, as they lie in the project."""
+    assert [place for place in PAGES if not (site / place).is_file()] == []
+    for path in set(site.rglob("*.html")) - {site / "404.html"}:  # a server's: from its root
+        for link in Page(path).links:
+            place, _, part = link.partition("#")
+            if place and not re.match("https?:", place):
+                target = path.parent / place
+                assert target.is_file() or (target / "index.html").is_file(), f"{path}: {link}"
+            if part:
+                shown = (path.parent / place if place else path).read_text()
+                assert f'id="{part}"' in shown or part == "__skip", f"{path}: {link}"
+    grids = [link for link in Page(site / "index.html").links if "sac-mujoco" in link]
+    folder = "results/published/sac-mujoco/paper"
+    assert grids == [f"{folder}/index.html", f"{folder}/index.html", f"{folder}/scores.csv"]
 
 
-def test_every_page_is_reached_and_every_link_leads_somewhere(
-    project: Path, tmp_path: Path
-) -> None:
-    """Grids, tasks, sources, documents and the files that they name, from the start page on."""
-    start = write_site(tmp_path / "site")
-    check_links(start.parent)
-    reached, new = set(), [start.resolve()]
-    while new:
-        path = new.pop()
-        reached.add(path)
-        for link in Page(path).links if path.suffix == ".html" else ():
-            if not re.match("https?:|data:", link):
-                target = (path.parent / unquote(link.partition("#")[0] or path.name)).resolve()
-                new += [target] if target not in reached else []
-    assert reached >= {path.resolve() for path in start.parent.rglob("*.html")}
-    places = {path.relative_to(start.parent.resolve()).as_posix() for path in reached}
-    assert places >= {
-        "grids/sac-mujoco/paper/index.html",
-        "grids/sac-mujoco/paper/scores.csv",
-        "tasks/HalfCheetah-v4.html",
-        "sources/jaxrl.html",
-        "files/agents/sac.py.html",
-    }
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    """Neither in its elements nor by its style."""
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    for path in pages:
+        assert not [a for a in Page(path).loaded if re.match("(https?:)?//", a)], path
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//|@import", path.read_text()), path
 
 
-def test_grids_of_one_task_share_a_plot_before_and_after(
-    project: Path, published: Path, tmp_path: Path
-) -> None:
-    """By source, and by the folder that a second version of a grid was run in."""
-    write_grid(tmp_path / "after" / "sac-mujoco" / "paper", TASK)
-    start = write_site(tmp_path / "site", [tmp_path / "after"])
-    check_links(start.parent)
-    text = (start.parent / "tasks" / "HalfCheetah-v4.html").read_text()
-    for label in ("sac, the paper", "sac, jaxrl", f"sac, the paper, in {tmp_path / 'after'}"):
-        assert f'"name":"{label}"'.replace("/", "\\u002f") in text
-    assert text.count('class="chart"') == 1
-    with pytest.raises(UsageError, match="holds no grid with a page"):
-        write_site(tmp_path / "site", [tmp_path])
+def test_a_table_is_filled_in_and_code_is_text(site: Path) -> None:
+    """The page of the agent calls a table; its file holds markup."""
+    assert "gradient step" in (site / "agents/sac.html").read_text()
+    shown = (site / "files/agents/sac.py.html").read_text()
+    assert "&lt;b&gt;Code&lt;/b&gt;" in shown
 
 
-def test_the_table_holds_every_result_and_the_cost(project: Path, tmp_path: Path) -> None:
-    """Scores, verdicts and core-hours stand in the page itself: a script only sorts and hides."""
-    text = write_site(tmp_path / "site").read_text()
-    body = re.search(r'id="everything".*?</table>', text, re.DOTALL)
-    assert body is not None
-    assert body[0].count("<tr") == 1 + 4
-    assert body[0].count("75 ± 35 (2)") == 4
-    assert '<td class="number">0.1</td></tr></tfoot>' in text  # 9 runs of 36 s on one core
+def test_a_link_to_nothing_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file and a heading that are not there: page and target are named."""
+    project = write_project(tmp_path)
+    (project / "docs" / "b.md").write_text("[x](../agents/none.py) [y](agents/sac.md#nothing)")
+    with pytest.raises(Abort):
+        build_site(project)
+    assert "'b.md' contains a link 'agents/none.py'" in caplog.text
+    assert "the doc 'agents/sac.md' does not contain an anchor '#nothing'" in caplog.text
 
 
-def test_only_a_site_is_replaced(project: Path, tmp_path: Path) -> None:
-    """A folder with anything else in it is left alone; a page that is gone leaves the site."""
-    other = tmp_path / "thesis"
-    other.mkdir()
-    (other / "chapter").touch()
+def test_only_a_site_is_replaced(tmp_path: Path) -> None:
+    """A folder with anything else in it is left alone."""
+    (tmp_path / "index.html").touch()
     with pytest.raises(UsageError, match="holds no site"):
-        write_site(other)
-    assert [path.name for path in other.iterdir()] == ["chapter"]
-    site = write_site(tmp_path / "site").parent
-    (site / "old.html").touch()
-    write_site(site)
-    assert not (site / "old.html").exists()
+        main(["site", "--out", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
 
 
-def test_a_link_to_nothing_is_refused(project: Path, tmp_path: Path) -> None:
-    """The document and the missing file are named."""
-    (project / "docs" / "b.md").write_text("[x](../agents/none.py)")
-    with pytest.raises(UsageError, match=r"docs/b: links to agents/none\.py, which is no file"):
-        write_site(tmp_path / "site")
-
-
-def test_a_document_lets_no_markup_through() -> None:
-    """Line breaks apart, HTML in a document is text, and no link runs a script."""
-    text = f"# T\n\na<br>b <b>c</b> [d](javascript:alert(1)) <!-- e -->\n\n<div>{HOSTILE}</div>\n"
-    body = render(text, "a.md", lambda path: path).body
-    assert set(re.findall(r"<(\w+)", body)) == {"h1", "p", "br"}
+def test_the_hook_is_the_projects() -> None:
+    """What is tested here is what `make site` runs."""
+    assert "hooks: [docs/hooks.py]" in (ROOT / "mkdocs.yml").read_text()

@@ -31,7 +31,7 @@ from reproduce.judge.simulation import (
 )
 from reproduce.judge.verdicts import judge
 
-VERDICTS_PAGE = ROOT / "docs" / "verdicts.md"
+ERRORS_PAGE = ROOT / "docs" / "error_rates.md"
 
 scores_in_eighths = st.lists(
     st.integers(-800, 800).map(lambda score: score / 8.0), min_size=2, max_size=8, unique=True
@@ -252,7 +252,7 @@ def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) 
 def test_the_documented_sources_are_the_published_runs() -> None:
     """The rows of the page are those that would be resampled, each with a mean of 1."""
     runs = error_rates.published_runs()
-    page = VERDICTS_PAGE.read_text(encoding="utf-8")
+    page = ERRORS_PAGE.read_text(encoding="utf-8")
     assert len(runs) == 14
     assert all(f"\n| {name} | " in page for name in runs)
     assert all(len(scores) == 10 for scores in runs.values())
@@ -268,4 +268,4 @@ def test_the_documented_sources_are_the_published_runs() -> None:
 )
 def test_the_documented_error_rates_are_what_the_command_prints(tables) -> None:
     """The page cannot fall behind the rule."""
-    assert error_rates.TABLES[tables]() in VERDICTS_PAGE.read_text(encoding="utf-8")
+    assert error_rates.TABLES[tables]() in ERRORS_PAGE.read_text(encoding="utf-8")

@@ -1,0 +1,194 @@
+"""Tables of the documentation, made from code and published results.
+
+A page says `{{ settings("sac") }}` alone on a line; building the site puts that table of `TABLES`
+there. Addresses in tables begin at the project's folder, with a slash. README has one table, too.
+"""
+
+import importlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from html import escape
+from typing import Any
+
+import agents
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import presets_of
+from reproduce.plan.status import NOT_SETTINGS
+from reproduce.report.page import mean_and_spread, read_table, verdict_rows, verdict_words
+from reproduce.report.page import with_interval as interval
+from reproduce.words import number, reached
+from suite.presets import REFERENCES, read_source
+from suite.settings import UsageError, find_preset
+from suite.tasks import SUITES
+
+DECIDED = ("reproduced", "above", "below")
+SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
+BLOCK = re.compile(r"(?<=<!-- generated: scores -->\n)(.*?)(?=<!-- end -->\n)", re.DOTALL)
+CALL = re.compile(r"^\{\{ (\w+)\((?:\"(\w+)\")?\) \}\}$", re.MULTILINE)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = ([str(cell).replace("|", r"\|") for cell in line] for line in rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
+
+
+@cache
+def cells() -> tuple[Mapping[str, Any], ...]:
+    """Return the row of `verdicts.csv` of every published task, with its grid, by agent."""
+    found = []
+    for path in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
+        agent, _, suite = path.parents[1].name.partition("-")
+        grid = {"agent": agent, "source": path.parent.name, "folder": path.parent}
+        cores = find_preset(presets_of(agent), suite, path.parent.name).cores_per_run
+        seconds = read_table(path.parent, "runs").groupby("task")["wall_seconds"].sum()
+        for row in verdict_rows(path.parent):
+            hours = seconds.get(row["task"], 0) * cores / 3600
+            found.append({**row, **grid, "suite": suite, "core_hours": hours})
+    order = [*agents.AGENTS, *SUITES].index
+    return tuple(sorted(found, key=lambda cell: (order(cell["agent"]), order(cell["suite"]))))
+
+
+def _scores(cell: Mapping[str, Any]) -> list[str]:
+    """Return a line of `SCORES`."""
+    share = reached(cell["reference_share"])
+    theirs = (cell["reference_mean"], cell["reference_std"], cell["reference_num_runs"])
+    return [
+        f"[`{cell['agent']}`](/docs/agents/{cell['agent']}.md)",
+        f"`{cell['source']}`",
+        cell["task"],
+        number(cell["env_steps"]) + (f" ({share})" if share else ""),
+        mean_and_spread(cell["score_mean"], cell["score_std"], cell["num_seeds"]),
+        mean_and_spread(*theirs, cell["reference_source"]),
+        _verdict(cell),
+    ]
+
+
+def _verdict(cell: Mapping[str, Any]) -> str:
+    """Return a verdict that leads to its grid; one that decides is set in bold."""
+    mark = "**" if cell["verdict"] in DECIDED else ""
+    folder = cell["folder"].relative_to(PUBLISHED).as_posix()
+    return f"[{mark}{verdict_words(cell)}{mark}](/results/published/{folder})"
+
+
+def scores() -> str:
+    """Return the decided scores, and the counts of all verdicts."""
+    every = Counter(cell["verdict"] for cell in cells())
+    counts = ", ".join(f"{count} `{verdict}`" for verdict, count in every.most_common())
+    rows = [_scores(cell) for cell in cells() if cell["verdict"] in DECIDED]
+    return f"{table(SCORES, rows)}\n\nAll {len(cells())} verdicts: {counts}."
+
+
+def results(which: str = "") -> str:
+    """Return the scores of an agent, of a kind of source or all, with differences and costs."""
+    own = [c for c in cells() if which in ("", c["agent"]) or c["source"].endswith(f"_{which}")]
+    rows = [
+        (
+            *_scores(cell),
+            interval(cell["difference"], cell["ci_low"], cell["ci_high"]),
+            escape(cell["note"] or ""),
+            f"{cell['core_hours']:.2f}",
+        )
+        for cell in own
+    ]
+    hours = sum(cell["core_hours"] for cell in own)
+    seeds = sum(int(cell["num_seeds"] or 0) for cell in own)
+    text = table((*SCORES, "difference [interval]", "note", "core-hours"), rows)
+    return f"{text}\n\n{len(own)} tasks, {seeds} runs that count, {hours:.1f} core-hours."
+
+
+def matrix() -> str:
+    """Return the verdicts: a row for each task, a column for each agent."""
+    names = list(dict.fromkeys(cell["agent"] for cell in cells()))
+    places: dict[str, dict[str, list[str]]] = {}
+    for cell in cells():
+        words = f"{_verdict(cell)}, `{cell['source']}`"
+        places.setdefault(cell["task"], {}).setdefault(cell["agent"], []).append(words)
+    rows = [(task, *("<br>".join(own.get(n, ())) for n in names)) for task, own in places.items()]
+    return table(("task", *(f"[`{name}`](/docs/agents/{name}.md)" for name in names)), rows)
+
+
+def suites() -> str:
+    """Return every suite with its tasks."""
+    rows = [(f"`{name}`", ", ".join(tasks)) for name, tasks in SUITES.items()]
+    return table(("suite", "tasks"), rows)
+
+
+def sources() -> str:
+    """Return every source of settings or measurements."""
+    rows = []
+    for path in sorted(REFERENCES.glob("*/*.toml")):
+        name, agent, said = path.parent.name, path.stem, read_source(path)
+        row = (said["title"], said.get("repository", ""), said.get("licence", ""))
+        rows.append((f"[`{name}`](/results/references/{name})", f"`{agent}`", *row))
+    return table(("source", "agent", "whose", "repository", "licence"), rows)
+
+
+def equations(agent: str) -> str:
+    """Return the docstring's table of equations, which names the functions of the file."""
+    lines = [line for line in _docstring(agent).splitlines() if line.startswith("|")]
+    return "\n".join([*lines, f"\nThe functions are those of [{agent}.py](/agents/{agent}.py)."])
+
+
+def deviations(agent: str) -> str:
+    """Return the docstring's numbered list of deviations."""
+    _, _, after = _docstring(agent).partition("\nDeviations")
+    return after[after.index("\n1. ") :].strip()
+
+
+def _docstring(agent: str) -> str:
+    return str(importlib.import_module(f"agents.{agent}").__doc__)
+
+
+def settings(agent: str) -> str:
+    """Return the settings in which an agent's sources differ from its defaults."""
+    module = importlib.import_module(f"agents.{agent}")
+    names = [field.name for field in fields(module.Config) if field.name not in NOT_SETTINGS]
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for (suite, source), preset in module.PRESETS.items():
+        values = (_value(getattr(preset.config, name)) for name in names)
+        columns.setdefault((source, *values), []).append(f"`{suite}`")
+    header = [
+        f"[`{source}`](/results/references/{source}/{agent}.toml) on {', '.join(on)}"
+        for (source, *_), on in columns.items()
+    ]
+    rows = []
+    for place, name in enumerate(names, 1):
+        default, values = _value(getattr(module.Config(), name)), [key[place] for key in columns]
+        if set(values) != {default}:
+            shown = ("" if value == default else value for value in values)
+            rows.append((f"`{name}`", default, *shown))
+    return table(("setting", "default", *header), rows)
+
+
+def _value(value: Any) -> str:
+    """Return a setting's value for people."""
+    if isinstance(value, tuple):
+        return " x ".join(map(_value, value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+TABLES = {each.__name__: each for each in (scores, results, matrix, suites, sources)}
+TABLES |= {each.__name__: each for each in (equations, deviations, settings)}
+
+
+def fill(text: str) -> str:
+    """Return a page with its tables."""
+    return CALL.sub(lambda call: TABLES[call[1]](*filter(None, [call[2]])), text)
+
+
+def with_scores(readme: str) -> str:
+    """Return README with its block of scores made anew.
+
+    Raises:
+        UsageError: if it has no such block.
+    """
+    text, count = BLOCK.subn(lambda _: f"\n{scores()}\n\n".replace("](/", "]("), readme)
+    if count != 1:
+        raise UsageError("README.md needs one block, <!-- generated: scores --> to <!-- end -->")
+    return text

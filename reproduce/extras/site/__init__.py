@@ -1,1 +1,0 @@
-"""The site: everything that is published, references and documentation, as pages that link."""
