@@ -17,8 +17,9 @@ import agents
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
-from reproduce.report.page import mean_and_spread, read_table, verdict_rows, verdict_words
-from reproduce.report.page import with_interval as interval
+from reproduce.report.tables import read_table, verdict_rows
+from reproduce.report.words import mean_and_spread, verdict_words
+from reproduce.report.words import with_interval as interval
 from reproduce.words import number, reached
 from suite.presets import REFERENCES, read_source
 from suite.settings import UsageError, find_preset

@@ -21,7 +21,7 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
 from reproduce.extras import pages, sweep
-from reproduce.report.page import COLUMNS
+from reproduce.report.tables import COLUMNS
 from suite.command_line import Parser, read_command_line
 from suite.recorder import Recorder
 from suite.settings import UsageError
