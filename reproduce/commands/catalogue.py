@@ -85,10 +85,10 @@ def published(argv: Sequence[str]) -> int:
 
 
 def docs(argv: Sequence[str]) -> int:
-    """Write README's scores anew, or say that they are out of date."""
-    about = "write the table of scores in README.md anew"
+    """Write README's scores and figure anew, or say that the scores are out of date."""
+    about = "write the scores and the figure of README.md anew"
     options = flags.make_parser("docs", about, "--check").parse(argv)
-    from reproduce.extras.pages import with_scores
+    from reproduce.extras.pages import draw_overview, with_scores
 
     path = ROOT / "README.md"
     before = path.read_text(encoding="utf-8")
@@ -96,6 +96,8 @@ def docs(argv: Sequence[str]) -> int:
     if options.check and after != before:
         print(f"out of date: {path}: run `make docs`", file=sys.stderr)
         return 1
+    if not options.check:
+        draw_overview(ROOT / "docs" / "images")
     if after != before:
         write_atomically(path, after.encode())
         print(path)

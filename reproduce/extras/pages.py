@@ -11,12 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import agents
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
+from reproduce.report import figures, frames
 from reproduce.report.tables import read_table, verdict_rows
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
@@ -25,6 +29,10 @@ from suite.presets import REFERENCES, read_source
 from suite.settings import UsageError, find_preset
 from suite.tasks import SUITES
 
+OVERVIEW = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_control": "Tianshou"}
+OVERVIEW_STEPS = 100_000
+SHOWN = 6
+"""Rows of README's table."""
 DECIDED = ("reproduced", "above", "below")
 SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
 BLOCK = re.compile(r"(?<=<!-- generated: scores -->\n)(.*?)(?=<!-- end -->\n)", re.DOTALL)
@@ -76,11 +84,35 @@ def _verdict(cell: Mapping[str, Any]) -> str:
 
 
 def scores() -> str:
-    """Return the decided scores, and the counts of all verdicts."""
+    """Return the decided scores that took longest, and the counts of all verdicts."""
     every = Counter(cell["verdict"] for cell in cells())
     counts = ", ".join(f"{count} `{verdict}`" for verdict, count in every.most_common())
-    rows = [_scores(cell) for cell in cells() if cell["verdict"] in DECIDED]
-    return f"{table(SCORES, rows)}\n\nAll {len(cells())} verdicts: {counts}."
+    decided = [cell for cell in cells() if cell["verdict"] in DECIDED]
+    longest = sorted(decided, key=lambda cell: -cell["core_hours"])[:SHOWN]
+    rows = [_scores(cell) for cell in decided if cell in longest]
+    said = f"The {len(rows)} of {len(decided)} decided tasks whose runs took longest"
+    return f"All {len(cells())} verdicts: {counts}. {said}:\n\n{table(SCORES, rows)}"
+
+
+def draw_overview(directory: Path) -> list[Path]:
+    """Draw README's figure: SAC on HalfCheetah beside three references, a panel for each."""
+    curves, references, remarks = [], [], {}
+    for source, name in OVERVIEW.items():
+        grid = PUBLISHED / "sac-mujoco" / source
+        panel = f"beside {name}"
+        for found, kept in (("curves", curves), ("reference_curves", references)):
+            rows = read_table(grid, found)
+            rows = rows[rows["task"] == "HalfCheetah-v4"]
+            if found == "reference_curves":
+                rows = rows[rows["role"] == "judge"].assign(source="theirs")
+            kept.append(rows.assign(task=panel))
+        (cell,) = (row for row in verdict_rows(grid) if row["task"] == "HalfCheetah-v4")
+        remarks[panel] = verdict_words(cell).partition(",")[0]
+    theirs = pd.concat(references)
+    steps = {panel: int(rows["env_steps"].max()) for panel, rows in theirs.groupby("task")}
+    planned = {panel: min(steps[panel], OVERVIEW_STEPS) for panel in remarks}
+    frame = frames.learning_curves({"ours": pd.concat(curves)}, theirs, planned)
+    return figures.draw_curves(frame, remarks, directory, "overview", "HalfCheetah-v4, return")
 
 
 def results(which: str = "") -> str:

@@ -53,7 +53,7 @@ def draw_curves(
         if means["mean_return"].isna().all():  # seaborn has no axes for nothing
             means = means.assign(env_steps=0.0, mean_return=0.0)
         grid = sns.relplot(means, kind="line", **common, **look, **panels)
-        grid.set_axis_labels("environment steps", unit).set_titles("")
+        grid.set_titles("")
         for task, panel in grid.axes_dict.items():
             own = curves[curves["task"] == task]
             seeds = own[own["kind"] == "seed"]
@@ -63,6 +63,7 @@ def draw_curves(
             for (source, _), rows in bands.groupby(["source", "seed"]):
                 ends = (rows[column] for column in ("env_steps", "lower", "upper"))
                 panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
+            panel.set(xlabel="", ylabel="")  # seaborn names every axis
             panel.set_xlim(0.0, own["env_steps"].max() if own["env_steps"].any() else 1.0)
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             said = remarks.get(task, "")
@@ -70,6 +71,7 @@ def draw_curves(
             offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
             offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
             panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
+        grid.set_axis_labels("environment steps", unit)
         said = "thick: mean of our seeds, with 95 % of its bootstrap resamples; thin: each seed"
         return _save(grid, f"{said}; references: mean ± std", directory, name)
 
