@@ -67,7 +67,7 @@ def flip_sign(project: Path) -> None:
     """Let SAC's critics flee from their targets."""
     file = project / "agents" / "sac.py"
     text = file.read_text()
-    flipped = text.replace("residuals / batch_size\n", "-residuals / batch_size\n", 1)
+    flipped = text.replace("return 0.5 * (q_values", "return -0.5 * (q_values", 1)
     assert text != flipped
     file.write_text(flipped)
 
