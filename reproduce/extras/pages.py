@@ -32,6 +32,7 @@ from suite.tasks import SUITES
 OVERVIEW = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_control": "Tianshou"}
 OVERVIEW_STEPS = 100_000
 SHOWN = 6
+THEIRS = ("mean", "std", "num_runs")
 """Rows of README's table."""
 DECIDED = ("reproduced", "above", "below")
 SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
@@ -89,8 +90,15 @@ def scores() -> str:
     counts = ", ".join(f"{count} `{verdict}`" for verdict, count in every.most_common())
     decided = [cell for cell in cells() if cell["verdict"] in DECIDED]
     longest = sorted(decided, key=lambda cell: -cell["core_hours"])[:SHOWN]
-    rows = [_scores(cell) for cell in decided if cell in longest]
-    said = f"The {len(rows)} of {len(decided)} decided tasks whose runs took longest"
+    rows = [
+        [*_scores(cell)[:3], f"{number(cell['env_steps'])} ({cell['reference_share']:.0%})"]
+        + [*_scores(cell)[4:5], mean_and_spread(*(cell[f"reference_{n}"] for n in THEIRS))]
+        + [_verdict(cell)]
+        for cell in decided
+        if cell in longest
+    ]
+    said = f"The {len(rows)} of {len(decided)} decided tasks whose runs took longest;"
+    said += " in brackets: how much of the reference's final gain it has at that step"
     return f"All {len(cells())} verdicts: {counts}. {said}:\n\n{table(SCORES, rows)}"
 
 
