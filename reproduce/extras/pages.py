@@ -90,13 +90,12 @@ def scores() -> str:
     counts = ", ".join(f"{count} `{verdict}`" for verdict, count in every.most_common())
     decided = [cell for cell in cells() if cell["verdict"] in DECIDED]
     longest = sorted(decided, key=lambda cell: -cell["core_hours"])[:SHOWN]
-    rows = [
-        [*_scores(cell)[:3], f"{number(cell['env_steps'])} ({cell['reference_share']:.0%})"]
-        + [*_scores(cell)[4:5], mean_and_spread(*(cell[f"reference_{n}"] for n in THEIRS))]
-        + [_verdict(cell)]
-        for cell in decided
-        if cell in longest
-    ]
+    rows = []
+    for cell in (each for each in decided if each in longest):
+        agent, settings_of, task, _, ours, *_ = _scores(cell)
+        steps = f"{number(cell['env_steps'])} ({cell['reference_share']:.0%})"
+        theirs = mean_and_spread(*(cell[f"reference_{name}"] for name in THEIRS))
+        rows.append((agent, settings_of, task, steps, ours, theirs, _verdict(cell)))
     said = f"The {len(rows)} of {len(decided)} decided tasks whose runs took longest;"
     said += " in brackets: how much of the reference's final gain it has at that step"
     return f"All {len(cells())} verdicts: {counts}. {said}:\n\n{table(SCORES, rows)}"
