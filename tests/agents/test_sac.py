@@ -1,8 +1,6 @@
 """Soft actor-critic: every equation against a slow re-derivation, then what training must do."""
 
-import json
 import math
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -634,26 +632,6 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
     draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(200)])
     spread = torch.tanh(means + log_stds.exp() * torch.randn(5000, 4, 1)).std(0)
     np.testing.assert_allclose(draws.std(0), spread.detach().numpy(), rtol=0.25)
-
-
-def test_a_policy_saved_under_older_names_still_acts(tmp_path: Path) -> None:
-    """Bounds of actions were `action_low` and `action_high`, and shapes were not written down."""
-    _, recorder = train(TINY, tmp_path)
-    folder = recorder.seed_directories[0]
-    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    expected = agents.load_policy(folder)(obs)
-    description = json.loads((folder / "policy.json").read_text())
-    bounds = ("log_std_min", "log_std_max", "log_std_bound")
-    older = {name: description[name] for name in ("agent", "task", *bounds)}
-    older |= {f"action_{name}": description[name] for name in ("low", "high")}
-    copied = tmp_path / "copied"  # a run's own folder keeps to its manifest
-    copied.mkdir()
-    shutil.copy(folder / "policy.safetensors", copied)
-    (copied / "policy.json").write_text(json.dumps(older))
-    np.testing.assert_array_equal(agents.load_policy(copied)(obs), expected)
-
-
-# Settings
 
 
 @pytest.mark.parametrize(
