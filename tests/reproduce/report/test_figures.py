@@ -51,13 +51,14 @@ def widths(panel: Axes, colour: str) -> dict[float, list[float]]:
 def test_every_task_has_a_panel_with_what_is_said_of_it(tmp_path: Path, num_tasks: int) -> None:
     """A task without a curve is not left out."""
     tasks = [f"Task{index}-v4" for index in range(num_tasks)]
-    curves = {"ours": curve(tasks[0], 1, [10, 20])}
+    curves = {"ours": pd.concat([curve(task, 1, [10, 20]) for task in tasks[:2]])}
     frame = frames.learning_curves(curves, planned=dict.fromkeys(tasks, 20))
     paths = figures.draw_curves(frame, dict.fromkeys(tasks, "above, 2 seeds"), tmp_path)
     assert [path.name for path in paths] == ["curves.svg"]
     texts = svg_texts(paths[0])
     assert set(tasks) <= set(texts)
     assert texts.count("above, 2 seeds") == num_tasks
+    assert not {"mean_return", "env_steps"} & set(texts)
 
 
 def test_seeds_means_bands_and_references_are_told_apart(
