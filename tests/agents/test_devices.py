@@ -74,13 +74,18 @@ RUNS = {
         "mixed, tuned, two seeds, cut",
         "mixed, alf, sampled, one critic, replay twice over, three seeds",
         "discrete, two seeds, priorities, cut",
+        "several steps, two seeds, actor seldom, orthogonal, cut",
+        "mixed, several steps, some draws in evaluations",
     ),
     "sac_discrete": (
         "classic, alf, evaluated, two seeds, replay twice over, cut",
         "classic, critics, three, their mean, a bound from the start",
         "frames, slm_lab_v5_fig, two seeds, replay twice over",
     ),
-    "sac_value": ("two seeds, cut", "sampled, one critic, replay twice over, cut"),
+    "sac_value": (
+        *("two seeds, cut", "sampled, one critic, replay twice over, cut"),
+        "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut",
+    ),
 }
 """Names of golden runs that between them take every branch on which tensors are made."""
 SLOW = {
