@@ -93,11 +93,9 @@ def docs(argv: Sequence[str]) -> int:
     path = ROOT / "README.md"
     before = path.read_text(encoding="utf-8")
     after = with_scores(before)
-    if options.check and after != before:
-        print(f"out of date: {path}: run `make docs`", file=sys.stderr)
-        return 1
-    if not options.check:
-        draw_overview(ROOT / "docs" / "images")
+    if options.check:
+        return _say_stale([path] if after != before else [], "docs")
+    draw_overview(ROOT / "docs" / "images")
     if after != before:
         write_atomically(path, after.encode())
         print(path)
