@@ -52,6 +52,7 @@ def status(run: Run) -> str:
 
 
 def _status(run: Run, record: Mapping[str, Any] | None) -> str:
+    """Return what a run's record says, once it is read."""
     if record is None:
         return "planned"
     is_short = record["config"]["env_steps"] < run.env_steps
@@ -70,10 +71,8 @@ def runs_of(plan: "Plan") -> list[Run]:
     Raises:
         UsageError: if a finished run was made with other settings.
     """
-    runs: list[Run] = []
-    for task in plan.tasks:
-        runs += [run_of(plan, task, n) for n in plan.seeds[: plan.num_seeds[task]]]
-    return runs
+    wanted = ((task, n) for task in plan.tasks for n in plan.seeds[: plan.num_seeds[task]])
+    return [run_of(plan, task, seed) for task, seed in wanted]
 
 
 def run_of(plan: "Plan", task: str, seed: int) -> Run:
@@ -87,7 +86,9 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
     remark = ""
     for place in (own, *others):
         record = read_record(place)
-        if record and record["status"] == "damaged" and place != own:
+        if place == own:
+            here = replace(here, status=_status(here, record))
+        elif record and record["status"] == "damaged":
             remark = f"in {place.parent} is damaged: {place.name} {record['error']}"
         if record is None or record["status"] not in ENDED:
             continue
@@ -100,7 +101,7 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
         if run.has_ended or place == own:
             return run
         remark = run.remark
-    return replace(here, status=status(here), remark=remark)
+    return replace(here, remark=remark)
 
 
 def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
@@ -235,8 +236,9 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
         UsageError: naming its folder and the reason.
     """
     for run in runs:
-        record = read_record(run.directory) if status(run) == "shorter" else None
-        if record and (reason := _obstacle(plan, run, record)):
+        record = read_record(run.directory)
+        is_shorter = record is not None and _status(run, record) == "shorter"
+        if record and is_shorter and (reason := _obstacle(plan, run, record)):
             raise UsageError(
                 f"{run.directory} ended at {record['config']['env_steps']:,} steps and cannot go "
                 f"on to {run.env_steps:,}: {reason}; train it anew beside it with --fresh, or move "
