@@ -14,10 +14,10 @@ from suite.files import LARGEST_TABLE, read_json, read_whole, write_atomically, 
 from suite.initialisation import at_most
 from suite.recurrence import Memory
 from suite.settings import (
-    AGENTS_RENAMED,
     ConfigT,
     UsageError,
     by_todays_names,
+    todays_agent,
     younger_settings,
 )
 from suite.snapshot import BROKEN
@@ -188,8 +188,7 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
     except (OSError, *BROKEN) as error:
         raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
-    agent = AGENTS_RENAMED.get(description["agent"], description["agent"])
-    return weights, {**by_todays_names(description), "agent": agent}
+    return weights, {**by_todays_names(description), "agent": todays_agent(description["agent"])}
 
 
 def rebuild_policy(

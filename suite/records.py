@@ -15,7 +15,7 @@ from typing import Any
 
 from suite.files import DAMAGED, read_json, read_plain
 from suite.manifest import BEST, MANIFEST, damage, stamp
-from suite.settings import AGENTS_RENAMED, UsageError
+from suite.settings import UsageError, todays_agent
 from suite.tasks import SUITES, tasks_in
 
 STATUSES = ("running", "finished", "diverged", "failed")
@@ -98,9 +98,7 @@ def _read(directory: Path) -> dict[str, Any] | None:
     if not (typed and named):
         return None
     agent = record.get("agent")
-    return (
-        record | {"agent": AGENTS_RENAMED.get(agent, agent)} if isinstance(agent, str) else record
-    )
+    return record | {"agent": todays_agent(agent)} if isinstance(agent, str) else record
 
 
 def _is_number(value: Any, kind: type, most: int) -> bool:

@@ -37,6 +37,11 @@ AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
 """Names of agents in older records and policies, and their names today."""
 
 
+def todays_agent(name: str) -> str:
+    """Return the name today of an agent that a record or a policy names."""
+    return AGENTS_RENAMED.get(name, name)
+
+
 def refuse_old_agent(name: str) -> None:
     """Raise a `UsageError` that says an agent's new name if this one is old."""
     if name in AGENTS_RENAMED:

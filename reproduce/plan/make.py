@@ -27,7 +27,7 @@ from reproduce.plan.settings import changes_of, configure, refuse_scoreless, var
 from suite.command_line import printable
 from suite.files import check_inside, write_json
 from suite.recorder import refuse_no_evaluations
-from suite.settings import AGENTS_RENAMED, UsageError, by_todays_names
+from suite.settings import UsageError, by_todays_names, todays_agent
 
 PLAN = "plan.json"
 YOUNGER = ("num_seeds", "checkpoint_minutes", "drop_checkpoints", "keep_best")
@@ -230,7 +230,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not _is_plan(saved):
         raise unreadable_plan(path)
     refuse_many(len(saved["seeds"]), f"unreadable {path}")
-    return saved | {"agent": AGENTS_RENAMED.get(saved["agent"], saved["agent"])}
+    return saved | {"agent": todays_agent(saved["agent"])}
 
 
 def _is_plan(saved: Any) -> bool:
