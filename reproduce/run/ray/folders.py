@@ -35,13 +35,9 @@ def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
         OSError: if one cannot be read.
         UsageError: if one is larger than any that a run writes.
     """
-    places = [(path, folder.parent) for folder in folders for path in _files(folder)]
-    places.sort(key=lambda place: _rank(place[0].name), reverse=True)
+    places = sorted(_names(folders).items(), key=lambda place: _rank(place[1].name), reverse=True)
     try:
-        return {
-            path.relative_to(parent).as_posix(): read_whole(path, LARGEST_TENSORS)
-            for path, parent in places
-        }
+        return {name: read_whole(path, LARGEST_TENSORS) for name, path in places}
     except ValueError as error:
         raise UsageError(f"{error}, which no run writes: it is not sent") from None
 
@@ -53,14 +49,10 @@ def read_while_written(folders: Sequence[Path]) -> dict[str, bytes] | None:
     """
     try:
         files = read_folders(folders)
-        now = {
-            path.relative_to(folder.parent).as_posix()
-            for folder in folders
-            for path in _files(folder)
-        }
+        now = _names(folders)
     except FileNotFoundError:  # of the checkpoint before
         return None
-    return files if now == files.keys() else None
+    return files if now.keys() == files.keys() else None
 
 
 def write_folders(files: Mapping[str, bytes], folder: Path) -> None:
@@ -86,6 +78,15 @@ def write_folders(files: Mapping[str, bytes], folder: Path) -> None:
                 path.unlink()
                 with contextlib.suppress(OSError):
                     path.parent.rmdir()  # a checkpoint's, if that was its last file
+
+
+def _names(folders: Iterable[Path]) -> dict[str, Path]:
+    """Return the files in runs' folders, by path relative to the folders' parent."""
+    return {
+        path.relative_to(folder.parent).as_posix(): path
+        for folder in folders
+        for path in _files(folder)
+    }
 
 
 def _files(folder: Path) -> list[Path]:
