@@ -30,10 +30,10 @@ from suite.settings import UsageError, find_preset
 from suite.tasks import SUITES
 
 OVERVIEW = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_control": "Tianshou"}
-OVERVIEW_STEPS = 100_000
+"""Sources beside which README's figure shows SAC, and their names."""
 SHOWN = 6
-THEIRS = ("mean", "std", "num_runs")
 """Rows of README's table."""
+THEIRS = ("mean", "std", "num_runs")
 DECIDED = ("reproduced", "above", "below")
 SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
 BLOCK = re.compile(r"(?<=<!-- generated: scores -->\n)(.*?)(?=<!-- end -->\n)", re.DOTALL)
@@ -105,20 +105,16 @@ def draw_overview(directory: Path) -> list[Path]:
     """Draw README's figure: SAC on HalfCheetah beside three references, a panel for each."""
     curves, references, remarks = [], [], {}
     for source, name in OVERVIEW.items():
-        grid = PUBLISHED / "sac-mujoco" / source
-        panel = f"beside {name}"
-        for found, kept in (("curves", curves), ("reference_curves", references)):
-            rows = read_table(grid, found)
-            rows = rows[rows["task"] == "HalfCheetah-v4"]
-            if found == "reference_curves":
-                rows = rows[rows["role"] == "judge"].assign(source="theirs")
-            kept.append(rows.assign(task=panel))
+        panel, grid = f"beside {name}", PUBLISHED / "sac-mujoco" / source
+        ours, theirs = (
+            rows[rows["task"] == "HalfCheetah-v4"].assign(task=panel)
+            for rows in (read_table(grid, "curves"), read_table(grid, "reference_curves"))
+        )
+        curves.append(ours)
+        references.append(theirs[theirs["role"] == "judge"].assign(source="theirs"))
         (cell,) = (row for row in verdict_rows(grid) if row["task"] == "HalfCheetah-v4")
-        remarks[panel] = verdict_words(cell).partition(",")[0]
-    theirs = pd.concat(references)
-    steps = {panel: int(rows["env_steps"].max()) for panel, rows in theirs.groupby("task")}
-    planned = {panel: min(steps[panel], OVERVIEW_STEPS) for panel in remarks}
-    frame = frames.learning_curves({"ours": pd.concat(curves)}, theirs, planned)
+        remarks[panel] = cell["verdict"]
+    frame = frames.learning_curves({"ours": pd.concat(curves)}, pd.concat(references))
     return figures.draw_curves(frame, remarks, directory, "overview", "HalfCheetah-v4, return")
 
 
