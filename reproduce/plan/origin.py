@@ -1,6 +1,6 @@
 """Whether a finished run counts for today's code, and what is said of one that does not.
 
-docs/verdicts.md explains it: "Which code made a run".
+CONTRIBUTING.md explains it: "Which code made a run".
 """
 
 import re

@@ -131,7 +131,7 @@ def test_what_no_run_writes_is_not_sent(tmp_path: Path, monkeypatch: pytest.Monk
         folders.read_folders([tmp_path / "seed-1"])
 
 
-@pytest.mark.parametrize("name", ["../elsewhere", "seed-1/../../elsewhere", "/tmp/elsewhere"])
+@pytest.mark.parametrize("name", ["../elsewhere", "seed-1/../../elsewhere", "/elsewhere"])
 def test_a_node_changes_no_file_outside_the_folder(name: str, tmp_path: Path) -> None:
     """Whatever a node sends: nothing is written, not even the good files beside."""
     here = tmp_path / "here"
