@@ -285,7 +285,6 @@ def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) 
     return log_probs - same_action_log_probs(actions, previous, *mixture)
 
 
-# Same in: sac_value.py
 def split_outputs(
     outputs: Float[Tensor, "S 1 B AA"], config: Config
 ) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:

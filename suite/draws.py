@@ -32,12 +32,17 @@ class Draws:
         seeds: the runs' seeds, S of them.
         noise_shape: of one seed's noise, `[K, B, A]`; B is the number of rows, too.
         device: where the draws are used.
+        replace: whether a row may come twice in an update.
     """
 
     def __init__(
-        self, seeds: Sequence[int], noise_shape: tuple[int, int, int], device: torch.device
+        self,
+        seeds: Sequence[int],
+        noise_shape: tuple[int, int, int],
+        device: torch.device,
+        replace: bool = True,
     ) -> None:
-        self._noise_shape, self._device = noise_shape, device
+        self._noise_shape, self._device, self._replace = noise_shape, device, replace
         self._rows = [stream(seed, "replay sampling") for seed in seeds]
         self._noise = [stream(seed, "update noise") for seed in seeds]
         self.streams = [self._rows, self._noise]
@@ -45,7 +50,12 @@ class Draws:
 
     def __call__(self, size: int) -> Draw:
         """Return what the next update draws of replays with `size` rows, all equally likely."""
-        rows = np.stack([each.integers(0, size, self._noise_shape[1]) for each in self._rows])
+        number = self._noise_shape[1]
+        if self._replace:
+            rows = np.stack([each.integers(0, size, number) for each in self._rows])
+        else:
+            drawn = [each.choice(size, number, replace=False, shuffle=False) for each in self._rows]
+            rows = np.stack(drawn)
         noise = stacked_normal(self._noise, self._noise_shape, self._device)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
         return Draw(on_device, noise.transpose(0, 1), int(rows.max()))

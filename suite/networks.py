@@ -290,9 +290,10 @@ class Perceptron(nn.Module):
         heads: Heads,
         scheme: Scheme,
         gain: float,
+        head_scheme: Scheme | None = None,
     ) -> "Perceptron":
         """Return a perceptron with initial weights; see `draw_perceptron`."""
-        return cls(draw_perceptron(generator, sizes, heads, scheme, gain))
+        return cls(draw_perceptron(generator, sizes, heads, scheme, gain, head_scheme))
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Tensor]) -> "Perceptron":

@@ -209,6 +209,7 @@ class Session:
         noise_shape: tuple[int, int, int],
         learner: Any = None,
         phase_of: Callable[[int], Hashable] | None = None,
+        replace: bool = True,
     ) -> None:
         """Have uniform draws of replay learned from, as many as are due after each `step`.
 
@@ -219,11 +220,12 @@ class Session:
             learner: all that an update changes. With the setting `cuda_graphs` updates are launched
                 as CUDA graphs;
             phase_of: maps an update's number to its phase: updates of one phase do the same.
+            replace: whether a row may come twice in an update.
 
         Raises:
             UsageError: for graphs without a GPU.
         """
-        draws = Draws(self._config.seeds, noise_shape, self.device)
+        draws = Draws(self._config.seeds, noise_shape, self.device, replace)
         self._streams += draws.streams
         launch = learn
         if phase_of is not None and getattr(self._config, "cuda_graphs", False):

@@ -77,6 +77,7 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
     },
     "sac": {"separate_heads": True},
     "sac_alf": {"num_critics": 2, "reward_weights": None},
+    "sac_value": {"log_std_bound": "clip", "bound_means": False},
 }
 """Settings that an agent got after its first records, and the values that those ran with.
 

@@ -82,6 +82,7 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
     """Eqs. (3), (5), (7), (8), (12), element by element; any sign error shows."""
     rng = np.random.default_rng(0)
     num_seeds, num_critics, size, gamma = 2, 3, 5, 0.9
+    alpha = np.array([1.0, 0.3])  # the paper's, and a learned one
     rewards, next_values, log_probs, values = rng.normal(size=(4, num_seeds, size))
     terminations = (rng.uniform(size=(num_seeds, size)) < 0.4).astype(float)
     q_values, judged = rng.normal(size=(2, num_seeds, num_critics, size))
@@ -90,19 +91,20 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
     for s in range(num_seeds):
         for b in range(size):
             smallest = min(judged[s, k, b] for k in range(num_critics))
-            of_value[s, b] = smallest - log_probs[s, b]
+            of_value[s, b] = smallest - alpha[s] * log_probs[s, b]
             value_losses[s] += (values[s, b] - of_value[s, b]) ** 2 / 2 / size
             followed = 0 if terminations[s, b] else gamma * next_values[s, b]
             of_q[s, b] = rewards[s, b] + followed
             for k in range(num_critics):
                 critic_losses[s] += (q_values[s, k, b] - of_q[s, b]) ** 2 / 2 / size
-            actor_losses[s] += (log_probs[s, b] - smallest) / size
+            actor_losses[s] += (alpha[s] * log_probs[s, b] - smallest) / size
 
     def equal(ours: Tensor, slow: np.ndarray) -> None:
         np.testing.assert_allclose(ours.numpy(), slow, rtol=1e-12)
 
     logs, judgements = torch.from_numpy(log_probs), torch.from_numpy(judged)
-    value_targets = sac_value.value_targets(judgements, logs)
+    temperature = torch.from_numpy(alpha)
+    value_targets = sac_value.value_targets(judgements, logs, temperature)
     equal(value_targets, of_value)
     equal(sac_value.value_loss(torch.from_numpy(values), value_targets), value_losses)
     q_targets = sac_value.q_targets(
@@ -113,12 +115,35 @@ def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
     )
     equal(q_targets, of_q)
     equal(sac_value.critic_loss(torch.from_numpy(q_values), q_targets), critic_losses)
-    equal(sac_value.actor_loss(logs, judgements), actor_losses)
+    equal(sac_value.actor_loss(logs, judgements, temperature), actor_losses)
 
 
-def test_an_update_equals_plain_autograd_and_adam() -> None:
+def plain_bounds(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    means, log_stds = outputs.chunk(2, -1)
+    return means, log_stds.clamp(-20, 2)
+
+
+def stretched_bounds(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """A tanh's -1 and 1 are moved to the bounds -3 and 1; means have a tanh of their own."""
+    means, log_stds = outputs.chunk(2, -1)
+    return torch.tanh(means), -3 + 4 * (torch.tanh(log_stds) + 1) / 2
+
+
+FROM_SCRATCH: dict[str, Any] = {
+    **{"learn_alpha": True, "initial_alpha": 0.3, "target_entropy_per_action": -0.5},
+    **{"log_std_bound": "tanh", "log_std_min": -3.0, "log_std_max": 1.0, "bound_means": True},
+    **{"alpha_learning_rate": 1e-2, "last_layer_bound": 0.003, "sample_without_replacement": True},
+}
+"""What the paper lacks: a learned temperature, and a policy network of tutorials."""
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds"), [({}, plain_bounds), (FROM_SCRATCH, stretched_bounds)]
+)
+def test_an_update_equals_plain_autograd_and_adam(options: dict[str, Any], bounds: Any) -> None:
     """One update equals V, critics, actor, slow copy written out with separate networks."""
-    config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
+    config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1, **options)
+    alpha = options.get("initial_alpha", 1.0)
     learner = sac_value.make_learner(config, 3, 2, CPU)
     with torch.no_grad():  # so that taking V for its slow copy would show
         for weight in learner.target_value.parameters():
@@ -127,14 +152,15 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
     batch = random_batch(generator, 1, 8, 3, 2)
     noise = torch.randn(2, 1, 8, 2, generator=generator)
     actor, value, slow = (
-        linear(stack) for stack in (learner.actor, learner.value, learner.target_value)
+        linear(stack).double() for stack in (learner.actor, learner.value, learner.target_value)
     )
-    critics = [linear(learner.critics, 0, k) for k in range(2)]
+    critics = [linear(learner.critics, 0, k).double() for k in range(2)]
+    exact = Batch(*(each.double() for each in batch))
 
     def act(obs: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        means, log_stds = actor(obs).chunk(2, -1)
-        normal = torch.distributions.Normal(means, log_stds.clamp(-20, 2).exp())
-        pre_tanh = means + log_stds.clamp(-20, 2).exp() * draws
+        means, log_stds = bounds(actor(obs))
+        normal = torch.distributions.Normal(means, log_stds.exp())
+        pre_tanh = means + log_stds.exp() * draws.double()
         slope = torch.log(1 - torch.tanh(pre_tanh).square())
         return torch.tanh(pre_tanh), (normal.log_prob(pre_tanh) - slope).sum(-1)
 
@@ -148,27 +174,35 @@ def test_an_update_equals_plain_autograd_and_adam() -> None:
         loss.backward()
         optimiser.step()
 
-    obs, obs_actions = batch.obs[0], batch.obs_actions[0]
+    obs, obs_actions = exact.obs[0], exact.obs_actions[0]
     with torch.no_grad():
         actions, log_probs = act(obs, noise[0, 0])
-        value_targets = judge(obs, actions) - log_probs
-        followed = 0.9 * (1 - batch.terminations[0]) * slow(batch.next_obs[0]).squeeze(-1)
-        targets = batch.rewards[0] + followed
+        value_targets = judge(obs, actions) - alpha * log_probs
+        followed = 0.9 * (1 - exact.terminations[0]) * slow(exact.next_obs[0]).squeeze(-1)
+        targets = exact.rewards[0] + followed
     descend(0.5 * (value(obs).squeeze(-1) - value_targets).square().mean(), value)
     losses = [0.5 * (c(obs_actions).squeeze(-1) - targets).square().mean() for c in critics]
     descend(losses[0] + losses[1], *critics)
     actions, log_probs = act(obs, noise[1, 0])
-    descend((log_probs - judge(obs, actions)).mean(), actor)
+    descend((alpha * log_probs - judge(obs, actions)).mean(), actor)
     with torch.no_grad():
         for slowly, online in zip(slow.parameters(), value.parameters(), strict=True):
             slowly.copy_(0.1 * online + 0.9 * slowly)
 
-    sac_value.update(learner, config, batch, noise, 0)
+    metrics = sac_value.update(learner, config, batch, noise, 0)
+    if options:  # d/d log alpha is alpha (entropy - target), whose sign is Adam's first step
+        excess = -log_probs.mean().item() - (-0.5) * 2
+        expected = math.log(0.3) - 1e-2 * math.copysign(1.0, excess)
+        assert learner.log_alpha.item() == pytest.approx(expected, abs=1e-6)
+        assert metrics["alpha"].item() == pytest.approx(0.3)
+    else:
+        assert learner.log_alpha.item() == 0
+        assert "alpha" not in metrics
     pairs = [(learner.critics, 0, critics[0]), (learner.critics, 1, critics[1])]
     pairs += [(learner.actor, 0, actor), (learner.value, 0, value)]
     pairs += [(learner.target_value, 0, slow)]
     for stack, member, reference in pairs:
-        ours = vector(linear(stack, 0, member))
+        ours = vector(linear(stack, 0, member)).double()
         torch.testing.assert_close(ours, vector(reference), atol=1e-6, rtol=1e-5)
 
 
@@ -217,6 +251,48 @@ def test_the_log_deviation_is_clipped() -> None:
     means, log_stds = sac_value.split_outputs(outputs, replace(TINY, log_std_min=-5.0))
     assert means.flatten().tolist() == [1.0, 2.0, 3.0]
     assert log_stds.flatten().tolist() == [-5.0, 2.0, 0.5]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_learned_temperature_moves_the_entropy_to_its_target(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """From a start that pays too little or too much, whatever the scale of rewards."""
+    scripted.reward = staticmethod(lambda actions: -((actions - 0.3) ** 2))
+    for initial in (0.01, 3.0):
+        config = replace(
+            TINY,
+            env_steps=500,
+            learning_starts=100,
+            learning_rate=1e-2,
+            gamma=0.0,
+            batch_size=32,
+            reward_scale=4.0,
+            evaluation_interval=500,
+            learn_alpha=True,
+            initial_alpha=initial,
+            alpha_learning_rate=3e-2,
+            target_entropy_per_action=-0.5,
+        )
+        _, recorder = train(config, tmp_path / str(initial))
+        entropies = table(recorder, "updates.csv")["entropy"]
+        assert entropies[-3:].mean() == pytest.approx(-0.5, abs=0.2)
+
+
+def test_last_layers_are_drawn_within_their_own_bound() -> None:
+    """Weights and biases of all three kinds of network; other layers stay as they were."""
+    bound = 0.003
+    config = replace(TINY, hidden_sizes=(200, 100), last_layer_bound=bound)
+    learner = sac_value.make_learner(config, 3, 2, CPU)
+    plain = sac_value.make_learner(replace(config, last_layer_bound=None), 3, 2, CPU)
+    first = [stack.weights_of(0)["weight_0"] for stack in (learner.actor, plain.actor)]
+    assert torch.equal(*first)
+    for stack in (learner.actor, learner.critics, learner.value):
+        weights = stack.weights_of(0)
+        last = torch.cat([weights["weight_2"].flatten(), weights["bias_2"]])
+        assert 0.9 * bound < last.abs().max().item() <= bound
+        assert weights["bias_2"].abs().max() > 0
+        assert weights["weight_1"].abs().max() > 10 * bound
 
 
 # Training on scripted environments
@@ -383,6 +459,8 @@ def test_a_hard_update_copies_v_once_a_period() -> None:
     assert is_copy == [False, False, True] * 2
 
 
+LEARNED: dict[str, Any] = {"alpha_learning_rate": 1e-2, "target_entropy_per_action": 0.5}
+"""Settings that count with a learned temperature, and a value for each."""
 SETTINGS: dict[str, Any] = {
     "hidden_sizes": (8, 8, 8),
     "num_critics": 3,
@@ -398,6 +476,8 @@ SETTINGS: dict[str, Any] = {
     "tau": 0.5,
     "target_period": 2,
     "gamma": 0.5,
+    **{"learn_alpha": True, "initial_alpha": 0.3, "log_std_bound": "tanh", "bound_means": True},
+    **{"last_layer_bound": 0.003, "sample_without_replacement": True},
 }
 
 
@@ -416,12 +496,25 @@ def test_every_setting_does_something(name: str, plain: sac_value.Learner, tmp_p
     assert shapes_differ or not all(torch.equal(p, q) for p, q in zip(old, new, strict=True))
 
 
-def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
+def test_settings_of_a_learned_temperature_do_something(tmp_path: Path) -> None:
+    """Changed alone, each changes what the actor learns."""
+    base = replace(SHORT, learn_alpha=True)
+    changes: list[dict[str, Any]] = [{}, *({name: value} for name, value in LEARNED.items())]
+    learned = [
+        vector(train(replace(base, **change), tmp_path / str(i))[0].actor)
+        for i, change in enumerate(changes)
+    ]
+    assert not any(torch.equal(one, other) for one, other in combinations(learned, 2))
+
+
+@pytest.mark.parametrize("options", [{}, FROM_SCRATCH])
+def test_a_saved_policy_acts_like_the_learner(options: dict[str, Any], tmp_path: Path) -> None:
     """Mode, bounds of the space, and sampling agree with what was trained."""
-    learner, recorder = train(TINY, tmp_path)
+    config = replace(TINY, **options)
+    learner, recorder = train(config, tmp_path)
     policy = agents.load_policy(recorder.seed_directories[0])
     obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    means, log_stds = sac_value.split_outputs(learner.actor(torch.from_numpy(obs)[None]), TINY)
+    means, log_stds = sac_value.split_outputs(learner.actor(torch.from_numpy(obs)[None]), config)
     mode = torch.tanh(means)[0].detach().numpy()
     np.testing.assert_allclose(policy(obs), 2 * mode, rtol=1e-5, atol=1e-6)
     draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(200)])
@@ -438,6 +531,7 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
         *[("gamma", 1.5), ("tau", 0.0), ("batch_size", 0), ("env_steps", -5), ("hidden_sizes", ())],
         *[("learning_starts", -1), ("log_std_min", 3.0), ("task", "CartPole-v1")],
         *[("reward_scale", 0.0), ("replay_capacity", 0), ("policy_period", 0), ("seeds", (1, 1))],
+        *[("initial_alpha", 0.0), ("last_layer_bound", 0.0)],
     ],
 )
 def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
@@ -445,6 +539,15 @@ def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, va
     with pytest.raises(UsageError) as error:
         replace(TINY, **{field: value})
     assert str(value) in str(error.value)
+
+
+def test_a_batch_without_replacement_must_fit_the_first_replay() -> None:
+    """After the warm-up, or the first step, and within the capacity of replay."""
+    config = replace(TINY, sample_without_replacement=True)
+    for change, rows in (({"learning_starts": 0}, 1), ({"replay_capacity": 6}, 6)):
+        rule = f"without replacement batch_size must be at most {rows}, not 8"
+        with pytest.raises(UsageError, match=rule):
+            replace(config, **change)
 
 
 def test_a_warm_up_of_the_task_must_fit_its_environments() -> None:

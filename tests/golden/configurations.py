@@ -700,6 +700,21 @@ RUNS: dict[str, dict[str, Run]] = {
             log_std_min=-2.0,
             log_std_max=0.1,
         ),
+        "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut": _run(
+            "mujoco",
+            "paper",
+            SAC,
+            task="Walker2d-v4",
+            seeds=(3, 4),
+            learn_alpha=True,
+            initial_alpha=0.5,
+            reward_scale=1.0,
+            log_std_bound="tanh",
+            bound_means=True,
+            last_layer_bound=0.003,
+            sample_without_replacement=True,
+            cut=True,
+        ),
     },
     "sac_alf": {
         "alf, in full": _run(
