@@ -132,7 +132,7 @@ def stretched_bounds(outputs: Tensor) -> tuple[Tensor, Tensor]:
 FROM_SCRATCH: dict[str, Any] = {
     **{"learn_alpha": True, "initial_alpha": 0.3, "target_entropy_per_action": -0.5},
     **{"log_std_bound": "tanh", "log_std_min": -3.0, "log_std_max": 1.0, "bound_means": True},
-    **{"alpha_learning_rate": 1e-2, "last_layer_bound": 0.003, "sample_without_replacement": True},
+    **{"alpha_learning_rate": 1e-2, "last_layer_bound": 0.5, "sample_without_replacement": True},
 }
 """What the paper lacks: a learned temperature, and a policy network of tutorials."""
 
