@@ -180,7 +180,7 @@ class Config(TransitionConfig):
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""
         super().__post_init__()
-        if self.find_task().actions != "continuous":
+        if self.find_task().actions != "continuous" and not self.takes_hybrid_actions:
             raise UsageError(f"this agent needs continuous actions; {self.task} has discrete ones")
         lowest, highest, alpha = self.log_std_min, self.log_std_max, self.initial_alpha
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
@@ -377,7 +377,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
-    session.updater(learn, replay, noise_shape, learner, parts_due)
+    session.updater(learn, replay, session.draws(noise_shape), learner, parts_due)
     uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
     session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
     while session.continues(policy, learner.actor.weights_of, learner.health):

@@ -17,16 +17,20 @@ file beside it, at 23aca49; the note is docs/notes/sac_with_hybrid_action_types.
 | minimum over critics, part by part          | lines 763-767            | `lowest_q_values`       |
 | entropy less its running mean               | lines 437-439, 1035-1036 | `update`                |
 | targets of the parts, with entropy in each  | lines 870-874, 1012-1044 | `q_targets`             |
+| TD(lambda) targets over several steps       | td_loss.py:106-147       | `lambda_returns`        |
 | squared residual, mean over parts, its root | td_loss.py:225; 1046-1060 | `critic_loss`          |
 | alpha_c log pi_c - E_d[weighted sum of Q]   | lines 726-729, 785-822   | `actor_loss`            |
 | temperature objective, for each entropy     | lines 887-893            | `alpha_loss`            |
 | draws by priority, importance weights       | algorithm.py:1230-1250, 1845-1854 | `PriorityDraws`|
+| modes and draws in evaluations              | dist_utils.py:1070-1095  | `noise_or_none`         |
 
 What differs from `agents/sac.py`: discrete and mixed actions; and options, all off by default, with
 which the policy is held near a prior policy, the reward is a vector with weights, the entropy is
-paid less its running mean, replay is drawn by priority. With all of them off, an update is that of
-`agents.sac` for continuous actions. For discrete ones it is that of `agents.sac_discrete` read off
-its critics, whose learned temperature measures the entropy before the critics' step.
+paid less its running mean, replay is drawn by priority, targets reach over several steps, and an
+evaluation draws some actions. With all of them off, an update is that of `agents.sac` for
+continuous actions, under every setting of that agent. For discrete ones it is that of
+`agents.sac_discrete` read off its critics, whose learned temperature measures the entropy before
+the critics' step.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
 B and summed over S, so the seeds of one process never touch each other. Each of the D parts of the
@@ -56,9 +60,15 @@ Deviations from ALF, and details:
     probability of all choices but the best, and the share of the range that actions fill
     (alf/utils/dist_utils.py:1334-1360).
 12. The deterministic policy takes tanh(mean) and the best discrete action there. ALF's draws with
-    the probability `epsilon_greedy`, 0 by default (alf/algorithms/config.py:50).
+    the probability `epsilon_greedy`, 0 by default (alf/algorithms/config.py:50); here the rule
+    `sampled` does, where it is 1 by default.
 13. Actions before the first update are uniform, in ALF only with `reproduce_locomotion` (line 630).
     All else is as in `agents.sac`, numbers 1, 2, 4 to 7.
+14. Sequences of `td_steps` transitions begin anywhere and end with their episode or the newest
+    transition; ALF draws whole ones, T + 1 steps long, and skips losses at an episode's last step.
+    As in ALF, nothing corrects for older policies, and the critics learn at every step.
+15. Without `reward_weights` the reward is learned as one; ALF's None is for a vector of rewards a
+    weight of 1 for each part (rl_algorithm.py:209-223): give these ones here.
 """
 
 import copy
@@ -76,17 +86,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Adam
 
+from agents import sac
 from suite import truncated_normal
 from suite.checkpoint import Policy, config_of, for_one_seed
 from suite.command_line import run_main
-from suite.config import Count, NotNegative, Positive, Range, Rate, TransitionConfig, Whole, Widths
+from suite.config import Count, Fraction, NotNegative, Positive, Range, Rate
 from suite.networks import Perceptron, Stack, weight_norms
-from suite.noise import stacked_gumbel, stacked_normal
+from suite.noise import noise_or_none, stacked_gumbel, stacked_normal
 from suite.presets import read_presets
-from suite.priorities import PriorityDraws, UniformDraws
+from suite.priorities import PriorityDraws
 from suite.randomness import stream
 from suite.recorder import Recorder
-from suite.replay import Batch, Replay, row_bytes
+from suite.replay import Batch, HistoryReplay, row_bytes
 from suite.session import Session, train_together
 from suite.settings import UsageError, check_shape, require
 from suite.vector_env import Spaces, Step
@@ -98,6 +109,7 @@ SB = Float[Tensor, "S B"]
 SBA = Float[Tensor, "S B A"]
 SBC = Float[Tensor, "S B C"]
 SDB = Float[Tensor, "S D B"]
+STB = Float[Tensor, "S T B"]
 Previous = Float[Tensor, "S B A1"]
 """The continuous action before, and a last column: 1 at an episode's first step, else 0."""
 
@@ -161,13 +173,36 @@ def q_targets(
     return rewards + gamma * (1 - terminations)[:, None] * (next_values + next_entropies[:, None])
 
 
-def critic_loss(q_values: Float[Tensor, "S K D B"], targets: SDB, weights: SB) -> tuple[S, SB]:
+def lambda_returns(
+    targets: Float[Tensor, "S D T B"],
+    next_values: Float[Tensor, "S D T B"],
+    factors: Float[Tensor, "S T-1 B"],
+) -> Float[Tensor, "S D T B"]:
+    """Return G_t = y_t + factor_t (G_{t+1} - V(s_{t+1})), with the one-step targets y_t.
+
+    A factor is gamma * lambda, and 0 at a termination and where no step of a sequence follows.
+    """
+    returns = [targets[:, :, -1]]
+    for t in reversed(range(targets.shape[2] - 1)):
+        gain = returns[0] - next_values[:, :, t]
+        returns.insert(0, targets[:, :, t] + factors[:, None, t] * gain)
+    return torch.stack(returns, 2)
+
+
+def critic_loss(
+    q_values: Float[Tensor, "S K D TB"],
+    targets: Float[Tensor, "S D TB"],
+    weights: SB,
+    counts: STB,
+) -> tuple[S, SB]:
     """Return the squared soft Bellman residual, and errors for priorities.
 
-    The loss is halved, averaged over D and, with importance weights, over B, and summed over K. An
-    error is the root of a transition's squared residuals, averaged over D and summed over K.
+    The loss is halved, averaged over D, over the steps of a sequence that count and, with
+    importance weights, over B, and summed over K. An error is the root of a sequence's squared
+    residuals, averaged and summed as these.
     """
-    squares = (q_values - targets[:, None]).square().mean(2).sum(1)  # [S, B]
+    squares = (q_values - targets[:, None]).square().mean(2).sum(1)  # [S, T B]
+    squares = (squares.unflatten(1, counts.shape[1:]) * counts).sum(1) / counts.sum(1)  # [S, B]
     return 0.5 * (weights * squares).mean(-1), squares.detach().sqrt()
 
 
@@ -185,46 +220,19 @@ def alpha_loss(alpha: S, ratios: SB, target_entropy: float, weights: SB) -> S:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransitionConfig):
-    """Every setting of a run; the defaults are those of `agents.sac`, and ALF's of its options."""
+class Config(sac.Config):
+    """Every setting of `agents.sac`, with its defaults, and ALF's options, with ALF's."""
 
     takes_hybrid_actions: ClassVar[bool] = True
-    task: str = "HalfCheetah-v4"
-    """Name of a task with vector observations, and actions of any kind."""
-    env_steps: Count = 1_000_000
-    """Environment steps of each seed (agent decisions), warm-up included."""
-    hidden_sizes: Widths = (256, 256)
-    """Widths of the hidden layers of actor and critics."""
-    num_critics: Count = 2
-    """Critics of each part of the reward, K; targets and policies use their minimum."""
-    log_std_min: float = -20.0
-    """Lower bound of the policy's log standard deviation, before the tanh."""
-    log_std_max: float = 2.0
-    """Upper bound of the policy's log standard deviation, before the tanh."""
-    actor_learning_rate: Rate = 3e-4
-    """Adam step size of the policy."""
-    critic_learning_rate: Rate = 3e-4
-    """Adam step size of the critics."""
-    alpha_learning_rate: Rate = 3e-4
-    """Adam step size of the log temperatures."""
-    initial_alpha: Positive = 1.0
-    """Temperature of the continuous action at the start, alpha_c."""
     initial_choice_alpha: Positive = 1.0
-    """Temperature of the discrete action at the start, alpha_d."""
-    learn_alpha: bool = True
-    """Learn the temperatures or keep the initial ones."""
-    target_entropy_per_action: float = -1.0
-    """Target entropy of the continuous action in nats per dimension, measured in [-1, 1]; unused
-    with a prior."""
+    """Temperature of the discrete action at the start, alpha_d; `initial_alpha` is alpha_c's."""
     target_entropy_share: Rate = 0.3
     """Target entropy of the discrete action as a share of log C, that of the uniform policy."""
-    entropy_in_target: bool = True
-    """Whether the critics' target contains the next state's entropy or the reward only."""
     normalise_entropy: bool = False
     """Pay the entropy less its running mean, so that a longer episode earns no more of it."""
     prior: Literal["none", "uniform", "same_action"] = "none"
     """Policy near which that of the continuous action is held; `same_action` mostly repeats the
-    previous one."""
+    previous one. With a prior `target_entropy_per_action` is unused."""
     target_kl_per_action: float = 3.0
     """Target divergence from the prior in nats per action dimension."""
     same_action_prob: Annotated[float, Range("[0, 1]")] = 0.9
@@ -232,7 +240,13 @@ class Config(TransitionConfig):
     same_action_noise: Positive = 0.1
     """Standard deviation of the repeated action as a share of the range of actions."""
     reward_weights: tuple[float, ...] | None = None
-    """Learn the parts of the reward, with these weights; None: learn the reward."""
+    """Learn the parts of the reward, with these weights; None: learn the reward, undivided."""
+    td_steps: Count = 1
+    """Transitions over which the critics' targets reach, T: ALF's `mini_batch_length` less 1."""
+    td_lambda: Fraction = 0.95
+    """Weight of longer returns in these targets; 1: the longest alone, 0: one step."""
+    epsilon_greedy: Fraction = 1.0
+    """Probability of drawing an action in evaluations by the rule `sampled`, or taking its mode."""
     prioritised_replay: bool = False
     """Draw transitions by their last error instead of uniformly."""
     priority_exponent: NotNegative = 0.7
@@ -241,23 +255,26 @@ class Config(TransitionConfig):
     """Added to the error, in reward units."""
     importance_exponent: NotNegative = 0.4
     """Power of the importance weights; 1 makes up for the draws in full, 0 not at all."""
-    learning_starts: Whole = 10_000
-    """Uniformly random environment steps before the first update."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `TransitionConfig`."""
+        """Refuse invalid values; see `agents.sac.Config`."""
         super().__post_init__()
         task = self.find_task()
         if not task.obs_size:
             raise UsageError(f"this agent needs vector observations; {self.task} draws frames")
         rule = f"{self.task} has discrete actions, for which prior must be none"
         require(task.actions != "discrete" or self.prior == "none", rule, self.prior)
-        lowest, highest = self.log_std_min, self.log_std_max
-        require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         parts, weights = task.reward_parts or ("reward",), self.reward_weights
         fits = weights is None or (len(weights) == len(parts) and all(map(math.isfinite, weights)))
         rule = f"reward_weights must be {len(parts)} numbers, of {', '.join(parts)}"
         require(fits, rule, weights)
+        draws = self.evaluation_rule == "sampled" or self.epsilon_greedy == 1
+        require(draws, "epsilon_greedy below 1 needs evaluation_rule sampled", self.epsilon_greedy)
+        changing = self.prioritised_replay or self.normalise_entropy or self.td_steps > 1
+        if self.cuda_graphs and changing:
+            raise UsageError(
+                "cuda_graphs is not for prioritised_replay, normalise_entropy or td_steps above 1"
+            )
 
     @property
     def num_parts(self) -> int:
@@ -285,12 +302,16 @@ def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) 
     return log_probs - same_action_log_probs(actions, previous, *mixture)
 
 
+# Same in: sac.py
 def split_outputs(
     outputs: Float[Tensor, "S 1 B AA"], config: Config
 ) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:
-    """Split the actor's outputs into means and bounded log standard deviations."""
+    """Split the actor's 2 A outputs into means and bounded log standard deviations."""
     means, log_stds = outputs.squeeze(1).chunk(2, dim=-1)
-    return means, log_stds.clamp(config.log_std_min, config.log_std_max)
+    low, high = config.log_std_min, config.log_std_max
+    if config.log_std_bound == "clip":
+        return means, log_stds.clamp(low, high)
+    return means, low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
 
 
 @dataclass
@@ -349,18 +370,22 @@ def sizes_of(spaces: Spaces) -> tuple[int, int, int]:
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
     """Draw every seed's networks from that seed's own stream of initial weights."""
     obs_size, action_size, num_choices = sizes_of(spaces)
+    scheme, gain = config.initialisation, config.hidden_gain
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
+    parts = 2 if config.separate_heads else 1  # means and log standard deviations
+    policy_heads = [(2 * action_size // parts, config.policy_head_gain)] * parts
+    number = config.num_critics * config.num_parts
     actors, critics = [], []
     for seed in config.seeds:
-        generator = stream(seed, "initial weights")
-        draw = partial(Perceptron.drawn, generator, scheme="glorot_uniform", gain=1.0)
+        draw = partial(Perceptron.drawn, stream(seed, "initial weights"), scheme=scheme, gain=gain)
         if action_size:
-            actors.append([draw(sizes, [(2 * action_size, 1.0)])])
-        number = config.num_critics * config.num_parts
-        critics.append([draw(pair_sizes, [(num_choices, 1.0)]) for _ in range(number)])
+            actors.append([draw(sizes, policy_heads)])
+        critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(number)])
     actor, online = Stack(actors, device) if actors else None, Stack(critics, device)
     initial = torch.tensor([[config.initial_choice_alpha], [config.initial_alpha]]).log()
+    if config.max_log_alpha is not None:
+        initial = initial.clamp(max=config.max_log_alpha)
     log_alphas = initial.repeat(1, len(config.seeds)).to(device).requires_grad_()
     on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
     adam = partial(Adam, capturable=on_gpu)
@@ -394,54 +419,86 @@ def sample(actor: Stack | None, config: Config, obs: Tensor, noise: SBA) -> tupl
     return squash(*split_outputs(actor(obs), config), noise)
 
 
+@torch.no_grad()
+def make_targets(
+    learner: Learner,
+    config: Config,
+    batch: Batch,
+    counts: STB,
+    noise: Float[Tensor, "S TB A"],
+    num_updates: int,
+) -> Float[Tensor, "S D TB"]:
+    """Return the critics' targets at fresh actions in s'; an option moves the running means."""
+    rewards, taken = batch.extras[..., : config.num_parts], batch.obs_actions
+    taken, alphas = taken[..., taken.shape[-1] - noise.shape[-1] :], learner.log_alphas.exp()
+    next_actions, next_log_probs = sample(learner.actor, config, batch.next_obs, noise)
+    next_pairs = (batch.next_obs, next_actions)
+    choices = torch.zeros_like(next_log_probs)[..., None]  # log pi_d of the only one
+    if learner.chooses:
+        online = learner.q_values(learner.critics, *next_pairs)
+        choices = choice_log_probs(whole_values(online, learner.reward_weights), alphas[0])
+    repeated = F.pad(taken, (0, 1))  # the actions before the next ones, none of them a first
+    ratios = log_ratios(next_log_probs, next_actions, repeated, config)
+    next_ratios = torch.stack([(choices.exp() * choices).sum(-1), ratios])  # [2, S, T B]
+    if config.normalise_entropy:
+        rate = 8 / (8 + num_updates)  # the speed is 8 (alf/utils/normalizers.py:386)
+        learner.mean_log_ratios.lerp_(next_ratios.mean(-1), rate)
+        next_ratios = next_ratios - learner.mean_log_ratios[..., None]
+    paid = -float(config.entropy_in_target) * (alphas[..., None] * next_ratios).sum(0)
+    copied = learner.q_values(learner.target_critics, *next_pairs)
+    lowest = lowest_q_values(copied, learner.reward_weights)
+    next_values = (choices.exp()[:, None] * lowest).sum(-1)  # [S, D, T B]
+    targets = q_targets(rewards.mT, batch.terminations, next_values, paid, config.gamma)
+    steps = counts.shape[1:]
+    follows = (1 - batch.terminations).unflatten(1, steps)[:, :-1] * counts[:, 1:]
+    factors = config.gamma * config.td_lambda * follows
+    unflat = (targets.unflatten(2, steps), next_values.unflatten(2, steps))
+    return lambda_returns(*unflat, factors).flatten(2)
+
+
 def update(
-    learner: Learner, config: Config, batch: Batch, weights: SB, noise: Tensor, num_updates: int
+    learner: Learner,
+    config: Config,
+    batch: Batch,
+    weights: SB,
+    noise: Tensor,
+    num_updates: int,
+    counts: STB | None = None,
 ) -> tuple[dict[str, Tensor], SB]:
     """Make one gradient step: critics, then actor and temperatures, then the target copies.
 
     Args:
         learner: networks, temperatures and optimisers; changed in place.
         config: the run's settings.
-        batch: transitions; with choices, their actions begin with the choice's number; their extras
-            are the parts of the reward, and the previous action.
-        weights: their importance weights.
-        noise: standard normal draws, `[2, S, B, A]`: for the targets, for the actor.
-        num_updates: updates made before this one.
+        batch: transitions, `[S, T * B]`, those drawn first; with choices, their actions begin with
+            the choice's number; their extras are the parts of the reward, and the previous action.
+        weights: importance weights of those drawn.
+        noise: standard normal draws, `[T + actor updates, S, B, A]`: T for the targets.
+        num_updates: updates made before this one, which the periods count.
+        counts: 1 where a transition counts, else 0; None: T is 1, and all do.
 
     Returns:
         diagnostics by name, each `[S]`, on the learner's device; errors for priorities.
     """
-    rewards, previous = batch.extras[..., : config.num_parts], batch.extras[..., config.num_parts :]
-    width, action_size = batch.obs_actions.shape[-1], noise.shape[-1]
-    taken, alphas = batch.obs_actions[..., width - action_size :], learner.log_alphas.detach().exp()
-    with torch.no_grad():
-        next_actions, next_log_probs = sample(learner.actor, config, batch.next_obs, noise[0])
-        next_pairs = (batch.next_obs, next_actions)
-        choices = torch.zeros_like(next_log_probs)[..., None]  # log pi_d of the only one
-        if learner.chooses:
-            online = learner.q_values(learner.critics, *next_pairs)
-            choices = choice_log_probs(whole_values(online, learner.reward_weights), alphas[0])
-        repeated = F.pad(taken, (0, 1))  # the actions before the next ones, none of them a first
-        ratios = log_ratios(next_log_probs, next_actions, repeated, config)
-        next_ratios = torch.stack([(choices.exp() * choices).sum(-1), ratios])  # [2, S, B]
-        if config.normalise_entropy:
-            rate = 8 / (8 + num_updates)  # the speed is 8 (alf/utils/normalizers.py:386)
-            learner.mean_log_ratios.lerp_(next_ratios.mean(-1), rate)
-            next_ratios = next_ratios - learner.mean_log_ratios[..., None]
-        paid = -float(config.entropy_in_target) * (alphas[..., None] * next_ratios).sum(0)
-        copied = learner.q_values(learner.target_critics, *next_pairs)
-        lowest = lowest_q_values(copied, learner.reward_weights)
-        next_values = (choices.exp()[:, None] * lowest).sum(-1)  # [S, D, B]
-        targets = q_targets(rewards.mT, batch.terminations, next_values, paid, config.gamma)
+    counts = torch.ones_like(weights)[:, None] if counts is None else counts
+    num_steps, size = counts.shape[1:]
+    next_noise = noise[:num_steps].transpose(0, 1).flatten(1, 2)  # [S, T B, A]
+    targets = make_targets(learner, config, batch, counts, next_noise, num_updates)
+    taken = batch.obs_actions[..., batch.obs_actions.shape[-1] - noise.shape[-1] :]
     q_values = learner.q_values(learner.critics, batch.obs, taken)
     if learner.chooses:
-        numbers = batch.obs_actions[..., batch.obs.shape[-1]].long()  # [S, B]
+        numbers = batch.obs_actions[..., batch.obs.shape[-1]].long()  # [S, T B]
         q_values = q_values.take_along_dim(numbers[:, None, None, :, None], -1)
-    losses, errors = critic_loss(q_values.squeeze(-1), targets, weights)
+    losses, errors = critic_loss(q_values.squeeze(-1), targets, weights, counts)
     minimise(losses, learner.critic_optimiser)
     metrics = {"critic_loss": losses.detach(), "q_value": q_values.detach().mean((1, 2, 3, 4))}
-    metrics |= _update_policy(learner, config, batch.obs, previous, weights, noise[1])
-    learner.target_critics.follow(learner.critics, config.tau)
+    if num_updates % config.policy_period == 0:
+        previous = batch.extras[:, :size, config.num_parts :]
+        for draws in noise[num_steps:]:
+            given = (batch.obs[:, :size], previous, weights, draws)
+            metrics |= _update_policy(learner, config, *given)
+    if (num_updates + 1) % config.target_period == 0:
+        learner.target_critics.follow(learner.critics, config.tau)
     return metrics, errors
 
 
@@ -453,8 +510,13 @@ def _update_policy(
     choice_alpha, alpha = alphas
     actions, log_probs = sample(learner.actor, config, obs, noise)
     ratios = log_ratios(log_probs, actions, previous, config)
+    judged = actions
+    if config.action_gradient_clip is not None:
+        judged = actions.clone()  # without the prior's part
+        bounds = config.action_gradient_clip / obs.shape[1] * weights[..., None]
+        judged.register_hook(lambda gradient: gradient.clamp(-bounds, bounds))  # dQ/da
     with learner.critics.frozen():
-        q_values = learner.q_values(learner.critics, obs, actions)
+        q_values = learner.q_values(learner.critics, obs, judged)
     whole = whole_values(q_values, learner.reward_weights)
     choices = choice_log_probs(whole.detach(), choice_alpha)  # [S, B, C]
     choice_ratios = (choices.exp() * choices).sum(-1)  # [S, B]
@@ -477,6 +539,8 @@ def _update_policy(
         choice_losses = alpha_loss(choice_alpha, choice_ratios, of_choice, weights)
         losses = alpha_loss(alpha, ratios.detach(), target_entropy, weights)
         minimise(choice_losses + losses, learner.alpha_optimiser)
+        if config.max_log_alpha is not None:
+            learner.log_alphas.data.clamp_(max=config.max_log_alpha)
     return metrics
 
 
@@ -489,6 +553,7 @@ def act(
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
+    epsilon: float = 1.0,
 ) -> np.ndarray:
     """Return actions for observations `[S, N, O]`: `[S, N, A]`, `[S, N]`, or mixed `[S, N, 1 + A]`.
 
@@ -500,26 +565,28 @@ def act(
         config: the run's settings.
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
+        epsilon: probability of a draw; else an action is the mode, discrete and continuous apart.
     """
     inputs = torch.as_tensor(obs, dtype=torch.float32, device=log_alphas.device)
     actions = inputs[..., :0]
     if actor is not None:
         means, log_stds = split_outputs(actor(inputs), config)
-        noise = 0.0 if streams is None else stacked_normal(streams, means.shape[1:], inputs.device)
+        noise = noise_or_none(stacked_normal, streams, means.shape[1:], inputs.device, epsilon)
         actions = torch.tanh(means + log_stds.exp() * noise)
     if critics is None:
         return actions.cpu().numpy()
     outputs = critics(torch.cat([inputs, actions], -1)).unflatten(1, (-1, len(reward_weights)))
     values = whole_values(outputs, reward_weights)
     preferences = choice_log_probs(values, log_alphas[0].exp())  # [S, N, C]
-    if streams is not None:
-        preferences = preferences + stacked_gumbel(streams, preferences.shape[1:], inputs.device)
+    sizes = preferences.shape[1:]
+    noise = noise_or_none(stacked_gumbel, streams, sizes, inputs.device, epsilon)
+    preferences = preferences + noise
     if actor is None:
         return preferences.argmax(-1).cpu().numpy()
     return torch.cat([preferences.argmax(-1, keepdim=True), actions], -1).cpu().numpy()
 
 
-ACTING = ("log_std_min", "log_std_max", "num_critics", "reward_weights")
+ACTING = (*sac.ACTING, "num_critics", "reward_weights", "epsilon_greedy", "evaluation_rule")
 """Settings that acting needs, beside the task."""
 
 
@@ -530,6 +597,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     if spaces.continuous and not spaces.num_choices:
         actor = Stack([[Perceptron.from_weights(weights)]])
         policy = partial(act, actor, None, reward_weights, torch.zeros(2, 1), config)
+        policy = partial(policy, epsilon=config.epsilon_greedy)
         return Policy(config.find_task(), spaces, for_one_seed(policy))
     check_shape("log_alphas", weights["log_alphas"], (2, 1))
     parts = [f"critic_{number}." for number in range(config.num_critics * config.num_parts)]
@@ -545,6 +613,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
         raise ValueError(f"not the weights of this policy: {', '.join(sorted(strange))}")
     actor = Stack([[networks.pop(0)]]) if spaces.continuous else None
     policy = partial(act, actor, Stack([networks]), reward_weights, weights["log_alphas"], config)
+    policy = partial(policy, epsilon=config.epsilon_greedy)
     return Policy(config.find_task(), spaces, for_one_seed(policy))
 
 
@@ -554,51 +623,47 @@ def train(config: Config, recorder: Recorder) -> Learner:
     Raises:
         UsageError: for a missing GPU.
     """
-    by_parts, seeds = config.reward_weights is not None, config.seeds
+    by_parts, num_seeds = config.reward_weights is not None, len(config.seeds)
     session = Session(config, recorder, reset="same_step", reward_parts=by_parts)
-    spaces, device = session.env.spaces, session.device
-    obs_size, action_size, _ = sizes_of(spaces)
-    learner = make_learner(config, spaces, device)
-    sizes = (config.replay_size, config.num_envs, obs_size, action_size + learner.chooses)
-    replay = Replay(len(seeds), *sizes, device, config.num_parts + action_size + 1)
-    previous = np.zeros((len(seeds), config.num_envs, action_size + 1), dtype=np.float32)
-    previous[..., -1] = 1.0
-    draws = UniformDraws()
-    if config.prioritised_replay:
-        powers = (config.priority_exponent, config.priority_epsilon, config.importance_exponent)
-        draws = PriorityDraws(len(seeds), replay.capacity, *powers)
-    replay_streams = [stream(seed, "replay sampling") for seed in seeds]
-    noise_streams = [stream(seed, "update noise") for seed in seeds]
+    learner = make_learner(config, session.env.spaces, session.device)
+    obs_size, action_size, _ = sizes_of(session.env.spaces)
+    sizes = (obs_size, action_size, int(learner.chooses))
+    rows = (num_seeds, config.replay_size, config.num_envs)
+    replay = HistoryReplay(*rows, sizes, config.num_parts, session.device)
+    actor_updates = config.policy_period if config.compensate_policy_period else 1
+    noise_shape = (config.td_steps + actor_updates, config.batch_size, action_size)
+    powers = (config.priority_exponent, config.priority_epsilon, config.importance_exponent)
+    prioritised = config.prioritised_replay
+    priorities = PriorityDraws(num_seeds, replay.capacity, *powers) if prioritised else None
+    reach = (config.td_steps - 1) * config.num_envs
+    draws = session.draws(noise_shape, priorities=priorities, reach=reach)
 
     def store(obs: np.ndarray, actions: np.ndarray, step: Step) -> None:
-        nonlocal previous
-        rows = actions if spaces.continuous else actions[..., None]
-        parts = step.reward_parts if step.reward_parts.size else step.rewards[..., None]
-        replay.add(obs, rows, step.rewards, step.terminations, step.next_obs, parts, previous)
+        replay.store(obs, actions, step, scale=config.reward_scale)
         draws.add(replay.newest)
-        ends = (step.terminations | step.truncations)[..., None]
-        kept = np.where(ends, 0.0, rows[..., rows.shape[-1] - action_size :])
-        previous = np.concatenate([kept, ends], axis=-1, dtype=np.float32)
 
-    def learn(number: int) -> dict[str, Tensor]:
-        rows, weights = draws.draw(replay_streams, config.batch_size, replay.size)
-        batch = replay.batch(torch.from_numpy(rows).to(device))
-        noise = stacked_normal(noise_streams, (2, config.batch_size, action_size), device)
-        given = (batch, torch.from_numpy(weights).to(device), noise.transpose(0, 1), number)
+    def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        batch, counts = replay.sequences(rows, config.td_steps)
+        given = (batch, draws.weights, noise, number, counts)
         diagnostics, errors = update(learner, config, *given)
-        draws.update(rows, errors)
+        draws.update(errors)
         return diagnostics
 
+    def parts_due(number: int) -> tuple[bool, bool]:  # the policy, the target copies
+        return number % config.policy_period == 0, (number + 1) % config.target_period == 0
+
     policy = partial(act, *learner.acting, config)
-    further = [replay_streams, noise_streams, draws]
-    session.begin(learner, store, warm_up=config.learning_starts, further=further)
-    while session.continues(policy, learner.weights_of, learner.health):
+    judged = partial(policy, epsilon=config.epsilon_greedy)
+    session.updater(learn, replay, draws, learner, parts_due)
+    uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
+    session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
+    while session.continues(judged, learner.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:
             actions = policy(session.obs, session.action_streams)
         session.step(actions)
-        session.learn(learn)
+        session.learn()
     session.save_policies(learner.weights_of, ACTING)
     return learner
 

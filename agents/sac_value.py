@@ -17,9 +17,8 @@ from V's slow copy, all from uniform replay.
 | temperature objective of 1812.05905, option  | its Eq. 18  | `alpha_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
-`agents/sac.py` is the second paper. What differs here: V and its slow copy take the place of the
-critics' slow copies; the temperature is the inverse of `reward_scale`, and learned as an option;
-networks share one learning rate; an actor update is never repeated.
+`agents/sac.py` is the second paper. Here V and its slow copy replace the critics' slow copies, the
+temperature is the inverse of `reward_scale` unless it is learned, no actor update is repeated.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
 B and summed over S, so the seeds of one process never touch each other.
@@ -377,7 +376,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
         return update(learner, config, replay.batch(rows), noise, number)
 
     noise_shape = (2, config.batch_size, action_size)
-    session.updater(learn, replay, noise_shape, replace=not config.sample_without_replacement)
+    draws = session.draws(noise_shape, replace=not config.sample_without_replacement)
+    session.updater(learn, replay, draws)
     session.begin(learner, store, warm_up=config.warm_up_steps)
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:

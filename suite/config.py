@@ -54,7 +54,7 @@ class RunConfig:
     """Task, seeds, device, evaluation and logging of a run. Every agent's `Config` extends it."""
 
     takes_hybrid_actions: ClassVar[bool] = False
-    """Whether the agent can learn a task with hybrid actions."""
+    """Whether the agent can learn a task with hybrid actions, as with any other."""
     task: str
     """Name of a task in `suite/tasks.py`, or `module:id` of one registered with gymnasium."""
     seeds: tuple[int, ...] = (1,)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from suite.noise import stacked_normal
+from suite.priorities import PriorityDraws
 from suite.randomness import stream
 
 
@@ -22,7 +23,7 @@ class Draw(NamedTuple):
     noise: Tensor
     """Standard normal, `[K, S, B, A]`."""
     last_row: int
-    """The greatest of all rows."""
+    """The last that the update reads; none after it."""
 
 
 class Draws:
@@ -33,6 +34,8 @@ class Draws:
         noise_shape: of one seed's noise, `[K, B, A]`; B is the number of rows, too.
         device: where the draws are used.
         replace: whether a row may come twice in an update.
+        priorities: those of rows; None: all are equally likely.
+        reach: rows after a drawn one that an update reads, too.
     """
 
     def __init__(
@@ -41,21 +44,40 @@ class Draws:
         noise_shape: tuple[int, int, int],
         device: torch.device,
         replace: bool = True,
+        priorities: PriorityDraws | None = None,
+        reach: int = 0,
     ) -> None:
         self._noise_shape, self._device, self._replace = noise_shape, device, replace
+        self._reach, self._drawn = reach, np.empty(0)
+        self.priorities = priorities
+        self.weights = torch.ones(len(seeds), noise_shape[1], device=device)
+        """Importance weights of the rows drawn last, `[S, B]`."""
         self._rows = [stream(seed, "replay sampling") for seed in seeds]
         self._noise = [stream(seed, "update noise") for seed in seeds]
-        self.streams = [self._rows, self._noise]
-        """The generators, for a checkpoint."""
+        self.streams = [self._rows, self._noise, *([] if priorities is None else [priorities])]
+        """The generators, and the priorities, for a checkpoint."""
 
     def __call__(self, size: int) -> Draw:
-        """Return what the next update draws of replays with `size` rows, all equally likely."""
+        """Return what the next update draws of replays with `size` rows."""
         number = self._noise_shape[1]
-        if self._replace:
+        if self.priorities is not None:
+            rows, weights = self.priorities.draw(self._rows, number, size)
+            self._drawn, self.weights = rows, torch.from_numpy(weights).to(self._device)
+        elif self._replace:
             rows = np.stack([each.integers(0, size, number) for each in self._rows])
         else:
             drawn = [each.choice(size, number, replace=False, shuffle=False) for each in self._rows]
             rows = np.stack(drawn)
         noise = stacked_normal(self._noise, self._noise_shape, self._device)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
-        return Draw(on_device, noise.transpose(0, 1), int(rows.max()))
+        return Draw(on_device, noise.transpose(0, 1), int(rows.max()) + self._reach)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Take note of rows that hold new transitions, `[N]`, the same for all seeds."""
+        if self.priorities is not None:
+            self.priorities.add(rows)
+
+    def update(self, errors: Tensor) -> None:
+        """Take note of the errors of the rows drawn last, `[S, B]`."""
+        if self.priorities is not None:
+            self.priorities.update(self._drawn, errors)

@@ -1,6 +1,6 @@
 """Noise for drawing actions, from a seed's own stream, on a device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -33,3 +33,28 @@ def stacked_gumbel(
     """Return Gumbel draws of `shape` from each seed's stream, `[S, *shape]` float32."""
     draws = [g.gumbel(size=tuple(shape)).astype(np.float32) for g in generators]
     return torch.from_numpy(np.stack(draws)).to(device, non_blocking=True)
+
+
+def noise_or_none(
+    draw: Callable[..., Tensor],
+    generators: Sequence[np.random.Generator] | None,
+    shape: Sequence[int],
+    device: torch.device,
+    probability: float,
+) -> Tensor | float:
+    """Return noise `[S, N, *]` of which a row is 0 where its action is to be the policy's mode.
+
+    Args:
+        draw: `stacked_normal` or `stacked_gumbel`.
+        generators: each seed's stream; None: every action is the mode.
+        shape: `[N, *]`.
+        device: where the noise is used.
+        probability: of noise, for each row; 1: always.
+    """
+    if generators is None:
+        return 0.0
+    noise = draw(generators, shape, device)
+    if probability == 1:
+        return noise
+    is_mode = np.stack([each.random((shape[0], 1)) >= probability for each in generators])
+    return noise.masked_fill(torch.from_numpy(is_mode).to(device), 0.0)

@@ -1,4 +1,4 @@
-"""Draws from replay: uniform ones, and ones by priority (Schaul et al. 2016, arXiv:1511.05952)."""
+"""Draws from replay by priority (Schaul et al. 2016, arXiv:1511.05952)."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,6 @@ INITIAL = 1.0
 Draws = tuple[np.ndarray, np.ndarray]
 """Rows of S seeds' replays, and their importance weights, float32: `[S, B]`."""
 Generators = Sequence[np.random.Generator]
-
-
-class UniformDraws:
-    """Every row that holds a transition is as likely as any other: nothing to remember."""
-
-    def add(self, rows: np.ndarray) -> None:
-        """Take note of rows that hold new transitions, `[N]`, the same for all seeds."""
-
-    def update(self, rows: np.ndarray, errors: Tensor) -> None:
-        """Take note of the errors of rows, `[S, B]`."""
-
-    def draw(self, generators: Generators, number: int, size: int) -> Draws:
-        """Draw a number of rows below `size` for each seed, from its own stream."""
-        rows = np.stack([each.integers(0, size, number) for each in generators])
-        return rows, np.ones(rows.shape, dtype=np.float32)
 
 
 class PriorityDraws:

@@ -110,6 +110,72 @@ class Replay:
         )
 
 
+class HistoryReplay(Replay):
+    """Replay that knows what came before a transition, and what follows it.
+
+    Its extras are the D parts of the reward, the continuous action before, zeros at an episode's
+    first step, and there a 1, else 0.
+
+    Args:
+        num_seeds: S.
+        capacity: transitions kept per seed; rounded down to a multiple of `num_envs`.
+        num_envs: transitions added per seed and vector step, N.
+        sizes: widths of an observation, of a continuous action, and of a number before it, 0 or 1.
+        num_parts: D; 1 is the reward itself.
+        device: where the rows live.
+    """
+
+    def __init__(
+        self,
+        num_seeds: int,
+        capacity: int,
+        num_envs: int,
+        sizes: tuple[int, int, int],
+        num_parts: int,
+        device: torch.device,
+    ) -> None:
+        obs_size, continuous, number = sizes
+        extra_size = num_parts + continuous + 1
+        widths = (obs_size, continuous + number)
+        super().__init__(num_seeds, capacity, num_envs, *widths, device, extra_size)
+        self._previous = np.zeros((num_seeds, num_envs, continuous + 1), dtype=np.float32)
+        self._previous[..., -1] = 1.0
+
+    def store(self, obs: np.ndarray, actions: np.ndarray, step: Step, scale: float = 1.0) -> None:
+        """Store one vector step's observations, actions and outcome, its rewards times `scale`."""
+        rows = actions if actions.ndim == 3 else actions[..., None]  # numbers alone
+        parts = step.reward_parts if step.reward_parts.size else step.rewards[..., None]
+        outcome = (step.rewards * scale, step.terminations, step.next_obs, parts * scale)
+        self.add(obs, rows, *outcome, self._previous)
+        ends = (step.terminations | step.truncations)[..., None]
+        first = rows.shape[-1] - self._previous.shape[-1] + 1  # of the continuous action
+        kept = np.where(ends, 0.0, rows[..., first:])
+        self._previous = np.concatenate([kept, ends], axis=-1, dtype=np.float32)
+
+    def sequences(self, rows: Tensor, length: int) -> tuple[Batch, Tensor]:
+        """Return rows and the steps that follow each, `[S, T * B]`, the drawn ones first.
+
+        A sequence ends with its episode, or with the newest transition; from there on its last row
+        is repeated, and does not count.
+
+        Args:
+            rows: first rows, `[S, B]` int64.
+            length: steps of a sequence, T.
+
+        Returns:
+            the transitions; 1 where a row counts, else 0, `[S, T, B]`.
+        """
+        steps, counts = [rows], [torch.ones_like(rows, dtype=torch.bool)]
+        newest = (self._next - self._num_envs) % self.capacity
+        for _ in range(length - 1):
+            following = (steps[-1] + self._num_envs) % self.capacity
+            is_first = self._rows[..., -1].gather(1, following) > 0
+            is_newest = (steps[-1] >= newest) & (steps[-1] < newest + self._num_envs)
+            counts.append(counts[-1] & ~is_first & ~is_newest)
+            steps.append(torch.where(counts[-1], following, steps[-1]))
+        return self.batch(torch.cat(steps, 1)), torch.stack(counts, 1).float()
+
+
 def row_bytes(obs_size: int, action_size: int, extra_size: int = 0) -> int:
     """Return the bytes of one stored transition."""
     return 4 * _width(obs_size, action_size, extra_size)

@@ -202,35 +202,37 @@ class Session:
         """Return whether the next actions are drawn uniformly, before there is learning."""
         return self.env_steps + self._uncounted < self._warm_up
 
+    def draws(self, noise_shape: tuple[int, int, int], **options: Any) -> Draws:
+        """Return what draws for the updates of all seeds; see `Draws` for noise and options."""
+        draws = Draws(self._config.seeds, noise_shape, self.device, **options)
+        self._streams += draws.streams
+        return draws
+
     def updater(
         self,
         learn: Learn,
         replay: Replay,
-        noise_shape: tuple[int, int, int],
+        draws: Draws,
         learner: Any = None,
         phase_of: Callable[[int], Hashable] | None = None,
-        replace: bool = True,
     ) -> None:
-        """Have uniform draws of replay learned from, as many as are due after each `step`.
+        """Have draws of replay learned from, as many as are due after each `step`.
 
         Args:
             learn: makes an update from its number, rows of replay and noise.
             replay: the replay.
-            noise_shape: of one seed's noise in an update, `[K, B, A]`; B is the number of rows.
+            draws: of the method `draws`.
             learner: all that an update changes. With the setting `cuda_graphs` updates are launched
                 as CUDA graphs;
             phase_of: maps an update's number to its phase: updates of one phase do the same.
-            replace: whether a row may come twice in an update.
 
         Raises:
             UsageError: for graphs without a GPU.
         """
-        draws = Draws(self._config.seeds, noise_shape, self.device, replace)
-        self._streams += draws.streams
-        launch = learn
+        launch, late = learn, draws.priorities is not None
         if phase_of is not None and getattr(self._config, "cuda_graphs", False):
             launch = Graphs(learn, phase_of, learner, self.device)
-        self._updates = Updates(launch, replay, draws, self._means)
+        self._updates = Updates(launch, replay, draws, self._means, late)
 
     def begin(
         self,

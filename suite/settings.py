@@ -76,7 +76,10 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
         **{"lstm_size": 0, "lstm_inputs": "action_and_reward", "bfloat16": False},
     },
     "sac": {"separate_heads": True},
-    "sac_alf": {"num_critics": 2, "reward_weights": None},
+    "sac_alf": {
+        **{"num_critics": 2, "reward_weights": None, "log_std_bound": "clip"},
+        **{"epsilon_greedy": 1.0, "evaluation_rule": "deterministic"},
+    },
     "sac_value": {"log_std_bound": "clip", "bound_means": False},
 }
 """Settings that an agent got after its first records, and the values that those ran with.

@@ -37,12 +37,19 @@ class Updates:
         replay: whose rows are drawn.
         draw: draws for the next update, from the rows in each seed's replay.
         means: collects the diagnostics.
+        late: whether draws depend on the step under way and on the update before, so that all wait.
     """
 
     def __init__(
-        self, learn: Learn, replay: Replay, draw: Callable[[int], Draw], means: Means
+        self,
+        learn: Learn,
+        replay: Replay,
+        draw: Callable[[int], Draw],
+        means: Means,
+        late: bool = False,
     ) -> None:
         self._learn, self._replay, self._draw, self._means = learn, replay, draw, means
+        self._late = late
         self._number = self._until = self._size = 0
         self._waits: Draw | None = None
 
@@ -55,7 +62,7 @@ class Updates:
         """
         self._number, self._until = number, until
         self._size, first_new = self._replay.coming
-        while self._waits is None and self._number < until:
+        while not self._late and self._waits is None and self._number < until:
             draw = self._draw(self._size)
             if draw.last_row < first_new:
                 self._make(draw)

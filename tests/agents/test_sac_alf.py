@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from agents import sac, sac_alf
 from suite import session
 from suite.networks import Stack
 from suite.recorder import Recorder
-from suite.replay import Batch, Replay
+from suite.replay import Batch, HistoryReplay, Replay
 from suite.settings import UsageError
 from suite.vector_env import Spaces
 from tests.perceptrons import linear, vector, weights_in
@@ -79,7 +79,8 @@ def random_batch(
 
 
 def parameters_of(learner: Any) -> list[Tensor]:
-    return weights_in(learner.actor, learner.critics, learner.target_critics)
+    stacks = (learner.actor, learner.critics, learner.target_critics)
+    return weights_in(*(stack for stack in stacks if stack is not None))
 
 
 # Mathematics
@@ -161,7 +162,8 @@ def test_losses_and_targets_equal_a_slow_float64_derivation() -> None:
     ends = torch.from_numpy(terminations)
     given = (torch.from_numpy(rewards), ends, lowest_values, torch.from_numpy(paid), gamma)
     equal(sac_alf.q_targets(*given), of_target)
-    losses, roots = sac_alf.critic_loss(q, torch.from_numpy(targets), w)
+    every = torch.ones_like(w)[:, None]
+    losses, roots = sac_alf.critic_loss(q, torch.from_numpy(targets), w, every)
     equal(losses, critic_losses)
     equal(roots, np.sqrt(errors))
     equal(sac_alf.actor_loss(r, sac_alf.whole_values(single, v).squeeze(-1), a, w), actor_losses)
@@ -198,12 +200,17 @@ def plain_learner(config: sac_alf.Config, obs_size: int, action_size: int) -> sa
     return learner
 
 
-def test_updates_with_all_options_equal_plain_autograd() -> None:
-    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them."""
+@pytest.mark.parametrize("clip", [None, 0.02])
+def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> None:
+    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them.
+
+    ALF clips what critics say of an action, each component of each transition's, and no more.
+    """
     options: dict[str, Any] = {
         **OPTIONS,
         "reward_weights": (0.7, -1.5),
         "target_kl_per_action": 2.0,
+        "action_gradient_clip": clip,
     }
     config = replace(TINY, task="Reacher-v4", gamma=0.9, tau=0.1, initial_alpha=0.3, **options)
     learner = plain_learner(config, 3, 2)
@@ -257,7 +264,13 @@ def test_updates_with_all_options_equal_plain_autograd() -> None:
         actions, ratios = ratio(obs, previous, noise[1, 0].double())
         inputs = torch.cat([obs, actions], -1)
         judged = [value([critics[k][d] for k in range(2)], inputs, choices[d]) for d in range(2)]
-        objective = alpha * ratios - 0.7 * judged[0] + 1.5 * judged[1]
+        whole = 0.7 * judged[0] - 1.5 * judged[1]
+        (slopes,) = torch.autograd.grad(whole.sum(), actions, retain_graph=True)
+        if clip is not None:
+            assert (slopes.abs() > clip).any()
+            assert (slopes.abs() < clip).any()
+            slopes = slopes.clamp(-clip, clip)
+        objective = alpha * ratios - (slopes * actions).sum(-1)
         descend(actor.parameters(), (w * objective).mean())
         descend([log_alpha], -(log_alpha.exp() * w * (ratios.detach() - 2.0 * 2)).mean())
         for k in range(2):
@@ -277,6 +290,103 @@ def test_updates_with_all_options_equal_plain_autograd() -> None:
     log_alphas, means = learner.log_alphas[1, 0], learner.mean_log_ratios[1, 0]
     torch.testing.assert_close(log_alphas.double(), log_alpha, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(means.double(), mean, atol=1e-6, rtol=1e-5)
+
+
+def lambda_targets_of_alf(
+    rewards: np.ndarray, discounts: np.ndarray, last: np.ndarray, values: np.ndarray, decay: float
+) -> np.ndarray:
+    """Return a sequence's targets as in ALF's td_loss.py:106-147 and value_ops.py:210-268.
+
+    Step t of T + 1 has the reward and the discount on the way into it; `last` are an episode's last
+    steps, whose successor begins another.
+    """
+    advantages = np.zeros(len(values))
+    for t in reversed(range(len(values) - 1)):
+        delta = rewards[t + 1] + discounts[t + 1] * values[t + 1] - values[t]
+        later = discounts[t + 1] * decay * advantages[t + 1]
+        advantages[t] = (1 - last[t]) * (delta + later)
+    return advantages[:-1] + values[:-1]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("end", [None, "termination", "truncation"])
+def test_targets_over_several_steps_are_alfs(end: str | None, decay: float) -> None:
+    """Four steps in float64, of two parts; the episode ends at the second, or goes on."""
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(2, 2, 5))  # of parts and of steps 0 to 4
+    ended = 1.0 if end else 0.0
+    terminations = np.array([0.0, ended if end == "termination" else 0.0, 0.0, 0.0])
+    discounts = 0.9 * np.concatenate([[1.0], 1 - terminations])
+    last = np.array([0.0, 0.0, ended, 0.0, 0.0])
+    slow = [lambda_targets_of_alf(rewards[d], discounts, last, values[d], decay) for d in range(2)]
+    one_step = rewards[:, 1:] + discounts[1:] * values[:, 1:]
+    factors = decay * discounts[1:4] * (1 - last[1:4])
+    ours = sac_alf.lambda_returns(
+        torch.from_numpy(one_step)[None, :, :, None],
+        torch.from_numpy(values[:, 1:])[None, :, :, None],
+        torch.from_numpy(factors)[None, :, None],
+    )
+    valid = slice(0, 2 if end else 4)  # beyond an end a sequence does not count
+    np.testing.assert_allclose(ours[0, :, valid, 0], np.stack(slow)[:, valid], rtol=1e-12)
+
+
+def test_an_update_over_several_steps_equals_plain_autograd() -> None:
+    """Critics learn at every step that counts, each by its own return; the rest is of the first.
+
+    Three steps in float64, by ALF's recursion, where entropy is a part of the rewards on the way;
+    sequences of one, two and three steps, some of which end in a termination.
+    """
+    config = replace(TINY, gamma=0.9, tau=0.1, initial_alpha=0.3, td_steps=3, td_lambda=0.7)
+    learner = plain_learner(config, 3, 2)
+    assert learner.actor is not None
+    actor = linear(learner.actor).double()
+    critics, slow = (
+        [linear(stack, 0, k).double() for k in range(2)]
+        for stack in (learner.critics, learner.target_critics)
+    )
+    generator, size = torch.Generator().manual_seed(3), 6
+    batch = random_batch(generator, 1, 3 * size, 3, 2)
+    lengths = torch.tensor([1, 2, 3, 3, 2, 1])
+    counts = (torch.arange(3)[:, None] < lengths).float()  # [T, B]
+    terminations = torch.zeros(3, size)
+    terminations[lengths - 1, torch.arange(size)] = torch.tensor([1.0, 1, 1, 0, 0, 0])
+    batch = batch._replace(terminations=terminations.reshape(1, -1))
+    weights = torch.rand(1, size, generator=generator) + 0.5
+    noise = torch.randn(4, 1, size, 2, generator=generator)
+
+    means, log_stds = actor(batch.next_obs[0].double()).chunk(2, -1)
+    pre_tanh = means + log_stds.exp() * noise[:3, 0].reshape(-1, 2).double()
+    log_probs = Normal(means, log_stds.exp()).log_prob(pre_tanh)
+    log_probs = (log_probs - torch.log(1 - torch.tanh(pre_tanh).square())).sum(-1)
+    inputs = torch.cat([batch.next_obs[0].double(), torch.tanh(pre_tanh)], -1)
+    nexts = torch.minimum(*(net(inputs).squeeze(-1) for net in slow)).reshape(3, size)
+    goes_on = 0.9 * (1 - terminations.double())
+    paid = batch.extras[0, :, 0].double().reshape(3, size)
+    paid = paid + goes_on * -0.3 * log_probs.reshape(3, size)
+    targets, pairs = torch.zeros(3, size).double(), batch.obs_actions[0].double()
+    for b in range(size):
+        n = int(lengths[b])
+        ways, discounts, values = (
+            np.array([0.0, *each[:n, b].tolist()]) for each in (paid, goes_on, nexts)
+        )
+        exact = lambda_targets_of_alf(ways, discounts, np.zeros(n + 1), values, 0.7)
+        targets[:n, b] = torch.from_numpy(exact)
+    squares = sum((net(pairs).reshape(3, size) - targets).square() for net in critics)
+    squares = (squares * counts).sum(0) / counts.sum(0)
+    every = [p for net in critics for p in net.parameters()]
+    descend(every, (weights[0].double() * squares).mean() / 2)
+
+    _, errors = sac_alf.update(learner, config, batch, weights, noise, 0, counts[None])
+    torch.testing.assert_close(errors[0].double(), squares.detach().sqrt(), atol=1e-5, rtol=1e-5)
+    for k in range(2):
+        assert_same_weights(learner.critics, k, critics[k])
+    alone = plain_learner(config, 3, 2)
+    alone.critics.load_state_dict(learner.critics.state_dict())
+    given = (batch.obs[:, :size], batch.extras[:, :size, 1:], weights, noise[3])
+    sac_alf._update_policy(alone, config, *given)
+    assert torch.equal(alone.log_alphas, learner.log_alphas)
+    assert alone.actor is not None
+    assert torch.equal(vector(alone.actor), vector(learner.actor))
 
 
 # Limits
@@ -322,6 +432,72 @@ def test_with_all_options_off_it_is_sac(weights: tuple[float, ...] | None) -> No
             torch.testing.assert_close(metrics[name], value, atol=1e-6, rtol=1e-5)
 
 
+OF_SAC: dict[str, Any] = {
+    **{"env_steps": 72, "hidden_sizes": (8, 8, 8), "num_envs": 2, "num_critics": 3},
+    **{"initialisation": "orthogonal", "hidden_gain": 0.5, "policy_head_gain": 0.3},
+    **{"separate_heads": True, "log_std_min": -0.2, "log_std_max": 0.1, "log_std_bound": "tanh"},
+    **{f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")},
+    **{"initial_alpha": 0.3, "learn_alpha": False, "max_log_alpha": -1.5, "gamma": 0.5},
+    **{"target_entropy_per_action": 0.5, "entropy_in_target": False, "tau": 0.5},
+    **{"action_gradient_clip": 1e-3, "reward_scale": 3.0, "batch_size": 16},
+    **{"replay_capacity": 50, "learning_starts": 50, "count_warm_up": False, "update_ratio": 2.0},
+    **{"policy_period": 2, "compensate_policy_period": False, "target_period": 3},
+    **{"evaluation_rule": "sampled", "evaluation_interval": 30, "evaluation_episodes": 2},
+    **{"log_interval": 20, "seeds": (3, 1)},
+}
+"""Every setting of `agents.sac`, and another value than the default's."""
+ELSEWHERE = {"task", "device", "tf32", "num_threads", "env_threads", "evaluate_beside"}
+"""Settings that no agent reads itself, and of which `cuda_graphs` needs a GPU."""
+NEEDED: dict[str, dict[str, Any]] = {
+    **{name: {"initialisation": "orthogonal"} for name in ("hidden_gain", "policy_head_gain")},
+    "compensate_policy_period": {"policy_period": 2},
+}
+"""Settings that another one needs to take effect."""
+
+
+def test_every_setting_of_sac_is_compared() -> None:
+    """A new one must be one of `agents.sac_alf` too, with the same default."""
+    names = {field.name for field in fields(sac.Config)}
+    assert names == OF_SAC.keys() | ELSEWHERE | {"cuda_graphs"}
+    theirs, ours = sac.Config(), sac_alf.Config()
+    assert all(getattr(theirs, name) == getattr(ours, name) for name in names)
+    assert all(getattr(theirs, name) != value for name, value in OF_SAC.items())
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", OF_SAC)
+def test_a_training_is_that_of_sac_under_each_of_its_settings(name: str, tmp_path: Path) -> None:
+    """Ten updates or more, with all options off: tables, weights and temperature agree."""
+    changes = {**NEEDED.get(name, {}), name: OF_SAC[name]}
+    if name == "initialisation":  # all of them
+        for scheme in ("orthogonal", "lecun_normal", "torch"):
+            compare_with_sac({"initialisation": scheme}, tmp_path / scheme)
+        return
+    compare_with_sac(changes, tmp_path)
+
+
+def compare_with_sac(changes: dict[str, Any], directory: Path) -> None:
+    config = replace(SHORT, task="InvertedPendulum-v4", **changes)
+    theirs = sac.Config(**{field.name: getattr(config, field.name) for field in fields(sac.Config)})
+    ours, recorder = train(config, directory / "ours")
+    run = {"agent": "sac", "task": theirs.task}
+    other = Recorder(directory / "theirs", run, theirs.seeds, keeps_checkpoint=False)
+    expected = sac.train(theirs, other)
+    other.finish()
+    for one, two in zip(parameters_of(ours), parameters_of(expected), strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours.log_alphas[1], expected.log_alpha, atol=1e-6, rtol=1e-5)
+    for seed in range(len(theirs.seeds)):
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv"):
+            tables = [
+                np.genfromtxt(each.seed_directories[seed] / name, delimiter=",", names=True)
+                for each in (recorder, other)
+            ]
+            assert tables[0].dtype.names == tables[1].dtype.names
+            for column in tables[0].dtype.names or ():
+                np.testing.assert_allclose(*(t[column] for t in tables), rtol=1e-4, atol=1e-5)
+
+
 def test_a_uniform_prior_is_entropy_up_to_a_constant() -> None:
     """The target moves by log 2 a dimension, a reward by what the constant is worth in s'."""
     config = replace(TINY, prior="uniform", target_kl_per_action=1.5, **SHARED)
@@ -364,12 +540,12 @@ def test_replay_knows_the_previous_action_and_first_steps(
     """Each transition has the action before it, and none at the first of eight steps."""
     kept: list[Replay] = []
 
-    class Kept(Replay):
+    class Kept(HistoryReplay):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             kept.append(self)
 
-    monkeypatch.setattr(sac_alf, "Replay", Kept)
+    monkeypatch.setattr(sac_alf, "HistoryReplay", Kept)
     train(replace(TINY, env_steps=40, num_envs=2), tmp_path)
     batch = kept[0].batch(torch.arange(40)[None])
     actions, extras = batch.obs_actions[0, :, 1], batch.extras[0]
@@ -519,7 +695,8 @@ SETTINGS: dict[str, Any] = {
     **{"entropy_in_target": False, "normalise_entropy": False, "prior": "uniform"},
     **{"target_kl_per_action": 1.0, "same_action_prob": 0.5, "same_action_noise": 0.5},
     **{"reward_weights": (1.0, 0.0), "prioritised_replay": False, "priority_exponent": 0.2},
-    **{"priority_epsilon": 1.0, "importance_exponent": 1.0},
+    **{"priority_epsilon": 1.0, "importance_exponent": 1.0, "td_steps": 3, "reward_scale": 3.0},
+    **{"action_gradient_clip": 1e-3, "max_log_alpha": -1.0, "policy_period": 2, "target_period": 2},
 }
 
 
@@ -543,6 +720,46 @@ def test_every_setting_does_something(name: str, all_on: sac_alf.Learner, tmp_pa
     changed, recorder = train(replace(ALL_ON, **{name: SETTINGS[name]}), tmp_path)
     assert recorder.statuses == ["finished"]
     assert differ(all_on, changed)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+def test_longer_returns_count_as_much_as_asked(
+    decay: float, all_on: sac_alf.Learner, tmp_path: Path
+) -> None:
+    """The decay of several steps' returns changes what is learned from them."""
+    config = replace(ALL_ON, td_steps=3)
+    learned = [
+        train(each, tmp_path / str(i))[0]
+        for i, each in enumerate((config, replace(config, td_lambda=decay)))
+    ]
+    assert differ(*learned)
+    assert differ(all_on, learned[0])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("task", ["Pendulum-v1", "CartPole-v1", "Claw-v0"])
+def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> None:
+    """Never: the modes' returns; always: all draws; between: neither. Training stays the same."""
+    found, learned = {}, []
+    for rule, epsilon in (("deterministic", 1.0), *(("sampled", e) for e in (0.0, 0.5, 1.0))):
+        changes = {"evaluation_rule": rule, "epsilon_greedy": epsilon, "evaluation_episodes": 3}
+        config = replace(SHORT, task=task, **changes)
+        learner, recorder = train(config, tmp_path / f"{rule}-{epsilon}")
+        learned.append(learner)
+        found[rule, epsilon] = (recorder.seed_directories[0] / "evaluations.csv").read_text()
+        policy = agents.load_policy(recorder.seed_directories[0])
+        obs = (
+            np.random.default_rng(0).normal(size=(2_000, config.find_task().obs_size)).astype("f4")
+        )
+        drawn = policy.act(obs, np.random.default_rng(1)).reshape(2_000, -1)
+        agree = (drawn == policy.act(obs).reshape(2_000, -1))[:, -1].mean()
+        if task != "CartPole-v1":  # else a draw may be the mode
+            assert agree == pytest.approx(1 - epsilon if rule == "sampled" else 0.0, abs=0.04)
+    assert not any(differ(learned[0], each) for each in learned[1:])
+    assert found["deterministic", 1.0] == found["sampled", 0.0]
+    if task != "CartPole-v1":
+        assert len({*found.values()}) == 3
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -581,6 +798,7 @@ def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
     ("field", "value"),
     [
         *[("gamma", 1.5), ("tau", 0.0), ("batch_size", 0), ("seeds", (1, 1)), ("log_std_min", 3.0)],
+        *[("td_steps", 0), ("td_lambda", 1.1), ("epsilon_greedy", -0.1), ("epsilon_greedy", 0.5)],
         *[("initial_alpha", 0.0), ("replay_capacity", 0), ("update_ratio", 0.0), ("num_envs", 7)],
         *[("same_action_prob", 1.5), ("same_action_noise", 0.0), ("priority_exponent", -1.0)],
         *[("priority_epsilon", 0.0), ("reward_weights", (1.0, 2.0)), ("reward_weights", ())],
@@ -593,6 +811,16 @@ def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, va
         replace(TINY, **{field: value})
     shown = value[0] if field == "seeds" else value
     assert str(shown) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "option", [{"prioritised_replay": True}, {"normalise_entropy": True}, {"td_steps": 2}]
+)
+def test_options_that_no_graph_can_hold_are_refused_with_them(option: dict[str, Any]) -> None:
+    """What changes from update to update on the host would be frozen."""
+    with pytest.raises(UsageError, match=r"^cuda_graphs is not for prioritised_replay"):
+        replace(TINY, cuda_graphs=True, **option)
+    assert replace(TINY, cuda_graphs=True).cuda_graphs
 
 
 def test_weights_that_do_not_fit_name_the_parts() -> None:

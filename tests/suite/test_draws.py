@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from suite.draws import Draws
+from suite.priorities import PriorityDraws
 
 SEEDS = (3, 1, 4)
 BATCH_SIZE = 40
@@ -51,6 +52,33 @@ def test_rows_drawn_without_replacement_are_distinct_and_uniform() -> None:
     assert (counts > 0).sum() == 6
     everything = Draws((3,), (1, 7, 1), torch.device("cpu"), replace=False)(7)
     assert everything.rows.sort().values.tolist() == [[0, 1, 2, 3, 4, 5, 6]]
+
+
+def test_priorities_decide_the_rows_and_their_weights() -> None:
+    """Errors of the rows drawn last become priorities; the noise is what it was without them."""
+    priorities = PriorityDraws(1, 10, 1.0, 0.0, 1.0)
+    draw, plain = (
+        Draws((3,), (1, 100, 2), torch.device("cpu"), priorities=each)
+        for each in (priorities, None)
+    )
+    draw.add(torch.arange(4).numpy())
+    first = draw(4)
+    assert torch.equal(first.noise, plain(4).noise)
+    assert torch.equal(torch.bincount(first.rows[0]), torch.full((4,), 25))
+    assert torch.equal(draw.weights, torch.ones(1, 100))
+    draw.update(torch.where(first.rows == 2, 6.0, 2.0))  # of 6 and three times 2: a half
+    rows = draw(4).rows[0]
+    assert torch.bincount(rows).tolist() == pytest.approx([100 / 6, 100 / 6, 50, 100 / 6], abs=1)
+    torch.testing.assert_close(draw.weights[0], torch.where(rows == 2, 0.5, 1.5))
+    assert draw.streams[-1] is priorities
+    plain.update(torch.ones(1, 100))
+    assert torch.equal(plain.weights, torch.ones(1, 100))
+
+
+def test_an_update_that_reads_beyond_its_rows_says_so() -> None:
+    """The last row is the greatest that is drawn, and what follows it."""
+    near, far = (Draws((3,), (1, 500, 1), torch.device("cpu"), reach=n)(9) for n in (0, 6))
+    assert (near.last_row, far.last_row) == (8, 14)
 
 
 @DEVICES

@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from suite.noise import gumbel, normal, stacked_normal
+from suite.noise import gumbel, noise_or_none, normal, stacked_normal
 
 CPU = torch.device("cpu")
 
@@ -54,3 +54,21 @@ def test_the_largest_of_logits_plus_gumbel_noise_is_a_categorical_draw() -> None
     expected = 50_000 * logits.double().softmax(0)
     expected *= counts.sum() / expected.sum()
     assert scipy.stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 0.01
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_noise_comes_with_a_probability_for_each_row(probability: float) -> None:
+    """Whole rows are 0 as often as asked; the others are what they would be, seed by seed."""
+
+    def streams() -> list[np.random.Generator]:
+        return [np.random.default_rng(seed) for seed in (0, 1)]
+
+    noise = noise_or_none(stacked_normal, streams(), (5_000, 3), CPU, probability)
+    plain = stacked_normal(streams(), (5_000, 3), CPU)
+    assert isinstance(noise, Tensor)
+    drawn = (noise != 0).all(-1)
+    assert torch.equal(noise, plain * drawn[..., None])
+    assert drawn.float().mean(1).tolist() == pytest.approx([probability] * 2, abs=0.03)
+    assert noise_or_none(stacked_normal, None, (5, 3), CPU, probability) == 0.0
+    if 0 < probability < 1:
+        assert not torch.equal(drawn[0], drawn[1])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.priorities import LEVELS, WIDTH, PriorityDraws, UniformDraws
+from suite.priorities import LEVELS, WIDTH, PriorityDraws
 from suite.randomness import stream
 from suite.snapshot import pack, unpack
 
@@ -139,15 +139,3 @@ def test_a_restored_state_draws_the_same_also_in_a_longer_ring() -> None:
             assert one.tolist() == other.tolist()
         restored.add(np.array([1_500]))  # it goes on as well
         assert 1_500 in restored.draw(streams(2), 4_000, 1_501)[0]
-
-
-def test_uniform_draws_are_a_seeds_own_and_weigh_one() -> None:
-    """As the SAC agents make them: integers below the number of transitions."""
-    draws = UniformDraws()
-    draws.add(np.arange(3))
-    rows, weights = draws.draw(streams(2), 50, 9)
-    draws.update(rows, torch.ones(2, 50))
-    expected = [generator.integers(0, 9, 50).tolist() for generator in streams(2)]
-    assert rows.tolist() == expected
-    assert (weights == 1).all()
-    assert weights.dtype == np.float32

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from suite.replay import Replay
+from suite.replay import HistoryReplay, Replay
+from suite.vector_env import Step
 
 CPU = torch.device("cpu")
 
@@ -65,3 +66,73 @@ def test_extras_come_back_beside_their_transition() -> None:
     tags = batch.obs[..., :1]
     torch.testing.assert_close(batch.next_obs, tags.expand(-1, -1, 3) + 5)
     torch.testing.assert_close(batch.extras, tags + torch.tensor([1.0, 2.0, 2.0]))
+
+
+def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryReplay:
+    """Return a replay of two seeds and environments; observations are 100 seed + step + env / 10.
+
+    `ends` says at which steps the second environment's episodes end, and how.
+    """
+    replay = HistoryReplay(2, capacity, 2, (1, 1, 0), 1, CPU)
+    for t in range(num_steps):
+        tag = (100 * np.arange(2)[:, None] + t + np.arange(2) / 10).astype("f4")
+        kinds = [np.zeros((2, 2), dtype=bool) for _ in range(2)]
+        if t in ends:
+            kinds[ends[t] == "truncation"][:, 1] = True
+        step = Step(
+            obs=tag[..., None],
+            next_obs=tag[..., None] + 0.5,
+            rewards=tag,
+            raw_rewards=tag,
+            terminations=kinds[0],
+            truncations=kinds[1],
+            valid=np.ones((2, 2), dtype=bool),
+            episode_ends=kinds[0] | kinds[1],
+            episode_returns=tag,
+            episode_lengths=np.ones((2, 2), dtype=int),
+        )
+        replay.store(tag[..., None], tag[..., None] / 1000, step, scale=2.0)
+    return replay
+
+
+@pytest.mark.parametrize("capacity", [40, 12])
+def test_sequences_follow_one_environment_until_its_episode_ends(capacity: int) -> None:
+    """They also end at the newest transition, in a growing ring and in one that came round.
+
+    A row that does not count repeats the last one that does.
+    """
+    replay = history(9, capacity, {4: "truncation", 6: "termination"})
+    oldest = max(0, 9 - capacity // 2)
+    size = 2 * (9 - oldest)
+    rows = torch.arange(size).expand(2, size)
+    batch, counts = replay.sequences(rows, 3)
+    steps = batch.obs[..., 0].unflatten(1, (3, size))
+    for i in range(size):
+        for seed in range(2):
+            found = round(steps[seed, 0, i].item() - 100 * seed, 1)
+            t, env = int(found), round(10 * (found - int(found)))
+            assert counts[seed, 0, i] == 1
+            last = min(8, *(end for end in (4, 6, 8) if end >= t)) if env else 8
+            for ahead in (1, 2):
+                assert counts[seed, ahead, i] == (t + ahead <= last)
+                expected = 100 * seed + min(t + ahead, last) + env / 10
+                assert steps[seed, ahead, i].item() == pytest.approx(expected, abs=1e-3)
+    alone, every = replay.sequences(rows, 1)
+    for one, other in zip(alone, replay.batch(rows), strict=True):
+        assert torch.equal(one, other)
+    assert every.shape == (2, 1, size)
+    assert every.all()
+
+
+def test_what_came_before_is_stored_beside_a_transition() -> None:
+    """The scaled reward as its only part, the action before, and whether there was one."""
+    batch = history(5, 40, {2: "truncation"}).batch(torch.arange(10).expand(2, 10))
+    parts, previous, is_first = batch.extras.unbind(-1)
+    tags = batch.obs[..., 0]
+    torch.testing.assert_close(parts, 2 * tags)
+    torch.testing.assert_close(batch.rewards, 2 * tags)
+    firsts = torch.zeros(10)
+    firsts[[0, 1, 7]] = 1  # both begin; the second environment begins anew after step 2
+    assert torch.equal(is_first, firsts.expand(2, 10))
+    expected = torch.cat([torch.zeros(2, 2), tags[:, :-2]], 1) / 1000 * (1 - firsts)
+    torch.testing.assert_close(previous, expected)

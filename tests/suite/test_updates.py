@@ -33,8 +33,9 @@ def add_step(replay: Replay, number: int) -> None:
         (6, [7, 1], 0),  # row 7 is old, too, but that is not asked
     ],
 )
+@pytest.mark.parametrize("late", [False, True])
 def test_an_update_waits_for_the_step_whose_rows_it_draws(
-    num_stored: int, last_rows: list[int], during: int
+    num_stored: int, last_rows: list[int], during: int, late: bool
 ) -> None:
     """It begins before the step's end only if all it reads is there, and updates keep their order.
 
@@ -52,7 +53,8 @@ def test_an_update_waits_for_the_step_whose_rows_it_draws(
         made.append(number)
         return {}
 
-    updates = Updates(update, replay, draw, Means())
+    updates = Updates(update, replay, draw, Means(), late)
+    during = 0 if late else during
     numbers = [7 + each for each in range(len(last_rows))]
     updates.begin(7, 7 + len(last_rows))
     assert made == numbers[:during]
