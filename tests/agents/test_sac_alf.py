@@ -738,6 +738,21 @@ def test_longer_returns_count_as_much_as_asked(
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("capacity", [1_000, 50])
+def test_sequences_are_the_same_during_a_step_and_after_it(
+    capacity: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update that would read rows of the step under way waits, though it draws earlier ones."""
+    config = replace(SHORT, task="InvertedPendulum-v4", env_steps=120, evaluation_interval=120)
+    config = replace(config, td_steps=4, num_envs=2, replay_capacity=capacity, batch_size=2)
+    early, _ = train(config, tmp_path / "early")
+    updates = session.Updates
+    monkeypatch.setattr(session, "Updates", lambda *given: updates(*given[:4], late=True))
+    late, _ = train(config, tmp_path / "late")
+    assert not differ(early, late)
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("task", ["Pendulum-v1", "CartPole-v1", "Claw-v0"])
 def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> None:
     """Never: the modes' returns; always: all draws; between: neither. Training stays the same."""
