@@ -32,11 +32,36 @@ def test_results_and_gradients_are_those_of_float64(size: tuple[int, int, int]) 
         assert ours_.is_contiguous()
 
 
+def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX-512 is for oneDNN; elsewhere every size is MKL's, to the bit."""
+    for capability, is_used in (("AVX512", True), ("AVX2", False), ("DEFAULT", False)):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
+        found = module._find_linear()
+        assert (found is not None) == is_used
+    monkeypatch.setattr(module, "_linear", found)
+    for size in SIZES:
+        bias, inputs, weight, _ = layer(*size)
+        assert torch.equal(affine(bias, inputs, weight), torch.addmm(bias, inputs, weight))
+
+
+SCHEMA = (
+    "mkldnn::_linear_pointwise(Tensor X, Tensor W, Tensor? B, str attr, Scalar?[] scalars, "
+    "str? algorithm) -> Tensor Y"
+)
+
+
+def test_this_torch_has_the_operator_in_the_known_form() -> None:
+    """It is private: a torch without it would be slower unnoticed, one with another form fail."""
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    assert operator is not None, f"torch {torch.__version__} lacks oneDNN's linear operator"
+    found = str(operator.default._schema)
+    assert found == SCHEMA, f"torch {torch.__version__} has another form of it: {found}"
+
+
 def test_large_layers_take_the_way_of_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sizes that gain from it, and only where torch has it."""
     calls = []
-    linear = module._linear
-    assert linear is not None
+    linear = torch.ops.mkldnn._linear_pointwise
     monkeypatch.setattr(module, "_linear", lambda *a: calls.append(1) or linear(*a))
     for size, count in (((64, 256, 256), 1), ((16, 64, 64), 0), ((4096, 1024, 1), 0)):
         calls.clear()
@@ -51,9 +76,7 @@ def test_onednn_gets_no_columns_of_wider_rows(monkeypatch: pytest.MonkeyPatch) -
 
     oneDNN's way for a matrix with gaps takes 940 ms instead of 0.8 for their weight gradient.
     """
-    if module._linear is None:
-        pytest.skip("this torch has no oneDNN")
-    linear, seen = module._linear, []
+    linear, seen = torch.ops.mkldnn._linear_pointwise, []
 
     def watch(left: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
         seen.append(weight.is_contiguous() or weight.t().is_contiguous())

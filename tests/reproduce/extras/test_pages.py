@@ -41,7 +41,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "sac": {"task": "Pendulum-v1", "learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
     "sac_discrete": {"task": "CartPole-v1", "learning_starts": 40, "batch_size": 8},
 }
-SHORT["sac_value"] = SHORT["sac"]
+SHORT["sac_value"] = SHORT["sac"] | {"learn_alpha": True}
 SHORT["sac_alf"] = SHORT["sac"] | {"task": "Claw-v0", "prior": "same_action"}
 """What every agent trains with here, so that its records have every column."""
 MY_TASKS = """
