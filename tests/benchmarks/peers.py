@@ -1,11 +1,13 @@
 """Speed of our agents beside other libraries', interleaved in one run.
 
-    make peers && .venv/bin/python -m tests.benchmarks.peers sac a2c-pong --pairs 5
+    make peers && make peers PEER=sbx
+    .venv/bin/python -m tests.benchmarks.peers sac a2c-pong --pairs 5
 
 Whole training loops of equal networks and batches, warm-up excluded. The contestants of a
 comparison take turns, so a machine that changes speed changes all of them; the ratios of each
-turn are what counts. Peers run in an environment of their own. On a loaded machine nothing is
-measured, unless `--busy` asks for it.
+turn are what counts. Peers run in an environment of their own. CleanRL and LeanRL are scripts and
+no packages: they take part where a clone of each lies in that environment's folder `src`. On a
+loaded machine nothing is measured, unless `--busy` asks for it.
 """
 
 import os
@@ -25,6 +27,7 @@ from suite.hardware import num_cores, processor, processor_name
 from suite.settings import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / ".venv-peers"
 MOST_LOAD = 0.5
 """Mean number of running processes, over the last minute, at which a machine counts as quiet."""
 
@@ -175,6 +178,62 @@ for k in range(steps // num_envs):
 print(steps // num_envs * num_envs / (time.perf_counter() - started))
 """
 
+SBX = """
+import os, sys, time
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+from sbx import SAC
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+warm_up, steps = map(int, sys.argv[1:])
+times = []
+
+class Clock(BaseCallback):
+    def _on_step(self):
+        if self.num_timesteps in (warm_up, warm_up + steps):
+            times.append(time.perf_counter())
+        return True
+
+model = SAC("MlpPolicy", make_vec_env("HalfCheetah-v5"), learning_starts=warm_up - 100, seed=1)
+model.learn(warm_up + steps + 1, callback=Clock())
+print(steps / (times[1] - times[0]))
+"""
+SCRIPT = """
+import runpy, sys, time
+from unittest import mock
+import gymnasium, torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+path, root, warm_up, steps = *sys.argv[1:3], *map(int, sys.argv[3:5])
+torch.set_num_threads(1)
+sys.modules["wandb"] = mock.MagicMock()  # nothing is tracked
+sys.path.insert(0, root)
+
+class Clocked(SyncVectorEnv):
+    # The script's environments, as gymnasium had them when it was written, with a clock.
+    num_steps, started = 0, 0.0
+
+    def __init__(self, env_fns):
+        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def step(self, actions):
+        if self.num_steps == warm_up:
+            self.started = time.perf_counter()
+        if self.num_steps == warm_up + steps:
+            print(steps / (time.perf_counter() - self.started), flush=True)
+            raise SystemExit
+        self.num_steps += 1
+        *results, infos = super().step(actions)
+        if "final_obs" in infos:
+            infos["final_observation"] = infos["final_obs"]
+        infos.pop("final_info", None)
+        return *results, infos
+
+gymnasium.vector.SyncVectorEnv = Clocked
+sys.argv[1:] = sys.argv[5:]
+runpy.run_path(path, run_name="__main__")
+"""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -184,6 +243,8 @@ class Comparison:
     """Measured environment steps of each run."""
     contestants: dict[str, Callable[[int], float]]
     """By name; the first is compared with each of the others."""
+    one_core: bool = False
+    """Whether each has one core, its simulator and helpers included."""
 
 
 def ours(agent: str, flags: str, warm_up: int, steps: int) -> float:
@@ -207,21 +268,41 @@ def torchrl(threads: int, warm_up: int, steps: int) -> float:
     return _peer(TORCHRL, [*map(str, (threads, warm_up, steps))], threads)
 
 
+def sbx(warm_up: int, steps: int) -> float:
+    """Return the speed of sbx, stable-baselines3's SAC in JAX, by its defaults."""
+    return _peer(SBX, [str(warm_up), str(steps)], 1, PEERS / "sbx")
+
+
+def script(repository: str, path: str, flags: str, warm_up: int, steps: int) -> float:
+    """Return the speed of a script of CleanRL's kind, by its own file; NaN without a clone of it.
+
+    Its actor is updated every second step, twice, as by its default. Its clock is an environment's.
+    """
+    root = PEERS / "src" / repository.rpartition("/")[2]
+    if not (root / path).exists():
+        print(f"left out: {path}; git clone https://github.com/{repository} {root}", flush=True)
+        return float("nan")
+    own = f"--env-id=HalfCheetah-v5 --learning-starts={warm_up - 100} {flags}".split()
+    arguments = [str(root / path), str(root), str(warm_up), str(steps), *own]
+    return _peer(SCRIPT, arguments, threads=1)
+
+
 def pfrl(replay_ratio: int, unroll_length: int, warm_up: int, steps: int) -> float:
     """Return the speed of pfrl's ACER on CartPole, networks and unrolls as ours."""
     numbers = (replay_ratio, unroll_length, 1, warm_up, steps // 20)  # it takes its time
     return _peer(PFRL, [*map(str, numbers)], threads=1)
 
 
-def _peer(program: str, arguments: Sequence[str], threads: int) -> float:
+def _peer(program: str, arguments: Sequence[str], threads: int, place: Path = PEERS) -> float:
     """Run a program in the peers' environment and return the speed that it prints."""
-    python = ROOT / ".venv-peers" / "bin" / "python"
+    python = place / "bin" / "python"
     if not python.exists():
-        raise UsageError("the peers' environment is missing: run `make peers` first")
+        peer = "" if place == PEERS else f" PEER={place.name}"
+        raise UsageError(f"the peers' environment is missing: run `make peers{peer}` first")
     with tempfile.TemporaryDirectory() as folder:  # worker processes import a file
-        script = Path(folder) / "peer.py"
-        script.write_text(program)
-        return float(_run([str(python), str(script), *arguments], threads).split()[-1])
+        file = Path(folder) / "peer.py"
+        file.write_text(program)
+        return float(_run([str(python), str(file), *arguments], threads, folder).split()[-1])
 
 
 def simulator(task: str, num_envs: int, threads: int, steps: int) -> float:
@@ -230,11 +311,11 @@ def simulator(task: str, num_envs: int, threads: int, steps: int) -> float:
     return float(_run([sys.executable, "-c", SIMULATOR, *arguments], threads=1))
 
 
-def _run(command: list[str], threads: int) -> str:
+def _run(command: list[str], threads: int, folder: str | Path = ROOT) -> str:
     limits: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     limits["OMP_WAIT_POLICY"] = "PASSIVE"  # for all contestants: waiting threads do not spin
     run = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **limits}
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **limits}
     )
     if run.returncode:
         raise UsageError(f"{' '.join(command)[:80]} failed: {run.stderr.strip()[-300:]}")
@@ -246,6 +327,7 @@ _LIKE_A2C = f"{_PONG} --num-minibatches=1 --unroll-length=20 --convolutions=natu
 COMPARISONS = {
     "sac": Comparison(
         steps=1_500,
+        one_core=True,
         contestants={
             "encore": partial(
                 ours,
@@ -256,6 +338,17 @@ COMPARISONS = {
             ),
             "stable-baselines3": partial(stable_baselines3, "sac", 1, 600),
             "torchrl": partial(torchrl, 1, 600),
+            "sbx": partial(sbx, 600),
+            "CleanRL": partial(
+                script, "vwxyzjn/cleanrl", "cleanrl/sac_continuous_action.py", "", 600
+            ),
+            "LeanRL": partial(
+                script,
+                "pytorch-labs/LeanRL",
+                "leanrl/sac_continuous_action_torchcompile.py",
+                "--compile",
+                600,
+            ),
         },
     ),
     "a2c-cartpole": Comparison(
@@ -319,8 +412,10 @@ def main(argv: Sequence[str]) -> int:
     if load > MOST_LOAD and not options.busy:
         raise UsageError(f"the load is {load:.1f}: wait until it is below {MOST_LOAD}, or --busy")
     print(f"{processor_name(processor())}, {num_cores()} cores, load {load:.1f}", flush=True)
+    cores = os.sched_getaffinity(0)
     for name in options.names or COMPARISONS:
         comparison = COMPARISONS[name]
+        os.sched_setaffinity(0, {max(cores)} if comparison.one_core else cores)
         table = []
         for turn in range(options.pairs):
             steps = options.steps or comparison.steps
@@ -335,6 +430,8 @@ def main(argv: Sequence[str]) -> int:
 def _summarise(name: str, contestants: Sequence[str], speeds: np.ndarray) -> None:
     """Print the median speed of each contestant, and the first's ratio to it."""
     for k, contestant in enumerate(contestants):
+        if np.isnan(speeds[:, k]).any():
+            continue
         line = f"{name}: {contestant}: {np.median(speeds[:, k]):,.0f} steps/s"
         if k:
             low, median, high = np.quantile(speeds[:, 0] / speeds[:, k], [0, 0.5, 1])
