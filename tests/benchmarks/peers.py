@@ -6,8 +6,10 @@
 Whole training loops of equal networks and batches, warm-up excluded. The contestants of a
 comparison take turns, so a machine that changes speed changes all of them; the ratios of each
 turn are what counts. Peers run in an environment of their own. CleanRL and LeanRL are scripts and
-no packages: they take part where a clone of each lies in that environment's folder `src`. On a
-loaded machine nothing is measured, unless `--busy` asks for it.
+no packages: they take part where a clone of each lies in that environment's folder `src`. LeanRL's
+script needs an older tensordict, which its clone may hold: `pip install --no-deps --target
+.venv-peers/src/LeanRL tensordict==0.8.3`. On a loaded machine nothing is measured, unless `--busy`
+asks for it.
 """
 
 import os
@@ -284,7 +286,11 @@ def script(repository: str, path: str, flags: str, warm_up: int, steps: int) -> 
         return float("nan")
     own = f"--env-id=HalfCheetah-v5 --learning-starts={warm_up - 100} {flags}".split()
     arguments = [str(root / path), str(root), str(warm_up), str(steps), *own]
-    return _peer(SCRIPT, arguments, threads=1)
+    try:
+        return _peer(SCRIPT, arguments, threads=1)
+    except UsageError as error:  # a script of another year beside today's packages
+        print(f"left out: {error}", flush=True)
+        return float("nan")
 
 
 def pfrl(replay_ratio: int, unroll_length: int, warm_up: int, steps: int) -> float:

@@ -1,0 +1,11 @@
+import pytest
+
+from tests.bugs.__main__ import ROOMS, ROOT, bugs_of
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_bug_has_one_place_and_tests_that_exist(room: str) -> None:
+    for bug in bugs_of(room):
+        assert bug.planted((ROOT / bug.file).read_text()) != (ROOT / bug.file).read_text()
+        for test in bug.tests:
+            assert (ROOT / test.split("::")[0]).exists(), test
