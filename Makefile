@@ -131,14 +131,20 @@ bench: venv
 		tests/benchmarks --benchmark-only --benchmark-json .benchmarks/speed.json
 
 ## An environment of its own for the libraries whose speed we compare with; they pin older packages.
-## With PEER=sb3 (pfrl, rllib, tianshou) that of one control; see docs/controls.md.
+## With PEER=sb3 (pfrl, rllib, tianshou) that of one control, see docs/controls.md; with PEER=sbx
+## that of a library in JAX.
 peers: $(PEERS)/$(if $(PEER),$(PEER)/).installed
 
-$(PEERS)/%/.installed: reproduce/controls/%.txt
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+define install_peer
+test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(shell grep '^torch==' $<)
 	$(@D)/bin/python $(PIP) --no-deps --requirement $<
 	touch $@
+endef
+$(PEERS)/%/.installed: reproduce/controls/%.txt
+	$(install_peer)
+$(PEERS)/%/.installed: requirements/%.txt
+	$(install_peer)
 
 $(PEERS)/.installed: requirements/torch.txt requirements/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)

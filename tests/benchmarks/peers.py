@@ -7,9 +7,11 @@ Whole training loops of equal networks and batches, warm-up excluded. The contes
 comparison take turns, so a machine that changes speed changes all of them; the ratios of each
 turn are what counts. Peers run in an environment of their own. CleanRL and LeanRL are scripts and
 no packages: they take part where a clone of each lies in that environment's folder `src`. LeanRL's
-needs older packages, which its clone may hold: `pip install --no-deps --target
-.venv-peers/src/LeanRL tensordict==0.8.3 torchrl==0.8.1`. On a loaded machine nothing is measured, unless `--busy`
-asks for it.
+needs older packages, which its clone may hold:
+
+    pip install --no-deps --target .venv-peers/src/LeanRL tensordict==0.8.3 torchrl==0.8.1
+
+On a loaded machine nothing is measured, unless `--busy` asks for it.
 """
 
 import os
