@@ -19,9 +19,9 @@ def load_policy(run: str | Path) -> Any:
         UsageError: if the folder holds no readable policy, one of an agent unknown here, or a
             damaged run: its files differ from its manifest, or its record from its folder.
     """
-    from suite.checkpoint import read_policy, rebuild_policy
-    from suite.records import refuse_damaged
-    from suite.settings import UsageError
+    from suite.base.errors import UsageError
+    from suite.record.records import refuse_damaged
+    from suite.resume.checkpoint import read_policy, rebuild_policy
 
     weights, description = read_policy(Path(run))
     if description["agent"] not in AGENTS:

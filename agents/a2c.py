@@ -47,21 +47,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from suite.checkpoint import Policy, config_of
-from suite.command_line import run_main
-from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
-from suite.moments import DeviceMoments, RewardScale, RunningMoments
-from suite.networks import FrameLayers, Trunk
-from suite.optimisers import FlatWeights, InTurn, RMSprop
+from suite.base.errors import require
+from suite.base.randomness import stream
+from suite.envs.vector_env import Spaces
+from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
+from suite.nets.networks import FrameLayers, Trunk
+from suite.nets.optimisers import FlatWeights, InTurn, RMSprop
 from suite.player import Actor, Player, PolicyNetwork, rebuild
-from suite.presets import read_presets
-from suite.randomness import stream
-from suite.recorder import Recorder
+from suite.record.recorder import Recorder
+from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
-from suite.settings import require
+from suite.settings.command_line import run_main
+from suite.settings.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
+from suite.settings.presets import read_presets
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, Unroll
-from suite.vector_env import Spaces
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
 

@@ -50,23 +50,32 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.checkpoint import Policy, config_of
-from suite.command_line import run_main
-from suite.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole, Widths
-from suite.gaussian import Gaussian, divergence_gradients, divergences
-from suite.moments import RunningMoments
-from suite.networks import Trunk
-from suite.optimisers import FlatWeights, RMSprop
+from suite.base.errors import UsageError
+from suite.base.randomness import stream
+from suite.envs.vector_env import Spaces, Step
+from suite.nets.gaussian import Gaussian, divergence_gradients, divergences
+from suite.nets.moments import RunningMoments
+from suite.nets.networks import Trunk
+from suite.nets.optimisers import FlatWeights, RMSprop
+from suite.nets.recurrence import Core
 from suite.player import Actor, Player, PolicyNetwork, rebuild
-from suite.presets import read_presets
-from suite.randomness import stream
-from suite.recorder import Recorder
-from suite.recurrence import Core
+from suite.record.recorder import Recorder
+from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
-from suite.settings import UsageError
+from suite.settings.command_line import run_main
+from suite.settings.config import (
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    Rate,
+    ReplayConfig,
+    Whole,
+    Widths,
+)
+from suite.settings.presets import read_presets
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, UnrollReplay
-from suite.vector_env import Spaces, Step
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
 

@@ -12,7 +12,7 @@ on the unroll before; V-trace corrects for the difference.
 | a gradient step on part of an unroll  | Section 4.2        | `update`                         |
 | an unroll under an older policy       | Section 3          | `suite.collector`                |
 | acting and learning side by side      | Section 3          | `train`                          |
-| LSTM, last action and reward          | Figure 3           | `suite.recurrence`, `lstm_size`  |
+| LSTM, last action and reward          | Figure 3           | `suite.nets.recurrence`          |
 
 A second thread acts and steps the simulator, with buffers and weights of its own; the two meet at
 the end of every unroll. Unroll k is collected under the weights after `k - policy_lag` unrolls, so
@@ -48,23 +48,32 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from suite.checkpoint import Policy, config_of
+from suite.base.errors import check_shape, require
+from suite.base.hardware import worker_thread
+from suite.base.randomness import stream
 from suite.collector import Collector, Experience
-from suite.command_line import run_main
-from suite.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig, Whole
-from suite.hardware import worker_thread
-from suite.moments import RunningMoments
-from suite.networks import FrameLayers, Trunk
-from suite.optimisers import Adam, FlatWeights, Optimiser, RMSprop
+from suite.envs.vector_env import Spaces
+from suite.nets.moments import RunningMoments
+from suite.nets.networks import FrameLayers, Trunk
+from suite.nets.optimisers import Adam, FlatWeights, Optimiser, RMSprop
 from suite.player import Player, PolicyNetwork, rebuild
-from suite.presets import read_presets
-from suite.randomness import stream
-from suite.recorder import Recorder
+from suite.record.recorder import Recorder
+from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
-from suite.settings import check_shape, require
+from suite.settings.command_line import run_main
+from suite.settings.config import (
+    Count,
+    Fraction,
+    LogStd,
+    NotNegative,
+    Positive,
+    Rate,
+    UnrollConfig,
+    Whole,
+)
+from suite.settings.presets import read_presets
 from suite.unroll_session import Rows, UnrollSession
 from suite.unrolls import Transitions
-from suite.vector_env import Spaces
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
 

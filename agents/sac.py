@@ -46,18 +46,26 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Adam
 
-from suite.checkpoint import Policy, config_of, for_one_seed
-from suite.command_line import run_main
-from suite.config import Count, NotNegative, Positive, Rate, TransitionConfig, Whole, Widths
-from suite.networks import Perceptron, Stack, weight_norms
-from suite.noise import stacked_normal
-from suite.presets import read_presets
-from suite.randomness import stream
-from suite.recorder import Recorder
+from suite.base.errors import UsageError, require
+from suite.base.noise import stacked_normal
+from suite.base.randomness import stream
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Perceptron, Stack, weight_norms
+from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
+from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
-from suite.settings import UsageError, require
-from suite.vector_env import Spaces
+from suite.settings.command_line import run_main
+from suite.settings.config import (
+    Count,
+    NotNegative,
+    Positive,
+    Rate,
+    TransitionConfig,
+    Whole,
+    Widths,
+)
+from suite.settings.presets import read_presets
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
 

@@ -87,20 +87,20 @@ from torch import Tensor
 from torch.optim import Adam
 
 from agents import sac
-from suite import truncated_normal
-from suite.checkpoint import Policy, config_of, for_one_seed
-from suite.command_line import run_main
-from suite.config import Count, Fraction, NotNegative, Positive, Range, Rate
-from suite.networks import Perceptron, Stack, weight_norms
-from suite.noise import noise_or_none, stacked_gumbel, stacked_normal
-from suite.presets import read_presets
+from suite.base.errors import UsageError, check_shape, require
+from suite.base.noise import noise_or_none, stacked_gumbel, stacked_normal
+from suite.base.randomness import stream
+from suite.envs.vector_env import Spaces, Step
+from suite.nets import truncated_normal
+from suite.nets.networks import Perceptron, Stack, weight_norms
 from suite.priorities import PriorityDraws
-from suite.randomness import stream
-from suite.recorder import Recorder
+from suite.record.recorder import Recorder
 from suite.replay import Batch, HistoryReplay, row_bytes
+from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
-from suite.settings import UsageError, check_shape, require
-from suite.vector_env import Spaces, Step
+from suite.settings.command_line import run_main
+from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Rate
+from suite.settings.presets import read_presets
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 

@@ -52,18 +52,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import AdamW
 
-from suite.checkpoint import Policy, config_of, for_one_seed
-from suite.command_line import run_main
-from suite.config import Count, Fraction, Positive, Rate, RunConfig, Share, Whole, Widths
-from suite.networks import FrameLayers, Perceptron, Stack, Trunk, prepare, weight_norms
-from suite.noise import stacked_gumbel
-from suite.presets import read_presets
-from suite.randomness import stream
-from suite.recorder import Recorder
+from suite.base.errors import UsageError, check_shape, require
+from suite.base.noise import stacked_gumbel
+from suite.base.randomness import stream
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import FrameLayers, Perceptron, Stack, Trunk, prepare, weight_norms
+from suite.record.recorder import Recorder
+from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
-from suite.settings import UsageError, check_shape, require
+from suite.settings.command_line import run_main
+from suite.settings.config import Count, Fraction, Positive, Rate, RunConfig, Share, Whole, Widths
+from suite.settings.presets import read_presets
 from suite.step_replay import StepBatch, StepReplay, row_bytes
-from suite.vector_env import Spaces
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 

@@ -17,7 +17,7 @@ from reproduce import ROOT
 from reproduce.extras.pages import fill
 from reproduce.extras.sources import describe_source
 from reproduce.report.page import ASSETS, render
-from suite.presets import REFERENCES
+from suite.settings.presets import REFERENCES
 
 MOVED = {
     **{"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"},

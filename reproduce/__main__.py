@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import agents
 from reproduce.commands import catalogue, control, flags, grid, policies, records, throughput
-from suite.command_line import run_main
-from suite.settings import UsageError, nearest, refuse_old_agent
+from suite.base.errors import UsageError, nearest
+from suite.settings.command_line import run_main
+from suite.settings.recorded import refuse_old_agent
 
 VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str, str]] = {
     "report": (

@@ -26,10 +26,10 @@ from reproduce.report import figures, frames
 from reproduce.report.page import write_page
 from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import panel_remarks, score_remarks
-from suite.files import write_atomically, write_json
-from suite.hardware import machine, versions
-from suite.records import read_record
-from suite.tasks import find_suite, find_task, random_scores
+from suite.base.files import write_atomically, write_json
+from suite.base.hardware import machine, versions
+from suite.envs.tasks import find_suite, find_task, random_scores
+from suite.record.records import read_record
 
 MARKS = ("", "left out", "counted")
 """Treatments of a task's older runs; a suite has the last of these among its tasks."""

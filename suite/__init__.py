@@ -1,1 +1,12 @@
-"""Tasks, environments, records, networks' parts, optimisers and replay: shared by all agents."""
+"""What the agents share, in rooms; each imports only those before it.
+
+base      errors, files, the machine, randomness, work beside training
+envs      tasks, and the environments that simulate them
+settings  configurations, presets of sources, the command line
+nets      layers, initial weights, optimisers, running moments
+resume    checkpoints of a run, and trained policies
+record    a run's folder: its record, its tables, what makes it whole, the live view
+
+The modules beside the rooms are the frame of a training: sessions, unrolls, replay, updates,
+evaluation. `tasks.py`, `vector_env.py` and `checkpoint.py` hold the names of `docs/api.md`.
+"""

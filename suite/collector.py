@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.hardware import on_queue
-from suite.moments import RunningMoments
-from suite.optimisers import FlatWeights
+from suite.base.hardware import on_queue
+from suite.envs.vector_env import Step
+from suite.nets.moments import RunningMoments
+from suite.nets.optimisers import FlatWeights
 from suite.player import Actor, PolicyNetwork
-from suite.recorder import Stopwatch
+from suite.record.recorder import Stopwatch
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Unroll
-from suite.vector_env import Step
 
 NO_OBS = np.empty(0)
 """In place of observations that have been stored elsewhere."""

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.noise import stacked_normal
+from suite.base.noise import stacked_normal
+from suite.base.randomness import stream
 from suite.priorities import PriorityDraws
-from suite.randomness import stream
 
 
 class Draw(NamedTuple):

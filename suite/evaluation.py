@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from suite.randomness import environment_seeds
-from suite.tasks import Task
-from suite.vector_env import VectorEnv
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import Task
+from suite.envs.vector_env import VectorEnv
 
 
 def evaluate(
@@ -50,8 +50,8 @@ def play(
         episodes: environments per seed, each of which plays one episode.
         stream: name of the random stream that seeds the simulators.
         num_threads: simulator threads; returns do not depend on it.
-        memory: what `act` remembers of its episodes, a `suite.recurrence.Memory`; it begins empty.
-            None: nothing. (That class needs torch, this module does not.)
+        memory: what `act` remembers of its episodes, a `suite.nets.recurrence.Memory`; it begins
+            empty. None: nothing. (That class needs torch, this module does not.)
     """
     env_seeds = environment_seeds(seeds, episodes, stream, env_steps)
     env = VectorEnv(task, env_seeds, num_threads=num_threads)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from suite.hardware import fills_gpu_memory
-from suite.settings import UsageError
-from suite.snapshot import pack, unpack
+from suite.base.errors import UsageError
+from suite.base.hardware import fills_gpu_memory
+from suite.resume.snapshot import pack, unpack
 
 Step = Callable[..., Any]
 """Maps tensors on the device, and numbers, to tensors on the device; changes some in place."""
@@ -34,8 +34,8 @@ class Graphs:
             the like of them; a `float` among the inputs becomes a tensor without axes. It reads
             nothing back to the host.
         phase_of: maps a step's number to its phase; steps of one phase do the same.
-        state: all that the step changes, as `suite.snapshot.pack` takes it; steps that warm up are
-            undone in it.
+        state: all that the step changes, as `suite.resume.snapshot.pack` takes it; steps that warm
+            up are undone in it.
         device: the GPU.
 
     Raises:

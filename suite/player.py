@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from suite.checkpoint import Policy
+from suite.base.noise import gumbel, normal
+from suite.envs.vector_env import Spaces, Step
 from suite.graphs import as_graph
-from suite.moments import RunningMoments
-from suite.networks import Trunk, prepare
-from suite.noise import gumbel, normal
-from suite.optimisers import FlatWeights, Network
-from suite.recurrence import Memory
-from suite.vector_env import Spaces, Step
+from suite.nets.moments import RunningMoments
+from suite.nets.networks import Trunk, prepare
+from suite.nets.optimisers import FlatWeights, Network
+from suite.nets.recurrence import Memory
+from suite.resume.checkpoint import Policy
 
 
 class PolicyNetwork(Network):
@@ -95,7 +95,7 @@ class Actor:
 class Player:
     """A policy that plays in evaluations or from a file, and what it remembers of its episodes.
 
-    It can be copied (`suite.beside.is_copyable`), so a GPU evaluates it beside training.
+    It can be copied (`suite.base.beside.is_copyable`), so a GPU evaluates it beside training.
 
     Args:
         network: the policy.

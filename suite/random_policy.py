@@ -15,12 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suite.command_line import Parser, run_main
-from suite.evaluation import evaluate, play
-from suite.files import write_atomically
-from suite.randomness import stream
-from suite.settings import UsageError
-from suite.tasks import (
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.base.randomness import stream
+from suite.envs.tasks import (
     ATARI_PROTOCOLS,
     RANDOM_SCORES,
     TASKS,
@@ -30,7 +28,9 @@ from suite.tasks import (
     random_scores,
     shortest_episodes,
 )
-from suite.vector_env import VectorEnv
+from suite.envs.vector_env import VectorEnv
+from suite.evaluation import evaluate, play
+from suite.settings.command_line import Parser, run_main
 
 COLUMNS: tuple[str, ...] = (
     *("task", "protocol", "mean_return", "std_return", "num_episodes", "seed"),

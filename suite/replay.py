@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.vector_env import Step
+from suite.envs.vector_env import Step
 
 NO_EXTRAS = torch.empty(0)
 """Of a replay that stores none."""

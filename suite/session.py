@@ -15,24 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.beside import Beside, InCopy, OnGpu, can_copy, is_copyable
-from suite.best import copy_weights
-from suite.checkpoint import save_policy
-from suite.command_line import read_command_line
-from suite.config import RunConfig
+from suite.base.beside import Beside, InCopy, OnGpu, can_copy, is_copyable
+from suite.base.errors import UsageError
+from suite.base.hardware import fills_gpu_memory, find_device, gpu_use, use_device, use_threads
+from suite.base.randomness import environment_seeds, stream
 from suite.draws import Draws
+from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
 from suite.graphs import Graphs
-from suite.hardware import fills_gpu_memory, find_device, gpu_use, use_device, use_threads
-from suite.journal import Journal
-from suite.manifest import BEST
-from suite.randomness import environment_seeds, stream
-from suite.recorder import Means, Recorder, has_passed, refuse_finished, status_of
-from suite.recurrence import Memory
+from suite.nets.recurrence import Memory
+from suite.record.best import copy_weights
+from suite.record.journal import Journal
+from suite.record.manifest import BEST
+from suite.record.recorder import Means, Recorder, has_passed, refuse_finished, status_of
 from suite.replay import Replay
-from suite.settings import Preset, UsageError
+from suite.resume.checkpoint import save_policy
+from suite.settings.command_line import read_command_line
+from suite.settings.config import RunConfig
+from suite.settings.presets import Preset
 from suite.updates import Learn, Updates, updates_due
-from suite.vector_env import Step, VectorEnv
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 """Signals that ask a training to stop."""
@@ -119,7 +120,7 @@ class Session:
         Args:
             env_steps: training steps so far.
             gained: those of the last pass of the training loop.
-            act: the policies; without a copy (`suite.beside.is_copyable`) a GPU's training waits.
+            act: the policies; without a copy (`beside.is_copyable`) a GPU's training waits.
             weights_of: maps a seed's index to its tensors by name, to keep the best.
             memory: what the policies remember of their episodes; None: nothing.
         """
@@ -436,9 +437,9 @@ def train_in_turn(
 
 
 def _train_and_draw(file: str, train: Any, argv: Sequence[str], config: Any, out: Path) -> int:
-    """Train in a process of its own and draw; see `suite/live.py`, which is no source of a run."""
+    """Train in a process of its own and draw; `suite/record/live.py` is no source of a run."""
     runs = {(config.task, seed): out / f"seed-{seed}" for seed in config.seeds}
-    return import_module("suite.live").train(file, train.__module__, argv, runs)
+    return import_module("suite.record.live").train(file, train.__module__, argv, runs)
 
 
 def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], object]) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.vector_env import Spaces, Step
+from suite.envs.vector_env import Spaces, Step
 
 
 class StepBatch(NamedTuple):

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.config import UnrollConfig
+from suite.base.randomness import stream
+from suite.envs.vector_env import Step
 from suite.graphs import as_graph
-from suite.journal import Journal
 from suite.player import Player
-from suite.randomness import stream
-from suite.recorder import Means, Recorder
+from suite.record.journal import Journal
+from suite.record.recorder import Means, Recorder
 from suite.session import Session
-from suite.vector_env import Step
+from suite.settings.config import UnrollConfig
 
 Describe = Callable[[Mapping[str, np.ndarray], float], Mapping[str, np.ndarray]]
 """Maps an interval's diagnostics, by the name `update`, and a learning rate to the columns of

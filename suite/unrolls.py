@@ -3,17 +3,16 @@
 Row t holds an observation, the action taken on it, and everything that this action caused.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from suite.config import ReplayConfig, UnrollConfig
-from suite.moments import RunningMoments
-from suite.networks import prepare
-from suite.vector_env import Spaces, Step
+from suite.envs.vector_env import Spaces, Step
+from suite.nets.moments import RunningMoments
+from suite.nets.networks import prepare
+from suite.settings.config import ReplayConfig, UnrollConfig
 
 
 class Transitions(NamedTuple):
@@ -306,12 +305,3 @@ def _frames(spaces: Spaces) -> tuple[int, tuple[int, ...]]:
     """Return how many frames an observation stacks, and the shape of its stored part."""
     frames = len(spaces.obs_shape) == 3
     return (spaces.obs_shape[0], spaces.obs_shape[1:]) if frames else (1, spaces.obs_shape)
-
-
-def replay_bytes(spaces: Spaces, config: ReplayConfig, behaviour_size: int) -> int:
-    """Return how many bytes replay fills in a run, not counting rows of ignored actions."""
-    _, shape = _frames(spaces)
-    obs = math.prod(shape) * (1 if len(spaces.obs_shape) == 3 else 4)
-    action = 4 * spaces.num_outputs if spaces.continuous else 8
-    rows = min(config.kept_unrolls * config.unroll_length, config.env_steps // config.num_envs)
-    return rows * config.num_envs * (obs + action + 4 * behaviour_size + 8)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.vector_env import Spaces, Step
+from suite.envs.vector_env import Spaces, Step
 
 LENGTH = 8
 

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.networks import Trunk
-from suite.recurrence import LSTM
-from suite.vector_env import Spaces
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Trunk
+from suite.nets.recurrence import LSTM
 
 
 def slow_unroll(trunk: Trunk, spaces: Spaces | None, memory: Tensor, batch: Any) -> Tensor:

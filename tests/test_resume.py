@@ -26,12 +26,12 @@ from agents import (
     sac_value,
 )
 from suite import session
-from suite.command_line import run_main
-from suite.journal import Journal
-from suite.manifest import POLICY
-from suite.recorder import Recorder
-from suite.settings import UsageError
-from suite.vector_env import Step, VectorEnv
+from suite.base.errors import UsageError
+from suite.envs.vector_env import Step, VectorEnv
+from suite.record.journal import Journal
+from suite.record.manifest import POLICY
+from suite.record.recorder import Recorder
+from suite.settings.command_line import run_main
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
 SAC = sac.Config(
@@ -357,7 +357,7 @@ def test_seeds_killed_as_they_ended_go_on_under_another_torch(
             sac.main(command)
     finished = tmp_path / "seed-1"
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    monkeypatch.setattr("suite.hardware.versions", lambda: {"torch": "3.0"})
+    monkeypatch.setattr("suite.base.hardware.versions", lambda: {"torch": "3.0"})
     assert sac.main(command) == 0
     assert before == {path: path.read_bytes() for path in before}
     record = json.loads((tmp_path / "seed-2" / "run.json").read_text())

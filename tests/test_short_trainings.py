@@ -10,7 +10,7 @@ import pytest
 
 from agents import AGENTS
 from reproduce.gather.collect import read_table
-from suite.tasks import find_task
+from suite.envs.tasks import find_task
 
 TRAININGS = {
     "sac": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),

@@ -13,10 +13,10 @@ from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.places import check_writable
 from reproduce.plan.presets import check_agent, presets_of
 from reproduce.words import counted
-from suite.command_line import say_todays_name
-from suite.files import write_atomically
-from suite.settings import UsageError
-from suite.tasks import SUITES
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.envs.tasks import SUITES
+from suite.settings.command_line import say_todays_name
 
 
 def list_all(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
-from suite.command_line import say_todays_name
+from suite.settings.command_line import say_todays_name
 
 
 def main(argv: Sequence[str]) -> int:

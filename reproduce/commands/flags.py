@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from suite.command_line import Parser, task_from
-from suite.settings import UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.envs.tasks import find_task
+from suite.settings.command_line import Parser, task_from
 
 
 def _import_task(text: str) -> None:

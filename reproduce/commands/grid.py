@@ -28,9 +28,9 @@ from reproduce.plan.settings import folder_name
 from reproduce.plan.status import check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
 from reproduce.words import counted
-from suite.command_line import printable, say_todays_name
-from suite.hardware import num_cores
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.hardware import num_cores
+from suite.settings.command_line import printable, say_todays_name
 
 
 def run(argv: Sequence[str], epilog: str = "") -> int:

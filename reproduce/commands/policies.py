@@ -11,7 +11,7 @@ from reproduce.commands import flags
 from reproduce.plan.request import GRID, add_flags, read_request
 from reproduce.run.view import say
 from reproduce.words import counted
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 FILM_SECONDS = 10.0
 """Seconds between two lines on a film's progress, where output is not a terminal."""

@@ -12,8 +12,8 @@ from reproduce.plan.make import load_grid, load_plan
 from reproduce.plan.request import RUNS
 from reproduce.run.view import say
 from reproduce.words import counted
-from suite.command_line import printable, whole
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.settings.command_line import printable, whole
 
 
 def verify(argv: Sequence[str]) -> int:
@@ -118,7 +118,7 @@ def watch(argv: Sequence[str]) -> int:
     """Show a grid that another process or machine runs until it has ended."""
     from reproduce.run import watch as watching
     from reproduce.run.view import View
-    from suite.live import Curves
+    from suite.record.live import Curves
 
     about = "show a grid that another process or machine runs, live"
     parser = flags.make_parser("watch", about)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from reproduce.commands import flags
 from reproduce.run.view import say
 from reproduce.speed.finding import Finding
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 
 def main(argv: Sequence[str]) -> int:

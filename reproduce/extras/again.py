@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from suite.recorder import Recorder
-from suite.settings import recorded_settings
+from suite.record.recorder import Recorder
+from suite.settings.recorded import recorded_settings
 
 
 def main(record: dict[str, Any], out: Path) -> int:

@@ -9,8 +9,8 @@ from jaxtyping import Float
 
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
-from suite.records import read_record
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.record.records import read_record
 
 COLUMNS = [
     "task",

@@ -25,11 +25,11 @@ from reproduce.plan.make import command, make_plan
 from reproduce.plan.origin import Code
 from reproduce.plan.presets import check_agent
 from reproduce.plan.request import RUNS
-from suite import hardware
-from suite.presets import CITATION, COMMIT
-from suite.records import SCHEMA_VERSION
-from suite.settings import UsageError, nearest
-from suite.tasks import find_task
+from suite.base import hardware
+from suite.base.errors import UsageError, nearest
+from suite.envs.tasks import find_task
+from suite.record.records import SCHEMA_VERSION
+from suite.settings.presets import CITATION, COMMIT
 
 CONTROLS = ROOT / "reproduce" / "controls"
 PEERS = ROOT / ".venv-peers"

@@ -11,14 +11,14 @@ import scipy  # loads `scipy.stats` when it is first used
 
 import agents
 from reproduce.extras.films import Episode, Follow, check_film, film_episode
-from suite.checkpoint import Policy
+from suite.base.errors import UsageError
+from suite.base.files import read_plain
+from suite.base.randomness import environment_seeds, stream
+from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
-from suite.files import read_plain
-from suite.manifest import BEST
-from suite.randomness import environment_seeds, stream
-from suite.records import read_record
-from suite.settings import UsageError
-from suite.vector_env import VectorEnv
+from suite.record.manifest import BEST
+from suite.record.records import read_record
+from suite.resume.checkpoint import Policy
 
 
 class Scores(NamedTuple):

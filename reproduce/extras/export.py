@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 import agents
 from reproduce.extras.evaluate import policy_folder
-from suite import networks
-from suite.checkpoint import Policy, config_of, read_policy
-from suite.files import write_atomically
-from suite.moments import RunningMoments
-from suite.networks import Perceptron, Stack
-from suite.settings import UsageError
-from suite.vector_env import Spaces
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.envs.vector_env import Spaces
+from suite.nets import networks
+from suite.nets.moments import RunningMoments
+from suite.nets.networks import Perceptron, Stack
+from suite.resume.checkpoint import Policy, config_of, read_policy
 
 OUTPUTS = {
     "categorical": ("actions", "log_probs"),
@@ -170,7 +170,7 @@ def _acts_as(graph: Graph, policy: Policy) -> bool:
 
 
 def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Graph:
-    """Return the graph of a policy that `suite.checkpoint.read_policy` returned.
+    """Return the graph of a policy that `suite.resume.checkpoint.read_policy` returned.
 
     Raises:
         UsageError: for a recurrent policy, or one of an agent whose graph is not known here.

@@ -22,10 +22,10 @@ from typing import IO, Any, cast
 import numpy as np
 
 from reproduce.report.films import FORMATS
-from suite.files import write_atomically
-from suite.settings import UsageError
-from suite.tasks import Task
-from suite.vector_env import VectorEnv
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.envs.tasks import Task
+from suite.envs.vector_env import VectorEnv
 
 ATARI_HERTZ = 60
 FASTEST_GIF = Fraction(50)

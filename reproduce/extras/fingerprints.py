@@ -28,12 +28,12 @@ from agents import AGENTS
 from reproduce.gather.references import first_evaluations
 from reproduce.judge.fingerprints import PATH, read_table
 from reproduce.plan.presets import check_agent
-from suite.command_line import Parser, run_main
-from suite.config import RunConfig
-from suite.files import write_atomically
-from suite.recorder import Recorder
-from suite.settings import UsageError
-from suite.tasks import SUITES
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.envs.tasks import SUITES
+from suite.record.recorder import Recorder
+from suite.settings.command_line import Parser, run_main
+from suite.settings.config import RunConfig
 
 LEVEL = 0.01
 """Probability of refusing any of the pairs although all presets are true (Holm's adjustment)."""

@@ -14,10 +14,10 @@ from reproduce.judge import remarks
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
 from reproduce.plan.presets import check_agent
-from suite.files import open_regular
-from suite.records import MOST_STEPS
-from suite.settings import UsageError, nearest
-from suite.tasks import TASKS, Protocol, Task, find_task, nearest_task
+from suite.base.errors import UsageError, nearest
+from suite.base.files import open_regular
+from suite.envs.tasks import TASKS, Protocol, Task, find_task, nearest_task
+from suite.settings.config import MOST_STEPS
 
 SUITE_COLUMNS = (*(field.name for field in dataclasses.fields(SuiteVerdict)), "remarks")
 COLUMNS = ("task", "seed", "env_steps", "mean_return")

@@ -25,9 +25,9 @@ from reproduce.report.tables import read_table, verdict_rows
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
 from reproduce.words import number, reached
-from suite.presets import REFERENCES, read_source
-from suite.settings import UsageError, find_preset
-from suite.tasks import SUITES
+from suite.base.errors import UsageError
+from suite.envs.tasks import SUITES
+from suite.settings.presets import REFERENCES, find_preset, read_source
 
 OVERVIEW = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_control": "Tianshou"}
 """Sources beside which README's figure shows SAC, and their names."""

@@ -20,11 +20,11 @@ from reproduce.extras.control import peer_of
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command
-from suite import presets
-from suite.files import write_atomically
-from suite.presets import CITATION, read_source
-from suite.records import read_record
-from suite.settings import BUDGETS, UsageError
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.record.records import read_record
+from suite.settings import presets
+from suite.settings.presets import BUDGETS, CITATION, read_source
 
 UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
 """Fields of a configuration that a source's settings leave out."""

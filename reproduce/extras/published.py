@@ -15,12 +15,12 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid
 from reproduce.plan.origin import number_of
-from suite.checkpoint import WEIGHTS
-from suite.files import compress
-from suite.manifest import TABLES, leave_out_policy
-from suite.records import read_record
-from suite.settings import UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.base.files import compress
+from suite.envs.tasks import find_task
+from suite.record.manifest import TABLES, leave_out_policy
+from suite.record.records import read_record
+from suite.resume.checkpoint import WEIGHTS
 
 EPISODES = "episodes.csv"
 RECORDS = "*/seed-*/run.json"

@@ -9,8 +9,8 @@ from reproduce.gather.references import Source, coverage
 from reproduce.gather.references import sources as held
 from reproduce.plan.presets import presets_of
 from reproduce.words import counted
-from suite.presets import REFERENCES, read_source
-from suite.settings import Preset, UsageError, nearest
+from suite.base.errors import UsageError, nearest
+from suite.settings.presets import REFERENCES, Preset, read_source
 
 WIDTH = 100
 

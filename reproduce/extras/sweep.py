@@ -25,9 +25,9 @@ from reproduce.report import figures, frames
 from reproduce.report.words import mean_and_spread, with_interval
 from reproduce.run.view import say
 from reproduce.words import counted, number
-from suite.command_line import printable
-from suite.files import write_atomically
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.settings.command_line import printable
 
 COLUMNS = (
     *("task", "variant", "env_steps", "rule", "num_seeds", "score_mean", "score_std"),

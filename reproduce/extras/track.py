@@ -17,9 +17,9 @@ from typing import Any
 
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import check_writable
-from suite.files import check_inside, open_plain, read_json, write_json
-from suite.records import ENDED, LARGEST_RECORD
-from suite.settings import UsageError, nearest
+from suite.base.errors import UsageError, nearest
+from suite.base.files import check_inside, open_plain, read_json, write_json
+from suite.record.records import ENDED, LARGEST_RECORD
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
 STATE = "mirrored.json"

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from reproduce.extras.fingerprints import untrained_returns
-from suite.command_line import Parser, run_main
+from suite.base.errors import UsageError
+from suite.envs.tasks import TASKS, Task, baseline_scores, tasks_in
 from suite.random_policy import in_every_protocol, put
-from suite.settings import UsageError
-from suite.tasks import TASKS, Task, baseline_scores, tasks_in
+from suite.settings.command_line import Parser, run_main
 
 AGENTS_OF = {
     "continuous": (("sac",), "deterministic"),

@@ -16,10 +16,10 @@ from reproduce.plan.presets import check_agent
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from reproduce.speed.pair import worktree
-from suite import hardware
-from suite.files import DAMAGED, read_plain
-from suite.records import read_record
-from suite.settings import UsageError
+from suite.base import hardware
+from suite.base.errors import UsageError
+from suite.base.files import DAMAGED, read_plain
+from suite.record.records import read_record
 
 SECONDS = 20.0
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")

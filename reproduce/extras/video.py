@@ -9,9 +9,9 @@ from reproduce.plan.presets import source_of
 from reproduce.plan.request import Request
 from reproduce.report.films import FOLDER, film_name
 from reproduce.report.page import write_page
-from suite.checkpoint import WEIGHTS
-from suite.settings import UsageError, nearest
-from suite.tasks import find_task, tasks_in
+from suite.base.errors import UsageError, nearest
+from suite.envs.tasks import find_task, tasks_in
+from suite.resume.checkpoint import WEIGHTS
 
 
 def film_of_grid(

@@ -15,12 +15,13 @@ import pandas as pd
 from reproduce.plan.grid import Plan, Run
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain
-from suite.files import DAMAGED, read_plain
-from suite.manifest import stamp
-from suite.recorder import EPISODE_COLUMNS
-from suite.records import MOST_STEPS, read_record
-from suite.settings import UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.base.files import DAMAGED, read_plain
+from suite.envs.tasks import find_task
+from suite.record.manifest import stamp
+from suite.record.recorder import EPISODE_COLUMNS
+from suite.record.records import read_record
+from suite.settings.config import MOST_STEPS
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""

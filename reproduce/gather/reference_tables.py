@@ -15,8 +15,8 @@ from typing import NoReturn
 import numpy as np
 import pandas as pd
 
-from suite.files import DAMAGED
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import DAMAGED
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "curves": {

@@ -16,8 +16,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from reproduce.gather.reference_tables import empty_reference_table, read_reference_table
-from suite.presets import REFERENCES, Data, Rule, read_source
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.settings.presets import REFERENCES, Data, Rule, read_source
 
 CURVE_COLUMNS = (
     *("source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
@@ -27,7 +27,7 @@ CURVE_COLUMNS = (
 How = Literal["single runs", "stated", "drawn curve"]
 
 PROTOCOLS = ("", "noframeskip", "sticky")
-"""How an Atari game is presented (see `suite/tasks.py`); empty for every other task."""
+"""How an Atari game is presented (see `suite/envs/tasks.py`); empty for every other task."""
 
 
 class HumanScores(NamedTuple):

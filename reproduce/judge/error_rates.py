@@ -27,8 +27,8 @@ from reproduce.judge.simulation import (
     simulate_suite,
     skewed,
 )
-from suite.command_line import run_main
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.settings.command_line import run_main
 
 PAGE = ROOT / "docs" / "error_rates.md"
 

@@ -8,7 +8,7 @@ import functools
 import pandas as pd
 
 from reproduce.judge.inference import holm
-from suite.presets import REFERENCES
+from suite.settings.presets import REFERENCES
 
 PATH = REFERENCES / "fingerprints.csv"
 

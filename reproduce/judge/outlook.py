@@ -25,9 +25,10 @@ from reproduce.plan.speeds import memory_mib
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, reached
-from suite.hardware import machine
-from suite.settings import BUDGETS, UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.base.hardware import machine
+from suite.envs.tasks import find_task
+from suite.settings.presets import BUDGETS
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""

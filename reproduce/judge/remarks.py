@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduce import ROOT
-from suite.command_line import printable
+from suite.settings.command_line import printable
 
 CODE = ("reproduce/judge/*.py", "reproduce/gather/*.py", "suite/*_scores.csv")
 """Files that judge by every source: code, and scores of policies that have learned nothing."""

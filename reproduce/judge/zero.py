@@ -20,7 +20,7 @@ from reproduce.gather.references import (
 )
 from reproduce.judge.verdicts import obstacle
 from reproduce.words import number
-from suite.tasks import Baseline, baseline_scores
+from suite.envs.tasks import Baseline, baseline_scores
 
 APART = 2.0
 """Standard deviations of its runs by which a reference's mean must exceed policies that learned

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
-from suite.files import read_json
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import read_json
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan

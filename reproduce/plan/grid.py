@@ -15,10 +15,10 @@ from reproduce.plan.presets import Source
 from reproduce.plan.request import Request
 from reproduce.plan.speeds import Pace, pace
 from reproduce.plan.status import Run, companions, run_of, runs_of
-from suite.command_line import flags_of
-from suite.hardware import behaviour, num_cores, sources, uncommitted
-from suite.settings import Preset
-from suite.tasks import Protocol
+from suite.base.hardware import behaviour, num_cores, sources, uncommitted
+from suite.envs.tasks import Protocol
+from suite.settings.command_line import flags_of
+from suite.settings.presets import Preset
 
 PUBLISHED = ROOT / "results" / "published"
 

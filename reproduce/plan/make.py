@@ -24,10 +24,11 @@ from reproduce.plan.places import Cluster, check_writable, choose_device, defaul
 from reproduce.plan.presets import Source, source_of, tasks_of
 from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
 from reproduce.plan.settings import changes_of, configure, refuse_scoreless, variants
-from suite.command_line import printable
-from suite.files import check_inside, write_json
-from suite.recorder import refuse_no_evaluations
-from suite.settings import UsageError, by_todays_names, todays_agent
+from suite.base.errors import UsageError
+from suite.base.files import check_inside, write_json
+from suite.record.recorder import refuse_no_evaluations
+from suite.settings.command_line import printable
+from suite.settings.recorded import by_todays_names, todays_agent
 
 PLAN = "plan.json"
 YOUNGER = ("num_seeds", "checkpoint_minutes", "drop_checkpoints", "keep_best")
@@ -39,7 +40,7 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
 
     Args:
         agent: name of a file in `agents/`.
-        suite: name of a suite (`suite/tasks.py`).
+        suite: name of a suite (`suite/envs/tasks.py`).
         cluster: where it runs; default: on this machine.
         asked: the other fields of `Request`.
 

@@ -26,11 +26,11 @@ class Code(NamedTuple):
     """An agent's code."""
 
     number: int | None
-    """Its behaviour; see `suite.hardware.behaviour`."""
+    """Its behaviour; see `suite.base.hardware.behaviour`."""
     sources: Mapping[str, str]
-    """Checksums by path; see `suite.hardware.sources`."""
+    """Checksums by path; see `suite.base.hardware.sources`."""
     uncommitted: tuple[str, ...]
-    """Files that differ from the last commit; see `suite.hardware.uncommitted`."""
+    """Files that differ from the last commit; see `suite.base.hardware.uncommitted`."""
 
 
 def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def _describe(remarks: Counter[tuple[bool, str]]) -> tuple[Older, str]:
 
 
 def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
-    """Return the files that differ between two answers of `suite.hardware.sources`, as text."""
+    """Return the files that differ between two answers of `hardware.sources`, as text."""
     if not isinstance(theirs, Mapping):
         return "the list of sources"
     names = sorted({*ours, *theirs})

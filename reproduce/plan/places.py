@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.hardware import find_device, gpu_memory_gib, machine, num_cores
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.hardware import find_device, gpu_memory_gib, machine, num_cores
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Group, Plan

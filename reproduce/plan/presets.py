@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import agents
-from suite.files import NO_SPACE
-from suite.settings import Preset, UsageError, find_source, nearest, refuse_old_agent
-from suite.tasks import SUITES, find_suite, find_task
+from suite.base.errors import UsageError, nearest
+from suite.base.files import NO_SPACE
+from suite.envs.tasks import SUITES, find_suite, find_task
+from suite.settings.presets import Preset, find_source
+from suite.settings.recorded import refuse_old_agent
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan

@@ -14,9 +14,10 @@ from typing import Any
 import agents
 from reproduce.plan.declared import refuse_many
 from reproduce.plan.presets import check_agent
-from suite.command_line import Parser, minutes, whole, whole_numbers
-from suite.settings import BUDGETS, UsageError, nearest
-from suite.tasks import SUITES, nearest_task, tasks_in
+from suite.base.errors import UsageError, nearest
+from suite.envs.tasks import SUITES, nearest_task, tasks_in
+from suite.settings.command_line import Parser, minutes, whole, whole_numbers
+from suite.settings.presets import BUDGETS
 
 SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
 LAUNCHERS = ("local", "ray")

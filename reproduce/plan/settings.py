@@ -14,9 +14,9 @@ from typing import Any, get_type_hints
 
 from reproduce.plan.status import NOT_SETTINGS
 from reproduce.words import counted
-from suite.command_line import read_value
-from suite.settings import UsageError, nearest
-from suite.tasks import find_task, shortest_episodes
+from suite.base.errors import UsageError, nearest
+from suite.envs.tasks import find_task, shortest_episodes
+from suite.settings.command_line import read_value
 
 LARGEST = 100
 """Variants of one sweep."""

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suite.hardware import machine
-from suite.settings import UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.base.hardware import machine
+from suite.envs.tasks import find_task
 
 SPEEDS = Path(__file__).with_name("speeds.csv")
 MATRIX_SIZE = 256

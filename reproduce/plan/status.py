@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reproduce.plan.origin import number_of, ways_on, why_left_out
-from suite.files import CHECKPOINT
-from suite.hardware import machine, versions
-from suite.records import ENDED, read_record, seed_of
-from suite.settings import WITHOUT_EFFECT, UsageError, recorded_settings
+from suite.base.errors import UsageError
+from suite.base.files import CHECKPOINT
+from suite.base.hardware import machine, versions
+from suite.record.records import ENDED, read_record, seed_of
+from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan

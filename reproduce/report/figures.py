@@ -16,7 +16,7 @@ import seaborn as sns
 from matplotlib.ticker import EngFormatter
 
 from reproduce.report import frames
-from suite.files import write_atomically
+from suite.base.files import write_atomically
 
 KINDS = ("svg", "png", "pdf")
 """Of every figure: for a page, for README, for a paper."""

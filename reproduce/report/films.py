@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from suite.files import read_whole
-from suite.records import SEED
+from suite.base.files import read_whole
+from suite.record.records import SEED
 
 FOLDER = "films"
 """A grid's folder of films, inside its own."""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.judge.statistics import bootstrap_band
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 COMMON: dict[str, str] = dict.fromkeys(("task", "source", "role", "kind", "seed"), "str")
 COMMON |= dict.fromkeys(("lower", "upper"), "float64")

@@ -42,7 +42,7 @@ from reproduce.report.words import (
     with_interval,
 )
 from reproduce.words import MISSING, counted, number, reached, visible
-from suite.files import write_atomically
+from suite.base.files import write_atomically
 
 FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""

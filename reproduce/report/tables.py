@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from suite.files import read_json, read_whole
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import read_json, read_whole
 
 LARGEST_INPUT = 2**28
 """Bytes of one table that the page reads: 256 MiB."""

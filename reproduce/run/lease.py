@@ -15,8 +15,8 @@ from typing import Any
 from filelock import FileLock
 
 from reproduce.run.processes import machine, start_time
-from suite.files import open_regular, read_json, remove_torn, to_json, write_atomically
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import open_regular, read_json, remove_torn, to_json, write_atomically
 
 HEARTBEAT_SECONDS = 15.0
 LATE_SECONDS = 600.0

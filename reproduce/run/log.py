@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from suite.files import open_regular
+from suite.base.files import open_regular
 
 LAST_BYTES = 2**16
 """Bytes of a file that are read from its end."""

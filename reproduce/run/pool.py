@@ -25,11 +25,11 @@ from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End, seeing_gpu
 from reproduce.run.progress import Board, Progress, board_of, read_progress
-from suite.command_line import printable
-from suite.files import CHECKPOINT, NO_SPACE, check_inside, write_json
-from suite.manifest import stamp
-from suite.records import ENDED, read_record
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import CHECKPOINT, NO_SPACE, check_inside, write_json
+from suite.record.manifest import stamp
+from suite.record.records import ENDED, read_record
+from suite.settings.command_line import printable
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 30.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproduce import ROOT
-from suite.files import open_inside
+from suite.base.files import open_inside
 
 STALL_SECONDS = 90.0
 """A run that uses no processor for this long has stalled."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.speeds import Pace
 from reproduce.run.log import LAST_BYTES
-from suite.files import CHECKPOINT, open_regular
+from suite.base.files import CHECKPOINT, open_regular
 
 OVER = ("finished", "diverged", "failed")
 """Final states of a run: in the end, planned = finished + diverged + failed."""

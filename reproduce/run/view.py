@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from reproduce.run.progress import OVER, Board, Estimate, Progress
-from suite.command_line import printable
+from suite.settings.command_line import printable
 
 if TYPE_CHECKING:  # it imports pandas, which most commands need not
-    from suite.live import Curves
+    from suite.record.live import Curves
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30

@@ -8,9 +8,9 @@ from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import PLAN, load_grid, way_on
 from reproduce.run.lease import Holders
 from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
-from suite.manifest import stamp
-from suite.records import ENDED, read_record
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.record.manifest import stamp
+from suite.record.records import ENDED, read_record
 
 LOOK_SECONDS = 1.0
 """Time between two looks at the files."""

@@ -21,8 +21,8 @@ from reproduce import ROOT
 from reproduce.speed import workloads
 from reproduce.speed.finding import Finding
 from reproduce.speed.workloads import UPDATES, Work, built, count_flops
-from suite.files import write_json
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import write_json
 
 BASELINE = ROOT / "results" / "throughput" / "exact.json"
 DECLARE = "python -m reproduce throughput --update"

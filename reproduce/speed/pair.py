@@ -24,8 +24,8 @@ from reproduce import ROOT
 from reproduce.run.processes import THREADING
 from reproduce.speed import serve, workloads
 from reproduce.speed.finding import Finding
-from suite import hardware
-from suite.settings import UsageError
+from suite.base import hardware
+from suite.base.errors import UsageError
 
 LEAST_OF_REVISION = 0.93
 """Alarm if the whole interval of the ratio of two commits' speeds is below this."""

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TextIO
 
 import agents
-from suite import hardware
+from suite.base import hardware
 
 
 def serve() -> None:

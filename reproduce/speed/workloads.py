@@ -21,16 +21,16 @@ import torch
 
 import agents
 from agents import a2c, acer, acer_continuous, impala, sac
-from suite import hardware
-from suite.affine import affine
-from suite.config import UnrollConfig
-from suite.randomness import environment_seeds
-from suite.recorder import Recorder
+from suite.base import hardware
+from suite.base.errors import UsageError, nearest
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import Spaces, Step, VectorEnv
+from suite.nets.affine import affine
+from suite.record.recorder import Recorder
 from suite.replay import Replay
-from suite.settings import UsageError, nearest
-from suite.tasks import find_task
+from suite.settings.config import UnrollConfig
 from suite.unrolls import Unroll, UnrollReplay
-from suite.vector_env import Spaces, Step, VectorEnv
 
 CPU = torch.device("cpu")
 ONEDNN_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -16,12 +16,13 @@ import agents
 from agents import a2c, sac
 from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.plan.make import make_plan
-from suite.networks import prepare
-from suite.optimisers import FlatWeights, InTurn, RMSprop
-from suite.recorder import Recorder
-from suite.settings import Budget, Preset, UsageError
+from suite.base.errors import UsageError
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import prepare
+from suite.nets.optimisers import FlatWeights, InTurn, RMSprop
+from suite.record.recorder import Recorder
+from suite.settings.presets import Budget, Preset
 from suite.unrolls import Transitions, Unroll
-from suite.vector_env import Spaces
 from tests.reproduce.conftest import make_report
 from tests.scripted import ScriptedEnv
 

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import agents
 from agents import a2c, acer
-from suite.optimisers import FlatWeights
-from suite.recorder import Recorder
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.envs.vector_env import Spaces, VectorEnv
+from suite.nets.optimisers import FlatWeights
+from suite.record.recorder import Recorder
 from suite.unrolls import Outcomes, Transitions, UnrollReplay
-from suite.vector_env import Spaces, VectorEnv
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 

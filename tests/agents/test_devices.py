@@ -22,16 +22,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import agents
 from agents import acer, impala, sac
-from suite import affine, beside, player, session, unroll_session
-from suite.beside import OnGpu as BesideOnGpu
+from suite import player, session, unroll_session
+from suite.base import beside
+from suite.base.beside import OnGpu as BesideOnGpu
+from suite.base.errors import UsageError
 from suite.collector import Collector
+from suite.envs.vector_env import Spaces, Step
 from suite.graphs import WARM_UPS, Graphs
-from suite.networks import Stack
+from suite.nets import affine
+from suite.nets.networks import Stack
 from suite.player import Player
-from suite.recorder import Recorder
-from suite.settings import UsageError
+from suite.record.recorder import Recorder
 from suite.unrolls import UnrollReplay
-from suite.vector_env import Spaces, Step
 from tests import stand_in_gpu
 from tests.golden import configurations, runner
 from tests.stand_in_gpu import (

@@ -18,8 +18,8 @@ import torch
 
 import agents
 from suite import session
-from suite.recorder import Recorder
-from suite.vector_env import Step, VectorEnv
+from suite.envs.vector_env import Step, VectorEnv
+from suite.record.recorder import Recorder
 
 LOG_INTERVAL, POISONED = 50, 145
 TASKS = {

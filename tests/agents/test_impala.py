@@ -19,11 +19,11 @@ from torch import Tensor
 import agents
 from agents import a2c, impala
 from reproduce.plan.make import command, make_plan
+from suite.base.errors import UsageError
 from suite.collector import Collector, Experience
-from suite.recorder import Recorder
-from suite.settings import UsageError
+from suite.envs.vector_env import Spaces, Step, VectorEnv
+from suite.record.recorder import Recorder
 from suite.unrolls import Transitions, Unroll
-from suite.vector_env import Spaces, Step, VectorEnv
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 

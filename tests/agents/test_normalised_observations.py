@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from agents import a2c, acer, acer_continuous, impala, load_policy
+from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
-from suite.recorder import Recorder
-from suite.vector_env import Step, VectorEnv
+from suite.record.recorder import Recorder
 
 TINY: dict[str, Any] = {
     **{"device": "cpu", "env_steps": 120, "num_envs": 4, "unroll_length": 5, "hidden_sizes": (16,)},

@@ -15,11 +15,11 @@ from torch.distributions import Normal
 import agents
 from agents import sac, sac_alf
 from suite import session
-from suite.networks import Stack
-from suite.recorder import Recorder
+from suite.base.errors import UsageError
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Stack
+from suite.record.recorder import Recorder
 from suite.replay import Batch, HistoryReplay, Replay
-from suite.settings import UsageError
-from suite.vector_env import Spaces
 from tests.perceptrons import linear, vector, weights_in
 from tests.scripted import ScriptedEnv
 

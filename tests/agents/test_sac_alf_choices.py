@@ -16,14 +16,14 @@ from torch import Tensor
 import agents
 from agents import AGENTS, sac, sac_alf, sac_discrete
 from suite import session
-from suite.checkpoint import save_policy
-from suite.files import write_json
-from suite.networks import Stack
-from suite.recorder import Recorder
+from suite.base.errors import UsageError
+from suite.base.files import write_json
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Stack
+from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
-from suite.settings import UsageError
+from suite.resume.checkpoint import save_policy
 from suite.step_replay import StepBatch
-from suite.vector_env import Spaces
 from tests.perceptrons import linear, vector, weights_in
 from tests.scripted import ScriptedEnv
 

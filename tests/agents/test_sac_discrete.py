@@ -15,12 +15,12 @@ from torch import Tensor
 import agents
 from agents import sac_discrete as sac
 from suite import session
-from suite.files import write_json
-from suite.networks import Stack
-from suite.recorder import Recorder
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import write_json
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Stack
+from suite.record.recorder import Recorder
 from suite.step_replay import StepBatch, StepReplay, row_bytes
-from suite.vector_env import Spaces
 from tests.perceptrons import linear, weights_in
 from tests.scripted import ScriptedEnv
 

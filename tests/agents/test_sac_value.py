@@ -14,11 +14,11 @@ from torch import Tensor
 import agents
 from agents import sac, sac_value
 from suite import session
-from suite.networks import Stack
-from suite.recorder import Recorder
+from suite.base.errors import UsageError
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Stack
+from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
-from suite.settings import UsageError
-from suite.vector_env import Spaces
 from tests.perceptrons import linear, vector, weights_in
 from tests.scripted import ScriptedEnv
 

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 import agents
-from suite.command_line import Parser, run_main
-from suite.journal import Journal
-from suite.recorder import CHECKPOINT_SECONDS, Recorder
-from suite.settings import UsageError, find_preset, nearest
+from suite.base.errors import UsageError, nearest
+from suite.record.journal import Journal
+from suite.record.recorder import CHECKPOINT_SECONDS, Recorder
+from suite.settings.command_line import Parser, run_main
+from suite.settings.presets import find_preset
 
 CASES = {
     "sac": ("mujoco", "HalfCheetah-v4"),

@@ -21,7 +21,7 @@ from scipy import stats
 
 from reproduce.speed.pair import ROOT, STARTS, compare, judge, workers
 from reproduce.speed.workloads import GATED
-from suite.command_line import Parser, run_main
+from suite.settings.command_line import Parser, run_main
 
 SLOWER = 0.85
 """Speed of the side that is slowed down, as a share of its own."""

@@ -31,11 +31,12 @@ from rich.table import Table
 from reproduce import ROOT
 from reproduce.plan.speeds import warm_up_steps
 from reproduce.speed.workloads import count_flops, simulator, update_sac
-from suite import hardware
-from suite.command_line import Parser, run_main
+from suite.base import hardware
+from suite.base.errors import UsageError, nearest
+from suite.base.files import write_json
 from suite.draws import Draws
-from suite.files import write_json
-from suite.settings import UsageError, find_preset, nearest
+from suite.settings.command_line import Parser, run_main
+from suite.settings.presets import find_preset
 from tests.benchmarks.speeds import Meter, train, warm_config
 
 HALF_CHEETAH, PONG = "HalfCheetah-v4", "Pong-v5"

@@ -20,8 +20,8 @@ import numpy as np
 
 from reproduce import ROOT
 from reproduce.run.processes import CHILD_SYSTEM_TIME, PROC, THREADING, USER_TIME, stat_fields
-from suite.command_line import Parser, run_main
-from suite.hardware import num_cores
+from suite.base.hardware import num_cores
+from suite.settings.command_line import Parser, run_main
 
 TASK, LAUNCHERS = "CartPole-v1", ("local", "ray")
 GRID_SECONDS = 600.0

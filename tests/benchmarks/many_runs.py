@@ -17,7 +17,7 @@ import pandas as pd
 from reproduce import ROOT
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan, save_plan
-from suite.manifest import TABLES, write_manifest
+from suite.record.manifest import TABLES, write_manifest
 
 AGENT, SUITE, TASK = "a2c", "classic", "CartPole-v1"
 

@@ -26,9 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from reproduce.gather.collect import throughput
-from suite.command_line import Parser, run_main
-from suite.hardware import num_cores, processor, processor_name
-from suite.settings import UsageError, nearest
+from suite.base.errors import UsageError, nearest
+from suite.base.hardware import num_cores, processor, processor_name
+from suite.settings.command_line import Parser, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".venv-peers"
@@ -165,9 +165,9 @@ print(steps / (time.perf_counter() - started))
 SIMULATOR = """
 import sys, time
 import numpy as np
-from suite.randomness import environment_seeds
-from suite.tasks import find_task
-from suite.vector_env import VectorEnv
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import VectorEnv
 
 task, num_envs, threads, steps = sys.argv[1], *map(int, sys.argv[2:])
 env = VectorEnv(find_task(task), environment_seeds([1], num_envs, "x"), num_threads=threads)

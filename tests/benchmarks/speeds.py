@@ -33,14 +33,14 @@ import agents
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.speeds import SPEEDS, Speed, products_per_second, read_speeds, warm_up_steps
 from reproduce.run.processes import THREADING
-from suite.command_line import Parser, run_main
-from suite.files import write_atomically
-from suite.hardware import machine
-from suite.journal import Journal
-from suite.recorder import Recorder
+from suite.base.files import write_atomically
+from suite.base.hardware import machine
+from suite.envs.tasks import find_suite, find_task
+from suite.record.journal import Journal
+from suite.record.recorder import Recorder
 from suite.session import Session
-from suite.settings import find_preset, find_source
-from suite.tasks import find_suite, find_task
+from suite.settings.command_line import Parser, run_main
+from suite.settings.presets import find_preset, find_source
 
 WARM_UP_STEPS = 2_000
 """Environment steps before replay is learned from: at most as many as this."""

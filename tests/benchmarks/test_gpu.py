@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 from tests.benchmarks import gpu, speeds
 from tests.benchmarks.gpu import NEEDS_GPU, PARTS, Row, differing, main, with_shares
 
@@ -21,7 +21,7 @@ def test_every_part_measures_or_says_that_it_needs_a_gpu(
 ) -> None:
     """Here and without limits; a CPU has no target, and a share of the simulator's speed."""
     monkeypatch.setattr(speeds, "SETTLING_SECONDS", 0.05)
-    monkeypatch.setattr("suite.hardware.num_cores", lambda: 1)
+    monkeypatch.setattr("suite.base.hardware.num_cores", lambda: 1)
     kept = speeds.Recorder.log
     out = tmp_path / "new" / "gpu.json"
     assert main([*ON_CPU, "--here", f"--out={out}"]) == 0

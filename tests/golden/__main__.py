@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite import hardware
-from suite.command_line import run_main
-from suite.settings import UsageError
+from suite.base import hardware
+from suite.base.errors import UsageError
+from suite.settings.command_line import run_main
 from tests.golden import trees
 from tests.golden.configurations import RUNS
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from suite.recorder import Recorder
+from suite.record.recorder import Recorder
 
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 SEEDS_TOGETHER = ("sac", "sac_alf", "sac_discrete", "sac_value")
@@ -69,7 +69,9 @@ def configure(agent: Any, settings: Mapping[str, Any]) -> Any:
     what the code does under the same settings, whatever its presets are today.
     """
     if settings.keys() != {field.name for field in dataclasses.fields(agent.Config)}:
-        from suite.settings import recorded_settings  # older commits have none, and need none
+        from suite.settings.recorded import (
+            recorded_settings,  # older commits have none, and need none
+        )
 
         settings = recorded_settings(agent.Config, settings)
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}

@@ -8,8 +8,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from agents import AGENTS
-from suite import hardware
-from suite.settings import WITHOUT_EFFECT
+from suite.base import hardware
+from suite.settings.recorded import WITHOUT_EFFECT
 from tests.golden import trees
 from tests.golden.configurations import RUNS, configure
 
@@ -47,10 +47,10 @@ def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     sources = {_family(*preset) for preset in module.PRESETS}
     assert sources <= {_family(*run.preset) for run in RUNS[agent].values()}
     hints = get_type_hints(module.Config)
-    for name in WITHOUT_EFFECT:  # tests/suite/test_session.py, tests/suite/test_beside.py
+    for name in WITHOUT_EFFECT:  # tests/suite/test_session.py, tests/suite/base/test_beside.py
         del hints[name]
     hints.pop("cuda_graphs", None)  # tests/agents/test_devices.py
-    del hints["tf32"]  # tests/suite/test_hardware.py
+    del hints["tf32"]  # tests/suite/base/test_hardware.py
     if agent == "acer_continuous":
         del hints["bfloat16"]  # no task of its has frames
     for name, hint in hints.items():

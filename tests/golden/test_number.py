@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from suite import hardware
-from suite.settings import UsageError
+from suite.base import hardware
+from suite.base.errors import UsageError
 from tests.golden import __main__ as command_line
 from tests.golden import trees
 

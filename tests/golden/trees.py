@@ -16,9 +16,10 @@ from typing import Any, Self
 
 import torch
 
-from suite import hardware
-from suite.files import write_atomically
-from suite.settings import UsageError, nearest, recorded_settings
+from suite.base import hardware
+from suite.base.errors import UsageError, nearest
+from suite.base.files import write_atomically
+from suite.settings.recorded import recorded_settings
 from tests.golden.configurations import RUNS, configure
 
 HERE = Path(__file__).resolve().parent

@@ -20,10 +20,10 @@ from reproduce.plan.status import Run
 from reproduce.report import figures
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
-from suite.command_line import run_main
-from suite.manifest import COVERED, write_manifest
-from suite.recorder import Recorder
-from suite.records import KEYS, SCHEMA_VERSION
+from suite.record.manifest import COVERED, write_manifest
+from suite.record.recorder import Recorder
+from suite.record.records import KEYS, SCHEMA_VERSION
+from suite.settings.command_line import run_main
 
 RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]

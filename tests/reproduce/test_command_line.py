@@ -30,7 +30,7 @@ from reproduce.report.tables import COLUMNS
 from reproduce.run import launch as launching
 from reproduce.run import pool
 from reproduce.run.progress import Board
-from suite.presets import REFERENCES
+from suite.settings.presets import REFERENCES
 from tests.reproduce.conftest import Say
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -273,8 +273,8 @@ def test_a_mistake_is_answered_before_torch_is_imported(desk: Path) -> None:
     """Whatever names alone can tell takes a moment, not the seconds that torch needs."""
     script = """
 import sys
-from suite.command_line import run_main
-from suite.presets import REFERENCES
+from suite.settings.command_line import run_main
+from suite.settings.presets import REFERENCES
 from reproduce.__main__ import main
 for line in sys.stdin.read().split("\\n"):
     sys.argv[1:] = line.split()

@@ -34,13 +34,13 @@ from reproduce.judge.verdicts import STATUSES
 from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.request import SAVED
 from reproduce.plan.status import refuse_mixture
-from suite.command_line import run_main
-from suite.randomness import environment_seeds
-from suite.records import read_record
-from suite.settings import UsageError
-from suite.snapshot import Snapshot, read_snapshot, write_snapshot
-from suite.tasks import SUITES, tasks_in
-from suite.vector_env import VectorEnv
+from suite.base.errors import UsageError
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import SUITES, tasks_in
+from suite.envs.vector_env import VectorEnv
+from suite.record.records import read_record
+from suite.resume.snapshot import Snapshot, read_snapshot, write_snapshot
+from suite.settings.command_line import run_main
 from tests.reproduce.conftest import make_report
 
 pytestmark = pytest.mark.usefixtures("published")

@@ -19,7 +19,7 @@ from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
-from suite.tasks import find_task
+from suite.envs.tasks import find_task
 from tests.reproduce.conftest import make_report
 
 pytestmark = pytest.mark.usefixtures("published")

@@ -1,4 +1,4 @@
-"""The harness's rooms and the order of its stages."""
+"""The rooms of `reproduce/` and `suite/`, and their order."""
 
 import ast
 import re
@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 import reproduce
+import suite
 from reproduce import ROOT
 
-HARNESS = ROOT / "reproduce"
+HARNESS, SUITE = ROOT / "reproduce", ROOT / "suite"
 AGENTS = sorted((ROOT / "agents").glob("*.py"))
-ROOMS = re.findall(r"^([a-z]+)  +\S", reproduce.__doc__ or "", re.MULTILINE)
+ROOMS, SHARED = (
+    re.findall(r"^([a-z]+)  +\S", package.__doc__ or "", re.MULTILINE)
+    for package in (reproduce, suite)
+)
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -25,10 +29,11 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_every_room_stands_in_the_order_and_has_a_text() -> None:
-    """The list of `reproduce/__init__.py` names every room, and each says what it is for."""
-    folders = [path.parent for path in HARNESS.glob("*/__init__.py")]
-    assert sorted(ROOMS) == sorted(folder.name for folder in folders)
+@pytest.mark.parametrize(("package", "rooms"), [(HARNESS, ROOMS), (SUITE, SHARED)])
+def test_every_room_stands_in_the_order_and_has_a_text(package: Path, rooms: list[str]) -> None:
+    """The list of the package's `__init__.py` names every room, and each says what it is for."""
+    folders = [path.parent for path in package.glob("*/__init__.py")]
+    assert sorted(rooms) == sorted(folder.name for folder in folders)
     assert all(ast.get_docstring(ast.parse((f / "__init__.py").read_text())) for f in folders)
 
 
@@ -44,10 +49,20 @@ def test_no_room_imports_one_after_it(room: str) -> None:
             assert parts[0] != "reproduce" or parts[1] not in forbidden, f"{path} imports {name}"
 
 
+@pytest.mark.parametrize("room", SHARED)
+def test_no_room_of_the_suite_imports_one_after_it_or_what_is_beside_the_rooms(room: str) -> None:
+    """Sessions, replay and updates, beside the rooms, are built from them."""
+    before = SHARED[: SHARED.index(room) + 1]
+    for path in (SUITE / room).rglob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            assert parts[0] != "suite" or parts[1] in before, f"{path} imports {name}"
+
+
 @pytest.mark.parametrize("package", ["suite", "agents"])
 def test_what_is_below_knows_nothing_of_the_harness(package: str) -> None:
     """`suite` and `agents` import nothing of `reproduce`; agents never import each other."""
-    for path in (ROOT / package).glob("*.py"):
+    for path in (ROOT / package).rglob("*.py"):
         names = list(imports(path))
         assert not any(name.split(".")[0] == "reproduce" for name in names), path
         if package == "agents" and path.name != "__init__.py":
@@ -63,5 +78,5 @@ def test_controls_stand_apart() -> None:
     for path in glue:
         of_project = {"reproduce", "suite", "agents", "tests"}
         assert not of_project & {name.split(".")[0] for name in imports(path)}, path
-    for path in (*HARNESS.rglob("*.py"), *(ROOT / "suite").glob("*.py"), *AGENTS):
+    for path in (*HARNESS.rglob("*.py"), *SUITE.rglob("*.py"), *AGENTS):
         assert not any(name.startswith("reproduce.controls") for name in imports(path)), path

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import Spaces, VectorEnv
 from suite.evaluation import evaluate
-from suite.networks import Trunk
-from suite.randomness import environment_seeds
-from suite.recurrence import Memory
-from suite.tasks import find_task
-from suite.vector_env import Spaces, VectorEnv
+from suite.nets.networks import Trunk
+from suite.nets.recurrence import Memory
 
 CARTPOLE = find_task("CartPole-v1")
 

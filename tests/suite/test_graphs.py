@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from agents import a2c, acer, acer_continuous, impala
+from suite.base.errors import UsageError
 from suite.graphs import as_graph
-from suite.settings import UsageError
 
 CPU = torch.device("cpu")
 

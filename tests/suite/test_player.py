@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.beside import is_copyable
-from suite.moments import RunningMoments
-from suite.networks import Trunk
+from suite.base.beside import is_copyable
+from suite.envs.tasks import Task, find_task
+from suite.envs.vector_env import Spaces, Step
+from suite.nets.moments import RunningMoments
+from suite.nets.networks import Trunk
 from suite.player import Actor, Player, PolicyNetwork, rebuild
-from suite.tasks import Task, find_task
-from suite.vector_env import Spaces, Step
 
 DISCRETE, CONTINUOUS = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from suite.base.randomness import stream
 from suite.priorities import LEVELS, WIDTH, PriorityDraws
-from suite.randomness import stream
-from suite.snapshot import pack, unpack
+from suite.resume.snapshot import pack, unpack
 
 
 def draws_of(errors: np.ndarray, **settings: Any) -> PriorityDraws:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from suite import random_policy
+from suite.base.errors import UsageError
+from suite.envs.tasks import RANDOM_SCORES, TASKS, Task, baseline_scores, find_task, random_scores
 from suite.random_policy import COLUMNS, idle_returns, main, measure, put, write_scores
-from suite.settings import UsageError
-from suite.tasks import RANDOM_SCORES, TASKS, Task, baseline_scores, find_task, random_scores
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -136,6 +136,6 @@ def test_bad_usage_measures_nothing(
 
 def test_the_suite_without_policies_does_not_import_torch() -> None:
     """Bad usage is answered at once: torch alone takes longer to import than a person waits."""
-    modules = "suite.random_policy, suite.recorder, suite.hardware, suite.files"
+    modules = "suite.random_policy, suite.record.recorder, suite.base.hardware, suite.base.files"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

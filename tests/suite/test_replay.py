@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from suite.envs.vector_env import Step
 from suite.replay import HistoryReplay, Replay
-from suite.vector_env import Step
 
 CPU = torch.device("cpu")
 

@@ -15,14 +15,15 @@ import pytest
 import torch
 
 from suite import session as module
-from suite.checkpoint import read_policy
-from suite.command_line import run_main
-from suite.config import Count, RunConfig, Widths
-from suite.randomness import environment_seeds, stream
-from suite.recorder import Recorder, status_of
+from suite.base.errors import UsageError
+from suite.base.randomness import environment_seeds, stream
+from suite.envs.vector_env import VectorEnv
+from suite.record.recorder import Recorder, status_of
+from suite.resume.checkpoint import read_policy
 from suite.session import Session, train_in_turn, train_together
-from suite.settings import Preset, UsageError
-from suite.vector_env import VectorEnv
+from suite.settings.command_line import run_main
+from suite.settings.config import Count, RunConfig, Widths
+from suite.settings.presets import Preset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from suite.networks import prepare
-from suite.randomness import environment_seeds
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import VectorEnv
+from suite.nets.networks import prepare
 from suite.step_replay import StepReplay
-from suite.tasks import find_task
-from suite.vector_env import VectorEnv
 
 CPU = torch.device("cpu")
 Key = tuple[int, int, float, float, int]

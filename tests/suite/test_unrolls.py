@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from suite.config import ReplayConfig
-from suite.moments import RunningMoments
-from suite.randomness import environment_seeds
-from suite.settings import UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import Spaces, Step, VectorEnv
+from suite.nets.moments import RunningMoments
+from suite.settings.config import ReplayConfig
 from suite.unrolls import (
     Outcomes,
     Transitions,
     Unroll,
     UnrollReplay,
-    replay_bytes,
 )
-from suite.vector_env import Spaces, Step, VectorEnv
 
 CPU = torch.device("cpu")
 DISCRETE, CONTINUOUS = Spaces((4,), 3), Spaces.vectors(4, 3)
@@ -480,15 +479,14 @@ def ring_bytes(replay: UnrollReplay) -> int:
     return sum(array.nbytes for array in arrays if len(array) == len(replay.behaviour))
 
 
-@pytest.mark.parametrize(
-    ("spaces", "behaviour_size"),
-    [(DISCRETE, 3), (CONTINUOUS, 6), (Spaces.vectors(376, 17), 34), (FRAMES, 6)],
-)
-def test_the_memory_of_replay_is_known(spaces: Spaces, behaviour_size: int) -> None:
+@pytest.mark.parametrize("task", ["Acrobot-v1", "Pendulum-v1", "Humanoid-v4", "Pong-v5"])
+def test_the_memory_of_replay_is_known(task: str) -> None:
     """The announced size is that of the unrolls' rows; the ring has few rows more."""
-    config = Config(num_envs=2, unroll_length=20, replay_capacity=410, env_steps=100_000)
+    steps = Config(num_envs=2, unroll_length=20, replay_capacity=410, env_steps=100_000)
+    config, spaces = replace(steps, task=task), Spaces.of(find_task(task))
+    behaviour_size = (2 if spaces.continuous else 1) * spaces.num_outputs
     replay = UnrollReplay(spaces, config, behaviour_size, CPU)
-    announced, size = replay_bytes(spaces, config, behaviour_size), ring_bytes(replay)
+    announced, size = config.memory_bytes, ring_bytes(replay)
     assert announced * len(replay.behaviour) == size * 400
     assert announced < size <= 1.01 * announced
     parts = vars(replay).values()
@@ -506,6 +504,6 @@ def test_frames_are_stored_once() -> None:
 def test_a_run_fills_no_more_memory_than_it_has_steps() -> None:
     """Or than one unroll, where nothing is replayed."""
     config = Config(num_envs=2, unroll_length=20, replay_capacity=400, env_steps=100_000)
-    row = replay_bytes(DISCRETE, config, 3) / 800
-    assert replay_bytes(DISCRETE, replace(config, env_steps=300), 3) == 300 * row
-    assert replay_bytes(DISCRETE, replace(config, replay_ratio=0.0), 3) == 40 * row
+    row = config.memory_bytes / 800
+    assert replace(config, env_steps=300).memory_bytes == 300 * row
+    assert replace(config, replay_ratio=0.0).memory_bytes == 40 * row

@@ -22,9 +22,9 @@ from reproduce.run.ray.folders import (
     read_while_written,
     write_folders,
 )
-from suite.files import open_regular
-from suite.hardware import sources
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import open_regular
+from suite.base.hardware import sources
 
 POLL_SECONDS = 0.5
 LOG_BYTES = 2**20

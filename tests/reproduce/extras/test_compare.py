@@ -12,8 +12,8 @@ from reproduce import __main__ as command_line
 from reproduce.extras.compare import COLUMNS, compare
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from suite.manifest import write_manifest
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.record.manifest import write_manifest
 
 pytestmark = pytest.mark.usefixtures("published")
 

@@ -26,10 +26,10 @@ from reproduce.plan.make import command, save_plan
 from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
-from suite import presets
-from suite.presets import read_presets, read_source
-from suite.records import KEYS, SCHEMA_VERSION, read_record
-from suite.settings import BUDGETS, UsageError
+from suite.base.errors import UsageError
+from suite.record.records import KEYS, SCHEMA_VERSION, read_record
+from suite.settings import presets
+from suite.settings.presets import BUDGETS, read_presets, read_source
 
 TOML = """
 title = "Somebody's library"

@@ -15,7 +15,7 @@ from reproduce import __main__ as command_line
 from reproduce.extras import evaluate as scoring
 from reproduce.extras.evaluate import evaluate_run
 from reproduce.extras.export import export_onnx
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 Reseal = Callable[[Path], None]
 Tree = Callable[[Path], dict[str, bytes]]

@@ -16,8 +16,8 @@ from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.extras.export import OUTPUTS, default_name, export_onnx, graph_of
 from reproduce.plan.grid import PUBLISHED
-from suite.checkpoint import Policy, read_policy, save_policy
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.resume.checkpoint import Policy, read_policy, save_policy
 
 RUNS = {
     "a2c": "a2c-classic/rl_zoo/Pendulum-v1",

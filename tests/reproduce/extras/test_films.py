@@ -21,9 +21,9 @@ from reproduce.extras import evaluate, films
 from reproduce.extras.video import film_of_grid
 from reproduce.plan.request import Request
 from reproduce.report.films import contact_sheets
-from suite import vector_env
-from suite.settings import UsageError
-from suite.tasks import SUITES, find_task
+from suite.base.errors import UsageError
+from suite.envs import vector_env
+from suite.envs.tasks import SUITES, find_task
 
 RED = np.full((11, 13, 3), (255, 0, 0), dtype=np.uint8)
 

@@ -13,7 +13,7 @@ from reproduce.extras import fingerprints
 from reproduce.extras.fingerprints import Pair
 from reproduce.gather.references import first_evaluations
 from reproduce.judge import fingerprints as table_of_fingerprints
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 Pairs = dict[tuple[str, str, str], Pair]
 

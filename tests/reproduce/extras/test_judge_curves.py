@@ -15,7 +15,7 @@ from reproduce.gather import collect
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"
 TASKS = ("Reacher-v4", "InvertedPendulum-v4")

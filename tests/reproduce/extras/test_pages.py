@@ -22,9 +22,9 @@ from reproduce import __main__ as command_line
 from reproduce.commands import catalogue, grid
 from reproduce.extras import pages, sweep
 from reproduce.report.tables import COLUMNS
-from suite.command_line import Parser, read_command_line
-from suite.recorder import Recorder
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.record.recorder import Recorder
+from suite.settings.command_line import Parser, read_command_line
 
 HEADINGS = (
     *("Idea", "From equation to function", "Deviations", "Settings by source"),

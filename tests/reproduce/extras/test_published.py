@@ -18,7 +18,7 @@ from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.report import figures
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 RecordRun = Callable[..., Path]
 Reseal = Callable[[Path], None]

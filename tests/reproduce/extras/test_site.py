@@ -9,7 +9,7 @@ from mkdocs.exceptions import Abort
 
 from reproduce import ROOT
 from reproduce.__main__ import main
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 from tests.reproduce.report.grids import HOSTILE, write_grid
 from tests.sites import build_site, write_project
 

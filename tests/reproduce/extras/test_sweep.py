@@ -15,8 +15,8 @@ from reproduce.extras import sweep
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan, variants_of
 from reproduce.plan.settings import folder_name
-from suite.command_line import run_main
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.settings.command_line import run_main
 
 pytestmark = pytest.mark.usefixtures("published")
 

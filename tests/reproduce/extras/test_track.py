@@ -15,7 +15,7 @@ from reproduce.extras import track
 from reproduce.extras.track import Mirror, Sink, mirror, mirrored
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
 

@@ -15,12 +15,12 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.extras import verify as verifying
 from reproduce.plan import grid as planning
-from suite import hardware
-from suite.command_line import run_main
-from suite.files import compress
-from suite.manifest import write_manifest
-from suite.records import read_record
-from suite.settings import REMOVED
+from suite.base import hardware
+from suite.base.files import compress
+from suite.record.manifest import write_manifest
+from suite.record.records import read_record
+from suite.settings.command_line import run_main
+from suite.settings.recorded import REMOVED
 
 TASK = "Pendulum-v1"
 

@@ -25,9 +25,9 @@ from reproduce.gather.references import (
 )
 from reproduce.judge.outlook import why_no_reference
 from reproduce.plan.make import make_plan
-from suite.presets import REFERENCES, read_source
-from suite.settings import UsageError
-from suite.tasks import ATARI_GAMES, TASKS
+from suite.base.errors import UsageError
+from suite.envs.tasks import ATARI_GAMES, TASKS
+from suite.settings.presets import REFERENCES, read_source
 
 AGENTS = ("sac", "a2c", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (

@@ -22,7 +22,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.places import Cluster, check_memory, demand_of
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
 

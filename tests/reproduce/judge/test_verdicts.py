@@ -21,7 +21,7 @@ from reproduce.judge.verdicts import (
 )
 from reproduce.judge.verdicts import verdict_table as table_of
 from reproduce.words import counted
-from suite.presets import REFERENCES
+from suite.settings.presets import REFERENCES
 
 
 def reference(

@@ -20,7 +20,7 @@ from reproduce.judge.zero import (
     share,
     zero_of,
 )
-from suite.tasks import baseline_scores, find_task
+from suite.envs.tasks import baseline_scores, find_task
 from suite.updates import updates_due
 
 KNOWN = Zero(random=-20.0, idle=5.0, untrained=-10.0, untrained_by="ours")

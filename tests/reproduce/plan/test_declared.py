@@ -15,8 +15,8 @@ from reproduce.gather.references import reference_score
 from reproduce.plan.declared import from_json, keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan, save_plan
-from suite.settings import UsageError
-from suite.tasks import find_task
+from suite.base.errors import UsageError
+from suite.envs.tasks import find_task
 
 pytestmark = pytest.mark.usefixtures("published")
 

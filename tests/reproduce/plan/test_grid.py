@@ -20,10 +20,10 @@ from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
 from reproduce.plan.status import Run, status
-from suite.command_line import Parser, read_command_line
-from suite.recorder import Recorder
-from suite.settings import UsageError
-from suite.tasks import SUITES
+from suite.base.errors import UsageError
+from suite.envs.tasks import SUITES
+from suite.record.recorder import Recorder
+from suite.settings.command_line import Parser, read_command_line
 
 pytestmark = pytest.mark.usefixtures("published")
 

@@ -17,8 +17,8 @@ from reproduce.gather.collect import collect_scores
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
-from suite import hardware
-from suite.settings import UsageError
+from suite.base import hardware
+from suite.base.errors import UsageError
 
 RecordRun = Callable[..., Path]
 Reseal = Callable[[Path], None]
@@ -127,7 +127,7 @@ def test_committed_code_of_the_same_number_keeps_every_run(
 ) -> None:
     """It passed the golden test. Another number leaves them out, and both are named."""
     publish(record_run, published)
-    (project / "suite" / "noise.py").write_text("# rewritten\n")
+    (project / "suite" / "base" / "noise.py").write_text("# rewritten\n")
     commit(project)
     assert statuses(smoke()) == ["finished"] * 3
     set_number(project, "BEHAVIOUR = 7")
@@ -164,11 +164,11 @@ def test_an_agent_without_a_number_counts_its_own_until_it_changes(
     for seed in (1, 2, 3):
         record_run(plan, REACHER, seed, {STEPS: -5.0})
     assert statuses(smoke()) == ["finished"] * 3
-    (project / "suite" / "noise.py").write_text("# rewritten\n")
+    (project / "suite" / "base" / "noise.py").write_text("# rewritten\n")
     assert statuses(smoke()) == ["left out"] * 3
     commit(project)
     assert statuses(smoke()) == ["left out"] * 3
-    with pytest.raises(UsageError, match=r"suite/noise\.py has changed since\): .* --fresh$"):
+    with pytest.raises(UsageError, match=r"suite/base/noise\.py has changed since\): .* --fresh$"):
         refuse_mixture(smoke())
 
 

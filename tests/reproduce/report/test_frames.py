@@ -6,7 +6,7 @@ import pytest
 
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
 

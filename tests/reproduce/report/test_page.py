@@ -19,7 +19,7 @@ from reproduce.report import page as report
 from reproduce.report.page import ASSETS, TEMPLATES
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 from tests.reproduce.report.tables import no_rows, reference
 
 HOSTILE = '"><script>alert(1)</script>'

@@ -37,10 +37,10 @@ from reproduce.run import processes
 from reproduce.run.launch import launch
 from reproduce.run.lease import Leases
 from reproduce.run.progress import OVER, Board
-from suite import manifest
-from suite.recorder import Recorder
-from suite.records import read_record
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.record import manifest
+from suite.record.recorder import Recorder
+from suite.record.records import read_record
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -806,11 +806,11 @@ def test_planned_is_finished_and_failed_and_diverged(
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own, whose files may change."""
-    for name in ("agents/sac.py", "suite/tasks.py", "suite/vector_env.py", "README.md"):
+    for name in ("agents/sac.py", "suite/envs/tasks.py", "suite/envs/vector_env.py", "README.md"):
         file = tmp_path / "code" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("from suite import tasks, vector_env\n" if "agents" in name else "")
-    monkeypatch.setattr("suite.hardware._root", lambda: tmp_path / "code")
+        file.write_text("from suite.envs import tasks, vector_env\n" if "agents" in name else "")
+    monkeypatch.setattr("suite.base.hardware._root", lambda: tmp_path / "code")
     return tmp_path / "code"
 
 
@@ -823,11 +823,11 @@ def test_runs_of_changed_code_are_not_mixed(
     (code / "agents" / "a2c.py").write_text("another agent")
     (code / "suite" / "new.py").write_text("new")
     refuse_mixture(pendulum(tmp_path / "runs", 2))
-    (code / "suite" / "vector_env.py").write_text("changed = True\n")
+    (code / "suite" / "envs" / "vector_env.py").write_text("changed = True\n")
     with pytest.raises(UsageError) as caught:
         refuse_mixture(pendulum(tmp_path / "runs", 2))
     assert str(folder) in str(caught.value)
-    assert "; suite/vector_env.py has changed since)" in str(caught.value)
+    assert "; suite/envs/vector_env.py has changed since)" in str(caught.value)
     assert "--fresh" in str(caught.value)
 
 

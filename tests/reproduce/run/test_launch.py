@@ -26,10 +26,10 @@ from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from reproduce.run.progress import Board, last_row
-from suite.files import write_atomically
-from suite.recorder import Recorder
-from suite.records import read_record
-from suite.settings import UsageError
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.record.recorder import Recorder
+from suite.record.records import read_record
 
 pytestmark = pytest.mark.usefixtures("published")
 

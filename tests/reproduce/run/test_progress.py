@@ -25,7 +25,7 @@ from reproduce.run.progress import (
     read_progress,
     start_progress,
 )
-from suite.files import CHECKPOINT
+from suite.base.files import CHECKPOINT
 
 PUBLISHED = ROOT / "results" / "published"
 START_SECONDS = 4.0

@@ -13,7 +13,7 @@ from rich.console import Console
 from reproduce.plan.status import Run
 from reproduce.run.progress import Board, Mark, Progress
 from reproduce.run.view import View, duration
-from suite.live import Curves
+from suite.record.live import Curves
 
 WORDS = ("Hopper-v4", "shown", "critic_loss", "seed 1  over 0 to 20 env_steps")
 """From the first line to the last."""

@@ -20,7 +20,7 @@ from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
 from reproduce.run.view import View
 from reproduce.run.watch import Watcher, find_grid, load_grid, watch
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("published")
 

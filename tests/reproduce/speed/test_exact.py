@@ -11,7 +11,7 @@ import torch
 from reproduce.__main__ import main
 from reproduce.speed import exact
 from reproduce.speed.workloads import UPDATES, built, count_flops
-from suite.settings import UsageError
+from suite.base.errors import UsageError
 
 
 def test_every_update_costs_what_is_declared() -> None:
@@ -135,7 +135,7 @@ def test_the_products_of_an_affine_layer_are_counted_whoever_makes_them(
     """An operator of which torch's counter knows nothing counts as torch.addmm does."""
     with built(["update-sac"]) as works:
         counted = count_flops(works["update-sac"])
-    monkeypatch.setattr("suite.affine._linear", None)
+    monkeypatch.setattr("suite.nets.affine._linear", None)
     with built(["update-sac"]) as works:
         assert count_flops(works["update-sac"]) == counted
 

@@ -15,9 +15,9 @@ from reproduce.speed import pair
 from reproduce.speed.finding import Finding
 from reproduce.speed.pair import Ratio
 from reproduce.speed.serve import pinned
-from suite import hardware
-from suite.command_line import run_main
-from suite.settings import UsageError
+from suite.base import hardware
+from suite.base.errors import UsageError
+from suite.settings.command_line import run_main
 
 NOT_TODAY = "\n\nraise RuntimeError('not today')\n"
 
@@ -112,7 +112,7 @@ def test_a_pair_without_a_difference_in_gated_code_measures_nothing(
     monkeypatch.setattr(pair, "workers", lambda *trees: pytest.fail("something was measured"))
     (finding,) = pair.judge_against("old", ["vtrace"])
     assert finding == ("all", False, "no code that the workloads run differs from old", True)
-    for file in ("agents/impala.py", "suite/affine.py"):
+    for file in ("agents/impala.py", "suite/nets/affine.py"):
         with (same / file).open("a") as code:
             code.write("# another line\n")
         assert file in pair.differing(same)

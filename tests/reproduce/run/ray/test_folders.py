@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from reproduce.run.ray import folders, node
-from suite.recorder import Recorder
-from suite.records import read_record
-from suite.settings import UsageError
-from suite.snapshot import Snapshot, read_snapshot, write_snapshot
+from suite.base.errors import UsageError
+from suite.record.recorder import Recorder
+from suite.record.records import read_record
+from suite.resume.snapshot import Snapshot, read_snapshot, write_snapshot
 
 RUN = {"agent": "sac", "suite": "classic", "source": "paper", "task": "Pendulum-v1"}
 

@@ -28,9 +28,9 @@ from reproduce.run.launch import launch
 from reproduce.run.progress import Board
 from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
-from suite import hardware
-from suite.settings import UsageError
-from suite.snapshot import read_snapshot
+from suite.base import hardware
+from suite.base.errors import UsageError
+from suite.resume.snapshot import read_snapshot
 from tests.reproduce.conftest import InThisProcess, Say
 
 pytestmark = [
@@ -240,12 +240,12 @@ def test_other_code_than_the_grids_is_refused(
     """Nodes compare what they were sent with what the grid was begun with."""
     stand_in({1: FINISH})
     ours = hardware.sources("sac")
-    monkeypatch.setattr(Maker, "code", lambda *_: ours | {"suite/tasks.py": "0"})
+    monkeypatch.setattr(Maker, "code", lambda *_: ours | {"suite/envs/tasks.py": "0"})
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster)
         ((state, error),) = ends(launch(plan, ignore)).values()
     assert state == "failed"
-    assert error.startswith("not started: suite/tasks.py changed since this grid was started")
+    assert error.startswith("not started: suite/envs/tasks.py changed since this grid was started")
 
 
 def test_groups_take_what_the_plan_says(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
@@ -567,7 +567,7 @@ def test_an_explicit_address_uses_the_token_that_there_is(
 def test_something_else_at_the_address_is_one_line(tmp_path: Path) -> None:
     """Ray would wait for minutes."""
     program = "import sys; from reproduce import __main__; from reproduce.run.ray import pool"
-    program += "; from suite.command_line import run_main; pool.CONNECT_SECONDS = 2.0"
+    program += "; from suite.settings.command_line import run_main; pool.CONNECT_SECONDS = 2.0"
     program += "; sys.exit(run_main(__main__.main))"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

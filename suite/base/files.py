@@ -1,0 +1,255 @@
+"""Files: safe names and places, atomic writes, compression, checksums."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import lzma
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from suite.base.errors import UsageError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers: the disk is full, a quota is used up, or a file would be too large."""
+CHECKPOINT = "checkpoint"
+"""A run's checkpoint folder."""
+LARGEST_JSON = 2**23
+"""Bytes of JSON that are read: 8 MiB, hundreds of times what a run writes."""
+LARGEST_TABLE = 2**28
+"""Bytes of a run's table, packed or not, or of its policy that are read: 256 MiB."""
+LARGEST_TENSORS = 2**32
+"""Bytes of a checkpoint's tensors that are read: 4 GiB; `docs/robust.md` has their sizes."""
+
+
+def check_inside(folder: Path, path: Path) -> None:
+    """Check that `path` lies in `folder` and is not reached through a link below it.
+
+    Raises:
+        UsageError: naming the first part of `path` that leads elsewhere.
+    """
+    if not path.is_relative_to(folder) or ".." in path.relative_to(folder).parts:
+        raise UsageError(f"{path} is not inside {folder}, so it is not written")
+    place = folder
+    for part in path.relative_to(folder).parts:
+        place = place / part
+        if place.is_symlink():
+            raise UsageError(f"{place} is a link, which nothing is written through: delete it")
+
+
+def open_inside(folder: Path, path: Path, num_bytes: int | None = None) -> BinaryIO:
+    """Open a file below `folder` to write at its end; make it if it is absent.
+
+    Every file that is not replaced whole, by `write_atomically`, is opened here, so that a folder
+    that was handed over has no other file changed.
+
+    Args:
+        folder: a folder that the user named, be it a link.
+        path: the file.
+        num_bytes: cut the file to this size first; None: keep all of it.
+
+    Raises:
+        UsageError: if `path` leads elsewhere, or is not a regular file with this name alone.
+        OSError: if it cannot be opened.
+    """
+    check_inside(folder, path)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a regular file: delete it")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o666), "ab")
+    if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        raise UsageError(f"{path} has another name elsewhere (a hard link): replace it by a copy")
+    if num_bytes is not None:
+        file.truncate(num_bytes)
+    return file
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read.
+
+    Raises:
+        OSError: if it cannot be opened, or is a folder, a pipe or a device, which might never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of writing name the file: the system names it only where it opens one.
+
+    Raises:
+        OSError: as it was raised, with the file's name.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def append(folder: Path, path: Path, content: bytes | bytearray, *, sync: bool = False) -> None:
+    """Write at the end of a file below `folder`, opened as by `open_inside`.
+
+    Args:
+        folder: a folder that the user named, be it a link.
+        path: the file.
+        content: what to write.
+        sync: wait until it is on the disk.
+
+    Raises:
+        UsageError: as `open_inside`.
+        OSError: if writing fails, with the file's name.
+    """
+    with naming(path), open_inside(folder, path) as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it has more than `most` bytes, of which none is then read.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size <= most:
+            content = file.read(most + 1)
+            if len(content) <= most:  # it may grow
+                return content
+    size = f"{most / 2**20:.0f} MiB" if most >= 2**20 else f"{most / 2**10:.0f} KiB"
+    raise ValueError(f"{path.name} has more than {size}")
+
+
+def read_json(path: Path, most: int | None = None) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is not JSON, is nested too deeply or has more than `most` bytes; default:
+            `LARGEST_JSON`.
+    """
+    content = read_whole(path, LARGEST_JSON if most is None else most)
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` beside `path`, sync and rename it: readers see the old or the new file whole.
+
+    Raises:
+        OSError: if writing fails, with the file's name; `path` then keeps its old content.
+    """
+    # Not the process's number: on a shared disk, another machine's process may have the same.
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with naming(path):
+            with aside.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def remove_torn(folder: Path, seconds: float = 0.0) -> None:
+    """Remove files that killed writers left in a folder and below it.
+
+    Args:
+        folder: it may be absent.
+        seconds: keep files that were written since: others may be at work there.
+    """
+    with contextlib.suppress(FileNotFoundError):  # another process removes a folder meanwhile
+        for path in folder.rglob(".*.tmp"):
+            with contextlib.suppress(OSError):  # or the file
+                if time.time() - path.stat().st_mtime >= seconds:
+                    path.unlink()
+
+
+DAMAGED = (lzma.LZMAError, EOFError)
+"""Errors of reading a compressed file that has changed or ends too early."""
+
+
+def compress(path: Path) -> None:
+    """Replace a file by its compressed form, `path`.xz, from which `open_plain` reads the same.
+
+    Raises:
+        OSError: if writing fails; the file is then kept.
+    """
+    with open_regular(path) as file:
+        write_atomically(_compressed(path), lzma.compress(file.read()))
+    path.unlink()
+
+
+def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
+    """Open a file, or its compressed form where there is only that, to read its content.
+
+    Raises:
+        OSError: if there is neither, or it is not a regular file. Reading a damaged compressed file
+            raises one of `DAMAGED`.
+    """
+    if not path.exists() and _compressed(path).exists():
+        with open_regular(_compressed(path)):
+            return lzma.open(_compressed(path))
+    return open_regular(path)
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file, or of its compressed form where there is only that.
+
+    Raises:
+        OSError: as `open_plain`, and if the content is larger than `LARGEST_TABLE`; a damaged
+            compressed file raises one of `DAMAGED`.
+    """
+    with open_plain(path) as file:
+        content = file.read(LARGEST_TABLE + 1)
+    if len(content) > LARGEST_TABLE:
+        raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
+    return content
+
+
+def _compressed(path: Path) -> Path:
+    return path.with_name(f"{path.name}.xz")
+
+
+def to_json(value: object) -> bytes:
+    """Return `value` as indented JSON; raise a ValueError for a non-finite number."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as JSON, atomically."""
+    write_atomically(path, to_json(value))
+
+
+def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
+    """Sync a file; return the number and SHA-256 of its bytes, of the first `num_bytes` at most.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    digest, count = hashlib.sha256(), 0
+    with open_regular(path) as file:
+        while chunk := file.read(
+            2**20 if num_bytes is None else min(2**20, max(num_bytes - count, 0))
+        ):
+            digest.update(chunk)
+            count += len(chunk)
+        os.fsync(file.fileno())
+    return [count, digest.hexdigest()]

@@ -1,0 +1,392 @@
+"""The machine, package versions and code revision of a run."""
+
+import ast
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from suite.base.errors import UsageError, nearest
+
+REVISION = "revision.json"
+"""File that replaces git in a copy of the code; see `revision`."""
+SETTINGS = "results/references/*/{agent}.toml"
+"""Files with the sources' settings for an agent; see `suite/settings/presets.py`."""
+PACKAGES = ("torch", "envpool", "gymnasium", "box2d", "numpy", "scipy", "pandas", "safetensors")
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+CPUINFO = Path("/proc/cpuinfo")
+GENERATION = ("vendor_id", "cpu family", "model", "stepping", "cache size")
+NUMBER = re.compile(r"^BEHAVIOUR = (\d+)\b", re.MULTILINE)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+GPU_MEMORY_FULL = ("STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""Texts of errors on a full GPU memory, beside torch's own: cuBLAS's, cuDNN's, the driver's."""
+
+
+@cache
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Return the facts that decide speed and rounding, for `run.json`.
+
+    Keys: `cpu` (model name), `processor` (with its generation: `processor_name`), `cores` and
+    `memory_gib` (usable by this process), `platform`, `gpu` and `gpu_driver` (None without one).
+
+    Args:
+        device: name of the device in use, as `find_device` takes it; the GPU is this one, on a CPU
+            the machine's first.
+    """
+    return {
+        "cpu": processor()["cpu"],
+        "processor": processor_name(processor()),
+        "cores": num_cores(),
+        "memory_gib": _memory_gib(),
+        "platform": platform.platform(),
+        **_gpu(device),
+    }
+
+
+@cache
+def processor() -> dict[str, str | None]:
+    """Return the facts that distinguish processor generations.
+
+    A model's name is not enough: hypervisors give the same one to several generations.
+
+    Keys: `cpu` (model name), `GENERATION` as Linux says it, else None, and `flags`, a checksum of
+    the instruction sets.
+    """
+    told: dict[str, str] = {}
+    if CPUINFO.exists():
+        lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
+        parts = (line.partition(":") for line in lines)
+        told = {name.strip(): text.strip() for name, _, text in parts}
+    flags = " ".join(sorted(told.get("flags", "").split()))
+    return {
+        "cpu": told.get("model name") or platform.processor() or platform.machine(),
+        **{name: told.get(name) for name in GENERATION},
+        "flags": hashlib.sha256(flags.encode()).hexdigest()[:16],
+    }
+
+
+def processor_name(facts: Mapping[str, Any]) -> str:
+    """Describe the processor in words: name, generation, the beginning of its `flags`."""
+    words = {"family": facts["cpu family"], "model": facts["model"], "flags": facts["flags"]}
+    return " ".join([facts["cpu"] or "", *(f"{k} {v[:6]}" for k, v in words.items() if v)])
+
+
+def num_cores() -> int:
+    """Return how many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def find_device(name: str) -> Any:
+    """Return the `torch.device` called `name`: `cpu`, `cuda`, `cuda:<i>`, or `auto`.
+
+    Raises:
+        UsageError: for an unknown name or a missing GPU.
+    """
+    import torch
+
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if name == "auto":
+        name = "cuda"
+    if not re.fullmatch(r"cuda(:\d+)?", name):
+        raise UsageError(
+            f"unknown device {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
+        )
+    num_gpus, reason = _num_gpus()
+    if int(name.partition(":")[2] or 0) >= num_gpus:
+        why = f" ({reason})" if reason else ""
+        raise UsageError(
+            f"--device {name}: torch finds {num_gpus} GPUs here{why}; use --device cpu"
+        )
+    torch.backends.cudnn.deterministic = True  # the same command gives the same bytes
+    return torch.device(name)
+
+
+def _num_gpus() -> tuple[int, str]:
+    """Return how many GPUs torch can use; if none, why, where torch says so."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:  # for example of a driver that is too old
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return torch.cuda.device_count(), ""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return 0, f"torch {torch.__version__} was built for CPUs alone"
+    texts = (str(each.message).partition("(Triggered internally")[0] for each in said)
+    return 0, " ".join(" ".join(texts).split())
+
+
+def use_device(name: str, *, tf32: bool = False) -> Any:
+    """Return the device called `name` as `find_device` does, and let nothing land on another GPU.
+
+    This gives the process its share of that GPU's memory: who only plans calls `find_device`.
+
+    Args:
+        name: as that of `find_device`.
+        tf32: whether products and convolutions in float32 are rounded to TF32.
+
+    Raises:
+        UsageError: for an unknown name, a missing GPU, or TF32 without one.
+    """
+    import torch
+
+    device = find_device(name)
+    if tf32 and device.type != "cuda":
+        raise UsageError(f"tf32 needs a GPU, and this run is on {device}: leave it out")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    if device.index is not None:  # otherwise it is torch's own first choice
+        torch.cuda.set_device(device)
+    return device
+
+
+@contextlib.contextmanager
+def on_queue(queue: Any) -> Iterator[None]:
+    """Send this thread's work to a queue of a GPU, a `torch.cuda.Stream`; None: there is no GPU.
+
+    A thread begins on GPU 0, which leaving a queue of another one would wake: so it moves there.
+    """
+    if queue is None:
+        yield
+        return
+    import torch
+
+    torch.cuda.set_device(queue.device)
+    with torch.cuda.stream(queue):
+        yield
+
+
+def use_threads(num_threads: int) -> None:
+    """Let torch compute with `num_threads` threads, and keep the memory it frees in the process.
+
+    By default, glibc may return tensors of 128 KiB and more to the system at every update and
+    request them again page by page, which costs up to a fifth of the time.
+    """
+    import torch
+
+    torch.set_num_threads(num_threads)
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if set_option is not None:
+        set_option(M_MMAP_THRESHOLD, 2**25)
+        set_option(M_TRIM_THRESHOLD, 2**30)
+
+
+def worker_thread() -> ThreadPoolExecutor:
+    """Return a thread in which torch computes with as many threads as in this one.
+
+    `torch.set_num_threads` holds for the thread that calls it: in a new one, oneDNN's convolutions
+    and products would take all cores.
+    """
+    import torch
+
+    number = torch.get_num_threads()
+    return ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(number,))
+
+
+@cache
+def revision() -> dict[str, Any]:
+    """Return `commit` (or None outside a git checkout) and `dirty`: uncommitted code changes.
+
+    A copy of a checkout reads both from its `revision.json`.
+    """
+    root = _root()
+    if (root / REVISION).exists():
+        return json.loads((root / REVISION).read_bytes())
+    try:
+        _git(
+            root, "ls-files", "--error-unmatch", str(Path(__file__).resolve())
+        )  # ours, not a host's
+        commit = _git(root, "rev-parse", "HEAD")
+        code = ("suite", "agents", "reproduce", ":(glob)" + SETTINGS.format(agent="*"))
+        changed = _git(root, "status", "--porcelain", "--", *code)
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+def sources(agent: str) -> dict[str, str]:
+    """Return the SHA-256 of every file that an agent's run depends on, by path.
+
+    These are the agent's file, all that it imports of this project, and the sources' settings.
+    Unlike a commit, the sums ignore changes of pages, tests and figures, and show changes that are
+    not committed.
+    """
+    root = _root()
+    paths = sorted(imported(root, root / "agents" / f"{agent}.py"))
+    paths += sorted(root.glob(SETTINGS.format(agent=agent)))
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.exists()
+    }
+
+
+def behaviour(agent: str) -> int | None:
+    """Return the number in an agent's file that goes up when the bytes of its runs change.
+
+    None for a file without `BEHAVIOUR`: runs of such an agent count until its code changes.
+    """
+    try:
+        text = (_root() / "agents" / f"{agent}.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    found = NUMBER.search(text)
+    return int(found[1]) if found else None
+
+
+def uncommitted(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which Python files differ from the last commit, or are in none.
+
+    Without git, as where a wheel was installed, there are none; in a copy of a checkout with
+    changes these are all files.
+
+    Args:
+        files: what `sources` returned.
+    """
+    names = tuple(sorted(name for name in files if name.endswith(".py")))
+    if (_root() / REVISION).exists():
+        return names if revision()["dirty"] else ()
+    return _uncommitted(_root(), names, tuple(files[name] for name in names))
+
+
+@lru_cache(maxsize=64)  # every run that a process records asks
+def _uncommitted(root: Path, names: tuple[str, ...], _sums: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        _git(root, "ls-files", "--error-unmatch", "suite/base/hardware.py")  # ours, not a host's
+        known = _git(root, "ls-files", "-z", "--", *names).split("\0")
+        changed = _git(root, "diff", "--name-only", "--relative", "-z", "HEAD", "--", *names)
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(name for name in names if name in changed.split("\0") or name not in known)
+
+
+def imported(root: Path, file: Path) -> set[Path]:
+    """Return a file and all files below `root` that it imports, directly or not."""
+    found, waiting = set[Path](), [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and path.exists():
+            found.add(path)
+            waiting += _imports(root, path, path.read_bytes())
+    return found
+
+
+@lru_cache(maxsize=1024)  # a grid asks before every run that it starts
+def _imports(root: Path, path: Path, content: bytes) -> tuple[Path, ...]:
+    """Return where the modules may be that a file imports, wherever in it, and their packages."""
+    here = path.relative_to(root).parent.parts
+    names = {(*here, "__init__")}
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # a file that is being edited
+        return ()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {tuple(alias.name.split(".")) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = here[: len(here) - node.level + 1] if node.level else ()
+            module = (*package, *(node.module.split(".") if node.module else ()))
+            names |= {module, *((*module, alias.name) for alias in node.names)}
+    parts = {name[: i + 1] for name in names for i in range(len(name))}
+    modules = [root.joinpath(*part) for part in sorted(parts)]
+    return tuple(
+        place for it in modules for place in (it.with_name(f"{it.name}.py"), it / "__init__.py")
+    )
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _memory_gib() -> float | None:
+    """Return the memory that this process may use: the machine's, or its container's limit."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # absent, or "max": no limit
+            sizes.append(int(path.read_text()))
+    return round(min(sizes) / 2**30, 1)
+
+
+def gpu_memory_gib(device: str) -> float:
+    """Return the memory of the GPU called `cuda` or `cuda:<i>`."""
+    import torch
+
+    return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
+
+
+def fills_gpu_memory(error: BaseException) -> bool:
+    """Return whether an error says that a GPU's memory did not suffice."""
+    import torch
+
+    told = any(text in str(error) for text in GPU_MEMORY_FULL)
+    return told or isinstance(error, torch.OutOfMemoryError)
+
+
+def gpu_use(device: Any) -> tuple[int, int]:
+    """Return how many bytes of a GPU torch has held at most in this process, and could hold."""
+    import torch
+
+    try:
+        free, _ = torch.cuda.mem_get_info(device)
+    except RuntimeError:  # so full that a process cannot even begin
+        return 0, 0
+    return torch.cuda.max_memory_allocated(device), free + torch.cuda.memory_reserved(device)
+
+
+def _gpu(device: str) -> dict[str, Any]:
+    facts = _first_gpu()
+    if device == "cpu":
+        return facts
+    import torch
+
+    if not torch.cuda.is_available():
+        return facts
+    used = torch.device("cuda" if device == "auto" else device)
+    return facts | {"gpu": torch.cuda.get_device_name(used)}  # CUDA_VISIBLE_DEVICES renumbers them
+
+
+def _first_gpu() -> dict[str, Any]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        gpu, driver = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlSystemGetDriverVersion()
+        pynvml.nvmlShutdown()
+    except Exception:  # no package, no driver, no device: each means no usable GPU
+        return {"gpu": None, "gpu_driver": None}
+    return {"gpu": gpu, "gpu_driver": driver}

@@ -1,0 +1,478 @@
+"""Tasks and suites: everything about the simulation, nothing about learning.
+
+A task is a simulator's id with its physics. A suite is a named tuple of tasks. MuJoCo tasks default
+to `-v4`; other versions are tasks of their own and never replace it. Sources: the environments' own
+registrations in envpool 1.2.5 and gymnasium 1.4.0, which a test compares. A task without a row is
+called `module:id`: importing the module registers the id with gymnasium.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from suite.base.errors import UsageError, near, nearest
+
+RANDOM_SCORES = Path(__file__).parents[1] / "random_scores.csv"
+"""Mean returns of policies that learned nothing: random, idle (both written by `python -m
+suite.random_policy`) and untrained (`python -m reproduce.extras.untrained`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One environment, with everything that gives a return on it its meaning."""
+
+    name: str
+    """For example `HalfCheetah-v4`, or `module:id` for a task without a row."""
+    family: Literal["mujoco", "classic", "dmc", "atari", "box2d", "memory", "hybrid", "other"]
+    actions: Literal["continuous", "discrete", "hybrid"]
+    """Hybrid ones are a discrete action and a continuous one together."""
+    time_limit: int
+    """Decisions after which an episode is truncated."""
+    simulator: Literal["envpool", "gymnasium"] = "envpool"
+    """Its simulator; gymnasium is far slower."""
+    made_as: str = ""
+    """The simulator's id for it, where that is not its name; gymnasium also knows `module:id`."""
+    observed: tuple[int, ...] = ()
+    """Components of the simulator's observation that are shown; empty: all."""
+    frame_skip: int = 1
+    """Simulator frames per decision."""
+    protocol: Literal["", "noframeskip", "sticky"] = ""
+    """Atari only: how the game is presented; scores of two protocols are never compared."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the simulator that belong to the protocol."""
+    obs_size: int = 0
+    """Numbers of an observation; 0 of frames."""
+    action_size: int = 0
+    """Dimensions of the continuous action; else 0."""
+    num_actions: int = 0
+    """Discrete actions; 0 of a game, which has up to 18, and where there are none."""
+    reward_parts: tuple[str, ...] = ()
+    """Names of the simulator's numbers whose sum is the reward; empty: it tells the sum alone."""
+
+    @property
+    def simulator_id(self) -> str:
+        """Return the id by which the simulator makes it."""
+        return self.made_as or self.name
+
+    @property
+    def random_score(self) -> float:
+        """Return the mean return of a random policy, measured by `python -m suite.random_policy`.
+
+        Raises:
+            UsageError: if it has not been measured yet.
+        """
+        try:
+            return random_scores()[self.name, self.protocol]
+        except KeyError:
+            raise UsageError(
+                f"no random-policy score for {self.name}: run "
+                f"`python -m suite.random_policy --tasks {self.name}`"
+            ) from None
+
+
+class Baseline(NamedTuple):
+    """Mean returns of policies that learned nothing, in reward units; NaN: not measured."""
+
+    random: float
+    """Of uniformly random actions."""
+    idle: float
+    """Of the action that does nothing; NaN where the task has none, too."""
+    untrained: float
+    """Of the initial networks of an agent that trains the task."""
+    shortest_episode: int | None
+    """Decisions of the shortest episode of random actions; None: not measured."""
+    longest_episode: int | None
+    """Decisions of the longest one."""
+
+
+@cache
+def baseline_scores() -> Mapping[tuple[str, str], Baseline]:
+    """Return what is known of policies that learned nothing, by (task, protocol)."""
+    if not RANDOM_SCORES.exists():
+        return MappingProxyType({})
+    with RANDOM_SCORES.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    scores = ("mean_return", "idle_return", "untrained_return")
+    lengths = ("shortest_episode", "longest_episode")
+    known = {}
+    for row in rows:
+        random, idle, untrained = (float(row[name] or "nan") for name in scores)
+        shortest, longest = (int(row[name]) if row[name] else None for name in lengths)
+        known[row["task"], row["protocol"]] = Baseline(random, idle, untrained, shortest, longest)
+    return MappingProxyType(known)
+
+
+@cache
+def random_scores() -> Mapping[tuple[str, str], float]:
+    """Return every measured random-policy score by (task, protocol), in reward units."""
+    return MappingProxyType({key: known.random for key, known in baseline_scores().items()})
+
+
+@cache
+def shortest_episodes() -> Mapping[tuple[str, str], int]:
+    """Return the decisions of a random policy's shortest episode by (task, protocol)."""
+    known = {key: each.shortest_episode for key, each in baseline_scores().items()}
+    return MappingProxyType({key: length for key, length in known.items() if length is not None})
+
+
+MUJOCO_FRAME_SKIPS = {
+    "HalfCheetah": 5,
+    "Hopper": 4,
+    "Walker2d": 4,
+    "Ant": 5,
+    "Humanoid": 5,
+    "Reacher": 2,
+    "Swimmer": 4,
+    "InvertedPendulum": 2,
+    "InvertedDoublePendulum": 5,
+}
+MUJOCO_SMALL = ("Reacher", "Swimmer", "InvertedPendulum", "InvertedDoublePendulum")
+VERSION_2 = ("Reacher", "InvertedPendulum", "InvertedDoublePendulum")
+"""MuJoCo environments whose legacy version is v2; the others' is v3."""
+
+# Physics steps per control step, by dm_control domain.
+DMC_TASKS = {
+    "AcrobotSwingup": 1,
+    "BallInCupCatch": 10,
+    "CartpoleBalance": 1,
+    "CartpoleBalanceSparse": 1,
+    "CartpoleSwingup": 1,
+    "CartpoleSwingupSparse": 1,
+    "CheetahRun": 1,
+    "FingerSpin": 2,
+    "FingerTurnEasy": 2,
+    "FingerTurnHard": 2,
+    "FishSwim": 10,
+    "FishUpright": 10,
+    "HopperHop": 4,
+    "HopperStand": 4,
+    "HumanoidRun": 5,
+    "HumanoidStand": 5,
+    "HumanoidWalk": 5,
+    "PendulumSwingup": 1,
+    "QuadrupedRun": 4,
+    "QuadrupedWalk": 4,
+    "ReacherEasy": 1,
+    "ReacherHard": 1,
+    "SwimmerSwimmer6": 15,
+    "SwimmerSwimmer15": 15,
+    "WalkerRun": 10,
+    "WalkerStand": 10,
+    "WalkerWalk": 10,
+}
+
+# fmt: off
+ATARI_GAMES = (
+    "Alien", "Amidar", "Assault", "Asterix", "Asteroids", "Atlantis", "BankHeist", "BattleZone",
+    "BeamRider", "Berzerk", "Bowling", "Boxing", "Breakout", "Centipede", "ChopperCommand",
+    "CrazyClimber", "Defender", "DemonAttack", "DoubleDunk", "Enduro", "FishingDerby", "Freeway",
+    "Frostbite", "Gopher", "Gravitar", "Hero", "IceHockey", "Jamesbond", "Kangaroo", "Krull",
+    "KungFuMaster", "MontezumaRevenge", "MsPacman", "NameThisGame", "Phoenix", "Pitfall", "Pong",
+    "PrivateEye", "Qbert", "Riverraid", "RoadRunner", "Robotank", "Seaquest", "Skiing", "Solaris",
+    "SpaceInvaders", "StarGunner", "Surround", "Tennis", "TimePilot", "Tutankham", "UpNDown",
+    "Venture", "VideoPinball", "WizardOfWor", "YarsRevenge", "Zaxxon",
+)
+ATARI_7 = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
+# fmt: on
+
+Protocol = Literal["noframeskip", "sticky"]
+
+ATARI_PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
+    "noframeskip": {"episodic_life": True, "repeat_action_probability": 0.0},
+    "sticky": {
+        "episodic_life": False,
+        "repeat_action_probability": 0.25,
+        "full_action_space": True,
+        "noop_max": 1,
+    },
+}
+
+CLASSIC_TASKS = (
+    Task(
+        name="CartPole-v1",
+        family="classic",
+        actions="discrete",
+        time_limit=500,
+        obs_size=4,
+        num_actions=2,
+    ),
+    Task(
+        name="Acrobot-v1",
+        family="classic",
+        actions="discrete",
+        time_limit=500,
+        obs_size=6,
+        num_actions=3,
+    ),
+    Task(
+        name="MountainCar-v0",
+        family="classic",
+        actions="discrete",
+        time_limit=200,
+        obs_size=2,
+        num_actions=3,
+    ),
+    Task(
+        name="Pendulum-v1",
+        family="classic",
+        actions="continuous",
+        time_limit=200,
+        obs_size=3,
+        action_size=1,
+    ),
+    Task(
+        name="MountainCarContinuous-v0",
+        family="classic",
+        actions="continuous",
+        time_limit=999,
+        obs_size=2,
+        action_size=1,
+    ),
+)
+
+# envpool has these too; gymnasium's are those that others publish scores of.
+BOX2D_TASKS = (
+    Task(
+        name="LunarLander-v3",
+        family="box2d",
+        simulator="gymnasium",
+        actions="discrete",
+        time_limit=1000,
+        obs_size=8,
+        num_actions=4,
+    ),
+    Task(
+        name="LunarLanderContinuous-v3",
+        family="box2d",
+        simulator="gymnasium",
+        actions="continuous",
+        time_limit=1000,
+        obs_size=8,
+        action_size=2,
+    ),
+    Task(
+        name="BipedalWalker-v3",
+        family="box2d",
+        simulator="gymnasium",
+        actions="continuous",
+        time_limit=1600,
+        obs_size=24,
+        action_size=4,
+    ),
+)
+
+MEMORY_TASKS = (
+    # CartPole's position and angle without their velocities. The best return is the time limit's.
+    Task(
+        name="StatelessCartPole-v1",
+        family="memory",
+        made_as="CartPole-v1",
+        observed=(0, 2),
+        actions="discrete",
+        time_limit=500,
+        obs_size=2,
+        num_actions=2,
+    ),
+    # See suite/envs/memory_tasks.py: the best return is 1, without memory 1/2.
+    Task(
+        name="TMaze-v0",
+        family="memory",
+        simulator="gymnasium",
+        actions="discrete",
+        time_limit=50,
+        obs_size=2,
+        num_actions=3,
+    ),
+)
+
+# See suite/envs/hybrid_tasks.py: the best return of every episode is exactly 0.7.
+HYBRID_TASKS = (
+    Task(
+        name="Claw-v0",
+        family="hybrid",
+        simulator="gymnasium",
+        actions="hybrid",
+        time_limit=20,
+        obs_size=2,
+        action_size=2,
+        num_actions=3,
+    ),
+)
+
+
+MUJOCO_SIZES = {
+    "HalfCheetah": (17, 6),
+    "Hopper": (11, 3),
+    "Walker2d": (17, 6),
+    "Ant": (27, 8),
+    "Humanoid": (376, 17),
+    "Reacher": (11, 2),
+    "Swimmer": (8, 2),
+    "InvertedPendulum": (4, 1),
+    "InvertedDoublePendulum": (11, 1),
+}
+"""Numbers of an observation and of an action, by environment."""
+OTHER_OBS_SIZES = {
+    "Ant-v3": 111,
+    "Ant-v5": 105,
+    "Humanoid-v5": 348,
+    "Reacher-v5": 10,
+    "InvertedDoublePendulum-v5": 9,
+}
+"""Numbers of an observation of the versions in which they differ."""
+MUJOCO_REWARD_PARTS = {
+    "HalfCheetah": ("reward_run", "reward_ctrl"),
+    "Ant": ("reward_forward", "reward_ctrl", "reward_contact", "reward_survive"),
+    "Humanoid": ("reward_linvel", "reward_quadctrl", "reward_alive", "reward_impact"),
+    "Reacher": ("reward_dist", "reward_ctrl"),
+    "Swimmer": ("reward_fwd", "reward_ctrl"),
+}
+"""The parts of the reward that envpool tells, by environment, in all versions."""
+DMC_SIZES = {
+    "AcrobotSwingup": (6, 1),
+    "BallInCup": (8, 2),
+    "Cartpole": (5, 1),
+    "CheetahRun": (17, 6),
+    "Finger": (12, 2),
+    "Fish": (24, 5),
+    "Hopper": (15, 4),
+    "Humanoid": (95, 21),
+    "PendulumSwingup": (3, 1),
+    "Quadruped": (113, 12),
+    "Reacher": (6, 2),
+    "SwimmerSwimmer6": (25, 5),
+    "SwimmerSwimmer15": (61, 14),
+    "Walker": (24, 6),
+}
+"""The same by the beginning of a dm_control task's name."""
+
+
+def _mujoco_tasks() -> list[Task]:
+    tasks = []
+    for name, frame_skip in MUJOCO_FRAME_SKIPS.items():
+        legacy = "v2" if name in VERSION_2 else "v3"
+        obs_size, action_size = MUJOCO_SIZES[name]
+        tasks += [
+            Task(
+                name=f"{name}-{version}",
+                family="mujoco",
+                actions="continuous",
+                time_limit=50 if name == "Reacher" else 1000,
+                frame_skip=frame_skip,
+                obs_size=OTHER_OBS_SIZES.get(f"{name}-{version}", obs_size),
+                action_size=action_size,
+                reward_parts=MUJOCO_REWARD_PARTS.get(name, ()),
+            )
+            for version in (legacy, "v4", "v5")
+        ]
+    return tasks
+
+
+def _dmc_tasks() -> list[Task]:
+    return [
+        Task(
+            name=f"{name}-v1",
+            family="dmc",
+            actions="continuous",
+            time_limit=1000,
+            frame_skip=frame_skip,
+            obs_size=obs_size,
+            action_size=action_size,
+        )
+        for name, frame_skip in DMC_TASKS.items()
+        for domain, (obs_size, action_size) in DMC_SIZES.items()
+        if name.startswith(domain)
+    ]
+
+
+def _atari_task(name: str, protocol: Protocol) -> Task:
+    return Task(
+        name=name,
+        family="atari",
+        actions="discrete",
+        time_limit=27_000,
+        frame_skip=4,
+        protocol=protocol,
+        options=ATARI_PROTOCOLS[protocol],
+    )
+
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.name: task
+        for task in (
+            *(*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks()),
+            *(*BOX2D_TASKS, *MEMORY_TASKS, *HYBRID_TASKS),
+        )
+    }
+    | {f"{game}-v5": _atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES}
+)
+"""Every task by name; Atari games in the `noframeskip` protocol (see `find_task`)."""
+
+SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "classic": tuple(task.name for task in CLASSIC_TASKS),
+        "mujoco": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS if n not in MUJOCO_SMALL),
+        "mujoco-small": tuple(f"{n}-v4" for n in MUJOCO_SMALL),
+        "mujoco-9": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS),
+        "dmc": tuple(f"{name}-v1" for name in DMC_TASKS),
+        "atari-7": tuple(f"{game}-v5" for game in ATARI_7),
+        "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
+        "box2d": tuple(task.name for task in BOX2D_TASKS),
+        "memory": tuple(task.name for task in MEMORY_TASKS),
+        "hybrid": tuple(task.name for task in HYBRID_TASKS),
+    }
+)
+"""Task names by suite; an agent's presets keep the order of suites."""
+
+
+def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
+    """Return the task called `name`.
+
+    Args:
+        name: a row's, for example `Hopper-v4`, or `module:id` of a task that gymnasium makes.
+        protocol: how an Atari game is presented; ignored by all other tasks.
+
+    Raises:
+        UsageError: for an unknown name, with the nearest known one; for a task without a row, if
+            it cannot be made or does not fit.
+    """
+    if ":" in name:
+        from suite.envs.gymnasium_pool import describe
+
+        return describe(name)
+    if name not in TASKS:
+        raise UsageError(f"unknown task {name!r}{nearest_task(name, TASKS)}")
+    task = TASKS[name]
+    return _atari_task(name, protocol) if task.family == "atari" else task
+
+
+def nearest_task(name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
+    """Return the hint of `nearest` for a task; of several versions it names the suite's."""
+    own = list(dict.fromkeys(t for tasks in SUITES.values() for t in tasks if t in choices))
+    return nearest(name, own if near(name, own) or not near(name, choices) else choices)
+
+
+def find_suite(name: str) -> tuple[str, ...]:
+    """Return the task names of a suite.
+
+    Raises:
+        UsageError: for an unknown suite, with the nearest known one.
+    """
+    if name not in SUITES:
+        raise UsageError(f"unknown suite {name!r}{nearest(name, SUITES)}")
+    return SUITES[name]
+
+
+def tasks_in(suite: str) -> tuple[str, ...]:
+    """Return every task that may be run under `suite`: its own, and their other versions.
+
+    Raises:
+        UsageError: for an unknown suite, with the nearest known one.
+    """
+    stems = {name.rpartition("-")[0] for name in find_suite(suite)}
+    return tuple(name for name in TASKS if name.rpartition("-")[0] in stems)

@@ -1,0 +1,1 @@
+"""Layers, initial weights, optimisers, running moments."""

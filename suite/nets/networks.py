@@ -1,0 +1,465 @@
+"""Networks given as tables of layers: perceptrons, trunks with heads, and stacks for many seeds.
+
+An agent's file holds its paper's table of layers. This module builds the network of such a table;
+frames lie in channels-last memory.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from suite.base.errors import check_shape
+from suite.envs.vector_env import Spaces
+from suite.nets.affine import affine
+from suite.nets.initialisation import Scheme, draw_kernel, draw_layer
+from suite.nets.recurrence import Core
+
+Heads = Sequence[tuple[int, float]]
+"""Width of each output, and gain of its initial weights; heads share all layers but the last."""
+
+
+class FrameLayers(NamedTuple):
+    """A table of layers for frames, with ReLU activations."""
+
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(channels, kernel size, stride) of plain layers."""
+    sections: tuple[int, ...] = ()
+    """Channels of residual sections, which replace plain layers: a convolution, a pool and two
+    blocks of two convolutions each (IMPALA, arXiv:1802.01561, Figure 3, right)."""
+    width: int = 512
+    """Units of the affine layer after the convolutions."""
+    same_padding: bool = False
+    """Pad plain layers as TensorFlow's "same" does: an odd row or column goes to the end."""
+    drawn_as_kernel: bool = False
+    """Draw the affine layer's weights as those of a convolution whose kernel covers its input."""
+
+
+class Trunk(nn.Module):
+    """Convolutions, if observations are frames, then affine layers; the last one holds all heads.
+
+    Args:
+        obs_shape: shape of one observation; three axes are frames `[C, H, W]`.
+        heads: the outputs.
+        generator: the seed's stream of initial weights.
+        hidden_sizes: widths of the hidden layers for vector observations.
+        frame_layers: layers for frames.
+        scheme: scheme of the initial weights.
+        kernel_scheme: scheme of convolutions' initial weights; default: `scheme`.
+        head_scheme: scheme of the last layer's initial weights; default: `scheme`.
+        gain: gain of the initial weights of all layers but the last.
+        activation: activation between the layers for vector observations.
+        lstm_size: units of an LSTM before the heads; 0: none, the network is feed-forward.
+        lstm_actions_of: see `suite.nets.recurrence.Core`.
+        bfloat16: whether convolutions compute in bfloat16, forwards and backwards. Their weights
+            and features are float32; their gradients are rounded to bfloat16, then float32.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        heads: Heads,
+        generator: np.random.Generator,
+        *,
+        hidden_sizes: Sequence[int],
+        frame_layers: FrameLayers | None = None,
+        scheme: Scheme = "orthogonal",
+        kernel_scheme: Scheme | None = None,
+        head_scheme: Scheme | None = None,
+        gain: float = 1.0,
+        activation: Literal["tanh", "relu"] = "relu",
+        lstm_size: int = 0,
+        lstm_actions_of: Spaces | None = None,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__()
+        self._bfloat16 = bfloat16
+        self.kernels, self.kernel_biases = nn.ParameterList(), nn.ParameterList()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self._convolutions: Literal["none", "plain", "residual"] = "none"
+        sizes, area = [math.prod(obs_shape), *hidden_sizes], 1
+        if len(obs_shape) == 3:
+            if frame_layers is None:
+                raise ValueError("frames need a table of layers")
+            self._convolutions = "residual" if frame_layers.sections else "plain"
+            shapes, self._steps, space = _plan(frame_layers, obs_shape)
+            for shape in shapes:
+                kernel = draw_kernel(generator, shape, kernel_scheme or scheme, gain)
+                self.kernels.append(kernel)
+                self.kernel_biases.append(torch.zeros(len(kernel)))
+            area = math.prod(space) if frame_layers.drawn_as_kernel else 1
+            num_features = shapes[-1][0] * math.prod(space)
+            sizes, activation = [num_features, frame_layers.width], "relu"
+        for weight, bias in draw_perceptron(
+            generator, sizes, heads, scheme, gain, head_scheme, area, lstm_size or sizes[-1]
+        ):
+            self.weights.append(weight)
+            self.biases.append(bias)
+        self.core: Core | None = None
+        if lstm_size:
+            self.core = Core(sizes[-1], lstm_size, generator, scheme, lstm_actions_of)
+        self._activation = torch.tanh if activation == "tanh" else torch.relu
+        # a ParameterList costs microseconds an access
+        self._kernels = list(zip(self.kernels, self.kernel_biases, strict=True))
+        self._layers = list(zip(self.weights, self.biases, strict=True))
+
+    @property
+    def device(self) -> torch.device:
+        """Return the network's device."""
+        return self._layers[0][0].device
+
+    def forward(
+        self, obs: Float[Tensor, "B ..."], actions: Float[Tensor, "M B A"] | None = None
+    ) -> Float[Tensor, "*MB O"]:
+        """Return the outputs of all heads, side by side.
+
+        Args:
+            obs: a batch of observations, as `prepare` returns them.
+            actions: M actions on each observation, for a network of pairs; outputs: `[M, B, O]`.
+        """
+        if self.core is not None:
+            raise ValueError("a recurrent network needs its memory: call step or unroll")
+        features = self._flat(obs)
+        weight, bias = self._layers[0]
+        if actions is None:
+            hidden = affine(bias, features, weight)
+        else:  # the observations' share of the first layer is computed once
+            shares = affine(bias, features, weight[: features.shape[1]])
+            hidden = (shares + actions @ weight[features.shape[1] :]).flatten(0, 1)
+        for weight, bias in self._layers[1:]:
+            hidden = affine(bias, self._activation(hidden), weight)
+        return hidden if actions is None else hidden.unflatten(0, actions.shape[:2])
+
+    def begin(self, number: int) -> Float[Tensor, "N M"]:
+        """Return the memory with which a number of episodes begins."""
+        if self.core is None:
+            return torch.zeros(number, 0, device=self.device)
+        return self.core.begin(number)
+
+    def step(
+        self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N O"], Float[Tensor, "N M"]]:
+        """Return the outputs of one step of N environments, and the memory for `remember`."""
+        if self.core is None:
+            return self(obs), memory
+        hidden, memory = self.core.step(self._features(obs), memory)
+        weight, bias = self._layers[-1]
+        return affine(bias, hidden, weight), memory
+
+    def remember(
+        self, memory: Float[Tensor, "N M"], actions: Any, rewards: np.ndarray, valid: np.ndarray
+    ) -> Float[Tensor, "N M"]:
+        """Return the memory after the outcome of a step; see `Core.remember`."""
+        return memory if self.core is None else self.core.remember(memory, actions, rewards, valid)
+
+    def unroll(
+        self,
+        obs: Float[Tensor, "R N ..."],
+        memory: Float[Tensor, "N M"] | None,
+        actions: Tensor,
+        rewards: Float[Tensor, "T N"],
+        valid: Float[Tensor, "T N"],
+    ) -> Float[Tensor, "R N O"]:
+        """Return the outputs of R steps of N environments; see `Core.unroll`."""
+        joined = join_steps(obs)
+        if self.core is None:
+            return self(joined).unflatten(0, obs.shape[:2])
+        features = self._features(joined).unflatten(0, obs.shape[:2])
+        hidden = self.core.unroll(features, memory, actions, rewards, valid)
+        weight, bias = self._layers[-1]
+        return affine(bias, hidden.flatten(0, 1), weight).unflatten(0, obs.shape[:2])
+
+    def _features(self, obs: Tensor) -> Float[Tensor, "B F"]:
+        """Return the outputs of the last hidden layer."""
+        hidden = self._flat(obs)
+        for weight, bias in self._layers[:-1]:
+            hidden = self._activation(affine(bias, hidden, weight))
+        return hidden
+
+    def _flat(self, obs: Tensor) -> Float[Tensor, "B I"]:
+        """Return the inputs of the first affine layer."""
+        if self._convolutions == "none":
+            return obs.flatten(1)
+        convolve = self._plain if self._convolutions == "plain" else self._residual
+        if not self._bfloat16:
+            return convolve(obs).flatten(1)
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            return convolve(obs).flatten(1).float()
+
+    def _plain(self, hidden: Tensor) -> Tensor:
+        for (kernel, bias), (stride, padding) in zip(self._kernels, self._steps, strict=True):
+            padded = F.pad(hidden, padding) if any(padding) else hidden
+            hidden = F.conv2d(padded, kernel, bias, stride).relu_()
+        return hidden
+
+    def _residual(self, hidden: Tensor) -> Tensor:
+        kernels = iter(self._kernels)
+        for _ in range(len(self._kernels) // 5):
+            hidden = F.conv2d(hidden, *next(kernels), padding=1)
+            # TensorFlow's "same" padding: none before an even size
+            hidden = F.max_pool2d(hidden, 3, 2, padding=hidden.shape[-1] % 2, ceil_mode=True)
+            for _ in range(2):
+                inner = F.conv2d(torch.relu(hidden), *next(kernels), padding=1)
+                hidden = hidden + F.conv2d(inner.relu_(), *next(kernels), padding=1)
+        return torch.relu(hidden)
+
+
+def _plan(
+    table: FrameLayers, obs_shape: Sequence[int]
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int]]], list[int]]:
+    """Return kernels' shapes, plain layers' strides and paddings, and the last map's two sides.
+
+    A shape is (filters, channels, size).
+    """
+    channels, *space = obs_shape
+    shapes, steps = [], []
+    for filters in table.sections:
+        shapes += [(filters, inputs, 3) for inputs in (channels, *[filters] * 4)]
+        channels, space = filters, [-(-n // 2) for n in space]
+    for filters, size, stride in () if table.sections else table.convolutions:
+        padding = [0] * 4  # left, right, above, below
+        if table.same_padding:
+            missing = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in space[::-1]]
+            padding = [part for n in missing for part in (n // 2, n - n // 2)]
+        shapes.append((filters, channels, size))
+        steps.append((stride, padding))
+        added = (padding[2] + padding[3], padding[0] + padding[1])
+        space = [(n + more - size) // stride + 1 for n, more in zip(space, added, strict=True)]
+        channels = filters
+    return shapes, steps, space
+
+
+def draw_perceptron(
+    generator: np.random.Generator,
+    sizes: Sequence[int],
+    heads: Heads,
+    scheme: Scheme,
+    gain: float,
+    head_scheme: Scheme | None = None,
+    kernel_area: int = 1,
+    head_inputs: int | None = None,
+) -> list[tuple[Tensor, Tensor]]:
+    """Draw a perceptron layer by layer: weights `[in, out]` and biases `[out]`, float32.
+
+    Args:
+        generator: the seed's stream of initial weights.
+        sizes: widths, from the inputs to the last hidden layer.
+        heads: the outputs.
+        scheme: scheme of the initial weights.
+        gain: gain of the initial weights of hidden layers.
+        head_scheme: scheme of the last layer; default: `scheme`.
+        kernel_area: of the hidden layers, see `draw_weight`.
+        head_inputs: inputs of the last layer; default: the last hidden layer's outputs.
+    """
+    layers = [
+        draw_layer(generator, fan_in, [(width, gain)], scheme, kernel_area)
+        for fan_in, width in pairwise(sizes)
+    ]
+    fan_in = sizes[-1] if head_inputs is None else head_inputs
+    return [*layers, draw_layer(generator, fan_in, heads, head_scheme or scheme)]
+
+
+class Perceptron(nn.Module):
+    """Affine layers with ReLU between them.
+
+    Args:
+        layers: weights `[in, out]` and biases `[out]`, as `draw_perceptron` returns them. With one
+            more axis N in front they are N perceptrons, which share nothing.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._layers = [(nn.Parameter(weight), nn.Parameter(bias)) for weight, bias in layers]
+        for i, (weight, bias) in enumerate(self._layers):
+            self.register_parameter(f"weight_{i}", weight)
+            self.register_parameter(f"bias_{i}", bias)
+
+    @classmethod
+    def drawn(
+        cls,
+        generator: np.random.Generator,
+        sizes: Sequence[int],
+        heads: Heads,
+        scheme: Scheme,
+        gain: float,
+        head_scheme: Scheme | None = None,
+    ) -> "Perceptron":
+        """Return a perceptron with initial weights; see `draw_perceptron`."""
+        return cls(draw_perceptron(generator, sizes, heads, scheme, gain, head_scheme))
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Tensor]) -> "Perceptron":
+        """Return the perceptron whose weights `state_dict` returned."""
+        return cls(
+            [(weights[f"weight_{i}"], weights[f"bias_{i}"]) for i in range(len(weights) // 2)]
+        )
+
+    @classmethod
+    def joined(cls, networks: Sequence["Perceptron"]) -> "Perceptron":
+        """Return perceptrons of the same sizes as one, with an axis N."""
+        layers = [
+            (torch.stack([weight for weight, _ in layer]), torch.stack([bias for _, bias in layer]))
+            for layer in zip(*(network._layers for network in networks), strict=True)
+        ]
+        return cls(layers)
+
+    def forward(self, inputs: Float[Tensor, "*N B I"]) -> Float[Tensor, "*N B O"]:
+        """Return the outputs of the last layer."""
+        for weight, bias in self._layers[:-1]:
+            inputs = _affine(bias, inputs, weight).relu_()
+        weight, bias = self._layers[-1]
+        return _affine(bias, inputs, weight)
+
+
+def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+    """Return `bias + inputs @ weight`, of one layer or of N."""
+    if weight.dim() == 2:
+        return torch.addmm(bias, inputs, weight)
+    return torch.baddbmm(bias.unsqueeze(1), inputs, weight)
+
+
+class Stack(nn.Module):
+    """K networks for each of S seeds: perceptrons, or trunks for frames. They share nothing.
+
+    Each has parameters of its own, so a seed has the same bits alone and beside others. On a GPU
+    perceptrons are joined, one batched product per layer for all of them, which is faster there.
+
+    Args:
+        members: `members[s][k]`.
+        device: the weights' device.
+    """
+
+    def __init__(
+        self, members: Sequence[Sequence[Any]], device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        self.shape = len(members), len(members[0])
+        networks = [network for of_seed in members for network in of_seed]
+        many = len(networks) > 1 and torch.device(device).type == "cuda"
+        self._is_joined = many and isinstance(networks[0], Perceptron)
+        if self._is_joined:
+            networks = [Perceptron.joined(networks)]
+        self.networks = nn.ModuleList(networks).to(device)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the weights' device."""
+        return next(self.parameters()).device
+
+    def forward(self, inputs: Float[Tensor, "S B ..."]) -> Float[Tensor, "S K B O"]:
+        """Apply every network of seed s to that seed's batch."""
+        per_seed = self.shape[1]
+        if self._is_joined:
+            repeated = inputs.unsqueeze(1).expand(-1, per_seed, -1, -1).flatten(0, 1)
+            return self.networks[0](repeated).unflatten(0, self.shape)
+        outputs = [network(inputs[i // per_seed]) for i, network in enumerate(self.networks)]
+        return torch.stack(outputs).unflatten(0, self.shape)
+
+    def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
+        """Return one network's weights by name, for a file."""
+        place = seed * self.shape[1] + member
+        if self._is_joined:
+            return {name: each[place] for name, each in self.networks[0].state_dict().items()}
+        return self.networks[place].state_dict()
+
+    def all_weights_of(self, seed: int) -> dict[str, Tensor]:
+        """Return the weights of all of a seed's networks by name, for a file."""
+        members = [(k, self.weights_of(seed, k)) for k in range(self.shape[1])]
+        return {f"{k}.{name}": weight for k, named in members for name, weight in named.items()}
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights of the only seed's networks by those that `all_weights_of` returned.
+
+        Raises:
+            ValueError: naming those that are missing or strange, or a wrong shape.
+        """
+        own = self.all_weights_of(0)
+        if strange := sorted(own.keys() ^ weights.keys()):
+            raise ValueError(f"not the weights of these networks: {', '.join(strange)}")
+        for name, weight in own.items():
+            check_shape(name, weights[name], weight.shape)
+        for name, weight in own.items():
+            weight.copy_(weights[name])
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Treat the weights as constants: gradients reach the inputs only."""
+        self.requires_grad_(False)
+        yield
+        self.requires_grad_(True)
+
+    @torch.no_grad()
+    def follow(self, online: "Stack", rate: float) -> None:
+        """Move the weights towards those of another stack: rate * online + (1 - rate) * slow."""
+        for slow, fast in zip(self.parameters(), online.parameters(), strict=True):
+            slow.lerp_(fast, rate)
+
+    def clip_gradients(self, bound: float) -> None:
+        """Scale the gradient of each network down to a Euclidean norm of at most `bound`."""
+        if not self._is_joined:
+            for network in self.networks:
+                nn.utils.clip_grad_norm_(network.parameters(), bound)
+            return
+        gradients = [each.grad for each in self.parameters() if each.grad is not None]
+        squares = [each.square().flatten(1).sum(1) for each in gradients]
+        norms = torch.stack(squares).sum(0).sqrt()  # [S * K]
+        factors = (bound / (norms + 1e-6)).clamp_(max=1)  # as `clip_grad_norm_`
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+    def squared_norms(self) -> Float[Tensor, " S"]:
+        """Return the sum of squares of each seed's weights."""
+        weights = [each.detach() for each in self.parameters()]
+        if self._is_joined:
+            squares = torch.stack([each.square().flatten(1).sum(1) for each in weights], 1)
+        else:
+            squares = torch.stack([each.square().sum() for each in weights])
+        return _in_order(squares.view(self.shape[0], -1).unbind(1))
+
+
+def _in_order(terms: Iterable[Tensor]) -> Tensor:
+    """Return the sum of tensors in one order, whatever their shape: a seed's bits are its own."""
+    return functools.reduce(torch.add, terms)
+
+
+def weight_norms(*stacks: Stack) -> Float[Tensor, " S"]:
+    """Return each seed's Euclidean norm over all weights of stacks; finite while healthy."""
+    return _in_order(stack.squared_norms() for stack in stacks).sqrt()
+
+
+def prepare(
+    obs: np.ndarray | Tensor,
+    device: torch.device,
+    frame_factor: float = 1 / 255,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return observations in the form that networks read, float32 on the device.
+
+    Args:
+        obs: a batch of vectors, or of frames of bytes, which are scaled on the device.
+        device: the network's device.
+        frame_factor: factor on the bytes.
+        out: tensor to fill; default: new memory, channels-last for frames.
+    """
+    rows = torch.as_tensor(obs)
+    if rows.dtype != torch.uint8:
+        rows = rows.float()
+        return rows.to(device) if out is None else out.copy_(rows)
+    if out is None:
+        out = torch.empty(obs.shape, device=device, memory_format=torch.channels_last)
+    return torch.mul(rows.to(device), frame_factor, out=out)
+
+
+def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:
+    """Join the first two axes; frames stay channels-last, and whole unrolls are not copied."""
+    if obs.dim() < 5:
+        return obs.flatten(0, 1)
+    return obs.permute(0, 1, 3, 4, 2).flatten(0, 1).permute(0, 3, 1, 2)

@@ -1,0 +1,230 @@
+"""Recurrence: an LSTM between a network's hidden layers and its heads, and its memory.
+
+A memory holds all that a policy carries from one step of an episode to the next, `[N, M]`, one row
+for each environment: hidden units, cells and, if the LSTM reads them, the last action and the last
+reward. It is 0 where an episode begins, so no episode depends on the one before it. The memory of a
+feed-forward network is empty, `[N, 0]`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from suite.envs.vector_env import Spaces
+from suite.nets.affine import affine
+from suite.nets.initialisation import Scheme, draw_layer
+
+
+class LSTM(nn.Module):
+    """Long short-term memory (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000).
+
+    Gates stand in torch's order: input, forget, candidate, output. Every gate's weights are drawn
+    as a layer of their own. Biases are 0; the forget gate's are 1, as in TensorFlow.
+
+    Args:
+        num_inputs: inputs, I.
+        size: units, H.
+        generator: the seed's stream of initial weights.
+        scheme: scheme of the initial weights.
+    """
+
+    def __init__(
+        self, num_inputs: int, size: int, generator: np.random.Generator, scheme: Scheme
+    ) -> None:
+        super().__init__()
+        gates = [(size, 1.0)] * 4
+        weight, bias = draw_layer(generator, num_inputs, gates, scheme)
+        bias[size : 2 * size] += 1
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.recurrent_weight = nn.Parameter(draw_layer(generator, size, gates, scheme)[0])
+
+    def forward(
+        self,
+        inputs: Float[Tensor, "T N I"],
+        state: Float[Tensor, "2 N H"],
+        starts: Float[Tensor, "T N"],
+    ) -> tuple[Float[Tensor, "T N H"], Float[Tensor, "2 N H"]]:
+        """Return the hidden units of every step, and the hidden units and cells after the last.
+
+        Args:
+            inputs: of T steps.
+            state: hidden units and cells before the first step.
+            starts: 1 where an episode begins, which finds the state 0; else 0.
+        """
+        # the inputs' share of all steps is one product
+        shares = affine(self.bias, inputs.flatten(0, 1), self.weight).unflatten(0, starts.shape)
+        hidden, cell = state.unbind(0)
+        outputs = []
+        for share, keep in zip(shares.unbind(0), (1 - starts).unsqueeze(-1).unbind(0), strict=True):
+            gates = torch.addmm(share, hidden * keep, self.recurrent_weight)
+            enter, forget, candidate, leave = gates.chunk(4, -1)
+            kept = cell * keep * forget.sigmoid()
+            cell = torch.addcmul(kept, enter.sigmoid(), candidate.tanh())
+            hidden = leave.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs), torch.stack([hidden, cell])
+
+
+class Core(nn.Module):
+    """An LSTM, its further inputs and its memory.
+
+    Args:
+        num_features: outputs of the layers before it, F.
+        size: units, H.
+        generator: the seed's stream of initial weights.
+        scheme: scheme of the initial weights.
+        actions_of: spaces of the environment whose last action (one-hot, or as it was drawn) and
+            last reward (clipped to [-1, 1]) are further inputs; None: features are the only ones.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        size: int,
+        generator: np.random.Generator,
+        scheme: Scheme,
+        actions_of: Spaces | None,
+    ) -> None:
+        super().__init__()
+        self._actions_of = actions_of
+        num_further = 0 if actions_of is None else actions_of.num_outputs + 1
+        self.lstm = LSTM(num_features + num_further, size, generator, scheme)
+        self._parts = [size, size, num_further]
+        self.memory_size = sum(self._parts)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the network's device."""
+        return self.lstm.weight.device
+
+    def begin(self, number: int) -> Float[Tensor, "N M"]:
+        """Return the memory with which a number of episodes begins."""
+        return self.lstm.weight.new_zeros(number, self.memory_size)
+
+    def step(
+        self, features: Float[Tensor, "N F"], memory: Float[Tensor, "N M"]
+    ) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N M"]]:
+        """Return the outputs of one step, and the memory that `remember` completes."""
+        hidden, cell, further = memory.split(self._parts, -1)
+        inputs, no_starts = torch.cat([features, further], -1), torch.zeros_like(hidden[None, :, 0])
+        outputs, state = self.lstm(inputs[None], torch.stack([hidden, cell]), no_starts)
+        return outputs[0], torch.cat([*state, further], -1)
+
+    def remember(
+        self, memory: Float[Tensor, "N M"], actions: Any, rewards: np.ndarray, valid: np.ndarray
+    ) -> Float[Tensor, "N M"]:
+        """Return the memory after the outcome of a step: 0 where the next one begins an episode.
+
+        Args:
+            memory: as `step` returned it.
+            actions: those taken, `[N]` or `[N, A]`, a tensor or an array.
+            rewards: as learned from, `[N]`.
+            valid: False for an ignored action, which the beginning of an episode follows, `[N]`.
+        """
+        *state, _ = memory.split(self._parts, -1)
+        taken = torch.as_tensor(actions, device=memory.device)
+        outcome = np.stack([rewards, valid], dtype=np.float32, casting="unsafe")
+        gained, keeps = torch.from_numpy(outcome).to(memory.device).unsqueeze(1).unbind(0)
+        further = self._further(taken[None], gained)[0]
+        return torch.cat([*state, further], -1) * keeps[0].unsqueeze(-1)
+
+    def unroll(
+        self,
+        features: Float[Tensor, "R N F"],
+        memory: Float[Tensor, "N M"] | None,
+        actions: Tensor,
+        rewards: Float[Tensor, "T N"],
+        valid: Float[Tensor, "T N"],
+    ) -> Float[Tensor, "R N H"]:
+        """Return the outputs of R steps, R = T or T + 1; see `step` and `remember`.
+
+        Args:
+            features: of every step.
+            memory: before the first step; None: an episode begins with it.
+            actions: those taken, `[T, N]` or `[T, N, A]`.
+            rewards: as learned from.
+            valid: 1 for a transition, 0 for an ignored action.
+        """
+        if memory is None:
+            memory = self.begin(features.shape[1])
+        hidden, cell, first = memory.split(self._parts, -1)
+        past = slice(0, len(features) - 1)
+        valid = valid[past]
+        further = self._further(actions[past], rewards[past]) * valid.unsqueeze(-1)
+        inputs = torch.cat([features, torch.cat([first[None], further])], -1)
+        starts = F.pad(1 - valid, (0, 0, 1, 0))
+        return self.lstm(inputs, torch.stack([hidden, cell]), starts)[0]
+
+    def _further(self, actions: Tensor, rewards: Tensor) -> Float[Tensor, "T N E"]:
+        """Return the further inputs that actions and their rewards are to the next steps."""
+        if self._actions_of is None:
+            return rewards.new_zeros(*rewards.shape, 0)
+        if not self._actions_of.continuous:
+            actions = F.one_hot(actions, self._actions_of.num_outputs).to(rewards.dtype)
+        return torch.cat([actions, rewards.clamp(-1, 1).unsqueeze(-1)], -1)
+
+
+_NOTHING = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=bool)
+"""No reward, and no beginning of an episode."""
+
+
+class Memory:
+    """A policy's memory while it plays; empty if feed-forward.
+
+    Args:
+        network: an agent's: `step` maps observations and a memory to outputs and the memory after
+            it, `actor` is its trunk, or the core that stands before all layers.
+    """
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new episode in every environment."""
+        self._rows: Tensor | None = None
+        self._noted = _NOTHING
+
+    def act(self, obs: Float[Tensor, "N ..."], choose: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return actions and remember them.
+
+        Args:
+            obs: observations, as the network reads them.
+            choose: maps the network's outputs to actions.
+
+        Raises:
+            ValueError: for another number of observations than in the step before.
+        """
+        rows, trunk = self._rows, self._network.actor
+        if rows is None or not rows.shape[1]:
+            rows = trunk.begin(len(obs))
+        elif len(rows) != len(obs):
+            raise ValueError(
+                f"{len(obs)} observations after {len(rows)}: call reset() before a policy plays "
+                "another number of episodes"
+            )
+        else:
+            rewards, starts = (np.broadcast_to(each, len(obs)) for each in self._noted)
+            rows = trunk.remember(rows, self._actions, rewards, np.logical_not(starts))
+        self._noted = _NOTHING
+        outputs, self._rows = self._network.step(obs, rows)
+        self._actions = choose(outputs)
+        return self._actions
+
+    def note(self, rewards: np.ndarray | None, starts: np.ndarray | None) -> None:
+        """Note the outcome of the last actions.
+
+        Args:
+            rewards: as learned from, one for each environment; None: as noted before, else 0.
+            starts: whether an episode begins with the next observation; None: as noted before, else
+                it does not.
+        """
+        if rewards is not None:
+            self._noted = np.ravel(rewards), self._noted[1]
+        if starts is not None:
+            self._noted = self._noted[0], np.ravel(starts)

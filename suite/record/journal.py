@@ -1,0 +1,197 @@
+"""Resume a killed run; it ends with the same bytes.
+
+A journal holds a run's past, the actions of every vector step, and at a checkpoint its present:
+weights, optimisers, random streams, counters (see `suite/resume/snapshot.py`). A run that starts
+again plays the past into fresh environments, which restores simulators, observations and unfinished
+episodes at the simulator's speed, and then loads the present. `docs/robust.md` gives the limits
+and the costs.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from suite.base.errors import UsageError
+from suite.base.files import append
+from suite.envs.vector_env import Step
+from suite.record.recorder import ACTIONS, Recorder
+from suite.resume.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
+
+STEPS_AT_ONCE = 4_096
+PENDING_BYTES = 2**20
+"""Size of the actions that may wait for a write."""
+
+
+class Journal:
+    """The past and the present of the seeds that train in one process.
+
+        journal = Journal(recorder, env, {"learner": learner, "streams": streams})
+        obs = env.reset()
+        for step, actions in journal.past():
+            replay.add(...)
+        env_steps, num_updates = journal.resume(0, 0)
+        while True:
+            ...  # evaluations and logs that are due now
+            if not session.goes_on(env_steps):
+                break
+            ...
+            journal.record(actions)
+            if journal.is_due(at_end=not session.goes_on(env_steps)):
+                journal.save(env_steps, num_updates)
+
+    A checkpoint is taken before the reports of its step, and a run that resumes makes them first.
+    So the last one holds none of those that are due only because the run ends: a longer run goes on
+    from it as if it had never ended there.
+
+    Args:
+        recorder: the run's; it knows whether the run resumes from a checkpoint.
+        env: a `VectorEnv`, not stepped yet.
+        state: everything that training changes, by name; `resume` restores it in place. Leave out
+            whatever `past` can rebuild.
+    """
+
+    def __init__(self, recorder: Recorder, env: Any, state: Mapping[str, Any]) -> None:
+        best = {} if recorder.best is None else {"best": recorder.best}
+        self._recorder, self._env, self._state = recorder, env, {**state, **best}
+        self._folder = recorder.checkpoint_directory
+        self._path = self._folder / ACTIONS
+        self._shape = (env.num_seeds, env.num_envs, *env.action_shape)
+        self._type = np.dtype("<f4")
+        if not env.action_shape:  # numbers of actions: one byte is enough for all known tasks
+            self._type = np.min_scalar_type(env.num_actions - 1).newbyteorder("<")
+        self._pending = bytearray()
+        self._num_bytes, self._sum = 0, hashlib.sha256()
+        self._saved_at = time.perf_counter()
+        self._past = self._replay()
+
+    def past(self) -> Iterator[tuple[Step, np.ndarray]]:
+        """Play the recorded steps into the environments; a new run has none.
+
+        Yields:
+            each step's outcome, and its actions, `[S, N, ...]`.
+
+        Raises:
+            UsageError: if the recorded actions cannot be played.
+        """
+        return self._past
+
+    def resume(self, *numbers: int | float) -> tuple[Any, ...]:
+        """Play the rest of the past, then restore the checkpoint's state.
+
+        Args:
+            numbers: initial values of the numbers that `save` is given, in the same order.
+
+        Returns:
+            the checkpoint's numbers; in a new run, the initial values.
+
+        Raises:
+            UsageError: if the environments reach another state, or the checkpoint is damaged.
+        """
+        for _ in self._past:
+            pass
+        snapshot = self._recorder.snapshot
+        if snapshot is None:
+            return numbers
+        content = snapshot.content
+        if self._env.fingerprint() != content["environments"]:
+            raise UsageError(
+                f"the simulator did not repeat itself, so this run cannot resume exactly: delete "
+                f"{self._folder} to start it from scratch"
+            )
+        try:
+            unpack(content["state"], snapshot.tensors, self._state)
+            restored = tuple(unpack(content["numbers"], {}, list(numbers)))
+            if len(restored) != len(numbers):
+                raise ValueError(f"{len(restored)} numbers instead of {len(numbers)}")
+            self._recorder.restart_clock(content["clock"])
+        except BROKEN as error:
+            raise self._unreadable(error) from None
+        self._saved_at = time.perf_counter()
+        return restored
+
+    def record(self, actions: np.ndarray) -> None:
+        """Record the actions of one vector step, `[S, N, ...]`, or of several, `[T, S, N, ...]`.
+
+        With one seed, the axis S may be left out.
+        """
+        self._pending += actions.astype(self._type).tobytes()
+        if len(self._pending) > PENDING_BYTES:
+            self._write_pending()
+
+    def is_due(self, *, at_end: bool = False) -> bool:
+        """Return whether a checkpoint is due: by time, at a stop, or at the end if kept."""
+        passed = time.perf_counter() - self._saved_at
+        last = at_end and self._recorder.keeps_checkpoint
+        return last or self._recorder.is_stopping or passed >= self._recorder.checkpoint_seconds
+
+    def save(self, *numbers: int | float) -> None:
+        """Write a checkpoint; if the run is killed later, it resumes from here.
+
+        Args:
+            numbers: counters and sums outside the `state`; `resume` returns them.
+
+        Raises:
+            OSError: if writing fails; the previous checkpoint stays.
+            UsageError: if another process has started the same run meanwhile.
+            KeyboardInterrupt: if the run is to stop, once the checkpoint is written.
+        """
+        self._write_pending(sync=True)
+        tensors: dict[str, Tensor] = {}
+        content = {
+            **self._recorder.checkpoint((self._num_bytes, self._sum.hexdigest())),
+            "environments": self._env.fingerprint(),
+            "numbers": list(numbers),
+            "state": pack(self._state, tensors, "state"),
+        }
+        write_snapshot(self._folder, Snapshot(content, tensors))
+        self._saved_at = time.perf_counter()
+        self._recorder.clock.start()
+        if self._recorder.is_stopping:
+            where = self._recorder.so_far
+            print(f"stopped after a checkpoint {where}; the same command goes on", flush=True)
+            raise KeyboardInterrupt
+
+    def _replay(self) -> Iterator[tuple[Step, np.ndarray]]:
+        """Play the actions of the file; the recorder has checked its length and checksum."""
+        if self._recorder.snapshot is None:
+            return
+        num_steps, rest = divmod(
+            self._path.stat().st_size, self._type.itemsize * math.prod(self._shape)
+        )
+        if rest:
+            raise self._unreadable(f"{ACTIONS} has {rest} bytes too many")
+        if not num_steps:
+            return
+        recorded = np.memmap(self._path, self._type, mode="r", shape=(num_steps, *self._shape))
+        for first in range(0, num_steps, STEPS_AT_ONCE):
+            steps = np.array(recorded[first : first + STEPS_AT_ONCE])
+            self._count(steps.tobytes())
+            for actions in steps if self._env.action_shape else steps.astype(np.int64):
+                try:
+                    step = self._env.step(actions)
+                except ValueError as error:
+                    raise self._unreadable(error) from None
+                yield step, actions
+
+    def _write_pending(self, *, sync: bool = False) -> None:
+        """Append the waiting actions to the file; `resume` cuts those after the checkpoint."""
+        self._recorder.check_ours()
+        self._folder.mkdir(exist_ok=True)
+        append(self._folder, self._path, self._pending, sync=sync)
+        self._count(self._pending)
+        self._pending.clear()
+
+    def _count(self, actions: bytes | bytearray) -> None:
+        self._sum.update(actions)
+        self._num_bytes += len(actions)
+
+    def _unreadable(self, error: object) -> UsageError:
+        return UsageError(
+            f"unreadable checkpoint in {self._folder}: {error}; "
+            "delete it to start the run from scratch"
+        )

@@ -1,0 +1,198 @@
+"""Read a run's record and check it against its folder.
+
+A record that ended and contradicts its folder, its manifest or its schema version is `damaged`: it
+never counts as finished. Records of older versions are read as they are; `suite.settings` gives
+their settings the names of today.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from suite.base.errors import UsageError
+from suite.base.files import DAMAGED, read_json, read_plain
+from suite.envs.tasks import SUITES, tasks_in
+from suite.record.manifest import BEST, MANIFEST, damage, stamp
+from suite.settings.config import MOST_STEPS
+from suite.settings.recorded import todays_agent
+
+STATUSES = ("running", "finished", "diverged", "failed")
+ENDED = ("finished", "diverged")
+TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
+"""Entries that a record must have in this type, if it has them."""
+LARGEST_RECORD = 2**18
+"""Bytes of a `run.json` that are read: 256 KiB; one of one seed has 10 KB."""
+_SECOND = (
+    *("agent", "suite", "source", "task", "config", "command", "seed", "status", "error"),
+    *("started_at", "ended_at", "wall_seconds", "commit", "dirty", "versions", "machine"),
+    "sources",
+)
+KEYS: Mapping[int, tuple[str, ...]] = {
+    2: _SECOND,
+    3: (*_SECOND, "resumed_at", "behaviour"),
+}
+"""Entries that a record has, by its schema version; nothing reads version 1 any more."""
+SCHEMA_VERSION = max(KEYS)
+SEED = re.compile(r"seed-(\d+)")
+"""Name of a run's folder."""
+CLOCKS = ("env_steps", "num_updates", "wall_seconds")
+"""Columns of `timing.csv` that never decrease."""
+
+
+def read_record(directory: Path) -> dict[str, Any] | None:
+    """Return a run's `run.json`; None if it is absent or not a record.
+
+    If a finished or diverged run is not what its folder says, its manifest does not fit its files
+    or its times run backwards, `status` is `damaged`, `error` says why, and the rest of the record
+    is invalid.
+    """
+    record = _read(directory)
+    if record and record["status"] not in ENDED:
+        return record
+    is_covered = record is None or record["status"] == "finished"
+    error = _damage(directory, record) if is_covered else ""
+    if not error and record:
+        error = _mismatch(directory, record) or _backwards(directory, record)
+    if not error:
+        return record
+    return {
+        **{"task": "", "seed": -1, "config": {"env_steps": 0}},
+        **{"status": "damaged", "error": error},
+    }
+
+
+def refuse_damaged(directory: Path) -> None:
+    """Refuse a run's folder, or that of its best policy, if its record is damaged.
+
+    Raises:
+        UsageError: naming the run and what is wrong.
+    """
+    run = directory.parent if directory.name == BEST else directory
+    record = read_record(run)
+    if record and record["status"] == "damaged":
+        raise UsageError(f"{run} {record['error']}")
+
+
+def seed_of(folder: Path) -> int | None:
+    """Return the seed that a run's folder is named after; None if it is not a run's folder."""
+    number = SEED.fullmatch(folder.name)
+    return int(number[1]) if number else None
+
+
+def _read(directory: Path) -> dict[str, Any] | None:
+    try:
+        record = read_json(directory / "run.json", LARGEST_RECORD)
+        json.dumps(record, ensure_ascii=False).encode()  # refuses half a surrogate pair
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+        return None
+    typed = all(isinstance(record.get(key, kind()), kind) for key, kind in TYPES.items())
+    named = {"task", "seed"} <= record.keys() and record.get("status") in STATUSES
+    typed &= _is_number(record["config"].get("env_steps"), int, MOST_STEPS)
+    typed &= record.get("wall_seconds") is None or _is_number(record["wall_seconds"], float, 10**12)
+    if not (typed and named):
+        return None
+    agent = record.get("agent")
+    return record | {"agent": todays_agent(agent)} if isinstance(agent, str) else record
+
+
+def _is_number(value: Any, kind: type, most: int) -> bool:
+    """Return whether a value is of a kind and 0 to `most`; a whole number is of any kind."""
+    return type(value) in (int, kind) and 0 <= value <= most
+
+
+def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
+    """Return how a record contradicts its schema version or its folder; empty if it does not."""
+    version = record.get("schema_version")
+    if type(version) is not int or version not in KEYS:
+        return f"has the schema version {version}, which is unknown here"
+    missing = [key for key in KEYS[version] if key not in record]
+    if missing:
+        return f"lacks {', '.join(missing)}, which schema version {version} has"
+    folder, config = directory.absolute(), record["config"]
+    said: dict[str, list[Any]] = {
+        "agent": [record["agent"]],
+        "suite": [record["suite"]],
+        "task": [record["task"], config.get("task", record["task"])],
+        "seed": [record["seed"]],
+    }
+    seeds = config.get("seeds", said["seed"])
+    if not isinstance(seeds, list) or record["seed"] not in seeds:
+        return f"says seed {record['seed']}, its settings say {seeds}"
+    for key, name in _named_by(folder).items():
+        for value in said[key]:
+            if str(value) != name:
+                return f"says {key} {value}, its folder says {name}"
+    return ""
+
+
+def _named_by(folder: Path) -> dict[str, str]:
+    """Return what the path `<agent>-<suite>/<source>/<task>/seed-<k>`, or its end, says of a run.
+
+    The source is left out: folders and records may have an older name of it.
+    """
+    names: dict[str, str] = {}
+    *_, grid, _, task, seed = ("", "", "", "", *folder.parts)
+    agent, _, suite = grid.partition("-")
+    if suite in SUITES:
+        names = {"agent": agent, "suite": suite, "task": task}
+    elif task in _tasks():
+        names = {"task": task}
+    number = SEED.fullmatch(seed)
+    return names | ({"seed": number[1]} if number else {})
+
+
+@lru_cache(maxsize=1)
+def _tasks() -> frozenset[str]:
+    return frozenset(task for suite in SUITES for task in tasks_in(suite))
+
+
+def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
+    changed = ""
+    if (directory / MANIFEST).exists():
+        changed = damage(directory)
+    elif record:
+        changed = MANIFEST
+    return f"differs from its manifest: {changed}" if changed else ""
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Yield the cells of a table, compressed or not, row by row; none if it cannot be read."""
+    try:
+        lines = read_plain(path).decode(errors="replace").splitlines()
+    except (OSError, *DAMAGED):
+        return
+    yield from (line.split(",") for line in lines[1:])
+
+
+def _backwards(directory: Path, record: Mapping[str, Any]) -> str:
+    """Return which times of a record run backwards; empty if none do."""
+    started, ended = record["started_at"], record["ended_at"]
+    try:
+        if datetime.fromisoformat(ended) < datetime.fromisoformat(started):
+            return f"ended at {ended}, before it started at {started}"
+    except (TypeError, ValueError):  # older ones, or those of other programs, name no times
+        pass
+    names = ("timing.csv", "timing.csv.xz")
+    return _timing_backwards(directory, tuple(stamp(directory / name) for name in names))
+
+
+@lru_cache(maxsize=4096)
+def _timing_backwards(directory: Path, stamps: tuple[object, ...]) -> str:
+    """Return the first number of `CLOCKS` below the one before it; empty without one."""
+    path, before = directory / "timing.csv", [0.0] * len(CLOCKS)
+    for cells in _rows(path):
+        try:
+            now = [float(cell) for cell in cells[: len(CLOCKS)]]
+        except ValueError:  # whoever reads the table says so
+            return ""
+        for name, earlier, later in zip(CLOCKS, before, now, strict=False):
+            if later < earlier:
+                return f"runs backwards: in timing.csv {name} is {later:.15g} after {earlier:.15g}"
+        before = now
+    return ""

@@ -1,0 +1,229 @@
+"""Policies on disk: weights in safetensors, everything else that acting needs in JSON."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+from torch import Tensor
+
+from suite.base.errors import UsageError
+from suite.base.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
+from suite.envs.tasks import Task
+from suite.envs.vector_env import Spaces
+from suite.nets.initialisation import at_most
+from suite.nets.recurrence import Memory
+from suite.resume.snapshot import BROKEN
+from suite.settings.presets import ConfigT
+from suite.settings.recorded import by_todays_names, todays_agent, younger_settings
+
+WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+LARGEST_DESCRIPTION = 2**16
+"""Bytes of a policy's description that are read: 64 KiB; published ones have 1 KB."""
+LONGEST_REASON = 300
+"""Characters of torch's message about weights that do not fit: it lists all of them."""
+
+Decide = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
+"""Maps observations `[B, *obs]` to actions for `VectorEnv.step`: drawn; None: the mode."""
+
+
+class Policy:
+    """A trained policy: call it with observations, get actions.
+
+    A recurrent one remembers its episodes: call `reset` before the first observations, and say with
+    the later ones which rewards the last actions gave, and where an episode begins.
+
+        policy.reset()
+        actions = policy(obs)
+        ...
+        actions = policy(obs, rewards=rewards, starts=starts)
+
+    Args:
+        task: the task it was trained on.
+        spaces: shapes and bounds of that task.
+        decide: the agent's own rule.
+        memory: what the rule remembers; None: nothing.
+    """
+
+    def __init__(
+        self, task: Task, spaces: Spaces, decide: Decide, memory: Memory | None = None
+    ) -> None:
+        self.task, self.memory = task, memory
+        self._spaces, self._decide = spaces, decide
+        if spaces.continuous:
+            self._low, high = np.array([spaces.low, spaces.high], dtype=np.float32)
+            self._half_range = (high - self._low) / 2
+
+    def fits(self, spaces: Spaces) -> bool:
+        """Return whether an environment's observations and actions are those of this policy."""
+        ours, theirs = (
+            (tuple(each.obs_shape), each.num_outputs, each.continuous, each.num_choices)
+            for each in (self._spaces, spaces)
+        )
+        return ours == theirs
+
+    def reset(self) -> None:
+        """Forget: the next observations are the first of their episodes."""
+        if self.memory is not None:
+            self.memory.forget()
+
+    def act(
+        self,
+        obs: np.ndarray,
+        generator: np.random.Generator | None = None,
+        *,
+        rewards: np.ndarray | None = None,
+        starts: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return actions for `VectorEnv.step`: numbers `[...]`, or `[..., A]` in [-1, 1], or both.
+
+        Args:
+            obs: one observation or any batch of them.
+            generator: random numbers to draw from the policy; None: take its mode.
+            rewards: those of the last actions, for a recurrent policy; None: 0.
+            starts: whether an observation is the first of its episode, for a recurrent policy;
+                None: those after `reset` are, and no others.
+        """
+        obs, shape = np.asarray(obs), self._spaces.obs_shape
+        if self.memory is not None:
+            self.memory.note(rewards, starts)
+        actions = self._decide(obs.reshape(-1, *shape), generator)
+        return actions.reshape((*obs.shape[: obs.ndim - len(shape)], *actions.shape[1:]))
+
+    def __call__(
+        self, obs: np.ndarray, generator: np.random.Generator | None = None, **noted: Any
+    ) -> np.ndarray:
+        """Return actions in the units of the task's action space; see `act`.
+
+        Of hybrid ones, `[..., 1 + A]`, the first is the discrete action's number.
+        """
+        actions = self.act(obs, generator, **noted)
+        if not self._spaces.continuous:
+            return actions
+        first = int(self._spaces.num_choices > 0)
+        scaled = self._low + (actions[..., first:] + 1) * self._half_range
+        return np.concatenate([actions[..., :1], scaled], axis=-1) if first else scaled
+
+
+def for_one_seed(act: Callable[..., np.ndarray]) -> Decide:
+    """Return a seed's rule for observations `[B, *obs]` from that of S seeds, `[S, B, *obs]`."""
+
+    def decide(obs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        return act(np.asarray(obs)[None], None if generator is None else [generator])[0]
+
+    return decide
+
+
+def config_of(
+    config_class: type[ConfigT], description: Mapping[str, Any], settings: Sequence[str]
+) -> ConfigT:
+    """Return the configuration that a policy acts by; settings of learning keep their defaults.
+
+    Args:
+        config_class: the agent's `Config`.
+        description: of the policy.
+        settings: those that it holds, beside task and protocol.
+
+    Raises:
+        UsageError: naming those that it lacks and that are not younger than all policies, or a
+            task's module that nothing has imported: a file that was handed over must not.
+    """
+    fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    names = [name for name in ("task", "protocol", *settings) if name in fields]
+    description = {**younger_settings(config_class), **description}
+    missing = [name for name in names if name not in description]
+    if missing:
+        raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")
+    kept = {name: description[name] for name in names}
+    module = str(kept["task"]).rpartition(":")[0]
+    if module and module not in sys.modules:
+        raise UsageError(
+            f"{DESCRIPTION} names a task of the module {module}: import it first, if you trust it "
+            f"(--task-from {kept['task']})"
+        )
+    return config_class(**{k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()})
+
+
+def save_policy(
+    directory: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]
+) -> None:
+    """Write a policy so that it can be loaded again without pickle.
+
+    Args:
+        directory: the run's folder.
+        weights: tensors by name; written contiguous and on the CPU.
+        description: settings that rebuild the network and act, `agent` and `task` included.
+
+    Raises:
+        OSError: if writing fails; each of the two files is then the old one or the new one.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    write_atomically(directory / WEIGHTS, safetensors.torch.save(tensors))
+    write_json(directory / DESCRIPTION, dict(description))
+
+
+def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights and the description that `save_policy` wrote.
+
+    Raises:
+        UsageError: if the policy is missing or unreadable.
+    """
+    try:
+        description = read_json(directory / DESCRIPTION, LARGEST_DESCRIPTION)
+        weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TABLE))
+        if not isinstance(description, dict) or "agent" not in description:
+            raise ValueError(f"{DESCRIPTION} names no agent")
+    except FileNotFoundError:
+        raise UsageError(
+            f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION})"
+        ) from None
+    except KeyError as error:  # safetensors knows more number types than torch
+        raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
+    except (OSError, *BROKEN) as error:
+        raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
+    return weights, {**by_todays_names(description), "agent": todays_agent(description["agent"])}
+
+
+def rebuild_policy(
+    directory: Path,
+    load: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Policy],
+    weights: Mapping[str, Tensor],
+    description: Mapping[str, Any],
+) -> Policy:
+    """Rebuild a policy from untrusted files, try it once, and return it.
+
+    Args:
+        directory: the run's folder, for messages.
+        load: the agent's.
+        weights: those that `read_policy` returned.
+        description: that which it returned with them.
+
+    Raises:
+        UsageError: if the description is not that of these weights, or one of them is NaN.
+    """
+    try:
+        for name, tensor in weights.items():
+            if tensor.is_complex() or not tensor.isfinite().all():
+                raise ValueError(f"{name} holds what is no real number")
+        with at_most(sum(tensor.numel() for tensor in weights.values())):
+            policy = load(weights, description)
+        spaces = policy._spaces
+        shape = spaces.obs_shape
+        kind = np.uint8 if len(shape) == 3 else np.float32
+        actions = policy.act(np.zeros((1, *shape), dtype=kind))
+        policy.reset()
+        width = spaces.num_outputs + (spaces.num_choices > 0)
+        wanted = (1, width) if spaces.continuous else (1,)
+        if actions.shape != wanted:
+            raise ValueError(f"actions {[*actions.shape]} instead of {[*wanted]}")
+    except BROKEN as error:
+        raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
+    return policy
+
+
+def _one_line(error: Exception) -> str:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said.removeprefix("unreadable policy: ")[:LONGEST_REASON]

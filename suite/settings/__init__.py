@@ -1,0 +1,1 @@
+"""Configurations, presets of sources, and the command line."""

@@ -1,0 +1,80 @@
+"""Settings of older records, in today's names and values."""
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from suite.base.errors import UsageError
+
+REMOVED: Mapping[str, Any] = {"device_draws": False, "fuse_kernels": False}
+"""Settings of older records that are gone, and the value with which a run is as it is today."""
+AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
+"""Names of agents in older records and policies, and their names today."""
+
+
+def todays_agent(name: str) -> str:
+    """Return the name today of an agent that a record or a policy names."""
+    return AGENTS_RENAMED.get(name, name)
+
+
+def refuse_old_agent(name: str) -> None:
+    """Raise a `UsageError` that says an agent's new name if this one is old."""
+    if name in AGENTS_RENAMED:
+        raise UsageError(f"the agent {name} is a part of {AGENTS_RENAMED[name]} now: name that")
+
+
+def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
+    """Return recorded settings but for those that are gone; see `REMOVED`.
+
+    Args:
+        settings: those of the record.
+        known: names that an agent has today; they mean what they say.
+    """
+    return {
+        name: value
+        for name, value in settings.items()
+        if name in known or name not in REMOVED or value != REMOVED[name]
+    }
+
+
+WITHOUT_EFFECT = ("env_threads", "evaluate_beside")
+"""Settings that no result depends on: a run may go on with other values of them."""
+YOUNGER: Mapping[str, Mapping[str, Any]] = {
+    "a2c": {"initialisation": "orthogonal", "bfloat16": False},
+    "acer": {"observation_clip": 10.0, "lstm_size": 0, "bfloat16": False},
+    "acer_continuous": {
+        **{"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
+        **{"observation_clip": 10.0, "lstm_size": 0},
+    },
+    "impala": {
+        **{"drop_last_row": False, "observation_clip": 10.0},
+        **{"lstm_size": 0, "lstm_inputs": "action_and_reward", "bfloat16": False},
+    },
+    "sac": {"separate_heads": True},
+    "sac_alf": {
+        **{"num_critics": 2, "reward_weights": None, "log_std_bound": "clip"},
+        **{"epsilon_greedy": 1.0, "evaluation_rule": "deterministic"},
+    },
+    "sac_value": {"log_std_bound": "clip", "bound_means": False},
+}
+"""Settings that an agent got after its first records, and the values that those ran with.
+
+Of other younger settings it is the default.
+"""
+
+
+def younger_settings(config_class: type) -> Mapping[str, Any]:
+    """Return an agent's entry of `YOUNGER`."""
+    return YOUNGER.get(config_class.__module__.rpartition(".")[2], {})
+
+
+def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's settings of today, with those that are younger than the record.
+
+    Values are those of JSON: a list for a tuple.
+    """
+    known = {field.name: field.default for field in dataclasses.fields(config_class)}
+    defaults = {name: value for name, value in known.items() if value is not dataclasses.MISSING}
+    todays = by_todays_names(settings, known)
+    return {**json.loads(json.dumps(defaults)), **younger_settings(config_class), **todays}

@@ -1,0 +1,422 @@
+"""The facts of a run: device, processor, versions, and the revision of the code."""
+
+import os
+import subprocess
+import sys
+import warnings
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suite.base import hardware
+from suite.base.errors import UsageError
+from suite.base.hardware import find_device, use_device
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "expected"),
+    [
+        ("cpu", 0, "cpu"),
+        ("cpu", 2, "cpu"),
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda"),
+        ("cuda", 1, "cuda"),
+        ("cuda:1", 2, "cuda:1"),
+    ],
+)
+def test_a_device_is_found_by_name(
+    name: str, num_gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` is a GPU where there is one; every other name means what it says."""
+    with_gpus(monkeypatch, num_gpus)
+    assert find_device(name) == torch.device(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "message"),
+    [
+        ("cuda", 0, r"^--device cuda: torch finds 0 GPUs here; use --device cpu$"),
+        ("cuda:2", 2, r"^--device cuda:2: torch finds 2 GPUs here; use --device cpu$"),
+        ("gpu", 1, r"^unknown device 'gpu'"),
+        ("cuda:", 1, r"^unknown device 'cuda:'; did you mean cuda"),
+        ("cuda:-1", 1, r"^unknown device 'cuda:-1'; did you mean cuda"),
+        ("cuda:0 ", 1, r"^unknown device 'cuda:0 '; did you mean cuda"),
+        ("cpux", 1, r"^unknown device 'cpux'; did you mean cpu\?$"),
+        ("", 1, r"^unknown device ''; choose from auto, cpu, cuda, cuda:0$"),
+    ],
+)
+def test_a_device_that_is_not_there_is_a_usage_error(
+    name: str, num_gpus: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run asked for on a GPU must not quietly take days on a CPU, nor end in a traceback."""
+    with_gpus(monkeypatch, num_gpus)
+    with pytest.raises(UsageError, match=message):
+        find_device(name)
+
+
+def test_a_build_for_cpus_is_the_reason_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual one on a machine that has a GPU: another wheel was installed."""
+    with_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    message = r"^--device cuda: torch finds 0 GPUs here \(torch \S+ was built for CPUs alone\);"
+    with pytest.raises(UsageError, match=message):
+        find_device("cuda")
+
+
+def test_torchs_own_reason_for_no_gpu_is_told_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is too old is a warning of torch's, in several lines, before it finds none."""
+
+    def is_available() -> bool:
+        text = "CUDA initialization: The NVIDIA driver is too old\n(found version 11040). "
+        warnings.warn(f"{text}(Triggered internally at CUDAFunctions.cpp:119.)", stacklevel=1)
+        return False
+
+    with_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    reason = "CUDA initialization: The NVIDIA driver is too old (found version 11040)."
+    with pytest.raises(UsageError) as refused:
+        find_device("cuda")
+    expected = f"--device cuda: torch finds 0 GPUs here ({reason}); use --device cpu"
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"), [("cuda:1", [torch.device("cuda:1")]), ("cuda", []), ("cpu", [])]
+)
+def test_nothing_lands_on_another_gpu_than_the_one_in_use(
+    name: str, chosen: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What names no GPU goes to torch's current one, which is GPU 0; a planner touches none."""
+    asked: list[torch.device] = []
+    with_gpus(monkeypatch, 2)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    find_device(name)
+    assert asked == []
+    assert use_device(name) == torch.device(name)
+    assert asked == chosen
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_products_and_convolutions_are_in_tf32_if_asked_for(
+    tf32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both or neither: torch's own default has them differ. A process's next run asks anew."""
+    with_gpus(monkeypatch, 1)
+    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    for kind in kinds:
+        kind.allow_tf32 = not tf32
+    use_device("cuda", tf32=tf32)
+    found = [kind.allow_tf32 for kind in kinds]
+    use_device("cpu")  # float32 again, for other tests
+    assert found == [tf32, tf32]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_gpu_rounds_factors_as_asked(tf32: bool) -> None:
+    """In TF32 1 + 2^-12 is 1, in a product as in a convolution; in float32 it is not."""
+    device = use_device("cuda", tf32=tf32)
+    number = 1 + 2**-12
+    ones = torch.ones(256, 256, 1, 1, device=device).contiguous(memory_format=torch.channels_last)
+    maps = torch.full((64, 256, 16, 16), number, device=device)
+    products = [
+        (number * torch.eye(256, device=device)) @ torch.eye(256, device=device),
+        torch.nn.functional.conv2d(maps.contiguous(memory_format=torch.channels_last), ones) / 256,
+    ]
+    use_device("cpu")
+    assert [product.max().item() for product in products] == [1.0 if tf32 else number] * 2
+
+
+def test_tf32_without_a_gpu_is_refused() -> None:
+    """It would change nothing there, and the record would say that it had."""
+    with pytest.raises(UsageError, match="tf32 needs a GPU, and this run is on cpu: leave it out"):
+        use_device("cpu", tf32=True)
+
+
+def test_the_machine_is_described() -> None:
+    """Speeds are compared within a machine only, so a record that names none is worth nothing."""
+    machine = hardware.machine()
+    named = {"cpu", "processor", "cores", "memory_gib", "platform", "gpu", "gpu_driver"}
+    assert set(machine) == named
+    assert machine["processor"].startswith(machine["cpu"])
+    assert machine["cpu"]
+    assert 1 <= machine["cores"] <= (os.cpu_count() or 1)
+    assert machine["memory_gib"] is None or machine["memory_gib"] > 0.1
+
+
+def test_two_generations_of_one_name_are_two_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hypervisor calls both "AMD EPYC"; their speeds and roundings differ."""
+    listed = "processor : {0}\nmodel name : AMD EPYC\ncpu family : {1}\nflags : {2}\n\n"
+    names = set()
+    for family, flags in (("23", "avx avx2"), ("25", "avx avx2"), ("25", "avx512f avx avx2")):
+        monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
+        cores = (listed.format(core, family, flags) for core in range(2))
+        (tmp_path / "cpuinfo").write_text("".join(cores))
+        facts = hardware.processor.__wrapped__()
+        assert (facts["cpu"], facts["cpu family"], facts["model"]) == ("AMD EPYC", family, None)
+        names.add(hardware.processor_name(facts))
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "name"), [("auto", "GPU 0"), ("cuda", "GPU 0"), ("cuda:1", "GPU 1"), ("cpu", None)]
+)
+def test_the_gpu_is_the_one_in_use(
+    device: str, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine's first GPU may be another model, or not be visible to CUDA at all."""
+    with_gpus(monkeypatch, 2)
+    named = {torch.device("cuda"): "GPU 0", torch.device("cuda:1"): "GPU 1"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", named.__getitem__)
+    monkeypatch.setattr(hardware, "_first_gpu", lambda: {"gpu": None, "gpu_driver": "1"})
+    assert hardware.machine.__wrapped__(device)["gpu"] == name
+
+
+def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allowed 2 of 64 cores, 64 workers would crawl."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(777)), raising=False)
+    assert hardware.num_cores() == 777
+
+
+def test_versions_are_those_of_the_installed_packages() -> None:
+    """What results depend on, as it is installed here."""
+    versions = hardware.versions()
+    for package in ("torch", "envpool", "numpy", "safetensors"):
+        assert versions[package] == metadata.version(package)
+    assert versions["python"].startswith("3.")
+
+
+def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is written all the same."""
+    monkeypatch.setattr(hardware, "PACKAGES", ("numpy", "no-such-package-here"))
+    assert set(hardware.versions.__wrapped__()) == {"python", "numpy"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a git checkout whose `suite/base/hardware.py` is the module under test."""
+    for name in list(os.environ):
+        if name.startswith("GIT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setattr(hardware, "__file__", str(tmp_path / "suite" / "base" / "hardware.py"))
+    for name in ("suite/base", "docs"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "hardware.py").write_text("code\n")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_revision_is_the_commit_and_whether_code_differs_from_it(checkout: Path) -> None:
+    """A curve belongs to a commit only if the code was that commit's; notes do not count."""
+    revision = hardware.revision.__wrapped__
+    assert revision() == {"commit": None, "dirty": None}
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert len(commit) == 40
+    assert revision() == {"commit": commit, "dirty": False}
+    (checkout / "docs" / "hardware.py").write_text("notes\n")
+    assert revision() == {"commit": commit, "dirty": False}
+    (checkout / "suite" / "base" / "hardware.py").write_text("other code\n")
+    assert revision() == {"commit": commit, "dirty": True}
+
+
+def test_a_new_file_of_code_counts_as_a_difference(checkout: Path) -> None:
+    """An agent that was never committed cannot be found again."""
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    (checkout / "agents").mkdir()
+    (checkout / "agents" / "new.py").write_text("code\n")
+    assert hardware.revision.__wrapped__()["dirty"] is True
+
+
+def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Path) -> None:
+    """A commit's command must train what the record says; another agent's settings are no part."""
+    source = checkout / "results" / "references" / "authors"
+    source.mkdir(parents=True)
+    for name in ("curves.csv", "sac.toml", "a2c.toml"):
+        (source / name).write_text("one\n")
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    before = hardware.sources("sac")
+    assert "results/references/authors/sac.toml" in before
+    for name in ("curves.csv", "a2c.toml"):
+        (source / name).write_text("two\n")
+        assert hardware.sources("sac") == before
+        assert hardware.revision.__wrapped__()["dirty"] is (name == "a2c.toml")
+    (source / "sac.toml").write_text("two\n")
+    assert hardware.sources("sac") != before
+
+
+def test_the_checkout_of_a_host_is_not_taken_for_ours(checkout: Path) -> None:
+    """Installed inside somebody's project, the package would carry that project's commit."""
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", "docs")
+    git(checkout, "commit", "--quiet", "--message", "First")
+    assert hardware.revision.__wrapped__() == {"commit": None, "dirty": None}
+
+
+def test_without_git_the_revision_is_unknown(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without git a run is recorded all the same."""
+    monkeypatch.setenv("PATH", str(checkout))
+    assert hardware.revision.__wrapped__() == {"commit": None, "dirty": None}
+
+
+MEMORY = """
+import resource, sys, torch
+from suite.base.hardware import use_threads
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(2**20) for _ in range(8)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+given_back = min(faults() for _ in range(10))
+use_threads(1)
+kept = min(faults() for _ in range(10))
+print(given_back, kept)
+"""
+
+
+def test_memory_of_one_update_serves_the_next() -> None:
+    """Where glibc gives 32 MiB back each time, they cost 8,192 page faults each time; not here."""
+    eager = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
+    command = [sys.executable, "-c", MEMORY]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=eager)
+    given_back, kept = map(int, result.stdout.split())
+    assert given_back > 1_000
+    assert kept < 100
+
+
+THREADS = """
+import os, torch
+from suite.base.hardware import use_threads, worker_thread
+def convolve():
+    torch.nn.functional.conv2d(torch.ones(1, 4, 84, 84), torch.ones(16, 4, 8, 8))
+def number():
+    return len(os.listdir("/proc/self/task"))
+use_threads(1)
+convolve()
+with worker_thread() as thread:
+    thread.submit(int).result()
+    before = number()
+    thread.submit(convolve).result()
+    print(number() - before)
+"""
+
+
+def test_another_thread_computes_with_as_many_threads() -> None:
+    """OneDNN would take all cores in a new thread, and IMPALA acts in one."""
+    command, unset = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "8"}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=unset)
+    assert int(result.stdout) == 0
+
+
+def test_code_is_an_agents_file_and_all_that_it_imports_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imports are followed wherever they stand; other agents, tests and pages do not count."""
+    files = {
+        "agents/__init__.py": "",
+        "agents/sac.py": "import numpy\nfrom suite.base import noise\nimport lab.nets",
+        "agents/a2c.py": "from suite.unused import that",
+        "suite/__init__.py": "",
+        "suite/base/__init__.py": "",
+        "suite/base/noise.py": "def f():\n    from suite.deep.layers import Layer",
+        "suite/deep/__init__.py": "",
+        "suite/deep/layers.py": "from . import parts",
+        "suite/deep/parts.py": "",
+        "suite/unused.py": "",
+        "lab/nets.py": "not python (",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    assert set(hardware.sources("sac")) == set(files) - {"agents/a2c.py", "suite/unused.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("BEHAVIOUR = 12  # a comment\n", 12),
+        ("import torch\n\nBEHAVIOUR = 3\n", 3),
+        ("# BEHAVIOUR = 3\n", None),
+        ("BEHAVIOUR = number\n", None),
+    ],
+)
+def test_an_agents_number_is_read_from_its_file(
+    text: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an import, which a record of a broken file would not survive."""
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    assert hardware.behaviour("sac") is None
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "sac.py").write_text(text)
+    assert hardware.behaviour("sac") == number
+
+
+def test_uncommitted_changes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed, a staged and a new file; not settings, nor files that the agent does not use."""
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    names = ["agents/sac.py", "agents/a2c.py", "suite/base/hardware.py", "suite/base/noise.py"]
+    settings = hardware.SETTINGS.replace("*", "paper").format(agent="sac")
+    for name in (*names, settings):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one\n")
+    (tmp_path / "agents/sac.py").write_text("import suite.base.hardware\nimport suite.base.noise\n")
+
+    def uncommitted() -> tuple[str, ...]:
+        hardware._uncommitted.cache_clear()
+        return hardware.uncommitted(hardware.sources("sac"))
+
+    assert uncommitted() == ()  # nobody knows without git
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "First")
+    assert uncommitted() == ()
+    (tmp_path / "agents/a2c.py").write_text("two\n")
+    (tmp_path / settings).write_text("two\n")
+    assert uncommitted() == ()
+    (tmp_path / "suite/base/noise.py").write_text("two\n")
+    assert uncommitted() == ("suite/base/noise.py",)
+    git(tmp_path, "add", ".")
+    assert uncommitted() == ("suite/base/noise.py",)
+    git(tmp_path, "commit", "--quiet", "--message", "Second")
+    (tmp_path / "suite/new.py").write_text("one\n")
+    (tmp_path / "suite/base/noise.py").write_text("import suite.new\n")
+    assert uncommitted() == ("suite/base/noise.py", "suite/new.py")
+    git(tmp_path, "commit", "--quiet", "--all", "--message", "Third")
+    assert uncommitted() == ("suite/new.py",)
+
+
+def test_a_copy_of_changed_code_has_uncommitted_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster's node git does not say it."""
+    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
+    (tmp_path / hardware.REVISION).write_text("{}")
+    for dirty, files in ((True, ("agents/sac.py",)), (False, ())):
+        monkeypatch.setattr(hardware, "revision", lambda dirty=dirty: {"dirty": dirty})
+        assert hardware.uncommitted({"agents/sac.py": "1", "x/sac.toml": "2"}) == files

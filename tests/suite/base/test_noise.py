@@ -1,0 +1,74 @@
+"""Noise: the distributions it is named after, each seed's from its own stream alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+
+from suite.base.noise import gumbel, noise_or_none, normal, stacked_normal
+
+CPU = torch.device("cpu")
+
+
+def stacked(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
+    """Return the draws of one seed among others."""
+    others = [np.random.default_rng(99), np.random.default_rng(98)]
+    return stacked_normal([others[0], generator, others[1]], shape, device)[1]
+
+
+@pytest.mark.parametrize(
+    ("draw", "distribution"),
+    [(normal, scipy.stats.norm), (gumbel, scipy.stats.gumbel_r), (stacked, scipy.stats.norm)],
+)
+def test_noise_has_its_distribution_and_comes_from_its_stream(draw: Any, distribution: Any) -> None:
+    """float32 of the shape asked for; the same stream gives the same bytes, torch's is untouched.
+
+    Of several seeds each draws what it would draw alone.
+    """
+    state = torch.get_rng_state()
+    noise = draw(np.random.default_rng(0), (200, 50, 3), CPU)
+    assert (noise.dtype, noise.shape) == (torch.float32, (200, 50, 3))
+    assert scipy.stats.kstest(noise.flatten().numpy(), distribution.cdf).pvalue > 0.01
+    columns = noise.flatten(0, 1).T.numpy()
+    assert np.abs(np.corrcoef(columns) - np.eye(3)).max() < 0.05
+    assert torch.equal(draw(np.random.default_rng(0), (200, 50, 3), CPU), noise)
+    assert not torch.equal(draw(np.random.default_rng(1), (200, 50, 3), CPU), noise)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_stacked_noise_of_a_seed_is_its_noise_alone() -> None:
+    """A seed in a batch equals the seed alone, whoever its neighbours are."""
+    alone = normal(np.random.default_rng(7), (4, 2), CPU)
+    assert torch.equal(stacked(np.random.default_rng(7), (4, 2), CPU), alone)
+
+
+def test_the_largest_of_logits_plus_gumbel_noise_is_a_categorical_draw() -> None:
+    """Each action is drawn as often as its probability says, the improbable one as well."""
+    logits = torch.tensor([0.5, -1.0, 2.0, -3.0])
+    noise = gumbel(np.random.default_rng(0), (50_000, 4), CPU)
+    counts = torch.bincount((logits + noise).argmax(-1), minlength=4)
+    expected = 50_000 * logits.double().softmax(0)
+    expected *= counts.sum() / expected.sum()
+    assert scipy.stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 0.01
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_noise_comes_with_a_probability_for_each_row(probability: float) -> None:
+    """Whole rows are 0 as often as asked; the others are what they would be, seed by seed."""
+
+    def streams() -> list[np.random.Generator]:
+        return [np.random.default_rng(seed) for seed in (0, 1)]
+
+    noise = noise_or_none(stacked_normal, streams(), (5_000, 3), CPU, probability)
+    plain = stacked_normal(streams(), (5_000, 3), CPU)
+    assert isinstance(noise, Tensor)
+    drawn = (noise != 0).all(-1)
+    assert torch.equal(noise, plain * drawn[..., None])
+    assert drawn.float().mean(1).tolist() == pytest.approx([probability] * 2, abs=0.03)
+    assert noise_or_none(stacked_normal, None, (5, 3), CPU, probability) == 0.0
+    if 0 < probability < 1:
+        assert not torch.equal(drawn[0], drawn[1])

@@ -1,0 +1,83 @@
+"""Named random streams: independent, reproducible, and the same numbers for ever."""
+
+import numpy as np
+import pytest
+
+from suite.base.randomness import environment_seeds, stream
+
+
+def draws(seed: int, name: str, *counters: int) -> list[int]:
+    return stream(seed, name, *counters).integers(0, 2**62, size=4).tolist()
+
+
+def test_a_stream_can_be_drawn_again() -> None:
+    """The same seed, name and counters give the same numbers, whatever was drawn before."""
+    first = draws(3, "replay")
+    stream(3, "replay").normal(size=100)
+    assert draws(3, "replay") == first
+
+
+def test_streams_differ_by_seed_by_name_and_by_counter() -> None:
+    """No two purposes share a number; a counter of 0 is not the absence of one."""
+    streams = [
+        draws(seed, name, *counters)
+        for seed in (0, 1, 2, 2**31 - 1)
+        for name in ("replay", "evaluation", "environments")
+        for counters in ((), (0,), (1,), (0, 0), (1, 0), (0, 1))
+    ]
+    numbers = [number for numbers in streams for number in numbers]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_the_numbers_themselves_are_pinned() -> None:
+    """Published runs can be repeated only while these hold; whatever changes them is a break."""
+    assert stream(1, "replay").integers(0, 2**31, 3).tolist() == [
+        1422520776,
+        1490647035,
+        1670112396,
+    ]
+    assert stream(1, "evaluation", 1000).integers(0, 2**31, 3).tolist() == [
+        1116278932,
+        828274916,
+        1261978253,
+    ]
+    assert environment_seeds([1, 2], 3, "environments").tolist() == [
+        [545841106, 986184086, 1928806006],
+        [1433565353, 247012321, 890322001],
+    ]
+
+
+def test_no_two_seeds_share_a_simulator() -> None:
+    """Consecutive simulator seeds would give seeds 1 and 2 seven of their eight environments."""
+    seeds = np.concatenate(
+        [environment_seeds(range(1, 21), 8, name) for name in ("environments", "evaluation")]
+    )
+    assert seeds.shape == (40, 8)
+    assert len(np.unique(seeds)) == seeds.size
+
+
+def test_a_seed_has_the_same_simulators_alone_and_in_a_group() -> None:
+    """Seeds 5 and 9 in one process must be the runs that they are alone, in either order."""
+    group = environment_seeds([9, 5], 4, "evaluation", 2000)
+    for row, seed in enumerate((9, 5)):
+        alone = environment_seeds([seed], 4, "evaluation", 2000)
+        np.testing.assert_array_equal(group[row : row + 1], alone)
+
+
+def test_more_environments_keep_the_first_ones() -> None:
+    """A run with eight environments contains the four of the smaller run."""
+    few, many = environment_seeds([1], 4, "environments"), environment_seeds([1], 8, "environments")
+    np.testing.assert_array_equal(many[:, :4], few)
+
+
+def test_simulator_seeds_fit_envpool() -> None:
+    """Anything but a non-negative int32 is refused there, or aborts the process."""
+    seeds = environment_seeds(range(50), 20, "environments")
+    assert seeds.dtype == np.int32
+    assert seeds.min() >= 0
+
+
+def test_a_negative_seed_is_refused() -> None:
+    """It would otherwise be read as another seed."""
+    with pytest.raises(ValueError, match="non-negative"):
+        stream(-1, "replay")

@@ -1,0 +1,188 @@
+"""gymnasium behind the adapter, where it differs from envpool, and tasks without a row.
+
+What both simulators have in common is tested in `test_vector_env.py`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import agents
+from agents import a2c, sac
+from reproduce.extras.evaluate import evaluate_run
+from suite.base.errors import UsageError
+from suite.base.randomness import environment_seeds
+from suite.envs.gymnasium_pool import describe
+from suite.envs.tasks import Task, find_task
+from suite.envs.vector_env import Spaces, VectorEnv
+from suite.settings.command_line import read_command_line
+
+HERE = "tests.suite.envs.elsewhere"
+
+
+def test_a_task_without_a_row_is_read_from_its_registration() -> None:
+    """Time limit, kind of action and sizes: all that a row says."""
+    assert find_task(f"{HERE}:Tape-v0") == Task(
+        name=f"{HERE}:Tape-v0",
+        family="other",
+        simulator="gymnasium",
+        actions="discrete",
+        time_limit=8,
+        obs_size=3,
+        num_actions=3,
+    )
+    pulled = find_task(f"{HERE}:Pulled-v0")
+    assert (pulled.actions, pulled.obs_size, pulled.action_size) == ("continuous", 3, 2)
+    both = find_task(f"{HERE}:Both-v0")
+    assert (both.actions, both.obs_size, both.action_size) == ("hybrid", 3, 2)
+    assert (pulled.num_actions, both.num_actions) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no.such.module:Tape-v0", r"cannot import no\.such\.module .*: install it, or name"),
+        (".relative:Tape-v0", r"cannot import \.relative "),
+        (":Tape-v1", r"gymnasium registers no 'Tape-v1'; did you mean Tape-v0\?$"),
+        (f"{HERE}:Tap-v0", rf"^{HERE} registers no 'Tap-v0'; did you mean Tape-v0\?$"),
+        (f"{HERE}:Endless-v0", "no time limit: register it with max_episode_steps$"),
+        (f"{HERE}:Named-v0", "observations Dict, .*gymnasium.wrappers.FlattenObservation$"),
+        (f"{HERE}:Frames-v0", r"observations Box\(96, 96, 3\), not vectors"),
+        (f"{HERE}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, a Box of"),
+        (f"{HERE}:Unbounded-v0", "finite bounds, or a Tuple of these two$"),
+        (f"{HERE}:Pairs-v0", r"actions Tuple: .* Discrete, a Box"),
+        (f"{HERE}:Loose-v0", r"actions Tuple: .* Discrete, a Box"),
+        (f"{HERE}:Matrix-v0", "a Box of one axis"),
+        (f"{HERE}:Whole-v0", r"actions Box\(2,\)"),
+        (f"{HERE}:Broken-v0", "^cannot make .*Broken-v0: .*colour"),
+    ],
+)
+def test_a_task_that_no_agent_can_do_is_refused_in_a_line(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever is wrong, the line says what to do, and no folder has been made."""
+    monkeypatch.chdir(tmp_path)
+    find_task(f"{HERE}:Tape-v0")
+    with pytest.raises(UsageError, match=message) as refusal:
+        a2c.main([f"--task-from={name}" if name[0] != ":" else f"--task={name}"])
+    assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task-from=CartPole-v1"], "needs module:id, not 'CartPole-v1'"),
+        (["--task-from=gymnasium:"], "needs module:id"),
+        (["--task-from", f"{HERE}:Tape-v0", "--task=CartPole-v1"], "either --task or --task-from"),
+    ],
+)
+def test_the_flag_takes_a_module_and_an_id(flags: list[str], message: str) -> None:
+    """A task of ours has a flag of its own, and two tasks are one too many."""
+    with pytest.raises(UsageError, match=message):
+        a2c.main(flags)
+
+
+def test_a_missing_package_is_named_before_a_folder_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Box2D is an extra of ours, and gymnasium would name its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    describe.cache_clear()
+    with pytest.raises(UsageError, match=r"needs Box2D: pip install 'encore-rl\[box2d\]'$"):
+        sac.main(["--task=BipedalWalker-v3"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_finds_its_task_again(tmp_path: Path) -> None:
+    """It is recorded by its whole name: a longer run, and what imported its module, make it."""
+    name = f"{HERE}:Tape-v0"
+    command = ["--task-from", name, f"--out={tmp_path}", "--device=cpu", "--num-envs=2"]
+    assert a2c.main([*command, "--env-steps=100"]) == 0
+    assert a2c.main([*command, "--env-steps=200"]) == 0
+    folder = tmp_path / "seed-1"
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["status"], record["task"]) == ("finished", name)
+    assert len(record["resumed_at"]) == 1
+    policy = agents.load_policy(folder)
+    assert policy.task == find_task(name)
+    assert policy(np.zeros((4, 3), dtype=np.float32)).shape == (4,)
+    assert evaluate_run(folder, episodes=2)["task"] == name
+
+
+def test_a_folder_is_never_called_after_a_part_of_the_task() -> None:
+    """A slash in an id would make it one of ours, CartPole-v0, and the record would contradict."""
+    _, options = read_command_line(a2c.PRESETS, [f"--task={HERE}:far/CartPole-v0"], agent="a2c")
+    assert options.out == Path("runs/alone/a2c") / f"{HERE}:far-CartPole-v0"
+
+
+def test_actions_are_numbered_from_zero() -> None:
+    """A space may begin at five; agents, logits and the journal begin at none."""
+    env = VectorEnv(find_task(f"{HERE}:Tape-v0"), environment_seeds([1], 3, "test"))
+    env.reset()
+    assert env.spaces.num_outputs == 3
+    np.testing.assert_array_equal(env.step(np.array([[0, 1, 2]])).rewards, [[5.0, 6.0, 7.0]])
+
+
+def test_a_hybrid_action_is_a_number_and_then_a_vector() -> None:
+    """The number begins at the space's own, the vector is clipped and scaled, by themselves."""
+    env = VectorEnv(find_task(f"{HERE}:Both-v0"), environment_seeds([1, 2], 2, "test"))
+    env.reset()
+    assert env.spaces == Spaces((3,), 2, (0.0, 0.0), (10.0, 10.0), 3)
+    actions = np.zeros((2, 2, 3), dtype=np.float32)
+    actions[..., 0] = [[0, 1], [2, 0]]
+    actions[..., 1] = [[-1.0, 0.5], [7.0, -7.0]]
+    tens = np.array([[5.0, 6.0], [7.0, 5.0]])
+    np.testing.assert_allclose(env.step(actions).rewards, tens + np.array([[0, 75], [100, 0]]))
+    for number in (-1.0, 3.0, 0.5, np.nan):
+        actions[0, 1, 0] = number
+        with pytest.raises(ValueError, match=r"choices not in 0\.\.2: "):
+            env.step(actions)
+
+
+def test_an_end_on_the_last_allowed_step_is_a_termination_only() -> None:
+    """Gymnasium reports both there; no value follows, as nothing was cut."""
+    env = VectorEnv(find_task(f"{HERE}:Short-v0"), environment_seeds([1], 1, "test"))
+    env.reset()
+    steps = [env.step(np.zeros((1, 1), dtype=np.int64)) for _ in range(8)]
+    assert [step.terminations.item() for step in steps] == [False] * 7 + [True]
+    assert not any(step.truncations.item() for step in steps)
+
+
+def test_a_simulator_that_resets_more_than_it_is_asked_to_is_refused() -> None:
+    """Its other environments' transitions would lead into episodes that they did not come from."""
+    right, forward = 1, 2
+    seeds = environment_seeds([1], 2, "environments")
+    env = VectorEnv(find_task(f"{HERE}:Deaf-v0"), seeds, reset="same_step")
+    env.reset()
+    for _ in range(10):
+        env.step(np.full((1, 2), forward))
+    with pytest.raises(UsageError, match=r"Deaf-v0 must reset .*\['reset_mask'\].* train one"):
+        env.step(np.array([[right, forward]]))
+    alone = VectorEnv(find_task(f"{HERE}:Deaf-v0"), seeds[:, :1], reset="same_step")
+    alone.reset()
+    steps = [alone.step(np.array([[right if n % 11 == 10 else forward]])) for n in range(33)]
+    assert sum(step.terminations.sum() for step in steps) == 3
+
+
+def test_frames_are_drawn_where_a_task_draws_any() -> None:
+    """One for each environment, as it moves; asked of a task that draws none, a line."""
+    env_seeds = environment_seeds([1, 2], 3, "test")
+    env = VectorEnv(find_task(f"{HERE}:Tape-v0"), env_seeds, render=True)
+    env.reset()
+    before = env.render()
+    assert (before.shape, before.dtype) == ((2, 3, 4, 6, 3), np.uint8)
+    env.step(np.zeros((2, 3), dtype=np.int64))
+    assert (env.render() != before).all()
+    assert len(np.unique(before.reshape(6, -1), axis=0)) == 6
+    with pytest.raises(UsageError, match=r"^TMaze-v0 draws no frames$"):
+        VectorEnv(find_task("TMaze-v0"), env_seeds, render=True)
+    silent = VectorEnv(find_task(f"{HERE}:Tape-v0"), env_seeds)
+    with pytest.raises(RuntimeError, match="render=True"):
+        silent.render()

@@ -1,0 +1,151 @@
+"""The claw: what a step does, what is best, and what is best with half an action's sight."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from suite.base.randomness import environment_seeds
+from suite.envs.hybrid_tasks import BEST_RETURN, DROP, FIRST, SECOND, TIME_LIMIT
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import VectorEnv
+
+CLAW = find_task("Claw-v0")
+
+
+def evenly(each: int) -> np.ndarray:
+    """Return seeds, `[1, 8 * each]`, as many for either far axis on every pair of sides."""
+    obs = VectorEnv(CLAW, np.arange(40 * each, dtype=np.int32)[None]).reset()[0]
+    far, sides = np.abs(obs).argmax(axis=1), (obs > 0) @ [2, 4]
+    groups = [np.flatnonzero(far + sides == group)[:each] for group in range(8)]
+    return np.concatenate(groups, dtype=np.int32)[None]
+
+
+ENV_SEEDS = evenly(5)
+
+
+def towards_the_centre(obs: np.ndarray) -> np.ndarray:
+    """Return the distances, in half units, that lead straight to the prize, `[..., 2]`."""
+    return np.clip(-obs / 0.5, -1.0, 1.0)
+
+
+def scores(choices: np.ndarray, distances: np.ndarray | None = None) -> np.ndarray:
+    """Return every claw's score if it makes these choices, `[T, 40]`, the last one a drop.
+
+    Distances, `[2]`, are the same in every step and claw; None: those that lead to the prize.
+    """
+    env, steps = VectorEnv(CLAW, ENV_SEEDS), []
+    env.reset()
+    for chosen in choices:
+        moves = towards_the_centre(env.obs) if distances is None else env.obs * 0 + distances
+        steps.append(env.step(np.concatenate([chosen[None, :, None], moves], axis=-1)))
+    assert steps[-1].terminations.all()
+    return steps[-1].episode_returns[0]
+
+
+def every_plan(longest: int) -> list[tuple[int, int]]:
+    """Return all numbers of moves of the two axes; their order does not matter."""
+    return [(n, m) for n, m in product(range(longest + 1), repeat=2) if n + m <= longest]
+
+
+def choices_of(plan: tuple[int, int]) -> np.ndarray:
+    """Return a plan's choices, the same for forty claws, `[T, 40]`."""
+    each = np.array([FIRST] * plan[0] + [SECOND] * plan[1] + [DROP])
+    return np.repeat(each[:, None], 40, axis=1)
+
+
+def test_who_sees_the_claw_reaches_exactly_the_optimum() -> None:
+    """0.7 in every episode, after three moves and the drop: no luck is left to noise."""
+    env = VectorEnv(CLAW, ENV_SEEDS, reset="same_step")
+    obs = env.reset()
+    for t in range(1, 41):
+        misses = np.abs(obs)
+        choices = np.where(misses.max(-1) <= 0.1, DROP, misses.argmax(-1))
+        step = env.step(np.concatenate([choices[..., None], towards_the_centre(obs)], axis=-1))
+        assert step.episode_ends.all() == step.episode_ends.any() == (t % 4 == 0)
+        obs = step.obs
+        if t % 4 == 0:
+            assert step.terminations.all()
+            np.testing.assert_allclose(step.episode_returns, BEST_RETURN, atol=1e-6)
+    assert pytest.approx(0.7) == BEST_RETURN
+
+
+def test_no_plan_is_better_and_no_single_plan_reaches_it() -> None:
+    """Every claw's best of all plans of eight moves is 0.7; the best for all alike scores 0.6.
+
+    Moves straight to the centre are the best that a plan can make: each shortens a distance by all
+    that it can, and a drop pays for nothing else.
+    """
+    table = np.array([scores(choices_of(plan)) for plan in every_plan(8)])
+    np.testing.assert_allclose(table.max(axis=0), BEST_RETURN, atol=1e-6)
+    assert table.mean(axis=1).max() == pytest.approx(0.6, abs=1e-6)
+    assert every_plan(8)[table.mean(axis=1).argmax()] == (2, 2)
+
+
+def test_no_choice_mends_distances_that_see_nothing() -> None:
+    """The best of all plans for each claw, with distances alike for all: not half the optimum."""
+    grid = np.linspace(-1.0, 1.0, 3)
+    best = []
+    for distances in product(grid, repeat=2):
+        table = [scores(choices_of(plan), np.array(distances)) for plan in every_plan(4)]
+        best.append(np.max(table, axis=0).mean())
+    assert max(best) < BEST_RETURN / 2
+
+
+def test_a_step_does_what_its_choice_says() -> None:
+    """Each axis by its own distance alone, at a price; a drop pays by where the claw is."""
+    env = VectorEnv(CLAW, ENV_SEEDS)
+    before = env.reset()
+    actions = np.empty((1, 40, 3))
+    actions[..., 0], actions[..., 1:] = np.arange(40) % 3, [0.8, -0.4]
+    step = env.step(actions)
+    first, second, drop = (actions[0, :, 0] == choice for choice in (FIRST, SECOND, DROP))
+    moved = np.clip(before + np.array([0.4, -0.2]), -1.0, 1.0)
+    np.testing.assert_allclose(step.next_obs[0, first, 0], moved[0, first, 0], atol=1e-6)
+    np.testing.assert_allclose(step.next_obs[0, second, 1], moved[0, second, 1], atol=1e-6)
+    np.testing.assert_array_equal(step.next_obs[0, first, 1], before[0, first, 1])
+    np.testing.assert_array_equal(step.next_obs[0, second, 0], before[0, second, 0])
+    np.testing.assert_array_equal(step.next_obs[0, drop], before[0, drop])
+    np.testing.assert_allclose(step.rewards[0, ~drop], -0.1, atol=1e-7)
+    # one axis is 0.8 to 1 from the centre and the other 0.3 to 0.5, so both miss the tolerance
+    paid = 1 - (np.abs(before[0, drop]).sum(-1) - 0.2)
+    np.testing.assert_allclose(step.rewards[0, drop], paid, atol=1e-6)
+    np.testing.assert_array_equal(step.terminations[0], drop)
+
+
+def test_who_never_drops_is_truncated() -> None:
+    """By the time limit, after which a value follows; positions never leave the square."""
+    env = VectorEnv(CLAW, ENV_SEEDS, reset="same_step")
+    env.reset()
+    steps = [env.step(np.full((1, 40, 3), [FIRST, 1.0, 1.0])) for _ in range(TIME_LIMIT)]
+    for step in steps[:-1]:
+        assert not step.episode_ends.any()
+    assert steps[-1].truncations.all()
+    assert not steps[-1].terminations.any()
+    assert (steps[-1].next_obs[..., 0] == 1.0).all()
+    assert (env.obs[..., 0] != 1.0).all()
+    np.testing.assert_allclose(steps[-1].episode_returns, -0.1 * TIME_LIMIT, atol=1e-6)
+
+
+def test_starts_follow_from_each_claws_seed() -> None:
+    """The same seeds give the same starts, others others; axes, sides and distances are even."""
+
+    def all_starts(env_seeds: np.ndarray) -> np.ndarray:
+        env = VectorEnv(CLAW, env_seeds, reset="same_step")
+        seen = [env.reset()]
+        for _ in range(30):
+            seen.append(env.step(np.full((*env_seeds.shape, 3), [DROP, 0.0, 0.0])).obs)
+        return np.array(seen)
+
+    one, other = environment_seeds([1, 2], 20, "test")[:, None]
+    np.testing.assert_array_equal(all_starts(one), all_starts(one))
+    assert (all_starts(one) != all_starts(other)).all()
+    found = all_starts(one).reshape(-1, 2)
+    assert len(np.unique(found, axis=0)) == len(found) == 620
+    near, far = np.sort(np.abs(found), axis=1).T
+    for distances, low, high in ((near, 0.3, 0.5), (far, 0.8, 1.0)):
+        assert low <= distances.min() < low + 0.01
+        assert high - 0.01 < distances.max() <= high
+        assert distances.mean() == pytest.approx((low + high) / 2, abs=0.01)
+    assert np.mean(np.abs(found[:, 0]) > 0.6) == pytest.approx(0.5, abs=0.07)  # 3.5 deviations
+    assert np.abs(np.sign(found).mean(axis=0)).max() < 0.14

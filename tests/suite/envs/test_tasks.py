@@ -1,0 +1,223 @@
+"""The task tables against the simulators' registrations, and how tasks are found by name."""
+
+import dataclasses
+import warnings
+from dataclasses import replace
+from importlib.util import find_spec
+
+import envpool
+import pytest
+from envpool.registration import registry
+from gymnasium.spaces import flatdim
+
+from suite.base.errors import UsageError
+from suite.envs import tasks
+from suite.envs.gymnasium_pool import describe
+from suite.envs.tasks import ATARI_GAMES, SUITES, TASKS, Task, find_suite, find_task, tasks_in
+
+NEEDS_BOX2D = pytest.mark.skipif(find_spec("Box2D") is None, reason="needs the extra box2d")
+ENVPOOL = {name: task for name, task in TASKS.items() if task.simulator == "envpool"}
+
+
+def test_time_limits_are_those_that_envpool_registers() -> None:
+    """Every task exists in envpool, and truncates when its registration says."""
+    registered = {
+        name: registry.specs[task.simulator_id][2]["max_episode_steps"]
+        for name, task in ENVPOOL.items()
+    }
+    assert {name: task.time_limit for name, task in ENVPOOL.items()} == registered
+
+
+def test_frame_skips_and_kinds_of_action_are_those_of_envpool() -> None:
+    """Frames are steps times frame skip, so a wrong frame skip mislabels every curve's axis."""
+    ours, theirs = {}, {}
+    for name, task in ENVPOOL.items():
+        if task.family == "atari" and name != "Pong-v5":
+            continue  # all games share one specification: see the next test
+        with warnings.catch_warnings():  # gymnasium warns about float64 bounds
+            warnings.simplefilter("ignore")
+            specification = envpool.make_spec(task.simulator_id)
+            kind = type(specification.action_space).__name__
+        ours[name] = task.frame_skip, task.actions
+        theirs[name] = (
+            getattr(specification.config, "frame_skip", 1),
+            {"Box": "continuous", "Discrete": "discrete"}[kind],
+        )
+    assert ours == theirs
+
+
+def test_families_are_the_modules_of_envpool() -> None:
+    """A task simulated by another module of envpool is another task, whatever its name."""
+    modules = {
+        "mujoco": "envpool.mujoco.gym",
+        "classic": "envpool.classic_control",
+        "dmc": "envpool.mujoco.dmc",
+        "atari": "envpool.atari",
+    }
+    named = {name: task for name, task in ENVPOOL.items() if task.family in modules}
+    assert {name: modules[task.family] for name, task in named.items()} == {
+        name: registry.specs[task.simulator_id][0] for name, task in named.items()
+    }
+    games = [registry.specs[f"{game}-v5"] for game in ATARI_GAMES]
+    assert {specification for _, specification, _ in games} == {"AtariEnvSpec"}
+    assert all(set(options) <= {"task", "max_episode_steps", "base_path"} for *_, options in games)
+
+
+@pytest.mark.parametrize(
+    ("suite", "members"),
+    [
+        ("mujoco", "HalfCheetah Hopper Walker2d Ant Humanoid"),
+        ("mujoco-small", "Reacher Swimmer InvertedPendulum InvertedDoublePendulum"),
+        (
+            "mujoco-9",
+            "HalfCheetah Hopper Walker2d Ant Humanoid "
+            "Reacher Swimmer InvertedPendulum InvertedDoublePendulum",
+        ),
+    ],
+)
+def test_the_mujoco_suites_are_v4(suite: str, members: str) -> None:
+    """A suite's aggregate means nothing if a member is missing, or is of another version."""
+    assert SUITES[suite] == tuple(f"{name}-v4" for name in members.split())
+
+
+def test_a_suite_has_one_family_and_every_task_once() -> None:
+    """A task listed twice would weigh double in an aggregate."""
+    for suite, names in SUITES.items():
+        assert len(set(names)) == len(names)
+        assert {TASKS[name].family for name in names} == {suite.partition("-")[0]}
+
+
+def test_the_atari_suites_are_the_benchmarks_of_the_papers() -> None:
+    """57 games, and the seven of the first."""
+    assert (len(SUITES["atari"]), len(SUITES["atari-7"])) == (57, 7)
+    assert set(SUITES["atari-7"]) < set(SUITES["atari"])
+
+
+def test_every_task_of_every_suite_can_be_found() -> None:
+    """A plan for a suite must not fail on one of its own members."""
+    for suite in SUITES:
+        assert [find_task(name).name for name in find_suite(suite)] == list(SUITES[suite])
+
+
+def test_versions_are_tasks_of_their_own() -> None:
+    """Scores of v3, v4 and v5 must never be pooled: no version is an alias of another."""
+    versions = [find_task(f"Hopper-{version}") for version in ("v3", "v4", "v5")]
+    assert [task.name for task in versions] == ["Hopper-v3", "Hopper-v4", "Hopper-v5"]
+    assert tasks_in("mujoco-small")[:3] == ("Reacher-v2", "Reacher-v4", "Reacher-v5")
+    assert "Reacher-v3" not in TASKS
+
+
+def test_a_suite_may_be_run_on_other_versions_but_on_no_other_task() -> None:
+    """`tasks_in` offers Hopper-v3 and -v5 to the MuJoCo preset, and nothing that it cannot do."""
+    assert {"Hopper-v3", "Hopper-v4", "Hopper-v5"} < set(tasks_in("mujoco"))
+    for suite, names in SUITES.items():
+        stems = {name.rpartition("-")[0] for name in names}
+        assert set(names) <= set(tasks_in(suite))
+        assert {name.rpartition("-")[0] for name in tasks_in(suite)} == stems
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("hopper-v4", "Hopper-v4"), ("HalfCheetah4", "HalfCheetah-v4"), ("pong-v5", "Pong-v5")],
+)
+def test_an_unknown_task_names_the_nearest(name: str, meant: str) -> None:
+    """A slip of the finger costs one look at one line."""
+    with pytest.raises(UsageError, match=f"^unknown task '{name}'; did you mean {meant}\\?$"):
+        find_task(name)
+
+
+def test_an_unknown_suite_names_the_nearest() -> None:
+    """The same for suites."""
+    with pytest.raises(UsageError, match=r"^unknown suite 'mujocco'; did you mean mujoco\?$"):
+        find_suite("mujocco")
+
+
+def test_the_two_atari_protocols_are_different_tasks() -> None:
+    """Their scores are not comparable, so the protocol is part of the task and of its options."""
+    plain, sticky = find_task("Pong-v5"), find_task("Pong-v5", "sticky")
+    assert (plain.protocol, sticky.protocol) == ("noframeskip", "sticky")
+    assert plain != sticky
+    assert plain == TASKS["Pong-v5"]
+    assert plain.options["episodic_life"] is True
+    assert plain.options["repeat_action_probability"] == 0.0
+    assert sticky.options["episodic_life"] is False
+    assert sticky.options["repeat_action_probability"] == 0.25
+    assert sticky.options["full_action_space"] is True
+
+
+def test_the_protocol_touches_atari_only() -> None:
+    """`--protocol sticky` must not turn Hopper into a task that has no scores."""
+    assert find_task("Hopper-v4", "sticky") is TASKS["Hopper-v4"]
+    assert {t.protocol for t in TASKS.values() if t.family != "atari"} == {""}
+
+
+def test_a_task_cannot_be_changed() -> None:
+    """The table is shared by everything in a process."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TASKS["Hopper-v4"].time_limit = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "tolerance"),
+    [
+        ("Reacher-v4", -43.0, 1.0),
+        ("HalfCheetah-v4", -280.0, 15.0),
+        ("Hopper-v4", 18.0, 5.0),
+        ("Humanoid-v4", 120.0, 10.0),
+        ("InvertedPendulum-v4", 6.0, 1.0),
+        ("Pendulum-v1", -1230.0, 60.0),
+        ("CartPole-v1", 22.0, 2.0),
+        ("MountainCar-v0", -200.0, 1e-9),
+    ],
+)
+def test_random_scores_are_near_those_known(name: str, score: float, tolerance: float) -> None:
+    """The zero of every normalised score. A wrong action range shows here first (Reacher: -43)."""
+    assert find_task(name).random_score == pytest.approx(score, abs=tolerance)
+
+
+def test_a_random_score_belongs_to_one_version_and_one_protocol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A missing score is an error that names the command; no other version stands in for it."""
+    known = {("Hopper-v4", ""): 20.0, ("Pong-v5", "sticky"): -20.5}
+    monkeypatch.setattr(tasks, "random_scores", lambda: known)
+
+    def score(task: Task) -> float:
+        return task.random_score
+
+    assert score(find_task("Hopper-v4")) == 20.0
+    assert score(find_task("Pong-v5", "sticky")) == -20.5
+    for missing in (find_task("Hopper-v5"), find_task("Pong-v5")):
+        with pytest.raises(UsageError, match=f"--tasks {missing.name}`$"):
+            score(missing)
+
+
+def test_sizes_are_those_of_envpool() -> None:
+    """What a replay takes is told before the simulator is imported."""
+    for task in ENVPOOL.values():
+        sizes = task.obs_size, task.action_size, task.num_actions
+        if task.family == "atari":
+            assert sizes == (0, 0, 0)
+            continue
+        with warnings.catch_warnings():  # as above
+            warnings.simplefilter("ignore")
+            specification = envpool.make_spec(task.simulator_id, **task.options)
+            obs, action = specification.observation_space, specification.action_space
+        discrete = task.actions == "discrete"
+        of_action = (0, int(action.n)) if discrete else (flatdim(action), 0)
+        assert sizes == (len(task.observed) or flatdim(obs), *of_action), task.name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=NEEDS_BOX2D if task.family == "box2d" else ())
+        for name, task in TASKS.items()
+        if task.simulator == "gymnasium"
+    ],
+)
+def test_a_row_of_gymnasium_is_what_gymnasium_registers(name: str) -> None:
+    """Time limit, kind of action and sizes, read from the task as it is made there."""
+    row = TASKS[name]
+    made = describe(row.simulator_id)
+    assert replace(row, name=made.name, family="other", made_as="") == made

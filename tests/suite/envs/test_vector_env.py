@@ -1,0 +1,779 @@
+"""The adapter against the real simulators: every habit of theirs that agents need not know.
+
+CartPole and Pendulum obey a few lines of mechanics, repeated here from their definitions, so their
+tapes are checked step by step against something that is no simulator, whichever made them.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+import envpool
+import numpy as np
+import pytest
+
+from suite.base.randomness import environment_seeds
+from suite.envs.tasks import TASKS, Task, find_task
+from suite.envs.vector_env import Spaces, Step, VectorEnv
+
+Reset = Literal["next_step", "same_step"]
+Act = Callable[[np.ndarray], np.ndarray]
+BOTH_RESETS = pytest.mark.parametrize("reset", ["next_step", "same_step"])
+CARTPOLE, PENDULUM = find_task("CartPole-v1"), find_task("Pendulum-v1")
+CARTPOLES = CARTPOLE, find_task("gymnasium:CartPole-v1")
+PENDULUMS = PENDULUM, find_task("gymnasium:Pendulum-v1")
+BOTH_CARTPOLES = pytest.mark.parametrize("task", CARTPOLES, ids=["envpool", "gymnasium"])
+BOTH_PENDULUMS = pytest.mark.parametrize("task", PENDULUMS, ids=["envpool", "gymnasium"])
+HOPPER, QBERT = find_task("Hopper-v4"), find_task("Qbert-v5")
+NEEDS_BOX2D = pytest.mark.skipif(find_spec("Box2D") is None, reason="needs the extra box2d")
+
+
+class Play(NamedTuple):
+    """One vector step with what it was taken on."""
+
+    obs: np.ndarray
+    actions: np.ndarray
+    step: Step
+
+
+def play(env: VectorEnv, act: Act, num_steps: int) -> list[Play]:
+    obs, tape = env.reset(), []
+    for _ in range(num_steps):
+        actions = act(obs)
+        step = env.step(actions)
+        tape.append(Play(obs, actions, step))
+        obs = step.obs
+    return tape
+
+
+def random_actions(env: VectorEnv, seed: int = 0) -> Act:
+    """Return a policy that ignores what it sees."""
+    generator = np.random.default_rng(seed)
+    shape = (env.num_seeds, env.num_envs, *env.action_shape)
+
+    def act(_: np.ndarray) -> np.ndarray:
+        if not env.action_shape:
+            return generator.integers(0, env.num_actions, size=shape)
+        actions = generator.uniform(-1.0, 1.0, size=shape)
+        if env.spaces.num_choices:
+            actions[..., 0] = generator.integers(0, env.num_actions, size=shape[:2])
+        return actions
+
+    return act
+
+
+def raw_pool(task: Task, env_seeds: np.ndarray) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seeds = env_seeds.ravel().tolist()
+        return envpool.make_gymnasium(
+            task.name, num_envs=len(seeds), seed=seeds, num_threads=1, **task.options
+        )
+
+
+def assert_same_steps(ours: Step, other: Step) -> None:
+    for name, one, two in zip(Step._fields, ours, other, strict=True):
+        np.testing.assert_array_equal(one, two, err_msg=name, strict=True)
+
+
+def cartpole(obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """One Euler step of 0.02 s (Barto, Sutton & Anderson 1983, without friction)."""
+    _, speed, angle, turning = np.moveaxis(obs.astype(np.float64), -1, 0)
+    push = (np.where(actions == 1, 10.0, -10.0) + 0.05 * turning**2 * np.sin(angle)) / 1.1
+    turn = (9.8 * np.sin(angle) - np.cos(angle) * push) / (
+        0.5 * (4 / 3 - 0.1 * np.cos(angle) ** 2 / 1.1)
+    )
+    speed_up = push - 0.05 * turn * np.cos(angle) / 1.1
+    rates = np.stack([speed, speed_up, turning, turn], axis=-1)
+    return obs + 0.02 * rates
+
+
+def pendulum_cost(obs: np.ndarray, torques: np.ndarray) -> np.ndarray:
+    angle = np.arctan2(obs[..., 1], obs[..., 0])
+    return angle**2 + 0.1 * obs[..., 2] ** 2 + 0.001 * torques**2
+
+
+# The tape
+
+
+@BOTH_CARTPOLES
+@BOTH_RESETS
+def test_the_tape_is_the_physics_across_terminations_and_truncations(
+    task: Task, reset: Reset
+) -> None:
+    """CartPole with a time limit of 20, predicted step by step, in every field.
+
+    `next_obs` is always what the action led to, at an end too. In "next_step" mode the row after an
+    end is invalid, has reward 0 and shows the new episode; in "same_step" mode `obs` shows it at
+    once and every row is valid.
+    """
+    knows_both = task.simulator == "gymnasium"  # envpool does not tell a fall on the last step
+    task = replace(task, time_limit=20)
+    env = VectorEnv(task, environment_seeds([1, 2], 3, "test"), reset=reset)
+    ages, valid = np.zeros((2, 3), dtype=np.int64), np.ones((2, 3), dtype=bool)
+    ended, cut = 0, 0
+    for obs, actions, step in play(env, random_actions(env), 120):
+        np.testing.assert_array_equal(step.valid, valid)
+        ages += valid
+        expected = cartpole(obs, actions)
+        np.testing.assert_allclose(step.next_obs[valid], expected[valid], atol=2e-6)
+        np.testing.assert_array_equal(step.raw_rewards, valid.astype(np.float32))
+        np.testing.assert_array_equal(step.rewards, step.raw_rewards)
+        fallen = (np.abs(expected[..., 2]) > np.pi / 15) | (np.abs(expected[..., 0]) > 2.4)
+        fallen &= valid & ((ages < 20) | knows_both)
+        np.testing.assert_array_equal(step.terminations, fallen)
+        np.testing.assert_array_equal(step.truncations, valid & (ages == 20) & ~fallen)
+        ends = step.terminations | step.truncations
+        np.testing.assert_array_equal(step.episode_ends, ends)
+        np.testing.assert_array_equal(step.episode_lengths, ages)
+        np.testing.assert_array_equal(step.episode_returns, ages.astype(np.float64))
+        fresh = ends if reset == "same_step" else ~valid
+        assert (np.abs(step.obs[fresh]) < 0.05).all()
+        np.testing.assert_array_equal(step.obs[~fresh], step.next_obs[~fresh])
+        ages[ends] = 0
+        valid = ~ends if reset == "next_step" else valid
+        ended, cut = ended + step.terminations.sum(), cut + step.truncations.sum()
+    assert ended > 5
+    assert cut > 5
+
+
+def lean(obs: np.ndarray) -> np.ndarray:
+    """Push CartPole away from where it falls, now and then the other way."""
+    return ((obs[..., 2] < 0) ^ (np.sin(1e4 * obs[..., 1]) > 0.5)).astype(np.int64)
+
+
+def sway(obs: np.ndarray) -> np.ndarray:
+    """Act on Hopper by what is seen alone, chaotically."""
+    return np.sin(50.0 * obs[..., :3])
+
+
+def wander(obs: np.ndarray) -> np.ndarray:
+    """Walk through the T-maze and turn left."""
+    return np.where(obs[..., 1] == 1.0, 0, 2)
+
+
+def grope(obs: np.ndarray) -> np.ndarray:
+    """Move the claw, and drop it, by the digits of its position."""
+    numbers = (1e3 * np.abs(obs[..., :1])).astype(np.int64) % 3
+    return np.concatenate([numbers, np.sin(50.0 * obs)], axis=-1)
+
+
+def fidget(obs: np.ndarray) -> np.ndarray:
+    """Choose one of Qbert's six actions by the pixels of the newest frame alone."""
+    return obs[..., -1, :, :].sum(axis=(-2, -1), dtype=np.int64) % 6
+
+
+def transitions(task: Task, reset: Reset, act: Act, num_steps: int) -> list[list[tuple[Any, ...]]]:
+    """Return the valid transitions of each environment, as bytes, in order."""
+    seeds = [1] if task is QBERT else [1, 2]  # frames take long
+    env = VectorEnv(task, environment_seeds(seeds, 2, "test"), reset=reset)
+    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(2 * len(seeds))]
+    for obs, actions, step in play(env, act, num_steps):
+        for index, (seed, number) in enumerate(np.ndindex(len(seeds), 2)):
+            if step.valid[seed, number]:
+                fields = step._replace(obs=obs)
+                cells = [field[seed, number].tobytes() for field in (actions, *fields)]
+                rows[index].append(tuple(cells))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("task", "act", "num_steps", "least_ends"),
+    [
+        (CARTPOLE, lean, 150, 5),
+        (CARTPOLES[1], lean, 150, 5),
+        (find_task("TMaze-v0"), wander, 150, 5),
+        (find_task("Claw-v0"), grope, 150, 5),
+        (HOPPER, sway, 150, 2),
+        (QBERT, fidget, 160, 1),
+    ],
+    ids=["CartPole", "gymnasium", "TMaze", "Claw", "Hopper", "Qbert"],
+)
+def test_both_resets_give_the_same_transitions(
+    task: Task, act: Act, num_steps: int, least_ends: int
+) -> None:
+    """How an end is reset is bookkeeping: what is learned from must not depend on it, bit for bit.
+
+    The policy sees the observation alone, so its actions follow what it is shown after a reset.
+    """
+    next_step = transitions(task, "next_step", act, num_steps)
+    same_step = transitions(task, "same_step", act, num_steps)
+    for ours, other in zip(next_step, same_step, strict=True):
+        assert len(other) == num_steps
+        assert len(other) - len(ours) >= least_ends
+        assert ours == other[: len(ours)]
+
+
+@pytest.mark.parametrize("name", ["Reacher-v4", "Pendulum-v1", "gymnasium:Pendulum-v1"])
+def test_a_time_limit_truncates_and_never_terminates(name: str) -> None:
+    """These tasks end by the clock alone: a termination would cut the value of every last step."""
+    task = find_task(name)
+    env = VectorEnv(task, environment_seeds([1], 2, "test"), reset="same_step")
+    tape = play(env, random_actions(env), 2 * task.time_limit + 1)
+    ends = [t + 1 for t, (*_, step) in enumerate(tape) if step.truncations.all()]
+    assert ends == [task.time_limit, 2 * task.time_limit]
+    assert ends == [t + 1 for t, (*_, step) in enumerate(tape) if step.episode_ends.any()]
+    assert not any(step.terminations.any() for *_, step in tape)
+    assert {step.episode_lengths[0, 0] for *_, step in tape if step.truncations.all()} == {
+        task.time_limit
+    }
+
+
+def test_a_fall_on_the_last_allowed_step_is_reported_as_truncation_only() -> None:
+    """A habit of envpool that agents inherit: that one step bootstraps where it should not.
+
+    If this fails after an upgrade, envpool reports both, and the documentation can say so.
+    """
+    task, env_seeds = find_task("InvertedPendulum-v4"), environment_seeds([1], 1, "test")
+
+    def push(task: Task) -> tuple[int, Step]:
+        env = VectorEnv(task, env_seeds)
+        tape = play(env, lambda obs: np.ones((1, 1, 1)), 20)
+        age = next(t for t, (*_, step) in enumerate(tape) if step.episode_ends.any())
+        return age + 1, tape[age].step
+
+    age, free = push(task)
+    assert (free.terminations.item(), free.truncations.item()) == (True, False)
+    same_age, cut = push(replace(task, time_limit=age))
+    assert same_age == age
+    np.testing.assert_array_equal(cut.next_obs, free.next_obs)
+    assert (cut.terminations.item(), cut.truncations.item()) == (False, True)
+
+
+@BOTH_PENDULUMS
+@BOTH_RESETS
+def test_returns_and_lengths_are_the_sums_over_the_episode(task: Task, reset: Reset) -> None:
+    """Pendulum's costs, summed by hand in float64: an ignored action adds nothing to either."""
+    task = replace(task, time_limit=7)
+    env = VectorEnv(task, environment_seeds([1, 2], 2, "test"), reset=reset)
+    returns, lengths, ends = np.zeros((2, 2)), np.zeros((2, 2), dtype=np.int64), 0
+    for obs, actions, step in play(env, random_actions(env), 40):
+        costs = pendulum_cost(obs, 2.0 * actions[..., 0])
+        np.testing.assert_allclose(step.rewards[step.valid], -costs[step.valid], atol=1e-4)
+        assert (step.rewards[~step.valid] == 0.0).all()
+        returns += np.where(step.valid, step.raw_rewards.astype(np.float64), 0.0)
+        lengths += step.valid
+        np.testing.assert_array_equal(step.episode_returns, returns)
+        np.testing.assert_array_equal(step.episode_lengths, lengths)
+        returns[step.episode_ends], lengths[step.episode_ends] = 0.0, 0
+        ends += step.episode_ends.sum()
+    assert ends == 4 * (40 // (7 if reset == "same_step" else 8))
+
+
+@BOTH_CARTPOLES
+@BOTH_RESETS
+def test_a_recorded_step_does_not_change_later(task: Task, reset: Reset) -> None:
+    """Agents keep steps for later; a buffer that simulator or adapter wrote again would lie."""
+    task = replace(task, time_limit=5)
+    env = VectorEnv(task, environment_seeds([1], 2, "test"), reset=reset)
+    obs, act = env.reset(), random_actions(env)
+    kept, copies = [], [obs.copy()]
+    kept.append(obs)
+    for _ in range(20):
+        step = env.step(act(obs))
+        kept += list(step)
+        copies += [field.copy() for field in step]
+        obs = step.obs
+    for one, two in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_the_flags_of_a_step_cannot_be_spoilt_for_the_next() -> None:
+    """`valid` is one shared array while nothing ends: writing into it is an error, not a bug."""
+    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    env.reset()
+    step = env.step(np.array([[0, 1]]))
+    with pytest.raises(ValueError, match="read-only"):
+        step.valid[0, 0] = False
+    assert env.step(np.array([[1, 0]])).valid.all()
+
+
+@pytest.mark.parametrize(
+    ("task", "obs_size", "action_size"), [(HOPPER, 11, 3), (PENDULUMS[1], 3, 1)]
+)
+def test_types_and_shapes_are_as_stated(task: Task, obs_size: int, action_size: int) -> None:
+    """float32 observations and rewards, bool flags, float64 scores: agents convert nothing."""
+    env = VectorEnv(task, environment_seeds([1, 2], 3, "test"))
+    assert env.reset().dtype == env.obs_dtype == np.float32
+    assert (env.obs_shape, env.action_shape) == ((obs_size,), (action_size,))
+    step = env.step(np.zeros((2, 3, action_size), dtype=np.float32))
+    assert {name: (field.dtype.name, field.shape) for name, field in step._asdict().items()} == {
+        "obs": ("float32", (2, 3, obs_size)),
+        "next_obs": ("float32", (2, 3, obs_size)),
+        "rewards": ("float32", (2, 3)),
+        "raw_rewards": ("float32", (2, 3)),
+        "terminations": ("bool", (2, 3)),
+        "truncations": ("bool", (2, 3)),
+        "valid": ("bool", (2, 3)),
+        "episode_ends": ("bool", (2, 3)),
+        "episode_returns": ("float64", (2, 3)),
+        "episode_lengths": ("int64", (2, 3)),
+        "reward_parts": ("float32", (2, 3, 0)),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "StatelessCartPole-v1", "Hopper-v4", "Claw-v0", "gymnasium:CartPole-v1"]
+)
+def test_the_spaces_of_a_task_are_known_before_it_is_made(name: str) -> None:
+    """Sizes, not bounds; a game may have fewer actions than were counted."""
+    task = find_task(name)
+    made, told = VectorEnv(task, environment_seeds([1], 1, "test")).spaces, Spaces.of(task)
+    assert told._replace(low=made.low, high=made.high) == made
+    assert told.continuous == made.continuous
+    game = VectorEnv(QBERT, environment_seeds([1], 1, "test")).spaces
+    assert Spaces.of(QBERT) == game._replace(num_outputs=18)
+
+
+# Groups, threads, seeds
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        HOPPER,
+        CARTPOLES[1],
+        replace(find_task("TMaze-v0"), time_limit=15),
+        replace(find_task("Claw-v0"), time_limit=5),
+        pytest.param(replace(find_task("LunarLander-v3"), time_limit=25), marks=NEEDS_BOX2D),
+    ],
+    ids=["Hopper", "gymnasium", "TMaze", "Claw", "LunarLander"],
+)
+@BOTH_RESETS
+def test_a_group_of_seeds_equals_each_seed_alone(task: Task, reset: Reset) -> None:
+    """Seeds in one process are legitimate only if a neighbour's falls change no bit of a run."""
+    env_seeds = environment_seeds([1, 2, 3], 2, "test")
+    act = random_actions(VectorEnv(task, env_seeds))
+    actions = np.array([act(np.empty(0)) for _ in range(60)])
+
+    def tape(rows: slice) -> list[Step]:
+        given = iter(actions[:, rows])
+        env = VectorEnv(task, env_seeds[rows], reset=reset)
+        return [step for *_, step in play(env, lambda obs: next(given), len(actions))]
+
+    group = tape(slice(0, 3))
+    assert np.any([step.episode_ends for step in group], axis=(0, 2)).all()
+    for i in range(3):
+        for ours, alone in zip(group, tape(slice(i, i + 1)), strict=True):
+            assert_same_steps(Step(*(field[i : i + 1] for field in ours)), alone)
+
+
+@BOTH_RESETS
+def test_results_do_not_depend_on_the_number_of_threads(reset: Reset) -> None:
+    """Threads finish in any order; rows must not."""
+    tapes = []
+    for num_threads in (1, 3):
+        env_seeds = environment_seeds([1, 2], 4, "test")
+        env = VectorEnv(HOPPER, env_seeds, reset=reset, num_threads=num_threads)
+        tapes.append(play(env, random_actions(env), 50))
+    for one, two in zip(*tapes, strict=True):
+        assert_same_steps(one.step, two.step)
+
+
+@BOTH_CARTPOLES
+def test_environments_of_a_group_differ_from_one_another(task: Task) -> None:
+    """Each environment has its own seed: none is a copy of its neighbour."""
+    env = VectorEnv(task, environment_seeds([1, 2], 4, "test"))
+    assert len(np.unique(env.reset().reshape(8, -1), axis=0)) == 8
+
+
+@BOTH_CARTPOLES
+@BOTH_RESETS
+def test_send_and_recv_are_step(task: Task, reset: Reset) -> None:
+    """An agent that works while the simulator does gets the very same steps."""
+    task = replace(task, time_limit=10)
+    whole = VectorEnv(task, environment_seeds([1], 3, "test"), reset=reset)
+    split = VectorEnv(task, environment_seeds([1], 3, "test"), reset=reset)
+    tape = play(whole, random_actions(whole), 40)
+    np.testing.assert_array_equal(split.reset(), tape[0].obs)
+    for _, actions, step in tape:
+        split.send(actions)
+        assert_same_steps(split.recv(), step)
+
+
+# Actions
+
+
+@BOTH_PENDULUMS
+def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(task: Task) -> None:
+    """Pendulum's torque, read back from its cost: 1 is the bound of 2, and so is 7."""
+    env = VectorEnv(task, environment_seeds([1], 5, "test"))
+    obs = env.reset()
+    actions = np.array([-7.0, -1.0, 0.25, 1.0, 7.0])[None, :, None]
+    step = env.step(actions)
+    resting = pendulum_cost(obs, np.zeros((1, 5)))
+    torques_squared = (-step.rewards - resting) / 0.001
+    np.testing.assert_allclose(torques_squared[0], [4.0, 4.0, 0.25, 4.0, 4.0], atol=0.01)
+    spins = 15.0 * obs[..., 1] * 0.05 + 3.0 * np.array([-2.0, -2.0, 0.5, 2.0, 2.0]) * 0.05
+    np.testing.assert_allclose(step.next_obs[..., 2], obs[..., 2] + spins, atol=1e-5)
+
+
+def test_humanoid_gets_its_bound_of_four_tenths() -> None:
+    """The simulator neither clips nor scales: 1 sent as it is would be 2.5 times the bound."""
+    task, env_seeds = find_task("Humanoid-v4"), environment_seeds([1], 3, "test")
+    env, raw = VectorEnv(task, env_seeds), raw_pool(task, env_seeds)
+    env.reset()
+    raw.reset()
+    factors = np.array([1.0, -3.0, 0.5])[:, None]
+    step = env.step(np.tile(factors, (1, 17))[None])
+    expected, rewards, *_ = raw.step(np.tile([[0.4], [-0.4], [0.2]], (1, 17)))
+    np.testing.assert_array_equal(step.next_obs[0], expected.astype(np.float32))
+    np.testing.assert_array_equal(step.rewards[0], rewards)
+    np.testing.assert_allclose((env.action_low, env.action_high), ([-0.4] * 17, [0.4] * 17))
+
+
+class FakePool:
+    """Stands in for envpool's pool where no real task has the action space wanted."""
+
+    def __init__(self, low: float, high: float, **options: Any) -> None:
+        self.observation_space = SimpleNamespace()
+        self.action_space = SimpleNamespace(low=np.array([low]), high=np.array([high]), shape=(1,))
+        self.num_envs: int = options["num_envs"]
+        self.sent: np.ndarray | None = None
+
+    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros((self.num_envs, 2)), {}
+
+    def send(self, actions: np.ndarray) -> None:
+        self.sent = actions
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, low: float, high: float) -> None:
+    monkeypatch.setattr(
+        envpool, "make_gymnasium", lambda name, **options: FakePool(low, high, **options)
+    )
+
+
+def test_bounds_need_not_be_symmetric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of 0 and 10: -1 is 0, 0 is the middle."""
+    fake(monkeypatch, 0.0, 10.0)
+    env = VectorEnv(PENDULUM, environment_seeds([1], 3, "test"))
+    env.reset()
+    env.send(np.array([[[-1.0], [0.0], [2.0]]]))
+    np.testing.assert_allclose(env._pool.sent, [[0.0], [5.0], [10.0]])  # type: ignore[attr-defined]
+
+
+def test_unbounded_actions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scaled to infinite bounds, every action would be infinite or no number."""
+    fake(monkeypatch, -np.inf, np.inf)
+    with pytest.raises(ValueError, match="unbounded actions"):
+        VectorEnv(PENDULUM, environment_seeds([1], 3, "test"))
+
+
+def test_an_action_that_is_no_number_surfaces_in_the_reward() -> None:
+    """MuJoCo goes on with finite observations, so the reward is where a run is seen to diverge."""
+    env = VectorEnv(find_task("HalfCheetah-v4"), environment_seeds([1], 2, "test"))
+    env.reset()
+    actions = np.zeros((1, 2, 6))
+    actions[0, 0] = np.nan
+    step = env.step(actions)
+    assert np.isfinite(step.rewards).tolist() == [[False, True]]
+
+
+def test_the_actions_given_are_left_alone() -> None:
+    """The caller stores them: clipping and scaling happen on a copy."""
+    env = VectorEnv(PENDULUM, environment_seeds([1], 2, "test"))
+    env.reset()
+    actions = np.array([[[3.0], [-0.5]]], dtype=np.float32)
+    env.step(actions)
+    np.testing.assert_array_equal(actions, [[[3.0], [-0.5]]])
+
+
+# Refusals: each of these crashes the process, or reads foreign memory, in envpool itself
+
+
+@pytest.mark.parametrize(
+    "env_seeds",
+    [
+        np.array([[1.0, 2.0]]),
+        np.array([1, 2]),
+        np.zeros((0, 2), dtype=np.int32),
+        np.array([[True, False]]),
+        np.array([[-1, 2]]),
+        np.array([[1, 2**31]]),
+    ],
+    ids=["floats", "one axis", "none", "bools", "negative", "beyond int32"],
+)
+def test_bad_seeds_are_refused(env_seeds: np.ndarray) -> None:
+    """Simulator seeds are `[S, N]` non-negative int32 and nothing else."""
+    with pytest.raises(ValueError, match="env_seeds"):
+        VectorEnv(CARTPOLE, env_seeds)
+
+
+@pytest.mark.parametrize("num_threads", [0, -1])
+def test_no_threads_are_refused(num_threads: int) -> None:
+    """0 would mean "as many as there are cores", -1 aborts the process."""
+    with pytest.raises(ValueError, match=f"num_threads must be at least 1, not {num_threads}"):
+        VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"), num_threads=num_threads)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        np.zeros((2, 3)),
+        np.zeros((6, 3)),
+        np.zeros((3, 2, 3)),
+        np.zeros((2, 3, 4)),
+        np.zeros((2, 3, 1)),
+        np.zeros(3),
+    ],
+    ids=["no action axis", "flat", "swapped", "too wide", "too narrow", "one row"],
+)
+def test_continuous_actions_of_a_wrong_shape_are_refused(actions: np.ndarray) -> None:
+    """Broadcasting would give several environments one action; envpool would abort."""
+    env = VectorEnv(HOPPER, environment_seeds([1, 2], 3, "test"))
+    env.reset()
+    with pytest.raises(ValueError, match=r"actions must be \(2, 3, 3\)"):
+        env.step(actions)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.array([[0, 2]]), r"actions outside 0\.\.1"),
+        (np.array([[-1, 0]]), r"actions outside 0\.\.1"),
+        (np.array([[0.0, 1.0]]), "actions must be integers, not float64"),
+        (np.array([[False, True]]), "actions must be integers, not bool"),
+        (np.array([0, 1]), r"actions must be \(1, 2\)"),
+        (np.array([[[0], [1]]]), r"actions must be \(1, 2\)"),
+    ],
+    ids=["too large", "negative", "floats", "bools", "flat", "an axis too many"],
+)
+def test_bad_discrete_actions_are_refused(actions: np.ndarray, message: str) -> None:
+    """The simulator would read beyond its table. After the refusal the environment lives on."""
+    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    env.reset()
+    with pytest.raises(ValueError, match=message):
+        env.step(actions)
+    assert env.step(np.array([[0, 1]])).valid.all()
+
+
+def test_a_step_before_reset_and_a_second_reset_are_refused() -> None:
+    """The first action would be ignored, and whole games restarted in the middle."""
+    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step(np.array([[0, 1]]))
+    env.reset()
+    with pytest.raises(RuntimeError, match="once"):
+        env.reset()
+
+
+def test_steps_cannot_be_sent_or_received_twice() -> None:
+    """A second step in flight would be taken for the first; a second receipt waits for ever."""
+    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    env.reset()
+    with pytest.raises(RuntimeError, match="send"):
+        env.recv()
+    env.send(np.array([[0, 1]]))
+    with pytest.raises(RuntimeError, match="twice"):
+        env.send(np.array([[0, 1]]))
+    assert env.recv().episode_lengths.tolist() == [[1, 1]]
+    with pytest.raises(RuntimeError, match="send"):
+        env.recv()
+    assert env.step(np.array([[0, 1]])).episode_lengths.tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize("task", [CARTPOLE, HOPPER], ids=["discrete", "continuous"])
+def test_a_refused_step_leaves_nothing_in_flight(task: Task) -> None:
+    """Whoever catches the refusal may send the right actions next."""
+    env = VectorEnv(task, environment_seeds([1], 2, "test"))
+    env.reset()
+    with pytest.raises(ValueError, match="actions must be"):
+        env.send(np.zeros((5, 5)))
+    assert env.step(random_actions(env)(np.empty(0))).episode_lengths.tolist() == [[1, 1]]
+
+
+# Dictionaries and pictures
+
+
+def test_dictionaries_are_flattened_in_key_order() -> None:
+    """dm_control names its observations; the order must not depend on a dictionary's."""
+    task, env_seeds = find_task("WalkerRun-v1"), environment_seeds([1], 2, "test")
+    env, raw = VectorEnv(task, env_seeds, reset="same_step"), raw_pool(task, env_seeds)
+
+    def flat(parts: dict[str, np.ndarray]) -> np.ndarray:
+        assert set(parts) == {"orientations", "height", "velocity"}
+        columns = [parts["height"].reshape(2, 1), parts["orientations"], parts["velocity"]]
+        return np.concatenate(columns, axis=1).astype(np.float32)
+
+    obs = env.reset()
+    np.testing.assert_array_equal(obs[0], flat(raw.reset()[0]), strict=True)
+    assert env.obs_shape == (24,)
+    actions = np.full((2, 6), 0.5)
+    step = env.step(actions[None])
+    np.testing.assert_array_equal(step.obs[0], flat(raw.step(actions)[0]), strict=True)
+    assert step.obs.dtype == np.float32
+
+
+def test_render_shows_every_environment_as_it_moves() -> None:
+    """One RGB frame per environment, in the order of the axes, and not the same one for ever."""
+    env = VectorEnv(PENDULUM, environment_seeds([1, 2], 3, "test"), render=True)
+    env.reset()
+    before = env.render()
+    assert before.dtype == np.uint8
+    assert before.shape[:2] == (2, 3)
+    assert before.shape[-1] == 3
+    for _ in range(5):
+        env.step(np.ones((2, 3, 1)))
+    after = env.render()
+    assert (before != after).any(axis=(2, 3, 4)).all()
+    flat = after.reshape(6, -1)
+    assert len({frame.tobytes() for frame in flat}) == 6
+
+
+def test_render_needs_to_be_asked_for() -> None:
+    """A renderer costs time, so it is not there unless asked for."""
+    env = VectorEnv(PENDULUM, environment_seeds([1], 1, "test"))
+    env.reset()
+    with pytest.raises(RuntimeError, match="render"):
+        env.render()
+
+
+# Atari
+
+
+class Game(NamedTuple):
+    """A recorded game beside what envpool itself said about it."""
+
+    tape: list[Play]
+    lives: np.ndarray
+    """Lives left after each step, `[T, N]`."""
+    raw_rewards: np.ndarray
+    """What the game paid, `[T, N]`."""
+
+
+def record_game(task: Task, num_steps: int) -> Game:
+    env_seeds = environment_seeds([1], 2, "test")
+    env, raw = VectorEnv(task, env_seeds), raw_pool(task, env_seeds)
+    raw.reset()
+    tape = play(env, random_actions(env), num_steps)
+    lives, rewards = [], []
+    for _, actions, step in tape:
+        obs, *_, info = raw.step(actions[0].astype(np.int32))
+        np.testing.assert_array_equal(step.next_obs[0], obs)
+        lives.append(info["lives"])
+        rewards.append(info["reward"])
+    return Game(tape, np.array(lives), np.array(rewards))
+
+
+@pytest.fixture(scope="module")
+def qbert() -> Game:
+    """Four lives, points in 25s, a game over within 300 random steps."""
+    return record_game(QBERT, 320)
+
+
+@pytest.fixture(scope="module")
+def sticky_breakout() -> Game:
+    """Five lives, a game over within 250 random steps."""
+    return record_game(find_task("Breakout-v5", "sticky"), 250)
+
+
+def column(game: Game, name: str) -> np.ndarray:
+    """Return one field of the tape, `[T, N]`."""
+    return np.concatenate([getattr(step, name) for *_, step in game.tape])
+
+
+def lost_lives(game: Game) -> np.ndarray:
+    """Return where a life was lost, `[T, N]`: fewer lives than a step before."""
+    return game.lives < np.concatenate([game.lives[:1], game.lives[:-1]])
+
+
+def test_a_lost_life_terminates_but_only_the_last_one_ends_the_game(qbert: Game) -> None:
+    """Counted from the lives the emulator shows, not from what envpool calls terminated."""
+    lost = lost_lives(qbert)
+    assert lost.sum() >= 6
+    np.testing.assert_array_equal(column(qbert, "terminations"), lost)
+    over = lost & (qbert.lives == 0)
+    assert over.any(axis=0).all()
+    np.testing.assert_array_equal(column(qbert, "episode_ends"), over)
+    assert not column(qbert, "truncations").any()
+
+
+def test_the_step_after_a_lost_life_is_ignored_and_counts_nowhere(qbert: Game) -> None:
+    """It is invalid after every life, so lengths are decisions and not vector steps."""
+    lost, valid = lost_lives(qbert), column(qbert, "valid")
+    np.testing.assert_array_equal(valid[1:], ~lost[:-1])
+    assert (column(qbert, "raw_rewards")[~valid] == 0.0).all()
+    over, lengths = column(qbert, "episode_ends"), column(qbert, "episode_lengths")
+    for number in range(2):
+        age = 0
+        for t in range(len(valid)):
+            age += valid[t, number]
+            assert lengths[t, number] == age
+            age = 0 if over[t, number] else age
+
+
+def test_the_score_is_the_unclipped_sum_over_the_whole_game(qbert: Game) -> None:
+    """All lives of a game count, in points; what is learned from is clipped to one."""
+    over, scores = column(qbert, "episode_ends"), column(qbert, "episode_returns")
+    for number in range(2):
+        first_end = int(np.flatnonzero(over[:, number])[0])
+        points = qbert.raw_rewards[: first_end + 1, number].sum()
+        assert points >= 50.0
+        assert scores[first_end, number] == points
+        assert scores[first_end + 2, number] < points
+    raw_rewards = column(qbert, "raw_rewards")
+    np.testing.assert_array_equal(raw_rewards, qbert.raw_rewards)
+    assert raw_rewards.max() == 25.0
+    np.testing.assert_array_equal(column(qbert, "rewards"), np.clip(raw_rewards, -1.0, 1.0))
+
+
+def test_sticky_games_have_all_actions_and_end_with_the_last_life(sticky_breakout: Game) -> None:
+    """Machado et al. 2018: 18 actions, and a lost life is no end for the learner."""
+    over = lost_lives(sticky_breakout) & (sticky_breakout.lives == 0)
+    assert lost_lives(sticky_breakout).sum() > over.sum() >= 1
+    np.testing.assert_array_equal(column(sticky_breakout, "terminations"), over)
+    np.testing.assert_array_equal(column(sticky_breakout, "episode_ends"), over)
+    assert max(actions.max() for _, actions, _ in sticky_breakout.tape) == 17
+    assert VectorEnv(find_task("Breakout-v5"), environment_seeds([1], 1, "test")).num_actions == 4
+
+
+def test_sticky_actions_stick(sticky_breakout: Game) -> None:
+    """The same actions without stickiness lead elsewhere: the option reaches the emulator."""
+    task = find_task("Breakout-v5", "sticky")
+    firm = replace(task, options={**task.options, "repeat_action_probability": 0.0})
+    env = VectorEnv(firm, environment_seeds([1], 2, "test"))
+    given = iter([actions for _, actions, _ in sticky_breakout.tape])
+    firm_tape = play(env, lambda obs: next(given), 60)
+    pairs = zip(firm_tape, sticky_breakout.tape, strict=False)
+    assert sum((one.step.obs != two.step.obs).any() for one, two in pairs) > 30
+
+
+def test_frames_are_four_bytes_deep_and_the_newest_is_last(qbert: Game) -> None:
+    """uint8 `[4, 84, 84]`; each step pushes one frame in at the end."""
+    for obs, _, step in qbert.tape:
+        assert obs.dtype == step.obs.dtype == np.uint8
+        assert obs.shape == step.obs.shape == (1, 2, 4, 84, 84)
+        np.testing.assert_array_equal(step.next_obs[step.valid][:, :-1], obs[step.valid][:, 1:])
+    moved = [(step.obs[:, :, -1] != step.obs[:, :, -2]).any() for *_, step in qbert.tape]
+    assert np.mean(moved) > 0.5
+
+
+PARTED = [task for task in TASKS.values() if task.reward_parts]
+
+
+@pytest.mark.parametrize("task", PARTED, ids=[task.name for task in PARTED])
+def test_the_parts_of_a_reward_add_up_to_it(task: Task) -> None:
+    """With weights 1, in every step of 120 and through ends."""
+    env = VectorEnv(task, np.array([[1, 2], [3, 4]]), reset="same_step", reward_parts=True)
+    parts, rewards = [], []
+    for *_, step in play(env, random_actions(env), 120):
+        assert step.reward_parts.dtype == np.float32
+        parts.append(step.reward_parts)
+        rewards.append(step.raw_rewards)
+    assert np.shape(parts) == (120, 2, 2, len(task.reward_parts))
+    np.testing.assert_allclose(np.sum(parts, -1), rewards, atol=2e-6, rtol=1e-6)
+
+
+def test_parts_of_rewards_come_if_asked_for_and_change_nothing_else() -> None:
+    """Where a task tells none, the reward is the only part."""
+    env_seeds, actions = np.array([[1, 2]]), np.full((1, 2, 1), 0.3, dtype=np.float32)
+    plain, parted = (VectorEnv(PENDULUM, env_seeds, reward_parts=each) for each in (False, True))
+    tapes = (play(env, lambda obs: actions, 250) for env in (plain, parted))
+    for (*_, one), (*_, other) in zip(*tapes, strict=True):
+        assert one.reward_parts.shape == (1, 2, 0)
+        assert_same_steps(one, other._replace(reward_parts=one.reward_parts))
+        np.testing.assert_array_equal(other.reward_parts[..., 0], one.raw_rewards)

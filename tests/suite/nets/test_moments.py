@@ -1,0 +1,147 @@
+"""Running moments: those of everything seen, on both sides, and what is scaled by them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from suite.envs.vector_env import Step
+from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
+
+CPU = torch.device("cpu")
+
+
+def test_running_moments_equal_those_of_all_rows() -> None:
+    """However the rows are cut into batches, empty ones among them."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(3, 2, size=(500, 4))
+    moments = RunningMoments((4,))
+    for chunk in np.split(rows, [3, 10, 200, 200, 333]):
+        moments.add(chunk)
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-10)
+    np.testing.assert_allclose(moments.variance, rows.var(0), rtol=1e-10)
+    scaled = (rows - rows.mean(0)) / rows.std(0)
+    np.testing.assert_allclose(moments.standardise(rows, 1.5), scaled.clip(-1.5, 1.5), atol=1e-5)
+    assert moments.standardise(rows, 1.5).dtype == np.float32
+
+
+def test_before_the_first_rows_moments_are_those_of_a_standard_variable() -> None:
+    """Mean 0 and variance 1: numbers pass as they are."""
+    rows = np.array([[0.5, -2.0], [20.0, 0.0]])
+    expected = rows.clip(-10, 10)
+    np.testing.assert_allclose(RunningMoments((2,)).standardise(rows, 10.0), expected, rtol=1e-6)
+    moments = DeviceMoments(CPU)
+    assert moments.values.tolist() == [0.0, 0.0, 1.0]
+    assert moments.deviation().item() == 1.0
+
+
+def test_float32_rows_far_from_zero_keep_the_precision_of_float64() -> None:
+    """A mean of 10,000 beside a deviation of 0.1: float32 sums would lose the deviation."""
+    rows = np.random.default_rng(0).normal(1e4, 0.1, size=(20, 1_000)).astype(np.float32)
+    moments = RunningMoments(())
+    for batch in rows:
+        moments.add(batch)
+    exact = rows.astype(np.float64)
+    np.testing.assert_allclose(moments.mean, exact.mean(), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance, exact.var(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_sides_are_one_definition(seed: int) -> None:
+    """Random batches, of which some numbers are valid: the same moments to 1e-12 after each."""
+    rng = np.random.default_rng(seed)
+    ours, theirs = RunningMoments(()), DeviceMoments(CPU)
+    centre, spread = rng.normal(scale=10), rng.uniform(0.1, 10)
+    for i in range(20):
+        shape = tuple(rng.integers(1, 9, size=2))
+        numbers = rng.normal(centre, spread, size=shape)
+        valid = rng.uniform(size=shape) < rng.uniform()
+        valid[0, 0] |= i == 0  # an empty batch may follow, not come first
+        ours.add(numbers[valid])
+        weights = torch.from_numpy(valid / max(valid.sum(), 1))
+        theirs.add(torch.from_numpy(numbers), weights)
+        expected = [ours.count, float(ours.mean), float(ours.variance)]
+        np.testing.assert_allclose(theirs.values.numpy(), expected, rtol=1e-12, atol=1e-12)
+    assert theirs.deviation().item() == pytest.approx(math.sqrt(ours.variance + 1e-8), rel=1e-6)
+
+
+def test_a_device_keeps_the_running_moments_of_valid_numbers() -> None:
+    """Count, mean and variance of all that had a weight, in place, against all numbers at once."""
+    rng = np.random.default_rng(0)
+    moments, seen = DeviceMoments(CPU), []
+    values = moments.values
+    for _ in range(3):
+        rows, valid = rng.normal(2, 3, size=(5, 4)), rng.uniform(size=(5, 4)) < 0.8
+        moments.add(torch.from_numpy(rows), torch.from_numpy(valid / valid.sum()))
+        seen.append(rows[valid])
+    rows = np.concatenate(seen)
+    np.testing.assert_allclose(values.numpy(), [len(rows), rows.mean(), rows.var()], rtol=1e-10)
+    assert moments.values is values
+    assert moments.deviation().dtype == torch.float32
+
+
+def test_statistics_in_a_policys_weights_are_taken_out_again() -> None:
+    """What is left are the network's weights; a policy without statistics gives None."""
+    moments = RunningMoments((3,))
+    moments.add(np.random.default_rng(0).normal(2, 3, size=(50, 3)))
+    kernel = torch.zeros(2)
+    weights = {"kernel": kernel, **moments.weights()}
+    again = RunningMoments.from_weights(weights)
+    assert list(weights) == ["kernel"]
+    assert again is not None
+    np.testing.assert_array_equal(again.mean, moments.mean)
+    np.testing.assert_array_equal(again.variance, moments.variance)
+    rows = np.random.default_rng(1).normal(size=(5, 3))
+    np.testing.assert_array_equal(again.standardise(rows, 2.0), moments.standardise(rows, 2.0))
+    assert RunningMoments.from_weights(weights) is None
+
+
+def test_rewards_are_divided_by_the_deviation_of_discounted_sums() -> None:
+    """Against a slow loop over environments: sums of past rewards, anew after each end."""
+    rng = np.random.default_rng(0)
+    scale, sums, seen = RewardScale(3, 0.9, 1.5), [0.0] * 3, []
+    for _ in range(40):
+        rewards, dones = rng.normal(1, 5, size=3), rng.uniform(size=3) < 0.2
+        for i in range(3):
+            sums[i] = 0.9 * sums[i] + rewards[i]
+            seen.append(sums[i])
+            if dones[i]:
+                sums[i] = 0.0
+        deviation = math.sqrt(np.var(seen) + 1e-8)
+        expected = [max(min(reward / deviation, 1.5), -1.5) for reward in rewards]
+        scaled = scale(rewards, np.ones(3, dtype=bool), dones)
+        np.testing.assert_allclose(scaled, expected, rtol=1e-10)
+
+
+def test_a_step_is_scaled_by_what_its_rewards_ends_and_ignored_rows_say() -> None:
+    """The same numbers as from its parts; an end resets the sum of its environment."""
+    rng = np.random.default_rng(0)
+    whole, parts = RewardScale(3, 0.9, 1.5), RewardScale(3, 0.9, 1.5)
+    for _ in range(20):
+        rewards, flags = rng.normal(1, 5, size=(1, 3)), rng.uniform(size=(3, 1, 3)) < 0.3
+        no = np.zeros((1, 3))
+        step = Step(no, no, rewards, rewards, flags[0], flags[1], ~flags[2], no, no, no)
+        expected = parts(rewards[0], ~flags[2, 0], (flags[0] | flags[1])[0])
+        np.testing.assert_array_equal(whole.of(step).rewards, expected[None])
+
+
+def test_taken_moments_are_a_copy() -> None:
+    one, two = RunningMoments((2,)), RunningMoments((2,))
+    one.add(np.array([[1.0, 2.0], [3.0, 5.0]]))
+    two.take(one)
+    mean = one.mean.copy()
+    one.mean += 1
+    np.testing.assert_array_equal(two.mean, mean)
+    assert (two.count, two.variance.tolist()) == (2, one.variance.tolist())
+
+
+def test_statistics_of_rewards_skip_ignored_rows() -> None:
+    """A reward sum of the ended episode neither lives on nor counts twice."""
+    scale = RewardScale(2, 0.5, 10.0)
+    alive, ended = np.array([True, True]), np.array([False, True])
+    scale(np.array([1.0, 3.0]), alive, ended)
+    scale(np.array([1.0, 0.0]), ~ended, np.zeros(2, dtype=bool))
+    seen = np.array([1.0, 3.0, 1.5])
+    assert scale._moments.count == 3
+    assert float(scale._moments.variance) == pytest.approx(seen.var())

@@ -1,0 +1,273 @@
+"""Optimisers on one flat vector: what they do to the weights, against references written out."""
+
+import copy
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from suite.nets.optimisers import Adam, FlatWeights, Network, Optimiser, Rate, RMSprop
+
+FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
+"""Whether epsilon stands in the root, and the average of squared gradients at the start."""
+
+
+class Convolutional(nn.Module):
+    """A kernel in channels-last memory, its bias, and a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        kernel = torch.randn(5, 2, 3, 4, generator=generator)
+        self.kernel = nn.Parameter(kernel.contiguous(memory_format=torch.channels_last))
+        self.bias = nn.Parameter(torch.randn(5, generator=generator))
+        self.matrix = nn.Parameter(torch.randn(5, 3, generator=generator))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        hidden = nn.functional.conv2d(frames, self.kernel, self.bias).tanh()
+        return hidden.mean((2, 3)) @ self.matrix
+
+
+def frames() -> Tensor:
+    drawn = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    return drawn.contiguous(memory_format=torch.channels_last)
+
+
+def loss_of(module: nn.Module) -> Tensor:
+    return module(frames()).square().sum()
+
+
+def linear(gradient: np.ndarray, module: nn.Linear) -> Tensor:
+    """Return a loss with that gradient by the eight weights of a layer."""
+    by_weight, by_bias = torch.from_numpy(gradient.astype(np.float32)).split([6, 2])
+    return (module.weight.flatten() * by_weight).sum() + (module.bias * by_bias).sum()
+
+
+# Flat weights
+
+
+def test_a_modules_tensors_become_views_of_one_vector() -> None:
+    """No number changes and nothing is lost; a change of the vector is one of every tensor."""
+    module = Convolutional()
+    before = [tensor.detach().clone() for tensor in module.parameters()]
+    output = module(frames())
+    weights = FlatWeights(module)
+    assert weights.vector.shape == (5 * 2 * 3 * 4 + 5 + 5 * 3,)
+    for tensor, old in zip(module.parameters(), before, strict=True):
+        assert torch.equal(tensor, old)
+        assert tensor.untyped_storage().data_ptr() == weights.vector.untyped_storage().data_ptr()
+    torch.testing.assert_close(module(frames()), output)
+    weights.vector.mul_(2)
+    for tensor, old in zip(module.parameters(), before, strict=True):
+        assert torch.equal(tensor, 2 * old)
+
+
+def test_kernels_lie_in_the_vector_in_channels_last_memory() -> None:
+    """As convolutions want them, wherever they lay before."""
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        module = Convolutional()
+        kernel = module.kernel.detach().contiguous(memory_format=memory_format)
+        module.kernel = nn.Parameter(kernel)
+        weights = FlatWeights(module)
+        assert module.kernel.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(module.kernel, kernel)
+        assert torch.equal(weights.vector[:120], kernel.permute(0, 2, 3, 1).flatten())
+
+
+def test_the_flat_gradient_is_every_tensors_in_its_place() -> None:
+    """A step of the vector against it is a step of each tensor against its own gradient."""
+    module = Convolutional()
+    weights = FlatWeights(module)
+    expected = torch.autograd.grad(loss_of(module), list(module.parameters()))
+    before = [tensor.detach().clone() for tensor in module.parameters()]
+    weights.vector.sub_(weights.gradient(loss_of(module)))
+    for tensor, old, gradient in zip(module.parameters(), before, expected, strict=True):
+        assert gradient.any()
+        torch.testing.assert_close(tensor.detach(), old - gradient)
+    assert all(tensor.grad is None for tensor in module.parameters())
+
+
+def test_the_copy_of_a_network_has_its_own_flat_weights() -> None:
+    """In the memory that the original's have, where libraries choose the same kernels."""
+
+    class Both(Network):
+        """A network and its one part."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = Convolutional()
+
+    network = Both()
+    FlatWeights(network)
+    copied, own_part = copy.deepcopy((network, network.part))
+    assert own_part is copied.part
+    pairs = list(zip(copied.parameters(), network.parameters(), strict=True))
+    assert len({ours.untyped_storage().data_ptr() for ours, _ in pairs}) == 1
+    for ours, theirs in pairs:
+        assert torch.equal(ours, theirs)
+        assert ours.stride() == theirs.stride()
+        assert ours.storage_offset() == theirs.storage_offset()
+        assert ours.untyped_storage().data_ptr() != theirs.untyped_storage().data_ptr()
+
+
+def test_the_norm_is_that_of_all_weights() -> None:
+    """And no number as soon as one weight is none."""
+    module = Convolutional()
+    weights = FlatWeights(module)
+    tensors = [tensor.detach().flatten().tolist() for tensor in module.parameters()]
+    squares = sum(number**2 for numbers in tensors for number in numbers)
+    assert weights.norm() == pytest.approx(math.sqrt(squares), rel=1e-6)
+    with torch.no_grad():
+        module.kernel[1, 1, 1, 1] = math.nan
+    assert math.isnan(weights.norm())
+
+
+# RMSprop
+
+
+@pytest.mark.parametrize(
+    ("in_root", "initial_average"), [*FORMS.values(), (False, 1.0)], ids=[*FORMS, "fourth"]
+)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_rmsprop_equals_a_reference_written_out(
+    in_root: bool, initial_average: float, clip: float | None
+) -> None:
+    """A slow float64 loop: w -= lr g / sqrt(ms + eps), or w -= lr g / (sqrt(ms) + eps)."""
+    module = nn.Linear(3, 2)
+    flat = FlatWeights(module)
+    optimiser = RMSprop(
+        flat, decay=0.9, epsilon=1e-2, epsilon_in_root=in_root, initial_average=initial_average
+    )
+    weights = flat.vector.double().tolist()
+    averages = [initial_average] * 8
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        gradient = rng.normal(size=8)
+        norm = optimiser.minimise(linear(gradient, module), 0.1, clip)
+        length = math.sqrt(sum(g * g for g in gradient))
+        assert float(norm) == pytest.approx(length, rel=1e-6)  # of what came, not what was left
+        if clip is not None and length > clip:
+            gradient = gradient * clip / length
+        for i, g in enumerate(gradient):
+            averages[i] = 0.9 * averages[i] + 0.1 * g**2
+            root = averages[i] + 1e-2 if in_root else averages[i]
+            divisor = math.sqrt(root) if in_root else math.sqrt(root) + 1e-2
+            weights[i] -= 0.1 * g / divisor
+    np.testing.assert_allclose(flat.vector.numpy(), weights, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(optimiser.square_averages, averages, rtol=2e-5, atol=1e-6)
+    np.testing.assert_array_equal(module.weight.detach().flatten(), flat.vector[:6])
+
+
+def test_the_first_step_tells_the_published_forms_apart() -> None:
+    """Gradient 1, decay 0.9, epsilon 0.01, rate 1: what each library's documentation implies."""
+    expected = {
+        "tensorflow": 1 / math.sqrt(0.9 + 0.1 + 0.01),
+        "torch": 1 / (math.sqrt(0.1) + 0.01),
+        "chainer": 1 / math.sqrt(0.1 + 0.01),
+    }
+    for form, (in_root, initial_average) in FORMS.items():
+        module = nn.Linear(3, 2)
+        flat = FlatWeights(module)
+        before = flat.vector.clone()
+        settings: dict[str, Any] = {"epsilon_in_root": in_root, "initial_average": initial_average}
+        optimiser = RMSprop(flat, decay=0.9, epsilon=0.01, **settings)
+        optimiser.minimise(linear(np.ones(8), module), 1.0)
+        step = before - flat.vector
+        torch.testing.assert_close(step, torch.full((8,), expected[form]), atol=1e-5, rtol=0)
+
+
+def test_the_torch_form_equals_torch() -> None:
+    """With a kernel in channels-last memory, which torch's own takes as it comes."""
+    ours, theirs = Convolutional(), Convolutional()
+    optimiser = RMSprop(
+        FlatWeights(ours), decay=0.99, epsilon=1e-5, epsilon_in_root=False, initial_average=0.0
+    )
+    reference = torch.optim.RMSprop(theirs.parameters(), lr=0.01, alpha=0.99, eps=1e-5)
+    follow(optimiser, ours, reference, theirs)
+
+
+def test_rmsprop_reads_an_agents_configuration() -> None:
+    """All four settings arrive: steps are those of the optimiser that is given them."""
+    settings = {
+        "decay": 0.8,
+        "epsilon": 0.03,
+        "epsilon_in_root": False,
+        "initial_average": 0.4,
+    }
+    config = SimpleNamespace(**{f"rmsprop_{name}": value for name, value in settings.items()})
+    ours, theirs = Convolutional(), Convolutional()
+    configured = RMSprop.configured(FlatWeights(ours), config)
+    for _ in range(3):
+        configured.minimise(loss_of(ours), 0.01)
+    plain = RMSprop(FlatWeights(theirs), **settings)
+    for _ in range(3):
+        plain.minimise(loss_of(theirs), 0.01)
+    assert torch.equal(configured.weights.vector, plain.weights.vector)
+    assert torch.equal(configured.square_averages, plain.square_averages)
+
+
+# Adam, and what all have in common
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_adam_equals_torch(clip: float | None) -> None:
+    ours, theirs = Convolutional(), Convolutional()
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.01)
+    follow(Adam(FlatWeights(ours)), ours, reference, theirs, clip)
+
+
+def follow(
+    optimiser: Optimiser,
+    ours: nn.Module,
+    reference: torch.optim.Optimizer,
+    theirs: nn.Module,
+    clip: float | None = None,
+) -> None:
+    """Make steps at a rate of 0.01 on both sides and compare every weight after each."""
+    for _ in range(8):
+        norm = optimiser.minimise(loss_of(ours), 0.01, clip)
+        reference.zero_grad()
+        loss_of(theirs).backward()
+        length = nn.utils.clip_grad_norm_(theirs.parameters(), math.inf if clip is None else clip)
+        reference.step()
+        torch.testing.assert_close(norm, length)
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("clip", [None, 2.0, 5.0, 7.0])
+def test_a_gradient_is_scaled_down_to_the_largest_norm_and_never_up(clip: float | None) -> None:
+    """The gradient (3, 4, 0, ...) has norm 5, which is returned whatever becomes of it."""
+    seen: list[Tensor] = []
+
+    class Plain(Optimiser):
+        def step(self, gradient: Tensor, learning_rate: Rate) -> None:
+            seen.append(gradient)
+
+    module = nn.Linear(3, 2)
+    gradient = np.array([3.0, 4.0, 0, 0, 0, 0, 0, 0])
+    norm = Plain(FlatWeights(module), 0.0).minimise(linear(gradient, module), 0.1, clip)
+    assert norm.item() == pytest.approx(5.0)
+    factor = 1.0 if clip is None else min(clip / 5, 1.0)
+    torch.testing.assert_close(seen[0].double(), torch.from_numpy(factor * gradient))
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_gradient_of_zero_changes_nothing(clip: float | None) -> None:
+    """Clipping divides by the norm; a norm of 0 must not become NaN."""
+    for form in (*FORMS, "adam"):
+        module = nn.Linear(3, 2)
+        before, flat = module.weight.detach().clone(), FlatWeights(module)
+        optimiser: Optimiser = Adam(flat)
+        if form != "adam":
+            in_root, average = FORMS[form]
+            optimiser = RMSprop(
+                flat, decay=0.9, epsilon=1e-5, epsilon_in_root=in_root, initial_average=average
+            )
+        norm = optimiser.minimise(linear(np.zeros(8), module), 0.1, clip)
+        assert norm.item() == 0.0
+        assert torch.equal(module.weight, before)

@@ -1,0 +1,233 @@
+"""Recurrence: torch's cell step by step, and memories that no episode inherits."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from suite.envs.vector_env import Spaces
+from suite.nets.networks import Trunk
+from suite.nets.recurrence import LSTM, Memory
+from suite.unrolls import Outcomes, Transitions
+from tests.slow_lstm import slow_unroll
+
+CPU = torch.device("cpu")
+CONTROL, SWINGING = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
+"""Spaces with three discrete actions, and with two continuous dimensions."""
+CASES = [None, CONTROL, SWINGING]
+"""Whose last action and reward are inputs."""
+SIZE, STEPS, ENVS = 5, 9, 4
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def trunk_of(spaces: Spaces | None) -> Trunk:
+    """A recurrent network in float64, all of whose biases differ from 0."""
+    trunk = Trunk(
+        (4,),
+        [(3, 1.0), (1, 1.0)],
+        np.random.default_rng(0),
+        hidden_sizes=(6, 7),
+        activation="tanh",
+        lstm_size=SIZE,
+        lstm_actions_of=spaces,
+    ).double()
+    with torch.no_grad():
+        for i, parameter in enumerate(trunk.parameters()):
+            if parameter.dim() == 1:
+                parameter += 0.3 * draw(i, len(parameter))
+    return trunk
+
+
+def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
+    """Random steps with ends of both kinds, the ignored rows after them, and a memory before."""
+    rng = np.random.default_rng(1)
+    ends = rng.random((STEPS, ENVS)) < 0.3
+    valid = np.ones_like(ends)
+    for t in range(1, STEPS):
+        ends[t] &= valid[t] & ~ends[t - 1]
+        valid[t] = ~ends[t - 1]
+    assert (~valid).sum() > 5
+    outcomes = Outcomes(2 * rng.normal(size=ends.shape), ends, np.zeros_like(ends), valid)
+    actions = torch.from_numpy(rng.integers(0, 3, ends.shape))
+    if spaces is not None and spaces.continuous:
+        actions = draw(2, STEPS, ENVS, 2)
+    columns = outcomes.tensors(CPU, 0.9, False).double()
+    batch = Transitions(draw(3, STEPS + 1, ENVS, 4), actions, torch.zeros(0), *columns)
+    further = 0 if spaces is None else spaces.num_outputs + 1
+    return batch, draw(4, ENVS, 2 * SIZE + further)
+
+
+def outputs_of(trunk: Trunk, memory: Tensor | None, batch: Transitions) -> Tensor:
+    return trunk.unroll(batch.obs, memory, batch.actions, batch.rewards, batch.valid)
+
+
+def test_the_lstm_is_torchs_cell() -> None:
+    """Outputs, last state and every gradient, float64; where an episode begins the state is 0."""
+    lstm = LSTM(3, SIZE, np.random.default_rng(0), "glorot_uniform").double()
+    cell = nn.LSTMCell(3, SIZE, dtype=torch.float64)
+    with torch.no_grad():
+        lstm.bias.add_(draw(0, len(lstm.bias)))
+        cell.weight_ih.copy_(lstm.weight.T)
+        cell.weight_hh.copy_(lstm.recurrent_weight.T)
+        cell.bias_ih.copy_(lstm.bias)
+        cell.bias_hh.zero_()
+    inputs, state = draw(1, STEPS, ENVS, 3), draw(2, 2, ENVS, SIZE)
+    starts = (draw(3, STEPS, ENVS) > 0.5).double()
+    assert starts[0].any()
+    assert starts[1:].any()
+    for tensor in (inputs, state):
+        tensor.requires_grad_()
+    hidden, cells, steps = state[0], state[1], []
+    for t in range(STEPS):
+        keeps = 1 - starts[t].unsqueeze(-1)
+        hidden, cells = cell(inputs[t], (hidden * keeps, cells * keeps))
+        steps.append(hidden)
+    outputs, last = lstm(inputs, state, starts)
+    torch.testing.assert_close(outputs, torch.stack(steps))
+    torch.testing.assert_close(last, torch.stack([hidden, cells]))
+    direction, of_last = draw(4, *outputs.shape), draw(5, *last.shape)
+    ours, theirs = (
+        torch.autograd.grad((all_ * direction).sum() + (end * of_last).sum(), sources)
+        for all_, end, sources in (
+            (outputs, last, [inputs, state, lstm.weight, lstm.recurrent_weight, lstm.bias]),
+            (
+                torch.stack(steps),
+                torch.stack([hidden, cells]),
+                [inputs, state, cell.weight_ih, cell.weight_hh, cell.bias_ih],
+            ),
+        )
+    )
+    for own, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, its.T if own.shape != its.shape else its)
+
+
+def test_every_gate_is_drawn_as_a_layer_and_forgetting_starts_late() -> None:
+    """Recurrent weights of each gate are orthogonal; only the forget gates' biases are 1."""
+    lstm = LSTM(8, SIZE, np.random.default_rng(0), "orthogonal")
+    for weight in lstm.recurrent_weight.detach().split(SIZE, 1):
+        torch.testing.assert_close(weight.T @ weight, torch.eye(SIZE))
+    for weight in lstm.weight.detach().split(SIZE, 1):
+        torch.testing.assert_close(weight.T @ weight, torch.eye(SIZE))
+    assert lstm.bias.view(4, SIZE).tolist() == [[0.0] * SIZE, [1.0] * SIZE, *[[0.0] * SIZE] * 2]
+
+
+@pytest.mark.parametrize("spaces", CASES)
+@pytest.mark.parametrize("blank", [False, True])
+def test_an_unroll_is_its_episodes_one_by_one(spaces: Spaces | None, blank: bool) -> None:
+    """Outputs and gradients of all weights and of the memory, against a loop in float64."""
+    trunk, (batch, memory) = trunk_of(spaces), unroll_of(spaces)
+    memory = torch.zeros_like(memory) if blank else memory.requires_grad_()
+    expected = slow_unroll(trunk, spaces, memory, batch)
+    outputs = outputs_of(trunk, None if blank else memory, batch)
+    torch.testing.assert_close(outputs, expected)
+    sources = [*trunk.parameters(), *([] if blank else [memory])]
+    direction = draw(5, *outputs.shape)
+    ours, theirs = (
+        torch.autograd.grad((each * direction).sum(), sources) for each in (outputs, expected)
+    )
+    for own, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, its)
+
+
+@pytest.mark.parametrize("spaces", CASES)
+def test_nothing_in_an_ignored_row_reaches_the_next_episode(spaces: Spaces | None) -> None:
+    """Its observation, action and reward may be anything: the later rows keep their bits."""
+    trunk, (batch, memory) = trunk_of(spaces), unroll_of(spaces)
+    scrambled = copy.deepcopy(batch)
+    ignored = batch.valid == 0
+    scrambled.obs[:-1][ignored] = 1e3
+    scrambled.rewards[ignored] = -0.5
+    scrambled.actions[ignored] = 1
+    seen = torch.cat([~ignored, torch.ones(1, ENVS, dtype=torch.bool)])
+    assert torch.equal(
+        outputs_of(trunk, memory, batch)[seen], outputs_of(trunk, memory, scrambled)[seen]
+    )
+
+
+@pytest.mark.parametrize("spaces", CASES)
+def test_acting_step_by_step_is_the_unroll(spaces: Spaces | None) -> None:
+    """The same outputs; the memory after the last step is 0 where that was ignored."""
+    trunk, (batch, memory) = trunk_of(spaces), unroll_of(spaces)
+    batch.valid[-1] = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    expected, outputs = outputs_of(trunk, memory, batch), []
+    for t in range(STEPS):
+        output, memory = trunk.step(batch.obs[t], memory)
+        outputs.append(output)
+        outcome = batch.rewards[t].numpy(), batch.valid[t].numpy() > 0
+        memory = trunk.remember(memory, batch.actions[t], *outcome)
+    outputs.append(trunk.step(batch.obs[-1], memory)[0])
+    torch.testing.assert_close(torch.stack(outputs), expected, rtol=1e-6, atol=1e-7)
+    assert memory[batch.valid[-1] == 0].eq(0).all()
+    assert memory[batch.valid[-1] > 0].ne(0).any(1).all()
+
+
+def test_a_feed_forward_network_remembers_nothing() -> None:
+    """Its memory has no columns, and steps and unrolls are its outputs row by row."""
+    trunk = Trunk((4,), [(2, 1.0)], np.random.default_rng(0), hidden_sizes=(6,)).double()
+    batch, _ = unroll_of(None)
+    memory = trunk.begin(ENVS)
+    assert memory.shape == (ENVS, 0)
+    expected = trunk(batch.obs.flatten(0, 1)).unflatten(0, (STEPS + 1, ENVS))
+    assert torch.equal(outputs_of(trunk, memory, batch), expected)
+    output, after = trunk.step(batch.obs[0], memory)
+    assert torch.equal(output, expected[0])
+    assert after is trunk.remember(after, batch.actions[0], np.zeros(ENVS), np.ones(ENVS))
+    with pytest.raises(ValueError, match="needs its memory"):
+        trunk_of(None)(batch.obs[0])
+
+
+class Network:
+    """What `Memory` asks of an agent's network."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        self.actor, self.step = trunk, trunk.step
+
+
+def take(outputs: Tensor) -> Tensor:
+    return outputs[:, :3].argmax(-1)
+
+
+def test_a_memory_goes_from_step_to_step() -> None:
+    """Actions, noted rewards and noted beginnings count, and are noted for one step only."""
+    trunk, (batch, _) = trunk_of(CONTROL).float(), unroll_of(CONTROL)
+    memory, obs = Memory(Network(trunk)), batch.obs.float()
+    rows, seen = trunk.begin(ENVS), []
+
+    def look(outputs: Tensor) -> Tensor:
+        seen.append(outputs)
+        return take(outputs)
+
+    notes: list[Any] = [(None, None), (np.full((1, ENVS), 0.7), None), (None, None)]
+    notes += [(np.full(ENVS, -3.0), np.array([True, False, False, True])), (None, None)]
+    for t, (rewards, starts) in enumerate(notes):
+        outputs, rows = trunk.step(obs[t], rows)
+        actions = memory.act(obs[t], look)
+        assert torch.equal(seen[-1], outputs)
+        assert torch.equal(actions, take(outputs))
+        memory.note(rewards, starts)
+        given = np.zeros(ENVS) if rewards is None else np.ravel(rewards)
+        begins = np.zeros(ENVS, dtype=bool) if starts is None else starts
+        rows = trunk.remember(rows, actions, given, ~begins)
+    memory.forget()
+    memory.act(obs[0], look)
+    assert torch.equal(seen[-1], seen[0])
+
+
+def test_another_number_of_episodes_needs_a_reset() -> None:
+    """A recurrent policy refuses what it cannot match; a feed-forward one does not care."""
+    recurrent, obs = Memory(Network(trunk_of(None).float())), torch.zeros(3, 4)
+    recurrent.act(obs, take)
+    with pytest.raises(ValueError, match=r"2 observations after 3: call reset\(\)"):
+        recurrent.act(obs[:2], take)
+    recurrent.forget()
+    recurrent.act(obs[:2], take)
+    plain = Memory(Network(Trunk((4,), [(3, 1.0)], np.random.default_rng(0), hidden_sizes=(6,))))
+    for number in (3, 2):
+        plain.act(obs[:number], take)

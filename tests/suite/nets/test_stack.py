@@ -1,0 +1,224 @@
+"""Stacks: many small networks, none of which knows of the others."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from suite.nets.initialisation import draw_layer
+from suite.nets.networks import FrameLayers, Perceptron, Stack, Trunk, draw_perceptron, weight_norms
+from tests.perceptrons import linear, vector
+
+SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
+FRAMES: dict[str, Any] = {
+    **{"frame_layers": FrameLayers(((4, 8, 8), (4, 3, 3)), width=8), "hidden_sizes": ()},
+    **{"scheme": "orthogonal", "gain": 1.0},
+}
+
+
+def perceptrons(num_seeds: int = 3, num_members: int = 4) -> list[list[Perceptron]]:
+    """Return drawn perceptrons whose biases are drawn as well."""
+    rng = np.random.default_rng(0)
+    return [
+        [Perceptron.drawn(rng, SIZES, HEADS, "torch", 1.0) for _ in range(num_members)]
+        for _ in range(num_seeds)
+    ]
+
+
+def joined(stack: Stack) -> Stack:
+    """Return the stack in a GPU's form, on the processor."""
+    found = copy.deepcopy(stack)
+    found.networks = nn.ModuleList([Perceptron.joined([*found.networks])])  # type: ignore[list-item]
+    found._is_joined = True
+    return found
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("scheme", ["orthogonal", "glorot_uniform", "torch"])
+def test_a_perceptron_is_drawn_layer_by_layer_from_its_stream(scheme: Any) -> None:
+    """Hidden layers with the gain of hidden layers, then the heads, each with its own."""
+    rng = np.random.default_rng(0)
+    expected = [
+        draw_layer(rng, 7, [(16, 1.5)], scheme),
+        draw_layer(rng, 16, [(12, 1.5)], scheme),
+        draw_layer(rng, 12, HEADS, scheme),
+    ]
+    layers = draw_perceptron(np.random.default_rng(0), SIZES, HEADS, scheme, 1.5)
+    assert [weight.shape for weight, _ in layers] == [(7, 16), (16, 12), (12, 3)]
+    for (weight, bias), (expected_weight, expected_bias) in zip(layers, expected, strict=True):
+        assert torch.equal(weight, expected_weight)
+        assert torch.equal(bias, expected_bias)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_every_member_is_a_plain_perceptron_of_its_own(on_gpu: bool) -> None:
+    """Results, and gradients of weights and inputs, are those of `nn.Linear` and ReLU in turn."""
+    stack, inputs, upstream = Stack(perceptrons()), draw(3, 8, 7).requires_grad_(), draw(3, 4, 8, 3)
+    ours = joined(stack) if on_gpu else stack
+    outputs = ours(inputs)
+    outputs.backward(upstream)
+    of_inputs = torch.zeros(3, 8, 7)
+    for s in range(3):
+        for k in range(4):
+            plain, rows = linear(stack, s, k), inputs[s].detach().requires_grad_()
+            expected = plain(rows)
+            torch.testing.assert_close(outputs[s, k], expected)
+            expected.backward(upstream[s, k])
+            assert rows.grad is not None
+            of_inputs[s] += rows.grad
+            gradients = [weight.grad for weight in plain.parameters()]
+            place = 4 * s + k
+            network = ours.networks[0] if on_gpu else ours.networks[place]
+            for weight, theirs in zip(network.parameters(), gradients, strict=True):
+                assert weight.grad is not None
+                assert theirs is not None
+                our = weight.grad[place] if on_gpu else weight.grad
+                torch.testing.assert_close(our, theirs.T if theirs.dim() == 2 else theirs)
+    assert inputs.grad is not None
+    torch.testing.assert_close(inputs.grad, of_inputs)
+
+
+def test_joined_and_single_perceptrons_are_the_same_to_everyone() -> None:
+    """Names and values of weights, norms and clipped gradients."""
+    stack = Stack(perceptrons())
+    ours, inputs, upstream = joined(stack), draw(3, 8, 7), 5 * draw(3, 4, 8, 3)
+    torch.testing.assert_close(weight_norms(ours, ours), weight_norms(stack, stack))
+    for each in (ours, stack):
+        each(inputs).backward(upstream)
+        each.clip_gradients(3.0)
+    for s in range(3):
+        for k in range(4):
+            weights = stack.weights_of(s, k)
+            assert weights.keys() == ours.weights_of(s, k).keys()
+            for name, weight in ours.weights_of(s, k).items():
+                assert torch.equal(weight, weights[name])
+    singles = list(zip(*(network.parameters() for network in stack.networks), strict=True))
+    for weight, of_members in zip(ours.parameters(), singles, strict=True):
+        assert weight.grad is not None
+        gradients = [each.grad for each in of_members]
+        torch.testing.assert_close(weight.grad, torch.stack(gradients))  # type: ignore[arg-type]
+
+
+def test_gradients_are_clipped_member_by_member() -> None:
+    """A long one to the bound, a short one not at all."""
+    stack = Stack(perceptrons(1, 2))
+    upstream = draw(1, 2, 8, 3)
+    upstream[:, 1] *= 1e-4
+    stack(draw(1, 8, 7)).backward(upstream)
+    short = [each.grad.clone() for each in stack.networks[1].parameters() if each.grad is not None]
+    stack.clip_gradients(0.5)
+    long = [each.grad for each in stack.networks[0].parameters() if each.grad is not None]
+    norm = torch.cat([gradient.flatten() for gradient in long]).norm()
+    assert norm.item() == pytest.approx(0.5, rel=1e-4)
+    for gradient, weight in zip(short, stack.networks[1].parameters(), strict=True):
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, gradient)
+
+
+def test_the_norm_of_a_seed_is_that_of_all_its_weights() -> None:
+    """Of several stacks together; another seed's weights do not count."""
+    one, other = Stack(perceptrons(3, 2)), Stack(perceptrons(3, 1))
+    norms = weight_norms(one, other)
+    for s in range(3):
+        weights = [*one.all_weights_of(s).values(), *other.all_weights_of(s).values()]
+        expected = torch.cat([weight.flatten() for weight in weights]).norm()
+        torch.testing.assert_close(norms[s], expected)
+
+
+def test_frozen_weights_pass_gradients_to_the_inputs_alone() -> None:
+    """The same results, and the same gradient of the inputs, but none of the weights."""
+    stack, inputs = Stack(perceptrons()), draw(3, 8, 7).requires_grad_()
+    learning = stack(inputs)
+    with stack.frozen():
+        frozen = stack(inputs)
+    assert torch.equal(learning, frozen)
+    (expected,) = torch.autograd.grad(learning.square().sum(), inputs)
+    frozen.square().sum().backward()
+    assert inputs.grad is not None
+    assert torch.equal(inputs.grad, expected)
+    assert all(weight.grad is None and weight.requires_grad for weight in stack.parameters())
+
+
+def test_a_slow_copy_follows_at_its_rate_and_moves_nothing_else() -> None:
+    """Its weights are its own; at rate 1 it is the other."""
+    online, inputs = Stack(perceptrons()), draw(3, 8, 7)
+    slow = copy.deepcopy(online).requires_grad_(False)
+    assert torch.equal(slow(inputs), online(inputs))
+    before = vector(online)
+    with torch.no_grad():
+        for weight in slow.parameters():
+            weight.zero_()
+    assert not slow(inputs).any()
+    assert torch.equal(vector(online), before)
+    slow.follow(online, 0.25)
+    torch.testing.assert_close(vector(slow), 0.25 * before)
+    slow.follow(online, 1.0)
+    assert torch.equal(slow(inputs), online(inputs))
+
+
+def test_one_members_weights_make_a_perceptron(tmp_path: Path) -> None:
+    """`from_weights` takes what `weights_of` gave, from a file as well."""
+    stack, inputs = Stack(perceptrons()), draw(1, 8, 7)
+    expected, weights = stack(inputs.expand(3, -1, -1))[1, 2], stack.weights_of(1, 2)
+    assert {*weights} == {f"{kind}_{i}" for kind in ("weight", "bias") for i in range(3)}
+    safetensors.torch.save_file(weights, tmp_path / "file")
+    for given in (weights, safetensors.torch.load_file(tmp_path / "file")):
+        alone = Stack([[Perceptron.from_weights(given)]])
+        assert torch.equal(alone(inputs)[0, 0], expected)
+        assert all(torch.equal(alone.weights_of(0)[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("sizes", [(17, 256, 12), (3, 8, 2)])
+def test_a_stack_hides_no_nan(sizes: tuple[int, ...]) -> None:
+    """One NaN among the inputs is in that row's outputs: runs diverge aloud."""
+    rng = np.random.default_rng(0)
+    stack = Stack([[Perceptron.drawn(rng, sizes[:-1], [(sizes[-1], 1.0)], "torch", 1.0)]])
+    inputs = torch.ones(1, 256, sizes[0])
+    inputs[0, 3, 0] = torch.nan
+    sick = stack(inputs).isnan()
+    assert sick[0, 0, 3].all()
+    assert sick.sum() == sizes[-1]
+
+
+def trunks(seed: int) -> Stack:
+    generator = np.random.default_rng(seed)
+    heads = [(3, 1.0)]
+    return Stack([[Trunk((4, 84, 84), heads, generator, **FRAMES) for _ in range(2)]])
+
+
+def test_trunks_are_stacked_as_perceptrons_are() -> None:
+    """Each sees its seed's frames; weights put back from a file are those that were taken."""
+    theirs, ours, frames = trunks(1), trunks(2), torch.rand(1, 2, 4, 84, 84)
+    outputs = theirs(frames)
+    assert outputs.shape == (1, 2, 2, 3)
+    assert torch.equal(outputs[0, 1], theirs.networks[1](frames[0]))
+    assert not torch.equal(ours(frames), outputs)
+    ours.put_weights(theirs.all_weights_of(0))
+    assert torch.equal(ours(frames), outputs)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "frames"])
+def test_weights_of_other_networks_are_refused_and_change_nothing(kind: str) -> None:
+    """A weight more or less, or a shape that would be broadcast."""
+    ours = trunks(2) if kind == "frames" else Stack(perceptrons(1, 2))
+    weights, before = ours.all_weights_of(0), vector(ours)
+    last = [name for name, weight in weights.items() if weight.dim() == 1][-1]
+    strange = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    less = {name: weight for name, weight in strange.items() if name != last}
+    wrong: list[tuple[dict[str, Tensor], str]] = [
+        (less, f"^not the weights of these networks: {last}$"),
+        (strange | {"strange": torch.zeros(1)}, "these networks: strange$"),
+        (strange | {last: torch.zeros(1)}, rf"^{last} must have the shape \[\d+\], not \[1\]$"),
+    ]
+    for named, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            ours.put_weights(named)
+    assert torch.equal(vector(ours), before)

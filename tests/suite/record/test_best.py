@@ -1,0 +1,127 @@
+"""`--keep-best` keeps the policy of each seed's best evaluation, beside its last."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agents import a2c, acer, acer_continuous, impala, sac, sac_alf, sac_discrete, sac_value
+from reproduce import __main__ as command_line
+from reproduce.extras.evaluate import _evaluations, _load, _score
+from suite.base.errors import UsageError
+from suite.record.best import BestPolicies
+from suite.record.manifest import BEST, leave_out_policy
+from suite.record.records import read_record
+
+SHORT = {
+    **{"env_steps": 120, "evaluation_interval": 40, "log_interval": 60, "device": "cpu"},
+    **{"evaluation_episodes": 2, "evaluation_rule": "sampled"},
+}
+SAC = {"learning_starts": 40, "batch_size": 8, "hidden_sizes": (8,), "seeds": (1, 2)}
+UNROLLS = {"num_envs": 2, "unroll_length": 10, "hidden_sizes": (8,)}
+AGENTS: dict[Any, dict[str, Any]] = {
+    a2c: {**UNROLLS, "task": "Reacher-v4", "normalise_observations": True},
+    acer: {**UNROLLS, "task": "CartPole-v1", "replay_start": 20, "replay_capacity": 60},
+    acer_continuous: {**UNROLLS, "task": "Reacher-v4", "replay_start": 20},
+    impala: {**UNROLLS, "task": "CartPole-v1", "num_minibatches": 1, "lstm_size": 4},
+    sac: {**SAC, "task": "Reacher-v4"},
+    sac_discrete: {**SAC, "task": "CartPole-v1"},
+    sac_alf: {**SAC, "task": "Claw-v0"},
+    sac_value: {**SAC, "task": "Reacher-v4"},
+}
+
+
+def train(agent: Any, out: Path, **changes: Any) -> None:
+    """Train by an agent's own command."""
+    settings = {**SHORT, **AGENTS[agent], **changes}
+    words = []
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [flag, *map(str, values)]
+    assert agent.main([*words, "--out", str(out), "--keep-best"]) == 0
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.__name__.partition(".")[2])
+def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path) -> None:
+    """It plays the episodes of its evaluation again, to the last bit; the last one plays others."""
+    train(agent, tmp_path)
+    for folder in sorted(tmp_path.glob("seed-*")):
+        rows = _evaluations(folder)
+        row = max(rows, key=lambda row: float(row["mean_return"]))
+        said = json.loads((folder / BEST / "policy.json").read_text())
+        assert (said["env_steps"], said["mean_return"]) == (
+            *(int(row["env_steps"]), float(row["mean_return"])),
+        )
+        policy, record = _load(folder, best=True)
+        assert record is not None
+        scores = _score(policy, record["seed"], 2, sampled=True, env_steps=said["env_steps"])
+        assert scores.episode_returns.tolist() == [float(row["return_0"]), float(row["return_1"])]
+
+
+def test_of_equals_the_first_is_kept_and_no_later_update_touches_it() -> None:
+    """A copy: training goes on with the tensors that were offered."""
+    best, weights = BestPolicies(1), torch.zeros(2)
+    for env_steps, score in ((10, 1.0), (20, 3.0), (30, 3.0), (40, 2.0)):
+        weights += 1
+        best.offer(0, env_steps, score, lambda _: {"w": weights})  # noqa: B023
+    (kept,) = best.kept
+    assert kept is not None
+    assert (kept["env_steps"], kept["mean_return"], kept["weights"]["w"].tolist()) == (
+        *(20, 3.0, [2.0, 2.0]),
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_evaluate_takes_the_best_where_it_was_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is under the manifest, and left out with the other policy; without it a line says why."""
+    train(sac, tmp_path, seeds=(1,))
+    run = tmp_path / "seed-1"
+    assert command_line.main(["evaluate", str(run), "--episodes", "1", "--best"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Reacher-v4: mean return -")
+    assert f"{BEST}/policy.safetensors" in (run / "SHA256SUMS").read_text()
+    description = (run / BEST / "policy.json").read_bytes()
+    (run / BEST / "policy.json").write_bytes(
+        description.replace(b'"env_steps": ', b'"env_steps":  ')
+    )
+    with pytest.raises(UsageError, match=r"differs from its manifest: best/policy\.json"):
+        command_line.main(["evaluate", str(run), "--best"])
+    (run / BEST / "policy.json").write_bytes(description)
+    leave_out_policy(run)
+    record = read_record(run)
+    assert record is not None
+    assert record["status"] == "finished"
+    assert not [path for path in run.rglob("policy*")]
+    (run / BEST).rmdir()
+    with pytest.raises(UsageError, match="kept no best policy: train with --keep-best"):
+        command_line.main(["evaluate", str(run), "--best"])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_checkpoint_without_a_best_policy_is_not_gone_on_from(tmp_path: Path) -> None:
+    """What scored best before it is lost: such a run is not extended, one that kept it is."""
+    words = ["--task=Reacher-v4", "--device=cpu", "--learning-starts=40", "--batch-size=8"]
+    words += ["--hidden-sizes=8", "--evaluation-episodes=1", f"--out={tmp_path}"]
+    assert sac.main([*words, "--env-steps=60"]) == 0
+    with pytest.raises(UsageError, match="its checkpoint has another keep_best"):
+        sac.main([*words, "--env-steps=80", "--keep-best"])
+    assert not (tmp_path / "seed-1" / BEST).exists()
+
+
+def test_without_evaluations_there_is_no_best(tmp_path: Path) -> None:
+    """An agent's command and a grid both refuse it, before anything is written."""
+    hint = "--keep-best needs evaluations"
+    with pytest.raises(UsageError, match=hint):
+        a2c.main(["--evaluation-rule=training", "--keep-best", f"--out={tmp_path / 'a'}"])
+    words = ["a2c", "classic", "--dry-run", "--keep-best", f"--runs-dir={tmp_path / 'b'}"]
+    with pytest.raises(UsageError, match=hint):
+        command_line.main(words)
+    assert not list(tmp_path.rglob("*"))

@@ -1,0 +1,533 @@
+"""The journal of a run: its actions bring the environments back, its checkpoint all the rest."""
+
+import copy
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from suite.base.errors import UsageError
+from suite.base.randomness import environment_seeds, stream
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import VectorEnv
+from suite.record.journal import Journal
+from suite.record.recorder import Means, Recorder
+from suite.resume.snapshot import Snapshot, pack, read_snapshot, unpack, write_snapshot
+
+ENDS = 60
+SAVES = (7, 20, 41)
+
+
+class Killed(BaseException):
+    """What ends a run in the middle."""
+
+
+class Run:
+    """A run of random actions: S seeds of two environments, a log every ten steps."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        task: str = "CartPole-v1",
+        seeds: Sequence[int] = (1,),
+        simulator: int = 0,
+        gamma: float = 0.5,
+    ) -> None:
+        run = {"agent": "toy", "task": task, "config": {"gamma": gamma}, "command": "python"}
+        self.recorder = Recorder(folder, run, seeds)
+        self.env = VectorEnv(
+            find_task(task), environment_seeds(seeds, 2, "environments", simulator)
+        )
+        self.streams = [stream(seed, "action noise") for seed in seeds]
+        self.sums = np.zeros(len(seeds))
+        self.past: list[np.ndarray] = []
+        state = {"streams": self.streams, "sums": self.sums}
+        self.journal = Journal(self.recorder, self.env, state)
+
+    def play(self, stops: int = ENDS, diverges: int = -1) -> list[np.ndarray]:
+        """Go on until a step; return the actions of all steps since the start."""
+        self.env.reset()
+        self.past = [actions for _, actions in self.journal.past()]
+        (env_steps,) = self.journal.resume(0)
+        while env_steps < ENDS:
+            if env_steps == stops:
+                raise Killed
+            odds = np.stack([s.uniform(0, 1, 2) for s in self.streams]).astype(np.float32)
+            actions = (odds > 0.5).astype(np.int64)
+            if self.env.action_shape:
+                actions = odds[..., None] * 2 - 1
+            if self.env.spaces.num_choices:
+                numbers = (odds * self.env.num_actions).astype(np.int64)
+                actions = np.stack([numbers, odds, -odds], axis=-1, dtype=np.float32)
+            step = self.env.step(actions)
+            self.journal.record(actions)
+            self.past.append(actions)
+            env_steps += 1
+            self.sums += step.raw_rewards.sum(1)
+            if env_steps == diverges:
+                self.sums[0] = np.nan
+            self.recorder.episodes(env_steps, step)
+            if env_steps % 10 == 0:
+                self.recorder.log(env_steps, 0, {"sum": self.sums}, {})
+            if env_steps in SAVES:
+                self.journal.save(env_steps)
+        self.recorder.finish()
+        return self.past
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    paths = sorted(folder.glob("seed-*/*.csv"))
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in paths
+        if path.name != "timing.csv"
+    }
+
+
+def cut(folder: Path, stops: int = 55, **options: Any) -> Path:
+    """Leave a run in `folder` that was killed, and return its checkpoint."""
+    run = Run(folder, **options)
+    with pytest.raises(Killed):
+        run.play(stops)
+    return run.recorder.checkpoint_directory
+
+
+def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
+    return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("task", "stops"),
+    [
+        *product(["CartPole-v1", "Pendulum-v1"], [5, 7, 8, 20, 34, 45, 59]),
+        *product(["gymnasium:CartPole-v1", "TMaze-v0", "Claw-v0"], [45]),
+    ],
+)
+def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_path: Path) -> None:
+    """Rows since the checkpoint are written again, once; no action is lost or rounded."""
+    whole = Run(tmp_path / "whole", task=task).play()
+    cut(tmp_path / "cut", stops, task=task)
+    again = Run(tmp_path / "cut", task=task)
+    assert (again.recorder.snapshot is None) == (stops < SAVES[0])
+    assert np.array_equal(np.array(again.play()), np.array(whole))
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+LINKED = ("", "run.json", "episodes.csv", "checkpoint", "checkpoint/actions.bin")
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_run_that_goes_on_cuts_nothing_that_it_links_to(name: str, tmp_path: Path) -> None:
+    """The checkpoint fits what the links lead to; it may still not be written."""
+    place, outside = tmp_path / "cut" / "seed-1" / name, tmp_path / "outside"
+    cut(tmp_path / "cut")
+    place.rename(outside)
+    place.symlink_to(outside)
+    paths = [outside, *outside.rglob("*")]
+    before = {path: path.read_bytes() for path in paths if path.is_file()}
+    with pytest.raises(UsageError, match=r"is a link.*: delete it"):
+        Run(tmp_path / "cut")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_can_be_killed_again_and_again(tmp_path: Path) -> None:
+    """Also while it plays its past, and before it has made a checkpoint of its own."""
+    Run(tmp_path / "whole").play()
+    for stops in (9, 15, 19, 23, 23, 50, 42):
+        cut(tmp_path / "cut", stops)
+        run = Run(tmp_path / "cut")  # dies before it has played anything
+        if run.recorder.snapshot is not None:
+            run.env.reset()
+            next(run.journal.past())
+    Run(tmp_path / "cut").play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    times = run_json(tmp_path / "cut")["resumed_at"]
+    assert len(times) == 7 + 6 + 1
+    assert times == sorted(times)
+
+
+def test_the_record_of_actions_is_small(tmp_path: Path) -> None:
+    """A byte for a discrete action, four for a continuous one: a million steps fit anywhere."""
+    for task, num_bytes in (("CartPole-v1", 1), ("Pendulum-v1", 4)):
+        checkpoint = cut(tmp_path / task, SAVES[-1] + 1, task=task)
+        size = (checkpoint / "actions.bin").stat().st_size
+        assert size == SAVES[-1] * 2 * num_bytes  # two environments
+
+
+def test_a_finished_run_keeps_its_checkpoint_unless_told_not_to(tmp_path: Path) -> None:
+    """A longer run goes on from it; a million actions are not small where nobody wants that."""
+    record = {"run.json", "episodes.csv", "updates.csv", "timing.csv", "SHA256SUMS"}
+    for name, kept in (("kept", {"checkpoint"}), ("dropped", set())):
+        run = Run(tmp_path / name)
+        run.recorder.keeps_checkpoint = bool(kept)
+        run.play()
+        names = {path.name for path in (tmp_path / name / "seed-1").iterdir()}
+        assert names == record | kept
+
+
+def test_an_actions_file_longer_than_its_checkpoint_is_cut(tmp_path: Path) -> None:
+    """Actions are appended before the checkpoint that counts them, and may be torn."""
+    Run(tmp_path / "whole").play()
+    checkpoint = cut(tmp_path / "cut")
+    with (checkpoint / "actions.bin").open("ab") as file:
+        file.write(b"torn")
+    for name in ("episodes.csv", "updates.csv"):
+        with (tmp_path / "cut" / "seed-1" / name).open("ab") as file:
+            file.write(b"60,1")
+    again = Run(tmp_path / "cut")
+    assert again.recorder.snapshot is not None
+    again.play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["checkpoint/actions.bin", "episodes.csv", "timing.csv"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
+def test_a_damaged_file_means_a_run_from_the_start(
+    name: str, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bytes are right all the same, and a line says why it takes longer."""
+    Run(tmp_path / "whole").play()
+    cut(tmp_path / "cut")
+    path = tmp_path / "cut" / "seed-1" / name
+    whole = path.read_bytes()
+    if damage == "lose":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "cut" else whole[:3] + bytes([whole[3] ^ 1]) + whole[4:])
+    again = Run(tmp_path / "cut")
+    assert again.recorder.snapshot is None
+    assert "seed-1 starts from scratch: " in capsys.readouterr().err
+    again.play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("what", ["checkpoint.json", "safetensors"])
+def test_a_damaged_checkpoint_means_a_run_from_the_start(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So does a folder where a file should be, or a file where the folder should be."""
+    Run(tmp_path / "whole").play()
+    checkpoint = cut(tmp_path / "cut")
+    for path in list(checkpoint.iterdir()):
+        if path.name.endswith(what):
+            path.unlink()
+            path.mkdir()
+    assert Run(tmp_path / "cut").recorder.snapshot is None
+    assert "unreadable checkpoint" in capsys.readouterr().err
+    checkpoint.write_text("")
+    Run(tmp_path / "cut").play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+def rewrite(checkpoint: Path, change: Any) -> None:
+    """Change the content of a checkpoint and its sum with it, as a forger would."""
+    snapshot = read_snapshot(checkpoint)
+    assert snapshot is not None
+    content = dict(snapshot.content)
+    change(content)
+    write_snapshot(checkpoint, Snapshot(content, snapshot.tensors))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(identity=[]),
+        lambda content: content.update(files=5),
+        lambda content: content.update(files=[{"episodes.csv": ["x", "y"]}]),
+        lambda content: content.update(actions=None),
+        lambda content: content.update(ends=[{}]),
+        lambda content: content["ends"][0].update(status="finished"),
+        lambda content: content.pop("ends"),
+    ],
+)
+def test_a_forged_checkpoint_means_a_run_from_the_start(
+    change: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its sum is right, its making is not."""
+    rewrite(cut(tmp_path), change)
+    assert Run(tmp_path).recorder.snapshot is None
+    assert "seed-1 starts from scratch: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(numbers=[]),
+        lambda content: content.update(numbers=["7"]),
+        lambda content: content.update(state={"dict": [["streams", 5]]}),
+        lambda content: content.update(state=[[]]),
+        lambda content: content.update(clock={}),
+    ],
+)
+def test_forged_state_is_refused_in_one_line(change: Any, tmp_path: Path) -> None:
+    """Which says what to delete."""
+    checkpoint = cut(tmp_path)
+    rewrite(checkpoint, change)
+    with pytest.raises(UsageError, match=r"^unreadable checkpoint in .*; delete it to start") as e:
+        Run(tmp_path).play()
+    assert str(checkpoint) in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value of a JSON object, and to all inside it."""
+    if isinstance(tree, dict | list):
+        for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield (*path, key)
+            yield from places(item, (*path, key))
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+FORGED = st.recursive(
+    LEAVES | st.sampled_from([{"tensor": "state.sums"}, {"array": "state.sums"}, {"tuple": [1]}]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=3,
+)
+
+
+@pytest.mark.parametrize("times", [15, pytest.param(1000, marks=pytest.mark.slow)])
+def test_whatever_a_checkpoint_says_is_one_line_or_harmless(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One value of it is another; its sum is right. A run goes on, or anew, or is refused."""
+    checkpoint = cut(tmp_path / "cut")
+    snapshot = read_snapshot(checkpoint)
+    assert snapshot is not None
+    ways = [path for path in places(snapshot.content) if "sources" not in path]
+    step = VectorEnv.step
+    num_steps = 0
+
+    def counted(env: VectorEnv, actions: np.ndarray) -> Any:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps > 2 * ENDS:  # it may have a long way to go
+            raise Killed
+        return step(env, actions)
+
+    monkeypatch.setattr(VectorEnv, "step", counted)
+
+    @settings(max_examples=times, deadline=None, derandomize=True, database=None)
+    @example(("files",), {"a": 1})
+    @example(("ends",), "")
+    @example(("ends", 0, "wall_seconds"), math.nan)
+    @example(("clock", "interval_env_steps"), None)
+    @example(("clock", "seconds", "acting"), "x")
+    @example(("clock", "seconds_before"), {"acting": []})
+    @example(("state", "dict", 0, 1), [])
+    @given(st.sampled_from(ways), FORGED)
+    def check(path: tuple[Any, ...], value: Any) -> None:
+        nonlocal num_steps
+        num_steps, folder = 0, tmp_path / "forged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tmp_path / "cut", folder)
+        content = copy.deepcopy(snapshot.content)
+        inner = content
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        write_snapshot(folder / "seed-1" / "checkpoint", Snapshot(content, snapshot.tensors))
+        try:
+            Run(folder).play()
+        except (UsageError, Killed):
+            return
+        assert run_json(folder)["status"] in ("finished", "diverged")
+
+    check()
+
+
+def test_a_simulator_that_does_not_repeat_itself_is_an_error(tmp_path: Path) -> None:
+    """Here it has other seeds; it might be another version on another processor."""
+    checkpoint = cut(tmp_path)
+    with pytest.raises(UsageError, match="did not repeat itself") as e:
+        Run(tmp_path, simulator=1).play()
+    assert f"delete {checkpoint} to start it from scratch" in str(e.value)
+    Run(tmp_path).play()  # nothing was lost
+
+
+def test_another_configuration_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do other sources, packages, processors and groups: nothing else gives the same bytes."""
+    cut(tmp_path / "config")
+    assert Run(tmp_path / "config", gamma=0.9).recorder.snapshot is None
+    assert "its checkpoint has another config" in capsys.readouterr().err
+    assert not (tmp_path / "config" / "seed-1" / "checkpoint").exists()
+    cut(tmp_path / "seeds", seeds=(1, 2))
+    assert Run(tmp_path / "seeds").recorder.snapshot is None
+    assert "another seeds" in capsys.readouterr().err
+    for name in ("sources", "versions"):
+        cut(tmp_path / name)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other": "one"})
+            assert Run(tmp_path / name).recorder.snapshot is None
+        assert f"another {name}" in capsys.readouterr().err
+
+
+def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) -> None:
+    """Killed after the divergence, before or after the next checkpoint."""
+    seeds = (1, 2)
+    Run(tmp_path / "whole", seeds=seeds).play(diverges=15)
+    for stops in (18, 35):
+        folder = tmp_path / str(stops)
+        run = Run(folder, seeds=seeds)
+        with pytest.raises(Killed):
+            run.play(stops, diverges=15)
+        before = run_json(folder, 1)
+        assert before["status"] == ("running" if stops == 18 else "diverged")
+        again = Run(folder, seeds=seeds)
+        again.play(diverges=15)
+        assert again.recorder.statuses == ["diverged", "finished"]
+        assert tables(folder) == tables(tmp_path / "whole")
+        if stops == 35:
+            assert run_json(folder, 1)["ended_at"] == before["ended_at"]
+
+
+def test_a_seed_that_has_finished_is_left_alone(tmp_path: Path) -> None:
+    """The kill fell between the last words of two seeds: the second still ends, the same."""
+    seeds = (1, 2)
+    Run(tmp_path / "whole", seeds=seeds).play()
+    cut(tmp_path / "cut", seeds=seeds)
+    done, ours = tmp_path / "whole" / "seed-1", tmp_path / "cut" / "seed-1"
+    for path in done.iterdir():
+        if path.is_file():
+            (ours / path.name).write_bytes(path.read_bytes())
+    before = {path: path.read_bytes() for path in ours.iterdir() if path.is_file()}
+    again = Run(tmp_path / "cut", seeds=seeds)
+    assert again.recorder.active == [1]
+    again.play()
+    assert {path: path.read_bytes() for path in before} == before
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert run_json(tmp_path / "cut", 2)["status"] == "finished"
+
+
+def test_time_goes_on_where_the_checkpoint_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of 200 s, killed at 55 of 60 steps, 100 s a day later: no lost time is counted."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    run = Run(tmp_path)
+    run.recorder.clock.lap("acting")
+    now = 100.0
+    run.recorder.clock.lap("acting")
+    with pytest.raises(Killed):
+        run.play(55)
+    now = 1e5
+    again = Run(tmp_path)
+    now += 50.0  # the past is played again
+    env_step = again.env.step
+
+    def step(actions: np.ndarray) -> Any:
+        nonlocal now
+        now += 1.0
+        return env_step(actions)
+
+    again.env.reset()
+    for _ in again.journal.past():
+        pass
+    monkeypatch.setattr(again.env, "step", step)
+    monkeypatch.setattr(again.env, "reset", lambda: None)
+    again.play()
+    rows = (tmp_path / "seed-1" / "timing.csv").read_text().splitlines()
+    seconds = [float(row.split(",")[2]) for row in rows[1:]]
+    assert seconds == [100.0, 100.0, 100.0, 100.0, 109.0, 119.0]
+    assert run_json(tmp_path)["wall_seconds"] == 119.0
+
+
+def test_a_checkpoint_is_due_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one counts from the end of the last: a slow disk does not make it perpetual."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    run = Run(tmp_path)
+    run.recorder.checkpoint_seconds = 300.0
+    run.env.reset()
+    run.journal.resume(0)
+    now = 299.0
+    assert not run.journal.is_due()
+    now = 300.0
+    assert run.journal.is_due()
+    run.journal.save(0)
+    assert not run.journal.is_due()
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run fails, and goes on from there when there is space again."""
+    Run(tmp_path / "whole").play()
+    run, calls = Run(tmp_path / "cut"), 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 12:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            run.play()
+    again = Run(tmp_path / "cut")
+    assert again.recorder.snapshot is not None
+    again.play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(tmp_path: Path) -> None:
+    """They would stand before the newer one's own, and spoil what it goes on from."""
+    Run(tmp_path / "whole").play()
+    old, new = Run(tmp_path / "cut"), Run(tmp_path / "cut")
+    old.env.reset()
+    old.journal.record(np.ones((1, 2)))
+    with pytest.raises(UsageError, match="started again by another process"):
+        old.journal.save(1)
+    with pytest.raises(Killed):
+        new.play(45)
+    again = Run(tmp_path / "cut")
+    assert again.recorder.snapshot is not None
+    assert again.recorder.snapshot.content["numbers"] == [SAVES[-1]]
+    again.play()
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+def test_unread_sums_go_on(tmp_path: Path) -> None:
+    """Diagnostics of half a log interval: the mean is over the whole one."""
+    whole, first, second = Means(), Means(), Means()
+    for value in (1.0, 2.0, 6.0):
+        whole.add({"loss": torch.tensor([value])})
+    first.add({"loss": torch.tensor([1.0])})
+    first.add({"loss": torch.tensor([2.0])})
+    tensors: dict[str, Any] = {}
+    unpack(pack(first, tensors, "means"), tensors, second)
+    second.add({"loss": torch.tensor([6.0])})
+    assert second.read()["loss"] == whole.read()["loss"] == [3.0]
+
+
+def test_random_kills_change_nothing(tmp_path: Path) -> None:
+    """Ten runs with up to five kills each."""
+    Run(tmp_path / "whole").play()
+    generator = random.Random(0)
+    for number in range(10):
+        folder = tmp_path / str(number)
+        for _ in range(generator.randrange(1, 6)):
+            run, stops = Run(folder), generator.randrange(ENDS)
+            try:
+                run.play(stops)
+            except Killed:
+                continue
+            break
+        if run_json(folder)["status"] != "finished":
+            Run(folder).play()
+        assert tables(folder) == tables(tmp_path / "whole")

@@ -1,0 +1,272 @@
+"""Curves drawn while runs train: from their tables alone, and never at their cost."""
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+from rich.console import Console
+
+from agents import a2c
+from reproduce import ROOT
+from suite.record import live
+from suite.record.live import MOST_POINTS, Curves, collect, panels, read_curves, read_table
+
+WORDS = ["--task=CartPole-v1", "--seeds", "1", "2", "--env-steps=2000", "--log-interval=500"]
+RECORDED = ("episodes.csv", "updates.csv", "policy.safetensors", "policy.json")
+
+
+def run_folder(folder: Path, **tables: str) -> Path:
+    """A run's folder with some tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in tables.items():
+        (folder / f"{name}.csv").write_text(text)
+    return folder
+
+
+def points(frame: pd.DataFrame, panel: str) -> list[tuple[float, float]]:
+    """The points of a panel."""
+    rows = frame[frame["panel"] == panel]
+    return list(zip(rows["env_steps"].tolist(), rows["value"].tolist(), strict=True))
+
+
+# What is read
+
+
+def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    """And a table that is absent, empty, without steps or no table gives no rows."""
+    path = tmp_path / "updates.csv"
+    assert read_table(path).empty
+    path.write_text("env_steps,critic_loss\n10,0.5\n20,0.25\n30,0.1")
+    assert read_table(path)["critic_loss"].tolist() == [0.5, 0.25]
+    for text in (
+        "",
+        "env_steps,critic_loss",
+        "\x00\xff\n",
+        "a,b\n1,2\n",
+        "env_steps\n1,2\n1,2,3\n",
+    ):
+        path.write_text(text)
+        assert read_curves(tmp_path, text).empty, text
+
+
+def test_losses_entropies_and_temperatures_are_drawn_and_nothing_else(tmp_path: Path) -> None:
+    """In the order of their columns; what is no finite number is no point."""
+    header = "env_steps,num_updates,critic_loss,q_value,choice_entropy,log_alpha\n"
+    folder = run_folder(tmp_path, updates=header + "10,5,nan,7,1.5,x\n20,10,0.5,7,inf,-2\n")
+    frame = read_curves(folder, 0)
+    assert frame["panel"].unique().tolist() == ["critic_loss", "choice_entropy", "log_alpha"]
+    assert points(frame, "critic_loss") == [(20, 0.5)]
+    assert points(frame, "choice_entropy") == [(10, 1.5)]
+    assert points(frame, "log_alpha") == [(20, -2)]
+
+
+def test_returns_are_of_evaluations_once_a_seed_of_the_task_has_any(tmp_path: Path) -> None:
+    """So that one panel has all seeds; before, they are of training episodes."""
+    episodes = "env_steps,episode_return,episode_length\n5,1.0,5\n"
+    runs = {
+        (task, seed): run_folder(tmp_path / task / str(seed), episodes=episodes)
+        for task in ("T", "U")
+        for seed in (1, 2)
+    }
+    of_one = {key: runs[key] for key in (("T", 1), ("T", 2))}
+    frame = collect(of_one, dict.fromkeys(of_one, 0))
+    assert frame["panel"].tolist() == ["episode_return"] * 2
+    run_folder(runs["T", 1], evaluations="env_steps,mean_return,return_0\n10,8.0,8.0\n")
+    frame = collect(of_one, dict.fromkeys(of_one, 1))
+    assert points(frame, "mean_return") == [(10, 8.0)]
+    assert frame["seed"].tolist() == [1]
+    run_folder(runs["U", 1], updates="env_steps,critic_loss\n10,0.5\n")
+    frame = collect(runs, dict.fromkeys(runs, 2))
+    assert frame[["panel", "seed"]].to_numpy().tolist() == [["T", 1], ["U", 1], ["U", 2]]
+
+
+def test_a_long_table_is_drawn_by_means_of_its_rows(tmp_path: Path) -> None:
+    """Each point is of as many neighbours; the mean of all is kept."""
+    values = np.random.default_rng(1).normal(size=5 * MOST_POINTS)
+    rows = "".join(f"{step},{value}\n" for step, value in enumerate(values))
+    drawn = points(read_curves(run_folder(tmp_path, updates="env_steps,loss\n" + rows), 0), "loss")
+    assert drawn[1] == (7.0, pytest.approx(values[5:10].mean()))
+    assert len(drawn) == MOST_POINTS
+
+
+# What is drawn
+
+
+def frame_of(names: Sequence[str], seeds: Sequence[int]) -> pd.DataFrame:
+    """Straight lines."""
+    steps = np.arange(0, 40_001, 1000)
+    columns = [
+        pd.DataFrame({"panel": name, "seed": seed, "env_steps": steps, "value": seed * steps})
+        for name in names
+        for seed in seeds
+    ]
+    return pd.concat(columns)
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+@pytest.mark.parametrize("height", [5, 24, 60])
+def test_a_terminals_panels_fit_into_it(width: int, height: int) -> None:
+    """As many as there is room for, the first ones first; a very low terminal has one row."""
+    names = ["mean_return", "critic_loss", "actor_loss", "entropy", "alpha"]
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(panels(frame_of(names, (1, 2)), width, height))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= max(height, 7)
+    shown = [name for name in names if name in capture.get()]
+    room = max(width // 26, 1) * max((height - 1) // 9, 1)
+    assert len(shown) == min(room, 5)
+    assert shown == names[: len(shown)]
+    assert lines[-1].startswith("seed 1  seed 2  over")
+    assert "\u2800" < max(capture.get()) < "\u2900", "nothing is drawn"
+
+
+def test_each_seed_has_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The legend's and the line's are the same."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console = Console(width=60, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(panels(frame_of(["loss"], (3, 7)), 60, 20))
+    *lines, legend = capture.get().splitlines()
+    for seed, code in ((3, "\x1b[36m"), (7, "\x1b[35m")):
+        assert f"{code}seed {seed}" in legend
+        assert any(code in line for line in lines)
+
+
+def test_a_drawing_is_made_anew_only_if_a_table_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is asked for."""
+    drawn = []
+    monkeypatch.setattr(live, "panels", lambda *_: drawn.append(1) or "curves")
+    folder = run_folder(tmp_path, updates="env_steps,loss\n10,0.5\n")
+    curves = Curves(Console(width=80))
+    for _ in range(3):
+        curves.update({("T", 1): folder})
+    assert (len(drawn), curves.shown) == (1, "curves")
+    run_folder(tmp_path, updates="env_steps,loss\n10,0.5\n20,0.4\n")
+    curves.update({("T", 1): folder})
+    assert len(drawn) == 2
+
+
+# Training beside it
+
+
+def recorded(folder: Path) -> dict[str, bytes]:
+    """The bytes that the same run always has."""
+    return {
+        f"{seed}/{name}": (folder / f"seed-{seed}" / name).read_bytes()
+        for seed in (1, 2)
+        for name in RECORDED
+    }
+
+
+def test_a_run_that_is_drawn_has_the_bytes_of_one_that_is_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe gets one drawing, after all that the run says; the recorded command does not draw."""
+    assert a2c.main([*WORDS, f"--out={tmp_path / 'a'}"]) == 0
+    capfd.readouterr()
+    assert a2c.main([*WORDS, "--plot", f"--out={tmp_path / 'b'}"]) == 0
+    assert recorded(tmp_path / "a") == recorded(tmp_path / "b")
+    said = capfd.readouterr().out
+    assert said.count("episode_return") == said.count("policy_loss") == 1
+    assert said.index("seed-2 finished") < said.index("episode_return")
+    assert "--plot" not in (tmp_path / "b" / "seed-1" / "run.json").read_text()
+
+
+def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the run's bytes and status."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no room")
+
+    assert a2c.main([*WORDS, f"--out={tmp_path / 'a'}"]) == 0
+    monkeypatch.setattr(live, "panels", fail)
+    curves = Curves(Console(width=80))
+    runs = {("CartPole-v1", 1): tmp_path / "a" / "seed-1"}
+    capsys.readouterr()
+    curves.update(runs, 20)
+    curves.update(runs, 30)
+    assert capsys.readouterr().out == "not drawn: ZeroDivisionError: no room\n"
+    assert a2c.main([*WORDS, "--plot", f"--out={tmp_path / 'b'}"]) == 0
+    assert recorded(tmp_path / "a") == recorded(tmp_path / "b")
+
+
+def test_a_training_that_fails_gives_its_status(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Here that of a finished run's folder; and what it says."""
+    words = [*WORDS, f"--out={tmp_path}"]
+    assert a2c.main(words) == 0
+    assert a2c.main([*words, "--plot"]) == 2
+    assert "holds a finished run" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_reaches_the_training_which_goes_on_later(tmp_path: Path, number: int) -> None:
+    """After a checkpoint, as without a plot."""
+    words = ["--task=CartPole-v1", "--env-steps=500_000", f"--out={tmp_path}", "--plot"]
+    command = [sys.executable, "-m", "agents.a2c", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(number)
+        assert "stopped after a checkpoint" in process.stdout.read()
+    assert process.returncode == 130
+    assert (tmp_path / "seed-1" / "checkpoint").is_dir()
+
+
+def test_a_terminal_is_drawn_in_while_the_run_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below what the run says; no line of it is lost."""
+    words = ["--task=CartPole-v1", "--env-steps=200_000", "--log-interval=500"]
+    command = [sys.executable, "-m", "agents.a2c", *words, f"--out={tmp_path}", "--plot"]
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 100))
+    said, is_asked = b"", False
+    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # it has ended
+            while more := os.read(ours, 65_536):
+                said += more
+                if b"value_loss" in said and not is_asked:
+                    process.terminate()
+                    is_asked = True
+    os.close(ours)
+    assert process.returncode == 130
+    assert said.index(b"seed-1 env_steps") < said.index(b"value_loss")
+    assert b"stopped after a checkpoint" in said
+
+
+def test_a_notebooks_cell_shows_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One, in the place of those before it, beside what the run says."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    words = [*WORDS, "--env-steps=20000", "--plot", f"--out={tmp_path}"]
+    begin = "from suite.record import live\nlive.DRAW_SECONDS = 0\nfrom agents.a2c import main\n"
+    source = f"{begin}main({words})"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = notebook.cells[0].outputs
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
+    said = "".join(output.text for output in outputs if output.output_type == "stream")
+    assert "seed-2 finished" in said
+    assert "not drawn" not in said
+    assert outputs[-1].data["text/plain"] == "0"

@@ -1,0 +1,611 @@
+"""The record of a run: whole rows, honest statuses, and `finished` last of all."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from suite.base import hardware
+from suite.base.errors import UsageError
+from suite.base.files import write_json
+from suite.envs.vector_env import Step
+from suite.record import recorder
+from suite.record.recorder import (
+    ACTIONS,
+    EPISODE_COLUMNS,
+    SECTIONS,
+    TIMING_COLUMNS,
+    Means,
+    Recorder,
+    Stopwatch,
+    has_passed,
+)
+from suite.settings.command_line import RunOptions
+
+RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
+
+
+def record(folder: Path, seeds: Sequence[int] = (1, 2)) -> Recorder:
+    return Recorder(folder, RUN, seeds)
+
+
+def ended(returns: Sequence[Sequence[float]], lengths: Sequence[Sequence[int]]) -> Step:
+    """Return a step in which the episodes with a length other than 0 ended."""
+    scores, ages = np.array(returns, dtype=np.float64), np.array(lengths)
+    flags, rewards = np.zeros(scores.shape, dtype=bool), np.zeros(scores.shape, dtype=np.float32)
+    obs = np.zeros((*scores.shape, 1), dtype=np.float32)
+    return Step(obs, obs, rewards, rewards, flags, flags, ~flags, ages > 0, scores, ages)
+
+
+def log(run: Recorder, env_steps: int, losses: Sequence[float], **checks: np.ndarray) -> None:
+    run.log(env_steps, env_steps // 2, {"critic_loss": np.array(losses)}, checks)
+
+
+def lines(folder: Path, seed: int, name: str) -> list[str]:
+    text = (folder / f"seed-{seed}" / name).read_bytes().decode()
+    assert text.endswith("\n")
+    return text.splitlines()
+
+
+def run_json(folder: Path, seed: int) -> dict[str, Any]:
+    return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
+
+
+# Rows
+
+
+def test_every_ended_episode_is_a_row_of_its_seed(tmp_path: Path) -> None:
+    """In the order of environments, at the step count given, and for the right seed."""
+    run = record(tmp_path)
+    run.episodes(10, ended([[1.5, 2.5, 3.5], [4.5, 5.5, 6.5]], [[7, 0, 9], [0, 11, 0]]))
+    run.episodes(20, ended([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [[0, 0, 0], [0, 0, 0]]))
+    run.episodes(30, ended([[0.0, 0.0, 0.0], [0.0, 0.0, -2.0]], [[0, 0, 0], [0, 0, 3]]))
+    run.flush()
+    head = "env_steps,episode_return,episode_length"
+    assert head == ",".join(EPISODE_COLUMNS)
+    assert lines(tmp_path, 1, "episodes.csv") == [head, "10,1.5,7", "10,3.5,9"]
+    assert lines(tmp_path, 2, "episodes.csv") == [head, "10,5.5,11", "30,-2.0,3"]
+
+
+def test_an_evaluation_is_its_mean_and_the_single_returns(tmp_path: Path) -> None:
+    """The single returns stay, so that another summary can be made later."""
+    run = record(tmp_path)
+    run.evaluation(100, np.array([[1.0, 2.0, 6.0], [0.1, 0.2, 0.3]]))
+    run.flush()
+    head = "env_steps,mean_return,return_0,return_1,return_2"
+    assert lines(tmp_path, 1, "evaluations.csv") == [head, "100,3.0,1.0,2.0,6.0"]
+    mean = np.array([0.1, 0.2, 0.3]).mean().item()
+    assert lines(tmp_path, 2, "evaluations.csv") == [head, f"100,{mean!r},0.1,0.2,0.3"]
+
+
+def test_a_log_is_one_row_of_updates_and_one_of_timing(tmp_path: Path) -> None:
+    """Metrics are `[S]`; each seed gets its own, and clocks go where no comparison looks."""
+    run = record(tmp_path)
+    log(run, 100, [0.5, 0.25])
+    log(run, 200, [0.125, 2.0])
+    head = "env_steps,num_updates,critic_loss"
+    assert lines(tmp_path, 1, "updates.csv") == [head, "100,50,0.5", "200,100,0.125"]
+    assert lines(tmp_path, 2, "updates.csv") == [head, "100,50,0.25", "200,100,2.0"]
+    timing = lines(tmp_path, 1, "timing.csv")
+    assert timing[0].split(",") == list(TIMING_COLUMNS)
+    assert [row.split(",")[:2] for row in timing[1:]] == [["100", "50"], ["200", "100"]]
+
+
+def test_an_interval_without_metrics_leaves_timing_only(tmp_path: Path) -> None:
+    """Before learning starts there are no losses, and no row of blanks in their place."""
+    run = record(tmp_path)
+    run.log(100, 0, {}, {})
+    log(run, 200, [1.0, 1.0])
+    assert len(lines(tmp_path, 1, "timing.csv")) == 3
+    assert len(lines(tmp_path, 1, "updates.csv")) == 2
+
+
+@pytest.mark.parametrize("number", [0.1 + 0.2, 1 / 3, -1e-300, 12345678.9, 5e-324, 2.0**70])
+def test_numbers_are_read_back_exactly(number: float, tmp_path: Path) -> None:
+    """Same run, same bytes: rounding would hide a difference, and make one on another machine."""
+    run = record(tmp_path, [1])
+    run.episodes(1, ended([[number]], [[1]]))
+    run.log(1, 1, {"loss": np.array([number])}, {})
+    assert float(lines(tmp_path, 1, "episodes.csv")[1].split(",")[1]) == number
+    assert float(lines(tmp_path, 1, "updates.csv")[1].split(",")[2]) == number
+
+
+def test_single_precision_numbers_are_read_back_exactly(tmp_path: Path) -> None:
+    """A float32 is written as the number that it is, not as the text `np.float32(0.1)`."""
+    run = record(tmp_path, [1])
+    run.evaluation(1, np.array([[0.1]], dtype=np.float32))
+    run.log(1, 1, {"loss": np.array([0.1], dtype=np.float32)}, {})
+    for name in ("evaluations.csv", "updates.csv"):
+        cell = lines(tmp_path, 1, name)[1].split(",")[-1]
+        assert np.float32(float(cell)) == np.float32(0.1)
+
+
+def test_a_row_without_some_metric_has_a_blank_there(tmp_path: Path) -> None:
+    """An interval without an actor update has no actor loss: no column moves into its place."""
+    run = record(tmp_path, [1])
+    run.log(1, 1, {"critic_loss": np.array([1.0]), "actor_loss": np.array([2.0])}, {})
+    run.log(2, 2, {"critic_loss": np.array([3.0])}, {})
+    run.log(3, 3, {"actor_loss": np.array([5.0]), "critic_loss": np.array([4.0])}, {})
+    head = "env_steps,num_updates,critic_loss,actor_loss"
+    assert lines(tmp_path, 1, "updates.csv") == [head, "1,1,1.0,2.0", "2,2,3.0,", "3,3,4.0,5.0"]
+
+
+def test_a_metric_without_a_column_is_refused(tmp_path: Path) -> None:
+    """Under the first row's header it would pass for another quantity, or be lost."""
+    run = record(tmp_path, [1])
+    run.log(1, 1, {"critic_loss": np.array([1.0])}, {})
+    with pytest.raises(ValueError, match=r"no column for .*actor_loss"):
+        run.log(2, 2, {"critic_loss": np.array([1.0]), "actor_loss": np.array([2.0])}, {})
+
+
+def test_nothing_is_written_between_two_logs(tmp_path: Path) -> None:
+    """Files grow by whole rows, once per interval: no write in the loop, no torn rows to read."""
+    run = record(tmp_path)
+    run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
+    run.evaluation(10, np.array([[1.0], [2.0]]))
+    assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {"run.json"}
+    log(run, 20, [1.0, 1.0])
+    assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {
+        *("run.json", "episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
+    }
+    size = (tmp_path / "seed-1" / "episodes.csv").stat().st_size
+    run.episodes(30, ended([[1.0], [2.0]], [[3], [3]]))
+    assert (tmp_path / "seed-1" / "episodes.csv").stat().st_size == size
+    log(run, 40, [1.0, 1.0])
+    assert len(lines(tmp_path, 1, "episodes.csv")) == 3
+
+
+def test_each_row_is_written_once(tmp_path: Path) -> None:
+    """A second flush adds nothing, and no file has a second header."""
+    run = record(tmp_path)
+    run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
+    run.flush()
+    run.flush()
+    run.episodes(20, ended([[1.0], [2.0]], [[4], [4]]))
+    run.finish()
+    assert [row.split(",")[0] for row in lines(tmp_path, 1, "episodes.csv")] == [
+        *("env_steps", "10", "20")
+    ]
+
+
+# Divergence
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_diverged_seed_stops_and_the_others_go_on(
+    bad: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows up to then stay, no later row is written, and the command ends with status 2."""
+    run = record(tmp_path, [1, 2, 3])
+    log(run, 100, [1.0, 1.0, 1.0])
+    log(run, 200, [1.0, bad, 1.0])
+    assert run.active == [0, 2]
+    capsys.readouterr()
+    run.episodes(250, ended([[1.0], [2.0], [3.0]], [[5], [5], [5]]))
+    run.evaluation(250, np.array([[1.0], [2.0], [3.0]]))
+    log(run, 300, [1.0, 1.0, 1.0])
+    assert run.finish() == 2
+    assert run.statuses == ["finished", "diverged", "finished"]
+    assert [row.split(",")[0] for row in lines(tmp_path, 2, "updates.csv")[1:]] == ["100", "200"]
+    assert not (tmp_path / "seed-2" / "episodes.csv").exists()
+    assert not (tmp_path / "seed-2" / "evaluations.csv").exists()
+    assert len(lines(tmp_path, 2, "timing.csv")) == 2
+    for seed in (1, 3):
+        assert len(lines(tmp_path, seed, "updates.csv")) == 4
+        assert lines(tmp_path, seed, "episodes.csv")[1:] == [f"250,{float(seed)},5"]
+        assert run_json(tmp_path, seed)["status"] == "finished"
+
+
+def test_a_divergence_is_recorded_at_once_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever waits for the run learns which number it was, and when, without waiting longer."""
+    run = record(tmp_path)
+    log(run, 100, [np.nan, 1.0])
+    error = "non-finite critic_loss at 100 env_steps"
+    assert (run_json(tmp_path, 1)["status"], run_json(tmp_path, 1)["error"]) == ("diverged", error)
+    assert (run_json(tmp_path, 2)["status"], run_json(tmp_path, 2)["error"]) == ("running", None)
+    assert capsys.readouterr().err == f"seed-1 diverged: {error}\n"
+
+
+def test_a_check_diverges_like_a_metric_but_is_no_column(tmp_path: Path) -> None:
+    """Rewards that are no numbers end a run, and are not a diagnostic."""
+    run = record(tmp_path)
+    log(run, 100, [1.0, 1.0], reward=np.array([1.0, np.nan]))
+    assert run.statuses == ["running", "diverged"]
+    assert lines(tmp_path, 2, "updates.csv")[0] == "env_steps,num_updates,critic_loss"
+    assert run_json(tmp_path, 2)["error"] == "non-finite reward at 100 env_steps"
+
+
+def test_an_evaluation_that_is_no_number_diverges(tmp_path: Path) -> None:
+    """The row stays as evidence; the neighbour's evaluation is recorded in the same call."""
+    run = record(tmp_path)
+    run.evaluation(100, np.array([[np.nan, 1.0], [2.0, 3.0]]))
+    run.evaluation(200, np.array([[1.0, 1.0], [2.0, 3.0]]))
+    assert run.statuses == ["diverged", "running"]
+    assert run.finish() == 2
+    assert lines(tmp_path, 1, "evaluations.csv")[1:] == ["100,nan,nan,1.0"]
+    assert lines(tmp_path, 2, "evaluations.csv")[1:] == ["100,2.5,2.0,3.0", "200,2.5,2.0,3.0"]
+    assert run_json(tmp_path, 1)["error"] == "non-finite evaluation at 100 env_steps"
+
+
+# run.json
+
+
+def test_a_run_says_what_it_is_and_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first moment: a run that was killed can still be told from another."""
+    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": True})
+    record(tmp_path)
+    ours = run_json(tmp_path, 2)
+    assert {key: ours[key] for key in RUN} == RUN
+    assert (ours["schema_version"], ours["seed"], ours["status"]) == (3, 2, "running")
+    assert ours["versions"] == hardware.versions()
+    assert ours["machine"] == hardware.machine()
+    assert (ours["commit"], ours["dirty"]) == ("c0ffee", True)
+    assert ours["started_at"].endswith("+00:00")
+    assert (ours["ended_at"], ours["wall_seconds"], ours["error"]) == (None, None, None)
+
+
+def test_a_finished_run_says_when_it_ended(tmp_path: Path) -> None:
+    """Status 0 and `finished`; nothing that was stated at the start has changed."""
+    run = record(tmp_path)
+    before = run_json(tmp_path, 1)
+    log(run, 100, [1.0, 1.0])
+    assert run.finish() == 0
+    after = run_json(tmp_path, 1)
+    changed = {key for key in after if after[key] != before[key]}
+    assert changed == {"status", "ended_at", "wall_seconds"}
+    assert after["status"] == "finished"
+    assert after["ended_at"] >= after["started_at"]
+    assert after["wall_seconds"] >= 0.0
+
+
+def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
+    """The older process stops before it writes a row or a status into the newer one's record."""
+    old, log_to = record(tmp_path), ended([[1.0], [2.0]], [[3], [3]])
+    old.episodes(10, log_to)
+    old.flush()
+    new = record(tmp_path)
+    new.episodes(20, log_to)
+    new.flush()
+    old.episodes(11, log_to)
+    for write in (old.flush, old.finish):
+        with pytest.raises(UsageError, match="seed-1 was started again by another process"):
+            write()
+    new.finish()
+    for seed in (1, 2):
+        assert lines(tmp_path, seed, "episodes.csv")[1:] == [f"20,{seed}.0,3"]
+        assert run_json(tmp_path, seed)["status"] == "finished"
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_run_is_claimed_before_its_files_change(
+    goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the older process would write its rows between the cut and the claim."""
+    old = record(tmp_path, [1])
+    log(old, 10, [1.0])
+    if goes_on:
+        actions = tmp_path / "seed-1" / "checkpoint" / ACTIONS
+        actions.parent.mkdir()
+        actions.touch()
+        content = old.checkpoint((0, sha256().hexdigest()))
+        monkeypatch.setattr(Recorder, "_find_snapshot", lambda _: SimpleNamespace(content=content))
+        log(old, 20, [2.0])
+    refused = []
+
+    def write(path: Path, value: object) -> None:
+        if refused:  # the claim is there and files were cut
+            with pytest.raises(UsageError, match="seed-1 was started again by another process"):
+                log(old, 30, [3.0])
+        refused.append(path)
+        write_json(path, value)
+
+    monkeypatch.setattr(recorder, "write_json", write)
+    new = record(tmp_path, [1])
+    assert len(refused) == 2
+    log(new, 40, [4.0])
+    steps = [line.split(",")[0] for line in lines(tmp_path, 1, "updates.csv")[1:]]
+    assert steps == (["10", "40"] if goes_on else ["40"])
+
+
+@pytest.mark.parametrize("rule", ["training", "deterministic"])
+def test_a_run_says_how_it_goes(
+    rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without evaluations, by the training episodes since the line before; at the end, where."""
+    run = Recorder(tmp_path, RUN | {"config": {"evaluation_rule": rule}}, [1])
+    for steps, episode_returns in ((10, [1.0, 3.0]), (20, []), (30, [7.0])):
+        for each in episode_returns:
+            run.episodes(steps, ended([[each]], [[3]]))
+        log(run, steps, [0.0])
+    run.evaluation(40, np.array([[5.0]]))
+    run.finish()
+    by_training = ["seed-1 env_steps 10 mean_return 2", "seed-1 env_steps 30 mean_return 7"]
+    assert capsys.readouterr().out.splitlines() == [
+        *(by_training if rule == "training" else []),
+        "seed-1 env_steps 40 mean_return 5",
+        f"seed-1 finished: {tmp_path / 'seed-1'}",
+    ]
+
+
+def test_finished_is_the_last_thing_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sees `finished` may read everything else: all rows are on disk by then."""
+    run, seen, replace = record(tmp_path), [], Path.replace
+    run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
+
+    def rename(aside: Path, path: Path) -> Path:
+        rows = [lines(tmp_path, seed, "episodes.csv")[1:] for seed in (1, 2)]
+        seen.append((f"{path.parent.name}/{path.name}", run_json(tmp_path, 1)["status"], rows))
+        return replace(aside, path)
+
+    monkeypatch.setattr(Path, "replace", rename)
+    run.finish()
+    rows = [["10,1.0,3"], ["10,2.0,3"]]
+    assert seen == [
+        ("seed-1/SHA256SUMS", "running", rows),
+        ("seed-1/run.json", "running", rows),
+        ("seed-2/SHA256SUMS", "finished", rows),
+        ("seed-2/run.json", "finished", rows),
+    ]
+
+
+def test_a_full_disk_at_the_end_leaves_the_run_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that could not be written must not be covered by a `finished`."""
+    run = record(tmp_path)
+    run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
+    (tmp_path / "seed-2" / "episodes.csv").mkdir()
+    with pytest.raises(UsageError, match="not a regular file"):
+        run.finish()
+    assert [run_json(tmp_path, seed)["status"] for seed in (1, 2)] == ["running", "running"]
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "seed-2" / "episodes.csv").rmdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            run.finish()
+    assert [run_json(tmp_path, seed)["status"] for seed in (1, 2)] == ["running", "running"]
+
+
+# What agents measure between two logs
+
+
+def test_means_are_over_the_updates_that_measured_something() -> None:
+    """A delayed actor has half as many losses: its mean is over those. Each read begins anew."""
+    means = Means()
+    for update in range(4):
+        means.add({"critic_loss": torch.tensor([update, 10.0 * update])})
+        if update % 2:
+            means.add({"actor_loss": torch.tensor([1.0 * update, -1.0])})
+    read = means.read()
+    assert {name: mean.tolist() for name, mean in read.items()} == {
+        "critic_loss": [1.5, 15.0],
+        "actor_loss": [2.0, -1.0],
+    }
+    assert means.read() == {}
+    means.add({"critic_loss": torch.tensor([7.0, 8.0])})
+    assert means.read()["critic_loss"].tolist() == [7.0, 8.0]
+
+
+def test_means_leave_the_losses_given_alone() -> None:
+    """Under compilation the agent's next update may write into the same tensor, and we into it."""
+    means, loss = Means(), torch.tensor([1.0])
+    means.add({"loss": loss})
+    means.add({"loss": loss})
+    assert loss.item() == 1.0
+    loss.fill_(100.0)
+    assert means.read()["loss"].item() == 1.0
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 8, 20])
+def test_an_interval_is_passed_once_per_multiple(num_envs: int) -> None:
+    """Whatever the stride, each multiple of 10 is met by the first step at or beyond it."""
+    steps = range(-2 * num_envs, 200, num_envs)
+    met = [step for step in steps if has_passed(10, step, num_envs)]
+    first_beyond = {min(s for s in steps if s >= k) for k in range(10, steps[-1] + 1, 10)}
+    assert met == sorted(first_beyond)
+
+
+# Directories
+
+
+def test_a_finished_run_is_never_overwritten(tmp_path: Path) -> None:
+    """Days of work are not lost to a repeated command, nor is what lies beside them."""
+    done = record(tmp_path, [2])
+    log(done, 100, [1.0])
+    done.finish()
+    other = record(tmp_path, [1])
+    log(other, 100, [1.0])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="seed-2 holds a finished run: choose another --out"):
+        record(tmp_path, [1, 2])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_what_an_unfinished_run_left_is_removed(tmp_path: Path) -> None:
+    """Rows, or a policy, of the run before would otherwise pass for those of this one."""
+    first = record(tmp_path, [1])
+    first.episodes(10, ended([[1.0]], [[3]]))
+    first.evaluation(10, np.array([[1.0]]))
+    log(first, 10, [1.0])
+    for name in ("policy.safetensors", "policy.json"):
+        (tmp_path / "seed-1" / name).write_text("old")
+    again = record(tmp_path, [1])
+    assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {"run.json"}
+    again.episodes(20, ended([[2.0]], [[4]]))
+    again.finish()
+    assert lines(tmp_path, 1, "episodes.csv")[1:] == ["20,2.0,4"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'\xff\xfe{"status', b"", b"[" * 100_000, b"[1]", b"{}", b'{"a": {"status": "finished"}}'],
+    ids=["no text", "empty", "too deep", "list", "no status", "another status"],
+)
+def test_a_record_of_a_run_that_cannot_be_read_is_replaced(content: bytes, tmp_path: Path) -> None:
+    """A torn or foreign `run.json` holds no finished run."""
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "run.json").write_bytes(content)
+    record(tmp_path, [1])
+    assert run_json(tmp_path, 1)["status"] == "running"
+
+
+def test_a_record_that_may_not_be_read_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It might be of a finished run, so nothing beside it is touched."""
+    folder = tmp_path / "seed-1"
+    folder.mkdir()
+    for name in ("run.json", "episodes.csv"):
+        (folder / name).write_text("old")
+
+    def forbid(path: Path, most: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("suite.record.recorder.read_json", forbid)
+        with pytest.raises(UsageError, match=r"^cannot read .*run\.json: Permission denied$"):
+            record(tmp_path, [1])
+    assert (folder / "episodes.csv").read_text() == "old"
+
+
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    """Before an hour of training, in one line."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"^cannot write to .*seed-1: Not a directory$"):
+        record(tmp_path / "file", [1])
+    (tmp_path / "seed-1").write_text("")
+    with pytest.raises(UsageError, match=r"^cannot write to .*seed-1: File exists$"):
+        record(tmp_path, [1])
+
+
+def test_a_folder_that_lets_nothing_be_written_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It exists, and may even be empty: only writing shows that one may not write."""
+
+    def forbid(path: Path, value: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(recorder, "write_json", forbid)
+    with pytest.raises(UsageError, match=r"^cannot write to .*seed-1: Permission denied$"):
+        record(tmp_path, [1])
+
+
+# A run started by its own command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings as an agent states them."""
+
+    task: str = "Hopper-v4"
+    seeds: tuple[int, ...] = (4, 5)
+    gamma: float = 0.5
+    device: str = "cpu"
+
+
+def test_a_command_is_recorded_with_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is needed to run it again stands in `run.json`, ready to paste."""
+    module = SimpleNamespace(__spec__=SimpleNamespace(name="agents.sac"))
+    monkeypatch.setitem(sys.modules, "__main__", module)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "argv", ["sac.py", "--task", "Hopper-v4", "--out", "my runs"])
+    options = RunOptions(suite="mujoco", source="jaxrl", out=tmp_path)
+    Recorder.for_command("sac", Config(), options)
+    ours = run_json(tmp_path, 5)
+    assert ours["command"] == "python -m agents.sac --task Hopper-v4 --out 'my runs'"
+    assert ours["config"] == {"task": "Hopper-v4", "seeds": [4, 5], "gamma": 0.5, "device": "cpu"}
+    assert [ours[key] for key in ("agent", "suite", "source", "task", "seed")] == [
+        *("sac", "mujoco", "jaxrl", "Hopper-v4", 5)
+    ]
+
+
+# Clocks
+
+
+class Clock:
+    """A clock that a test winds."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(recorder, "time", clock)
+    return clock
+
+
+def test_a_lap_is_charged_to_the_section_that_ended(clock: Clock) -> None:
+    """Time between `start` and the laps is split without gap or overlap."""
+    watch = Stopwatch()
+    clock.now += 50.0
+    watch.start()
+    for section, seconds in (("acting", 1.0), ("environment", 2.0), ("acting", 4.0)):
+        clock.now += seconds
+        watch.lap(section)
+    assert watch.seconds == {
+        "environment": 2.0,
+        "acting": 5.0,
+        "learning": 0.0,
+        "evaluation": 0.0,
+    }
+
+
+def test_timing_is_of_the_interval_and_wall_time_of_the_run(tmp_path: Path, clock: Clock) -> None:
+    """A second interval owes nothing to the first: speed and shares start anew."""
+    run = record(tmp_path, [1])
+    run.clock.start()
+    for env_steps, environment, learning in ((1_000, 1.0, 3.0), (3_000, 6.0, 2.0)):
+        clock.now += environment
+        run.clock.lap("environment")
+        clock.now += learning
+        run.clock.lap("learning")
+        clock.now += environment + learning  # spent between the sections
+        run.log(env_steps, 0, {}, {})
+    rows = [
+        dict(zip(TIMING_COLUMNS, map(float, row.split(",")), strict=True))
+        for row in lines(tmp_path, 1, "timing.csv")[1:]
+    ]
+    assert [row["wall_seconds"] for row in rows] == [8.0, 24.0]
+    assert [row["env_steps_per_second"] for row in rows] == [125.0, 125.0]
+    assert [row["environment_share"] for row in rows] == [0.125, 0.375]
+    assert [row["learning_share"] for row in rows] == [0.375, 0.125]
+
+
+def test_shares_of_wall_time_never_exceed_it(tmp_path: Path) -> None:
+    """On the real clock, however short the interval: none is charged for time before it."""
+    run = record(tmp_path, [1])
+    run.clock.start()
+    for interval in range(5):
+        for turn in range(50 * interval):
+            run.clock.lap(SECTIONS[turn % len(SECTIONS)])
+        run.log(interval + 1, 0, {}, {})
+    for row in lines(tmp_path, 1, "timing.csv")[1:]:
+        shares = [float(cell) for cell in row.split(",")[-len(SECTIONS) :]]
+        assert min(shares) >= 0.0
+        assert sum(shares) <= 1.0 + 4 * 0.00005

@@ -1,0 +1,186 @@
+"""A record is what its folder, its manifest and its schema version say, or it is damaged."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suite.record.manifest import write_manifest
+from suite.record.recorder import Recorder
+from suite.record.records import KEYS, SCHEMA_VERSION, read_record
+from suite.settings.recorded import YOUNGER, recorded_settings
+
+
+def finish(root: Path, seed: int = 1, **entries: Any) -> Path:
+    """Record a finished run of SAC on Pendulum, as its agent would, and return its folder."""
+    run = {"agent": "sac", "suite": "classic", "source": "tuned", "task": "Pendulum-v1"}
+    config = {"task": "Pendulum-v1", "seeds": [seed], "env_steps": 10}
+    run |= {"config": config, "command": "python -m agents.sac"} | entries
+    place = root / "sac-classic" / "tuned" / "Pendulum-v1"
+    recorder = Recorder(place, run, [seed])
+    recorder.log(10, 1, {"critic_loss": np.array([0.1 * seed])}, {})
+    recorder.finish()
+    return recorder.seed_directories[0]
+
+
+def edit(folder: Path, drop: tuple[str, ...] = (), **entries: Any) -> None:
+    """Change a record, and its manifest, so that nothing but the entries is wrong."""
+    record = json.loads((folder / "run.json").read_bytes()) | entries
+    for key in drop:
+        del record[key]
+    (folder / "run.json").write_text(json.dumps(record))
+    write_manifest(folder, (folder / "run.json").read_bytes())
+
+
+def error_of(folder: Path) -> str:
+    """Return why a record is damaged, after a look that it is."""
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "damaged"
+    assert "\n" not in record["error"]
+    return record["error"]
+
+
+def test_a_record_of_today_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """A finished run in its own folder is finished, and has every entry of its version."""
+    folder = finish(tmp_path)
+    record = read_record(folder)
+    assert record is not None
+    assert (record["status"], record["schema_version"]) == ("finished", SCHEMA_VERSION)
+    assert set(KEYS[SCHEMA_VERSION]) <= record.keys()
+
+
+def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
+    """A file that does not say what was run cannot stand for a finished run."""
+    said = '"status": "finished", "task": "t", "seed": 1'
+    for content in ("", "[]", '{"status": "finished"}', f'{{{said}, "config": 3}}'):
+        (tmp_path / "run.json").write_text(content)
+        assert read_record(tmp_path) is None
+    (tmp_path / "run.json").write_text(f'{{{said}, "config": {{}}}}')
+    assert read_record(tmp_path) is None
+    assert read_record(tmp_path / "nowhere") is None
+
+
+def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
+    """Whatever it says would come into the report and the page."""
+    folder = finish(tmp_path)
+    edit(folder, error="x" * 2**17)
+    assert read_record(folder) is not None
+    edit(folder, error="x" * 2**18)
+    assert read_record(folder) is None
+
+
+def test_a_copy_in_the_folder_of_another_seed_is_damaged(tmp_path: Path) -> None:
+    """Copied twice, one run would be three seeds without any spread."""
+    folder = finish(tmp_path)
+    copy = shutil.copytree(folder, folder.with_name("seed-2"))
+    assert error_of(copy) == "says seed 1, its folder says 2"
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("sac-classic/tuned/MountainCarContinuous-v0", "says task Pendulum-v1, its folder says"),
+        ("a2c-classic/tuned/Pendulum-v1", "says agent sac, its folder says a2c"),
+        ("sac-mujoco/tuned/Pendulum-v1", "says suite classic, its folder says mujoco"),
+        ("alone/MountainCarContinuous-v0", "says task Pendulum-v1, its folder says"),
+    ],
+)
+def test_a_record_in_the_folder_of_another_run_is_damaged(
+    place: str, error: str, tmp_path: Path
+) -> None:
+    """Task, suite and agent are those of the path, also where an agent ran alone."""
+    copy = shutil.copytree(finish(tmp_path / "runs"), tmp_path / place / "seed-1")
+    assert error_of(copy).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("entries", "error"),
+    [
+        ({"seed": 2}, "says seed 2, its settings say [1]"),
+        ({"task": "Walker2d-v4"}, "says task Walker2d-v4, its folder says Pendulum-v1"),
+        ({"agent": "a2c"}, "says agent a2c, its folder says sac"),
+        ({"schema_version": 1}, "has the schema version 1, which is unknown here"),
+        ({"schema_version": 99}, "has the schema version 99, which is unknown here"),
+        ({"schema_version": "2"}, "has the schema version 2, which is unknown here"),
+        ({"schema_version": None}, "has the schema version None, which is unknown here"),
+    ],
+)
+def test_an_edited_record_is_damaged_though_its_manifest_fits(
+    entries: Mapping[str, Any], error: str, tmp_path: Path
+) -> None:
+    """A manifest is written anew as easily as a record."""
+    folder = finish(tmp_path)
+    edit(folder, **entries)
+    assert error_of(folder) == error
+
+
+@pytest.mark.parametrize("version", KEYS)
+def test_a_record_has_all_entries_of_its_version(version: int, tmp_path: Path) -> None:
+    """What an older version did not have yet may be missing, and nothing else."""
+    folder = finish(tmp_path)
+    extra = set(KEYS[SCHEMA_VERSION]) - set(KEYS[version])
+    edit(folder, drop=tuple(extra), schema_version=version)
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    needed = [key for key in KEYS[version] if key not in ("task", "seed", "config", "status")]
+    for key in needed:
+        edit(folder, drop=(key,))
+        assert error_of(folder) == f"lacks {key}, which schema version {version} has"
+        edit(folder, **{key: record[key]})
+
+
+def test_a_record_that_ended_before_it_started_is_damaged(tmp_path: Path) -> None:
+    """No clock of one run shows that."""
+    folder = finish(tmp_path)
+    early, late = "2026-01-01T10:00:00+00:00", "2026-01-01T10:00:01+00:00"
+    edit(folder, started_at=early, ended_at=late)
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    edit(folder, started_at=late, ended_at=early)
+    assert error_of(folder) == f"ended at {early}, before it started at {late}"
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ("90,1,2.0", "env_steps is 90 after 100"),
+        ("200,0,2.0", "num_updates is 0 after 1"),
+        ("200,1,0.5", "wall_seconds is 0.5 after 1.5"),
+    ],
+)
+def test_a_record_whose_times_run_backwards_is_damaged(
+    row: str, error: str, tmp_path: Path
+) -> None:
+    """A table that was put together from several runs has such rows."""
+    folder, head = finish(tmp_path), "env_steps,num_updates,wall_seconds\n100,1,1.5\n"
+    (folder / "timing.csv").write_text(f"{head}100,1,1.5\n")
+    edit(folder)
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    (folder / "timing.csv").write_text(f"{head}{row}\n")
+    edit(folder)
+    assert error_of(folder) == f"runs backwards: in timing.csv {error}"
+
+
+def test_older_settings_have_the_values_of_then() -> None:
+    """Younger ones have the value that code of that time ran with, or the default."""
+    from agents import sac
+
+    config = sac.PRESETS["classic", "tuned"].config
+    whole = recorded_settings(sac.Config, {"task": "Pendulum-v1"})
+    assert whole["separate_heads"] is YOUNGER["sac"]["separate_heads"]
+    assert whole["tau"] == config.tau
+    assert whole["hidden_sizes"] == list(sac.Config.hidden_sizes)
+    old = recorded_settings(sac.Config, {"policy_head_gain": 0.25, "tau": 0.5})
+    assert (old["policy_head_gain"], old["tau"]) == (0.25, 0.5)

@@ -1,0 +1,240 @@
+"""Policies on disk: what was saved is what is loaded, and nothing else is ever loaded."""
+
+import json
+import os
+import pickle
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from agents import load_policy
+from suite.base.errors import UsageError
+from suite.resume.checkpoint import config_of, read_policy, save_policy
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "results" / "published"
+
+DESCRIPTION = {"agent": "sac", "task": "Hopper-v4", "hidden_sizes": [8, 8], "gamma": 0.1 + 0.2}
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "layers.0.weight": torch.randn(3, 5, generator=generator),
+        "layers.0.bias": torch.tensor([0.0, -0.0, float("inf")]),
+        "half": torch.randn(4, generator=generator).to(torch.bfloat16),
+        "count": torch.tensor(2**40),
+    }
+
+
+def saved(directory: Path) -> Path:
+    save_policy(directory, weights(), DESCRIPTION)
+    return directory
+
+
+def test_a_policy_round_trips_bit_for_bit(tmp_path: Path) -> None:
+    """A loaded policy acts as the trained one did: same names, types, shapes and bits."""
+    loaded, description = read_policy(saved(tmp_path))
+    assert description == DESCRIPTION
+    assert loaded.keys() == weights().keys()
+    for name, tensor in weights().items():
+        assert loaded[name].dtype == tensor.dtype
+        assert loaded[name].shape == tensor.shape
+        ours, theirs = tensor.flatten(), loaded[name].flatten()
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings as an agent states them."""
+
+    task: str = "CartPole-v1"
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    clip: float | None = 1.0
+    gamma: float = 0.99
+
+
+def test_a_description_gives_back_the_settings_that_acting_needs() -> None:
+    """Others keep their defaults, whatever else the file holds."""
+    description = {**DESCRIPTION, "clip": None, "obs_shape": [3], "gamma": 0.5}
+    ours = config_of(Config, description, ("hidden_sizes", "clip"))
+    assert ours == Config(task="Hopper-v4", hidden_sizes=(8, 8), clip=None)
+    assert type(ours.hidden_sizes) is tuple
+
+
+@pytest.mark.parametrize("name", ["task", "hidden_sizes", "clip"])
+def test_a_description_that_lacks_a_setting_is_refused(name: str) -> None:
+    """A default in its place would act otherwise than what was trained, without a word."""
+    description = {**DESCRIPTION, "clip": None}
+    del description[name]
+    with pytest.raises(UsageError, match=f"lacks {name}$"):
+        config_of(Config, description, ("hidden_sizes", "clip"))
+
+
+def test_a_tasks_module_is_never_imported_because_a_file_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was handed over may hold both; who trusts the module imports it first."""
+    (tmp_path / "handed_over.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    description = {**DESCRIPTION, "task": "handed_over:Any-v0", "clip": None}
+    with pytest.raises(UsageError, match="import it first, if you trust it"):
+        config_of(Config, description, ("hidden_sizes", "clip"))
+    monkeypatch.setitem(sys.modules, "handed_over", ModuleType("handed_over"))
+    assert config_of(Config, description, ("hidden_sizes", "clip")).task == "handed_over:Any-v0"
+
+
+@pytest.mark.parametrize(
+    "setting", sorted(path.name for path in PUBLISHED.iterdir() if list(path.rglob("policy.json")))
+)
+def test_published_policies_still_act(setting: str) -> None:
+    """Under whatever names their settings were recorded: in their task's units, and finite."""
+    path = min((PUBLISHED / setting).rglob("policy.json"))
+    policy = load_policy(path.parent)
+    spaces = policy._spaces
+    obs = (
+        np.random.default_rng(0)
+        .integers(0, 2, (3, *spaces.obs_shape))
+        .astype(np.uint8 if len(spaces.obs_shape) == 3 else np.float32)
+    )
+    for generator in (None, np.random.default_rng(0)):
+        actions = policy(obs, generator)
+        if spaces.num_choices:
+            assert set(actions[:, 0].tolist()) <= set(range(spaces.num_choices))
+            actions = actions[:, 1:]
+        if spaces.continuous:
+            assert actions.shape == (3, spaces.num_outputs)
+            assert ((actions >= spaces.low) & (actions <= spaces.high)).all()
+        else:
+            assert actions.shape == (3,)
+            assert ((actions >= 0) & (actions < spaces.num_outputs)).all()
+
+
+def test_views_and_parameters_are_saved_as_their_values(tmp_path: Path) -> None:
+    """One seed's weights are a slice of a larger, trainable tensor: it alone is written."""
+    whole = torch.nn.Parameter(torch.arange(24.0).reshape(2, 3, 4))
+    save_policy(tmp_path, {"slice": whole[1].T, "other": whole[1]}, DESCRIPTION)
+    loaded, _ = read_policy(tmp_path)
+    assert torch.equal(loaded["slice"], torch.arange(12.0, 24.0).reshape(3, 4).T)
+    assert not loaded["slice"].requires_grad
+    assert (tmp_path / "policy.safetensors").stat().st_size < 1_000
+
+
+def test_a_failed_save_keeps_the_earlier_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at the end of a long run must not destroy what was there."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    saved(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            save_policy(tmp_path, {"x": torch.zeros(1)}, DESCRIPTION)
+    assert read_policy(tmp_path)[0].keys() == weights().keys()
+
+
+def test_no_policy_is_a_usage_error(tmp_path: Path) -> None:
+    """`evaluate` of a run that never finished says so in one line."""
+    with pytest.raises(UsageError, match="holds no trained policy"):
+        read_policy(tmp_path)
+    saved(tmp_path)
+    (tmp_path / "policy.json").unlink()
+    with pytest.raises(UsageError, match="holds no trained policy"):
+        read_policy(tmp_path)
+
+
+class Bomb:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("form", ["pickle", "torch"])
+def test_a_pickle_in_disguise_is_refused_and_not_run(form: str, tmp_path: Path) -> None:
+    """A downloaded run directory must not be able to run code."""
+    saved(tmp_path)
+    target, path = tmp_path / "executed", tmp_path / "policy.safetensors"
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(Bomb(target)))
+    else:
+        torch.save({"x": Bomb(target)}, path)
+    with pytest.raises(UsageError, match="unreadable policy"):
+        read_policy(tmp_path)
+    assert not target.exists()
+    pickle.loads(pickle.dumps(Bomb(target)))
+    assert target.exists()  # the bomb was live
+
+
+def test_a_truncated_file_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+    """Half a policy is none: no prefix of the file may load."""
+    path = saved(tmp_path) / "policy.safetensors"
+    content = path.read_bytes()
+    for length in (*range(0, 20), *range(20, len(content), 17), len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(UsageError, match="unreadable policy"):
+            read_policy(tmp_path)
+
+
+def header(entries: dict[str, object], data: bytes = b"") -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<Q", 2**62) + b"{}",
+        header({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, b"abcd"),
+        header({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}}, b"abcd"),
+        header({"x": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}, b"a"),
+        header({"x": {"dtype": "object", "shape": [1], "data_offsets": [0, 1]}}, b"a"),
+        header({"x": 7}),
+    ],
+    ids=[
+        "huge header",
+        "beyond the end",
+        "huge shape",
+        "type unknown to torch",
+        "object",
+        "number",
+    ],
+)
+def test_a_forged_header_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Offsets, shapes and types are the file's claims, and are not believed."""
+    (saved(tmp_path) / "policy.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match="unreadable policy"):
+        read_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"7", b'"agent"', b'{"task": "Hopper-v4"}', b"\xff\xfe", b"[" * 100_000],
+    ids=["empty", "torn", "list", "number", "string", "no agent", "no text", "too deep"],
+)
+def test_a_wrong_description_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Every bad description is one line of usage error, never a traceback."""
+    (saved(tmp_path) / "policy.json").write_bytes(content)
+    with pytest.raises(UsageError, match="unreadable policy") as refusal:
+        read_policy(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Anything else the disk says is reported the same way."""
+    path = saved(tmp_path) / "policy.safetensors"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match="unreadable policy"):
+        read_policy(tmp_path)

@@ -1,0 +1,420 @@
+"""Command lines: honest types, one-line errors that name the fix, the suite found by the task."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from suite.base.errors import UsageError
+from suite.settings.command_line import (
+    Parser,
+    RunOptions,
+    override,
+    read_command_line,
+    run_main,
+    whole,
+    whole_numbers,
+)
+from suite.settings.presets import Preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings as an agent states them."""
+
+    task: str = "HalfCheetah-v4"
+    """What to learn."""
+    seeds: tuple[int, ...] = (1,)
+    """Which runs."""
+    gamma: float = 0.99
+    """Discount."""
+    num_envs: int = 1
+    """How many."""
+    alpha: float | None = None
+    """Fixed, or learned."""
+    reset: Literal["soft", "hard"] = "soft"
+    """How."""
+    compile: bool = True
+    """Whether."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
+
+
+def preset(config: Config) -> Preset[Config]:
+    return Preset(config=config, budgets={}, judged_by="authors")
+
+
+PRESETS = {
+    ("mujoco", "paper"): preset(Config(num_envs=2)),
+    ("mujoco", "jaxrl"): preset(Config(num_envs=3)),
+    ("mujoco-small", "paper"): preset(Config(num_envs=4)),
+    ("dmc", "paper"): preset(Config(num_envs=5)),
+}
+
+
+# override
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], Config()),
+        (["--gamma", "0.9"], Config(gamma=0.9)),
+        (["--gamma=0.9"], Config(gamma=0.9)),
+        (["--gamma", "1"], Config(gamma=1.0)),
+        (["--num-envs", "16"], Config(num_envs=16)),
+        (["--num_envs", "16"], Config(num_envs=16)),
+        (["--seeds", "1", "2", "3"], Config(seeds=(1, 2, 3))),
+        (["--alpha", "0.2"], Config(alpha=0.2)),
+        (["--alpha", "None"], Config(alpha=None)),
+        (["--alpha", "none"], Config(alpha=None)),
+        (["--alpha=none"], Config(alpha=None)),
+        (["--reset", "hard"], Config(reset="hard")),
+        (["--no-compile"], Config(compile=False)),
+        (["--compile=False"], Config(compile=False)),
+        (["--seeds", "1,2", "4-5"], Config(seeds=(1, 2, 4, 5))),
+        (["--num-envs", "4", "--gamma", "0.5"], Config(num_envs=4, gamma=0.5)),
+    ],
+)
+def test_flags_change_what_they_name_and_nothing_else(flags: list[str], expected: Config) -> None:
+    """Each value arrives with its field's type."""
+    config = override(Config(), flags)
+    assert config == expected
+    assert [type(value) for value in vars(config).values()] == [
+        type(value) for value in vars(expected).values()
+    ]
+
+
+def test_a_preset_is_kept_where_no_flag_says_otherwise() -> None:
+    """Flags apply to the preset, not to the defaults of the class."""
+    config = override(Config(num_envs=7, gamma=0.5), ["--gamma", "0.25"])
+    assert config == Config(num_envs=7, gamma=0.25)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gama", "0.9"], r"^unknown setting --gama; did you mean --gamma\?$"),
+        (["--num-env=3"], r"^unknown setting --num-env; did you mean --num-envs\?$"),
+        (["--no-compiled"], r"^unknown setting --no-compiled; did you mean --compile\?$"),
+        (["--num-envs", "1.5"], "--num-envs.*'1.5'"),
+        (["--num-envs", "1e3"], "--num-envs.*'1e3'"),
+        (["--num-envs", "many"], "--num-envs.*'many'"),
+        (["--gamma", "high"], r"^--gamma is a number such as 0\.99, not 'high'$"),
+        (["--gamma"], r"^--gamma: expected one argument$"),
+        (["--gamma", "1.5"], r"gamma must be in \[0, 1\], not 1\.5$"),
+        (["--reset", "sof"], r"^--reset is one of soft, hard, not 'sof'$"),
+        (["--no-compile", "now"], r"^--no-compile: expected no value, not 'now'$"),
+        (["--gamma", "0.9", "0.8"], r"^--gamma: unexpected argument '0\.8'$"),
+        (["--seeds", "1", "two"], "--seeds"),
+        (["--compile", "maybe"], "maybe"),
+        (["stray"], "stray"),
+        (["-g", "0.9"], "-g"),
+        (["--"], "unknown setting"),
+    ],
+)
+def test_a_bad_flag_is_one_line_that_names_it(flags: list[str], message: str) -> None:
+    """No value is rounded, guessed or ignored, and no page of usage hides the reason."""
+    with pytest.raises(UsageError, match=message) as refusal:
+        override(Config(), flags)
+    assert "\n" not in str(refusal.value)
+    assert not set(str(refusal.value)) & set("│─╭╮╰╯")
+
+
+def test_help_is_printed_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` is no mistake: it shows the meaning of every setting."""
+    with pytest.raises(SystemExit) as stop:
+        override(Config(), ["--help"], prog="agents.sac")
+    assert stop.value.code in (0, None)
+    shown = capsys.readouterr().out
+    assert "agents.sac" in shown
+    assert "Fixed, or learned." in shown
+
+
+# Parser
+
+
+@pytest.fixture
+def parser() -> Parser:
+    parser = Parser(prog="reproduce")
+    parser.add_argument("--budget", choices=["smoke", "paper"])
+    parser.add_argument("--workers", type=int)
+    return parser
+
+
+def test_a_parser_reads_what_it_knows(parser: Parser) -> None:
+    """The ordinary case."""
+    options = parser.parse(["--budget", "smoke", "--workers=2"])
+    assert (options.budget, options.workers) == ("smoke", 2)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--budgte", "smoke"], r"^unknown option --budgte; did you mean --budget\?$"),
+        (["--work", "2"], r"^unknown option --work; did you mean --workers\?$"),
+        (["stray"], r"^unexpected argument 'stray'$"),
+        (["--workers", "two"], "--workers.*'two'"),
+        (["--workers"], "--workers.*expected one argument"),
+        (["--budget", "smok"], "--budget.*'smok'.*smoke"),
+    ],
+)
+def test_a_parser_complains_in_one_line(parser: Parser, argv: list[str], message: str) -> None:
+    """An abbreviation is no option: it would change its meaning when one is added."""
+    with pytest.raises(UsageError, match=message) as refusal:
+        parser.parse(argv)
+    assert "\n" not in str(refusal.value)
+
+
+# read_command_line
+
+
+def read(*argv: str) -> tuple[Config, RunOptions]:
+    return read_command_line(PRESETS, argv, agent="sac")
+
+
+@pytest.mark.parametrize(
+    ("argv", "suite", "num_envs"),
+    [
+        ((), "mujoco", 2),
+        (("--task", "Hopper-v4"), "mujoco", 2),
+        (("--task", "Hopper-v3"), "mujoco", 2),
+        (("--task", "Reacher-v4"), "mujoco-small", 4),
+        (("--task=Reacher-v2",), "mujoco-small", 4),
+        (("--task", "WalkerRun-v1"), "dmc", 5),
+        (("--task", "Hopper-v4", "--like", "jaxrl"), "mujoco", 3),
+        (("--suite", "dmc", "--task", "WalkerRun-v1"), "dmc", 5),
+        (("--task", "Pendulum-v1"), "mujoco", 2),
+        (("--task-from", "gymnasium:Pendulum-v1"), "mujoco", 2),
+    ],
+)
+def test_the_suite_is_found_by_the_task(argv: tuple[str, ...], suite: str, num_envs: int) -> None:
+    """`--task Reacher-v4` alone takes the settings that the source used on that suite."""
+    config, options = read(*argv)
+    assert options.suite == suite
+    assert config.num_envs == num_envs
+
+
+def test_a_command_line_gives_the_settings_and_where_they_go() -> None:
+    """All flags together, as the documentation shows them."""
+    config, options = read(
+        *("--task", "Hopper-v4", "--seeds", "1", "2", "--like", "jaxrl"),
+        *("--out", "runs/mine", "--gamma", "0.9"),
+    )
+    assert config == Config(task="Hopper-v4", seeds=(1, 2), gamma=0.9, num_envs=3)
+    assert options == RunOptions(suite="mujoco", source="jaxrl", out=Path("runs/mine"))
+
+
+def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
+    """Without flags a run goes nowhere near another task's."""
+    config, options = read("--task", "Hopper-v4")
+    assert config == Config(task="Hopper-v4", num_envs=2)
+    assert options == RunOptions(
+        suite="mujoco", source="paper", out=Path("runs/alone/sac/Hopper-v4")
+    )
+
+
+def test_a_source_may_be_called_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script of before a renaming still runs the same settings, and learns the name."""
+    presets = {
+        **PRESETS,
+        ("mujoco", "jaxrl"): replace(PRESETS["mujoco", "jaxrl"], formerly=("j1",)),
+    }
+    argv = ["--task", "Hopper-v4", "--like", "j1"]
+    config, options = read_command_line(presets, argv, agent="agent")
+    assert (config.num_envs, options.source) == (3, "jaxrl")
+    assert capsys.readouterr().err == "--like j1: these settings are called jaxrl now\n"
+    read_command_line(presets, [*argv[:-1], "jaxrl"], agent="agent")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--task", "Hoper-v4"), r"^unknown task 'Hoper-v4'; did you mean Hopper-v4\?$"),
+        (("--task",), "--task"),
+        (("--like", "jaxlr"), r"^unknown source 'jaxlr' for mujoco; did you mean jaxrl\?$"),
+        (("--suite", "mujoc"), r"^this agent has no suite 'mujoc'; did you mean mujoco\?$"),
+        (("--gama", "0.9"), r"^unknown setting --gama; did you mean --gamma\?$"),
+        (("--likes", "jaxrl"), r"^unknown setting --likes; did you mean --like\?$"),
+        (("--gamma", "7"), "not 7"),
+        (("--suite", "dmc", "--task", "Hopper-v4"), r"^--suite dmc has no Hopper-v4; .*mujoco"),
+        (("--task", "TMaze-v0"), "^no preset covers TMaze-v0: "),
+        (("--task", "Claw-v0"), r"^no preset covers Claw-v0: .* task with continuous actions, as"),
+        (("--task", "Pong-v5"), r"^no preset covers Pong-v5: choose .* --suite mujoco$"),
+    ],
+)
+def test_a_bad_command_line_is_one_line(argv: tuple[str, ...], message: str) -> None:
+    """Every part of it complains in the same way."""
+    with pytest.raises(UsageError, match=message) as refusal:
+        read(*argv)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("agent", "task", "message"),
+    [
+        ("sac", "Pong-v5", "^this agent needs continuous actions; Pong-v5 has discrete ones$"),
+        ("acer_continuous", "Pong-v5", "^Pong-v5 has discrete actions: use acer$"),
+    ],
+)
+def test_a_task_that_no_preset_can_train_is_refused_with_the_reason(
+    agent: str, task: str, message: str
+) -> None:
+    """A suite to choose is named only if that leads on."""
+    presets = importlib.import_module(f"agents.{agent}").PRESETS
+    with pytest.raises(UsageError, match=message) as refusal:
+        read_command_line(presets, ["--task", task], agent=agent)
+    assert "--suite" not in str(refusal.value)
+
+
+def test_the_suite_that_is_named_is_one_that_takes_the_task() -> None:
+    """Where the first suite's settings refuse the task, another's are named."""
+
+    class Fussy(Config):
+        def __post_init__(self) -> None:
+            if self.task.startswith("Pong"):
+                raise UsageError("not Pong")
+
+    presets = {("dmc", "paper"): preset(Fussy()), ("classic", "paper"): preset(Config())}
+    with pytest.raises(UsageError, match=r"choose a suite, for example --suite classic$"):
+        read_command_line(presets, ["--task", "Pong-v5"], agent="sac")
+
+
+def test_the_time_between_checkpoints_is_no_setting_of_the_run() -> None:
+    """It changes no byte, so it stands beside the configuration."""
+    assert read()[1].checkpoint_minutes == 5.0
+    config, options = read("--checkpoint-minutes", "0.5")
+    assert (config, options.checkpoint_minutes) == (read()[0], 0.5)
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "inf", "soon", ""])
+def test_a_time_that_is_none_is_refused(minutes: str) -> None:
+    """In one line that names the flag."""
+    with pytest.raises(UsageError, match="--checkpoint-minutes: needs a number of minutes"):
+        read(f"--checkpoint-minutes={minutes}")
+
+
+def test_help_shows_the_flags_beside_the_configuration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where a run goes, and whose settings it takes, are not found by reading the code."""
+    with pytest.raises(SystemExit) as stop:
+        read("--task", "Hopper-v4", "--help")
+    assert stop.value.code in (0, None)
+    shown = capsys.readouterr().out
+    for flag in ("--out", "--suite", "--like", "--num-envs"):
+        assert flag in shown
+
+
+# run_main
+
+
+def raising(error: BaseException) -> Callable[[Sequence[str]], int]:
+    def main(argv: Sequence[str]) -> int:
+        raise error
+
+    return main
+
+
+def test_the_exit_status_is_that_of_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is given the arguments after the program's name."""
+    monkeypatch.setattr(sys, "argv", ["program", "--seeds", "1"])
+    seen: list[str] = []
+
+    def main(argv: Sequence[str]) -> int:
+        seen.extend(argv)
+        return 1
+
+    assert run_main(main) == 1
+    assert seen == ["--seeds", "1"]
+
+
+def test_bad_usage_is_one_line_on_standard_error_and_status_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Scripts tell bad usage from a bad result by the status; people by the line."""
+    assert run_main(raising(UsageError("unknown task 'x'"))) == 2
+    assert capsys.readouterr() == ("", "error: unknown task 'x'\n")
+
+
+def test_an_interrupt_is_status_130() -> None:
+    """Ctrl-C is not a result."""
+    assert run_main(raising(KeyboardInterrupt())) == 130
+
+
+def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Status 1 would say that a score is below its reference; a bug is status 2, and is shown."""
+    assert run_main(raising(ValueError("a bug"))) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert error.endswith("ValueError: a bug\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("5 TiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 5 TiB")],
+)
+def test_too_little_memory_is_one_line(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numpy and torch say it in their own ways, before anything was learned."""
+    assert run_main(raising(error)) == 2
+    said = capsys.readouterr().err
+    assert said == f"error: cannot allocate memory ({error}): train less at once\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("30000", 30_000), ("30_000", 30_000), ("1e6", 1_000_000), ("2.5e5", 250_000)),
+        *(("30k", 30_000), ("1.5M", 1_500_000), ("-3", -3), ("0", 0)),
+        *(("1.5", None), ("k", None), ("1e-3", None), ("nan", None), ("", None), ("1e6x", None)),
+        *(("1_000_", None), ("_1", None), ("1e16", None), ("9e15", 9 * 10**15)),
+    ],
+)
+def test_steps_are_read_as_people_write_them(text: str, number: int | None) -> None:
+    """Whole numbers in full, in powers of ten, in thousands; nothing else."""
+    if number is not None:
+        assert whole(text) == number
+        return
+    with pytest.raises(argparse.ArgumentTypeError, match="needs a whole number such as 30000"):
+        whole(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        *(("3", [3]), ("1,2,3", [1, 2, 3]), ("1-3", [1, 2, 3]), ("1-2,7", [1, 2, 7])),
+        *(("-1", [-1]), ("3-1", None), ("1,,2", None), ("one", None), ("1-", None)),
+    ],
+)
+def test_seeds_are_read_as_people_write_them(text: str, numbers: list[int] | None) -> None:
+    """One by one, in a list, or as a range."""
+    if numbers is not None:
+        assert whole_numbers(text) == numbers
+        return
+    with pytest.raises(argparse.ArgumentTypeError, match="needs whole numbers such as"):
+        whole_numbers(text)
+
+
+def test_an_agents_own_command_reads_steps_and_seeds_alike() -> None:
+    """With and without an equals sign; other settings stay as they are."""
+    presets = importlib.import_module("agents.sac").PRESETS
+    words = ["--env-steps", "2e4", "--seeds", "1-2", "5", "--gamma", "0.5", "--batch-size=8"]
+    config, _ = read_command_line(presets, words, agent="x")
+    assert (config.env_steps, config.seeds) == (20_000, (1, 2, 5))
+    assert (config.gamma, config.batch_size) == (0.5, 8)
+    config, _ = read_command_line(presets, ["--env-steps=20k", "--seeds=1,4"], agent="x")
+    assert (config.env_steps, config.seeds) == (20_000, (1, 4))
+    with pytest.raises(UsageError, match="argument --env-steps: needs a whole number such as"):
+        read_command_line(presets, ["--env-steps", "many"], agent="x")

@@ -1,0 +1,170 @@
+"""Settings: every number in its range, every range beside its field, older names understood."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from agents import acer_continuous, sac
+from suite.base.errors import UsageError
+from suite.settings.config import (
+    Count,
+    Decay,
+    Fraction,
+    NotNegative,
+    Positive,
+    Range,
+    Rate,
+    RunConfig,
+    UnrollConfig,
+    Whole,
+    Widths,
+)
+from suite.settings.recorded import REMOVED, by_todays_names, recorded_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunConfig):
+    """One field of every kind of range."""
+
+    task: str = "Pong-v5"
+    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    env_steps: Count = 100
+    num_envs: Count = 4
+    evaluation_rule: Literal["sampled", "training"] = "training"
+    learning_rate: Rate = 0.1
+    decay: Decay = 0.9
+    share: Fraction = 0.5
+    scale: Positive = 1.0
+    clip: Positive | None = None
+    weight: NotNegative = 0.0
+    start: Whole = 0
+    widths: Widths = (8, 8)
+    free: float = -7.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("num_envs", 0, "must be at least 1"),
+        ("log_interval", -3, "must be at least 1"),
+        ("gamma", 1.01, r"must be in \[0, 1\]"),
+        ("learning_rate", 0.0, r"must be in \(0, 1\)"),
+        ("learning_rate", 1.0, r"must be in \(0, 1\)"),
+        ("decay", 1.0, r"must be in \[0, 1\)"),
+        ("share", -0.01, r"must be in \[0, 1\]"),
+        ("scale", 0.0, "must be above 0"),
+        ("clip", -1.0, "must be above 0"),
+        ("weight", -0.5, "must be at least 0"),
+        ("start", -1, "must be at least 0"),
+        ("widths", (8, 0), "must be at least 1"),
+        ("widths", (), "must be at least 1"),
+        ("free", math.nan, "must be finite"),
+        ("gamma", None, r"must be in \[0, 1\]"),
+        ("widths", None, "must be at least 1"),
+        ("scale", math.inf, "must be finite"),
+        ("seeds", (), "must be distinct, and at least one"),
+        ("seeds", (1, 1), "must be distinct, and at least one"),
+        ("seeds", (2**31,), r"must lie in 0\.\.2\*\*31-1"),
+        ("evaluation_rule", "deterministic", "must be one of sampled, training"),
+        ("protocol", "evil", "must be one of noframeskip, sticky"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any, rule: str) -> None:
+    """The line says field, rule and value; nothing has begun."""
+    with pytest.raises(UsageError, match=rf"^{name} {rule}, not "):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("gamma", 0.0), ("gamma", 1.0), ("decay", 0.0), ("share", 1.0), ("weight", 0.0)),
+        *(("clip", None), ("clip", 1e-9), ("start", 0), ("num_envs", 1), ("widths", (1,))),
+        *(("free", -1e30), ("learning_rate", 1e-12), ("seeds", (0, 2**31 - 1))),
+    ],
+)
+def test_the_ends_of_a_range_belong_to_it_where_it_says_so(name: str, value: Any) -> None:
+    """A closed end is allowed, None stays None."""
+    assert getattr(Settings(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("[0, 1]", (0, 0.5, 1), (-1e-9, 1.1)),
+        ("(0, 1]", (1e-9, 1), (0, 1.1)),
+        ("[-20, 2)", (-20, 1.9), (-20.1, 2)),
+        ("(0, inf)", (1e-300, 1e300), (0, -1)),
+    ],
+)
+def test_a_range_is_read_as_mathematics_writes_it(
+    text: str, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    """Round brackets leave the end out, square ones do not."""
+    assert all(number in Range(text) for number in inside)
+    assert not any(number in Range(text) for number in outside)
+
+
+def test_an_unknown_task_is_refused_with_the_nearest() -> None:
+    """A typo costs one line, not a traceback from the simulator."""
+    with pytest.raises(UsageError, match=r"unknown task 'Pong-v4'; did you mean Pong-v5\?"):
+        Settings(task="Pong-v4")
+
+
+def test_the_task_is_presented_as_the_protocol_says() -> None:
+    """Sticky actions and lost lives are the protocol's, also where a plan asks for the task."""
+    assert Settings(protocol="sticky").find_task().protocol == "sticky"
+    assert Settings().find_task().protocol == "noframeskip"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrolls(UnrollConfig):
+    """The least that an agent with unrolls states."""
+
+    task: str = "CartPole-v1"
+    env_steps: Count = 100
+    num_envs: Count = 4
+    evaluation_rule: Literal["sampled"] = "sampled"
+    unroll_length: Count = 5
+    learning_rate: Rate = 1e-3
+    max_gradient_norm: Positive | None = None
+
+
+def test_a_run_holds_at_least_one_unroll() -> None:
+    """Else it would end before it has learned anything, and be called finished."""
+    assert Unrolls(env_steps=20).unroll_rows == 20
+    message = "env_steps must hold one unroll of num_envs [*] unroll_length = 20, not 19"
+    with pytest.raises(UsageError, match=message):
+        Unrolls(env_steps=19)
+
+
+def test_frames_cannot_be_normalised() -> None:
+    """They are bytes, which networks scale by a fixed factor."""
+    with pytest.raises(UsageError, match="normalise_observations is not for frames: Pong-v5"):
+        Unrolls(env_steps=20, task="Pong-v5", normalise_observations=True)
+
+
+def test_bfloat16_is_for_frames() -> None:
+    """A run of vectors that asked for it would be one in float32, and its record would not say."""
+    assert Unrolls(env_steps=20, task="Pong-v5", bfloat16=True).bfloat16
+    with pytest.raises(UsageError, match="bfloat16 is for convolutions, and CartPole-v1 has none"):
+        Unrolls(env_steps=20, bfloat16=True)
+
+
+def test_a_setting_younger_than_a_record_had_its_default() -> None:
+    """A run from before a setting was there is not one with that setting changed."""
+    recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "unroll_length": 9})
+    assert (recorded["env_steps"], recorded["unroll_length"]) == (300, 9)
+    assert recorded["time_limit_is_terminal"] is False
+    assert recorded_settings(sac.Config, {"env_steps": 3})["separate_heads"] is True
+    assert sac.Config().separate_heads is False
+
+
+def test_a_setting_that_is_gone_is_left_out_unless_it_made_a_difference() -> None:
+    """A run with another value of it is not one of today's; an agent may have the name anew."""
+    for name, harmless in REMOVED.items():
+        assert by_todays_names({"gamma": 0.9, name: harmless}) == {"gamma": 0.9}
+        assert by_todays_names({name: "other"}) == {name: "other"}
+        assert by_todays_names({name: harmless}, known=(name,)) == {name: harmless}

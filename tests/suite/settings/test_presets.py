@@ -1,0 +1,456 @@
+"""Presets read from the sources' files: what stands there is what is trained, or a clear error."""
+
+import dataclasses
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from agents import AGENTS
+from reproduce.run.ray.pool import copy_code
+from suite.base.errors import UsageError
+from suite.envs.tasks import SUITES, find_suite
+from suite.settings.command_line import read_command_line
+from suite.settings.presets import (
+    CITATION,
+    REFERENCES,
+    Budget,
+    Data,
+    find_source,
+    read_presets,
+    read_source,
+)
+
+ROOT = REFERENCES.parents[1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """An agent's settings, one of each type."""
+
+    task: str = "Hopper-v4"
+    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    gamma: float = 0.99
+    batch_size: int = 256
+    learn_alpha: bool = True
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    clip: float | None = 0.5
+    form: Literal["torch", "tensorflow"] = "torch"
+
+    def __post_init__(self) -> None:
+        """Refuse a discount above 1."""
+        if self.gamma > 1:
+            raise UsageError(f"gamma must be in [0, 1], not {self.gamma}")
+
+
+DATA = """
+[data]
+judges = true
+rule = "training"
+num_runs = 3
+path = "c.csv"
+notes = "Read from a table."
+"""
+PLAIN = f"""
+title = "Somebody"
+repository = "some/body"
+commit = "0123456789abcdef0123456789abcdef01234567"
+licence = "MIT"
+judged_by = "somebody"
+departures = ["another simulator"]
+
+[settings]
+gamma = {{ value = 0.9, at = "train.py:31" }}
+{DATA}
+[budgets]
+smoke = {{ env_steps = 10, num_seeds = 1 }}
+laptop = {{ env_steps = 20, num_seeds = 2 }}
+paper = {{ env_steps = 30, num_seeds = 3, env_steps_of = {{ Hopper-v4 = 40 }} }}
+
+[suites.mujoco]
+default = "agent"
+
+[suites.mujoco-9]
+default = "suite"
+judged_by = "none"
+tasks = ["Hopper-v4"]
+settings.batch_size = {{ value = 8, because = "chosen here" }}
+budgets.smoke = {{ env_steps = 11, num_seeds = 1 }}
+"""
+
+
+def write(root: Path, text: str, source: str = "somebody") -> Path:
+    """Write what a source says; return the folder of all sources."""
+    path = root / source / "agent.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return root
+
+
+def test_a_preset_is_what_its_file_says(tmp_path: Path) -> None:
+    """A suite adds to the file's settings and budgets, and replaces all else that it names."""
+    presets = read_presets("agent", Config, write(tmp_path, PLAIN))
+    mujoco, nine = presets["mujoco", "somebody"], presets["mujoco-9", "somebody"]
+    assert mujoco.config == Config(gamma=0.9)
+    assert mujoco.budgets == {
+        "smoke": Budget(env_steps=10, num_seeds=1),
+        "laptop": Budget(env_steps=20, num_seeds=2),
+        "paper": Budget(env_steps=30, num_seeds=3, env_steps_of={"Hopper-v4": 40}),
+    }
+    assert (mujoco.judged_by, mujoco.tasks) == ("somebody", ())
+    assert nine.config == Config(gamma=0.9, batch_size=8)
+    assert nine.budgets == {**mujoco.budgets, "smoke": Budget(env_steps=11, num_seeds=1)}
+    assert (nine.judged_by, nine.tasks) == (None, ("Hopper-v4",))
+    assert nine.departures == mujoco.departures == ("another simulator",)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("gamma", "1", 1.0),
+        ("gamma", "1e-3", 0.001),
+        ("hidden_sizes", "[64, 32]", (64, 32)),
+        ("hidden_sizes", "[]", ()),
+        ("clip", '"none"', None),
+        ("clip", "2", 2.0),
+        ("form", '"tensorflow"', "tensorflow"),
+        ("learn_alpha", "false", False),
+    ],
+)
+def test_a_setting_has_the_type_of_its_field(
+    tmp_path: Path, setting: str, value: str, expected: object
+) -> None:
+    """A record says 1.0 where the configuration has a float, whatever the file's writer typed."""
+    text = PLAIN.replace("gamma = { value = 0.9", f"{setting} = {{ value = {value}")
+    config = read_presets("agent", Config, write(tmp_path, text))["mujoco", "somebody"].config
+    assert getattr(config, setting) == expected
+    assert type(getattr(config, setting)) is type(expected)
+
+
+def test_task_and_protocol_are_said_once(tmp_path: Path) -> None:
+    """A preset whose configuration has another protocol than itself would mix two games."""
+    text = 'task = "Pong-v5"\nprotocol = "sticky"\n' + PLAIN.replace(
+        "[suites.mujoco]", "[suites.x]"
+    )
+    text = text[: text.index("[suites.x]")].replace("Hopper-v4", "Pong-v5")
+    text += '[suites.atari]\ndefault = "agent"\n'
+    preset = read_presets("agent", Config, write(tmp_path, text))["atari", "somebody"]
+    assert preset.config == Config(task="Pong-v5", protocol="sticky", gamma=0.9)
+    assert preset.protocol == "sticky"
+
+
+GAMMA = 'gamma = { value = 0.9, at = "train.py:31" }'
+SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        # keys
+        ("departures", "departure", ": departure: unknown key; did you mean departures?"),
+        ("gamma =", "gama =", ": settings.gama: unknown setting; did you mean gamma?"),
+        ("value = 0.9", "valve = 0.9", ": settings.gamma.valve: unknown key; did you mean value?"),
+        ("num_seeds = 2", "seeds = 2", ": budgets.laptop.seeds: unknown key; did you mean num_se"),
+        ("default =", "defualt =", ": suites.mujoco.defualt: unknown key; did you mean default?"),
+        ("batch_size =", "batch =", ": suites.mujoco-9.settings.batch: unknown setting; did you"),
+        ("suites.mujoco]", "suites.mujocco]", ": suites.mujocco: unknown suite; did you mean muj"),
+        ('title = "Somebody"', "", ": title is missing"),
+        ('licence = "MIT"', "", ": licence is missing"),
+        (PLAIN, "title = 'x'", ": data or suites is missing"),
+        ('judged_by = "somebody"', "", ': suites.mujoco.judged_by is missing; write "none"'),
+        (SMOKE, "", ": suites.mujoco.budgets must be smoke, laptop, paper"),
+        ("smoke = { env", "smok = { env", ": suites.mujoco.budgets must be smoke, laptop, paper"),
+        (", num_seeds = 2", "", ": budgets.laptop.num_seeds is missing"),
+        (
+            "num_seeds = 2",
+            'num_seeds = 2, tasks = ["Hoper-v4"]',
+            ".budgets.laptop.tasks: mujoco has no Hoper-v4; did you mean Hopper-v4?",
+        ),
+        ("value = 0.9, ", "", ": settings.gamma.value is missing"),
+        ('title = "Somebody"', 'title = "Somebody"\ntask = "Hoper-v4"', "unknown task 'Hoper-v4'"),
+        # types
+        ("value = 0.9", 'value = "0.9"', ": settings.gamma.value: must be a number, not '0.9'"),
+        ("value = 0.9", "value = true", ": settings.gamma.value: must be a number, not True"),
+        ("value = 8", "value = 8.0", ".settings.batch_size.value: must be a whole number, not 8.0"),
+        ("value = 8", "value = true", ".settings.batch_size.value: must be a whole number, not T"),
+        (GAMMA, "gamma = 0.9", ": settings.gamma: must be a table, not 0.9"),
+        (
+            GAMMA,
+            GAMMA.replace("gamma", "learn_alpha"),
+            ": settings.learn_alpha.value: must be true",
+        ),
+        (
+            GAMMA,
+            GAMMA.replace("gamma", "hidden_sizes"),
+            ": settings.hidden_sizes.value: must be a l",
+        ),
+        (
+            "gamma = { value = 0.9",
+            'form = { value = "jax"',
+            ": settings.form.value: must be one of",
+        ),
+        (
+            "gamma = { value = 0.9",
+            'clip = { value = "non"',
+            ": settings.clip.value: must be a numb",
+        ),
+        (
+            "gamma = { value = 0.9",
+            "hidden_sizes = { value = [1.5]",
+            "must be a whole number, not 1",
+        ),
+        ("env_steps = 20", "env_steps = 2e1", ": budgets.laptop.env_steps: must be a whole number"),
+        ("env_steps_of = { Hopper-v4 = 40 }", "env_steps_of = 40", "env_steps_of: must be a table"),
+        ('"agent"', "true", ": suites.mujoco.default: must be one of 'suite', 'agent', not True"),
+        (PLAIN, "title = 'x'\ndata = 3", ": data: must be a table, not 3"),
+        (DATA, DATA.replace("true", "1"), ": data.judges: must be true or false, not 1"),
+        (DATA, DATA.replace('"training"', '"trained"'), ": data.rule: must be one of 'determ"),
+        (DATA, DATA.replace("num_runs", "runs"), ": data.runs: unknown key; did you mean num_runs"),
+        (DATA, DATA.replace('path = "c.csv"', ""), ": data.path is missing"),
+        (DATA, DATA + 'commit = "0123"', ": data.commit must be 40 hexadecimal digits, not '0123'"),
+        ('departures = ["another simulator"]', 'departures = "a"', ": departures: must be a list"),
+        ('["another simulator"]', "[1]", ": departures: must be a text, not 1"),
+        ('title = "Somebody"', "title = 1", ": title: must be a text, not 1"),
+        (PLAIN, "title = 'x'\nsuites = 3", ": suites: must be a table, not 3"),
+        # citations
+        (', at = "train.py:31"', "", ': settings.gamma: give either at = "file:line" or because'),
+        ("train.py:31", "", ': settings.gamma: give either at = "file:line" or because = "a reas'),
+        (':31"', ':31", because = "x"', ": settings.gamma: give either at"),
+        (', because = "chosen here"', "", ": suites.mujoco-9.settings.batch_size: give either at"),
+        ("train.py:31", "train.py", """: settings.gamma.at must be "file:line", not 'train.py'"""),
+        ("train.py:31", "train.py: below", ': settings.gamma.at must be "file:line", not'),
+        ("train.py:31", "arXiv:1602.01783", ': settings.gamma.at must be "file:line", not'),
+        ('repository = "some/body"', "", ": repository is missing"),
+        (
+            PLAIN,
+            re.sub("repository.*", "", PLAIN.replace(DATA, "")),
+            ": settings.gamma.at: the file names no repository and commit",
+        ),
+        ("0123456789abcdef0123456789abcdef01234567", "0123456", ": commit must be 40 hexadecimal"),
+        # values
+        ("value = 0.9", "value = 1.9", ": suites.mujoco: gamma must be in [0, 1], not 1.9"),
+        (
+            'tasks = ["Hopper-v4"]',
+            'tasks = ["Pong-v5"]',
+            ": suites.mujoco-9.tasks: mujoco-9 has no P",
+        ),
+        (
+            "{ Hopper-v4 = 40 }",
+            "{ Hoper-v4 = 40 }",
+            ": suites.mujoco: unknown task 'Hoper-v4'; did",
+        ),
+        ("title =", "title", ": Expected '=' after a key in a key/value pair (at line 2"),
+    ],
+)
+def test_a_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """Settings that are silently left out, or of the wrong type, train something else."""
+    assert old in PLAIN
+    root = write(tmp_path, PLAIN.replace(old, new, 1))
+    with pytest.raises(UsageError) as caught:
+        read_presets("agent", Config, root)
+    assert str(caught.value).startswith(str(root / "somebody" / "agent.toml"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "citation",
+    ["a.py:1", "a b/c.py:1-20, 30", "some/other@0123456:a.py:3", "arXiv:1602.01783, Table 3"],
+)
+def test_places_that_can_be_looked_up_are_citations(tmp_path: Path, citation: str) -> None:
+    """A line or several of a file, of this repository or another, or a place in a paper."""
+    text = PLAIN.replace(DATA, "").replace("train.py:31", citation)
+    assert read_presets("agent", Config, write(tmp_path, text))
+    cited = CITATION.fullmatch(citation)
+    assert cited
+    needs_no_commit = cited["elsewhere"] or citation.startswith("arXiv")
+    text = re.sub("repository = .*", "", text)
+    if needs_no_commit:
+        assert read_presets("agent", Config, write(tmp_path, text))
+    else:
+        with pytest.raises(UsageError, match="no repository and commit"):
+            read_presets("agent", Config, write(tmp_path, text))
+
+
+UNDEFAULTED = PLAIN.replace('default = "agent"', "").replace('default = "suite"', "")
+
+
+def test_suites_and_sources_come_in_an_order_of_their_own(tmp_path: Path) -> None:
+    """The first preset is an agent's default; folders' names and the disk must not choose it."""
+    classic = UNDEFAULTED.replace("suites.mujoco-9]", "suites.classic]")
+    classic = classic.replace('["Hopper-v4"]', '["Pendulum-v1"]')
+    write(tmp_path, classic, "aaa")
+    write(tmp_path, classic.replace("suites.classic]", 'suites.classic]\ndefault = "suite"'), "zzz")
+    write(tmp_path, PLAIN, "somebody")
+    presets = read_presets("agent", Config, tmp_path)
+    assert list(presets) == [
+        ("mujoco", "somebody"),
+        ("mujoco", "aaa"),
+        ("mujoco", "zzz"),
+        ("classic", "zzz"),
+        ("classic", "aaa"),
+        ("mujoco-9", "somebody"),
+    ]
+    assert [find_source(presets, suite, None) for suite in ("mujoco", "classic", "mujoco-9")] == [
+        *("somebody", "zzz", "somebody")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "message"),
+    [
+        (PLAIN, PLAIN, """one suite must have default = "agent", not ['mujoco', 'mujoco']"""),
+        (UNDEFAULTED, UNDEFAULTED, """one suite must have default = "agent", not none"""),
+        (
+            PLAIN,
+            UNDEFAULTED.replace("suites.mujoco]", 'suites.mujoco]\ndefault = "suite"'),
+            "mujoco must have one default, not ['another', 'somebody']",
+        ),
+        (
+            PLAIN,
+            UNDEFAULTED.replace("suites.mujoco-9]", "suites.classic]").replace("Hopper", "Reacher"),
+            "classic.tasks: classic has no Reacher-v4",
+        ),
+        (
+            PLAIN.replace("title", 'formerly = ["another"]\ntitle'),
+            UNDEFAULTED,
+            "formerly: another means two sources of mujoco",
+        ),
+        (
+            PLAIN.replace("title", 'formerly = ["old"]\ntitle'),
+            UNDEFAULTED.replace("title", 'formerly = ["old"]\ntitle'),
+            "formerly: old means two sources of mujoco",
+        ),
+    ],
+)
+def test_two_that_claim_one_place_are_refused(
+    tmp_path: Path, mine: str, theirs: str, message: str
+) -> None:
+    """Which of the two is trained would be chance."""
+    write(tmp_path, mine)
+    root = write(tmp_path, theirs, "another")
+    with pytest.raises(UsageError) as caught:
+        read_presets("agent", Config, root)
+    assert message in str(caught.value)
+    assert "agent.toml: " in str(caught.value)
+
+
+def test_a_source_is_found_by_a_name_that_it_had(tmp_path: Path) -> None:
+    """Commands and folders of before a renaming go on meaning the same settings."""
+    text = PLAIN.replace("title", 'formerly = ["paper", "somebody_0123456"]\ntitle')
+    presets = read_presets("agent", Config, write(tmp_path, text))
+    for name in ("somebody", "paper", "somebody_0123456", None):
+        assert find_source(presets, "mujoco", name) == "somebody"
+
+
+def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
+    """A curve that is only drawn needs no preset, and settings need no curve."""
+    root = write(tmp_path, PLAIN.replace(DATA, ""))
+    facts = PLAIN[: PLAIN.index("judged_by")]
+    write(tmp_path, facts + DATA, "drawn")
+    assert {source for _, source in read_presets("agent", Config, root)} == {"somebody"}
+    said = read_source(root / "drawn" / "agent.toml")
+    assert said["data"] == Data(
+        judges=True, rule="training", num_runs=3, path="c.csv", notes="Read from a table."
+    )
+    assert "data" not in read_source(root / "somebody" / "agent.toml")
+
+
+def test_an_agent_without_sources_is_one_line(tmp_path: Path) -> None:
+    """Files that did not travel with the code are named, not an empty table."""
+    with pytest.raises(UsageError, match=r"has no source with agent\.toml$"):
+        read_presets("agent", Config, tmp_path)
+
+
+DEFAULT_TASKS = {
+    "a2c": "CartPole-v1",
+    "acer": "CartPole-v1",
+    "acer_continuous": "Pendulum-v1",
+    "impala": "Pong-v5",
+    "sac": "HalfCheetah-v4",
+    "sac_value": "HalfCheetah-v4",
+    "sac_alf": "HalfCheetah-v4",
+    "sac_discrete": "CartPole-v1",
+}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
+    """`--task Pong-v5` alone takes the settings of `atari-7`, Hopper those of `mujoco`."""
+    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    suites = {suite for suite, _ in presets}
+    home = {task: suite for suite in [*SUITES][::-1] for task in find_suite(suite)}
+    assert [
+        home[task] for task in ("Pong-v5", "Hopper-v4", "Reacher-v4", "Ant-v4", "Alien-v5")
+    ] == [*("atari-7", "mujoco", "mujoco-small", "mujoco", "atari")]
+    for (suite, source), preset in presets.items():
+        if source == find_source(presets, suite, None):
+            for task in (preset.tasks or find_suite(suite))[::4]:
+                _, options = read_command_line(presets, ["--task", task], agent="x")
+                assert options.suite == (home[task] if home[task] in suites else suite)
+    config, _ = read_command_line(presets, [], agent="x")
+    assert config.task == DEFAULT_TASKS[agent]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_suite_alone_trains_one_of_its_tasks(agent: str) -> None:
+    """The agent's own default would be refused, or be trained with the settings of other tasks."""
+    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    for (suite, source), preset in presets.items():
+        config, _ = read_command_line(presets, ["--suite", suite, "--like", source], agent="x")
+        assert config.task in (preset.tasks or find_suite(suite))
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_judge_has_curves(agent: str) -> None:
+    """A misspelt judge would let every run pass without a verdict."""
+    from reproduce.gather.references import sources
+
+    judges = {source.source for source in sources(agent) if source.judges}
+    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    assert {preset.judged_by for preset in presets.values()} <= {None, *judges}
+
+
+def test_every_file_belongs_to_an_agent() -> None:
+    """A file under a misspelt name would never be read."""
+    assert {path.stem for path in REFERENCES.glob("*/*.toml")} <= set(AGENTS)
+
+
+def read_all(folder: Path) -> dict[str, object]:
+    """Read all presets that the copy of `suite/settings/presets.py` in a folder would read."""
+    assert (folder / "suite" / "settings" / "presets.py").exists()
+    root = folder / REFERENCES.relative_to(ROOT)
+    configs = {agent: importlib.import_module(f"agents.{agent}").Config for agent in AGENTS}
+    return {agent: read_presets(agent, config, root) for agent, config in configs.items()}
+
+
+def test_ray_and_a_wheel_carry_the_files(tmp_path: Path) -> None:
+    """On a node, or installed, an agent would else have no settings at all."""
+    ours = read_all(ROOT)
+    sent, tree = tmp_path / "sent", tmp_path / "tree"
+    copy_code(sent)
+    assert read_all(sent) == ours
+    shutil.copytree(sent, tree)
+    shutil.copytree(REFERENCES, tree / REFERENCES.relative_to(ROOT), dirs_exist_ok=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, tree / name)
+    build = "from setuptools.build_meta import build_wheel; build_wheel('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=tree, capture_output=True, check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    installed = tmp_path / "installed"
+    shutil.unpack_archive(wheel, installed, "zip")
+    assert read_all(installed) == ours
+    held = installed / REFERENCES.relative_to(ROOT)
+    for path in REFERENCES.rglob("*.*"):  # numbers judge where the harness is, not on a node
+        assert (held / path.relative_to(REFERENCES)).read_bytes() == path.read_bytes()
+
+
+def test_reading_loads_no_torch() -> None:
+    """Plans and lists read all presets; they must not wait for torch."""
+    code = "import sys, suite.settings.presets; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
