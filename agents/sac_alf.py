@@ -21,26 +21,27 @@ file beside it, at 23aca49; the note is docs/notes/sac_with_hybrid_action_types.
 | squared residual, mean over parts, its root | td_loss.py:225; 1046-1060 | `critic_loss`          |
 | alpha_c log pi_c - E_d[weighted sum of Q]   | lines 726-729, 785-822   | `actor_loss`            |
 | temperature objective, for each entropy     | lines 887-893            | `alpha_loss`            |
+| memories along a sequence, from 0 on        | algorithm.py:1762-1797   | `Stack.unroll`          |
 | draws by priority, importance weights       | algorithm.py:1230-1250, 1845-1854 | `PriorityDraws`|
 | modes and draws in evaluations              | dist_utils.py:1070-1095  | `noise_or_none`         |
 
 What differs from `agents/sac.py`: discrete and mixed actions; and options, all off by default, with
 which the policy is held near a prior policy, the reward is a vector with weights, the entropy is
-paid less its running mean, replay is drawn by priority, targets reach over several steps, and an
-evaluation draws some actions. With all of them off, an update is that of `agents.sac` for
-continuous actions, under every setting of that agent. For discrete ones it is that of
-`agents.sac_discrete` read off its critics, whose learned temperature measures the entropy before
+paid less its running mean, replay is drawn by priority, targets reach over several steps, networks
+are recurrent, and an evaluation draws some actions. With all of them off, an update is that of
+`agents.sac` for continuous actions, under every setting of that agent. For discrete ones it is that
+of `agents.sac_discrete` read off its critics, whose learned temperature measures the entropy before
 the critics' step.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
 B and summed over S, so the seeds of one process never touch each other. Each of the D parts of the
-reward has K critics. There are C discrete actions: C is 1 where actions are continuous.
+reward has K critics. There are C discrete actions: C is 1 where actions are continuous. Sequences
+have T steps: `[S, T * B, ...]` holds all first steps, then all second ones.
 
 Deviations from ALF, and details:
 1. ALF's `normcdf(a, b)` is the probability of [a, b], as it must be. At an episode's first step the
    sharp part of the prior has weight 0 here, there e^-100 (prior_actor.py:135).
-2. As in ALF, every part of the reward gets the whole entropy, so the weighted sum of values holds
-   it as often as the weights add up to; the actor's loss holds it once.
+2. As in ALF, every part of the reward gets the whole entropy; the actor's loss holds it once.
 3. A part with weight 0 is learned by the minimum; ALF's sign of 0 makes its next values 0.
 4. The running mean is that of log pi in s', which is paid; ALF's is that of log pi in s as well.
 5. As in ALF, importance weights multiply the losses of critics, actor and temperatures.
@@ -53,22 +54,22 @@ Deviations from ALF, and details:
    from the second alone (lines 108-113, 985-992); here from the first.
 9. Entropy and log-probability of the discrete action are expectations over its C values; ALF takes
    those of one draw (lines 606, 918), in the targets and for the temperature.
-10. As in ALF, the discrete policy reads the online critics, in the targets as well, where it weighs
-    values of the target copies. It gives the actor no gradient (line 803): the best policy for
-    these very critics has none.
+10. As in ALF, the discrete policy reads the online critics, in the targets as well, and gives the
+    actor no gradient (line 803): the best policy for these very critics has none.
 11. Target entropies are a share of log C, and a number per dimension in [-1, 1]. ALF states the
-    probability of all choices but the best, and the share of the range that actions fill
-    (alf/utils/dist_utils.py:1334-1360).
+    probability of all choices but the best, and a share of the range (dist_utils.py:1334-1360).
 12. The deterministic policy takes tanh(mean) and the best discrete action there. ALF's draws with
-    the probability `epsilon_greedy`, 0 by default (alf/algorithms/config.py:50); here the rule
-    `sampled` does, where it is 1 by default.
+    the probability `epsilon_greedy`, 0 by default (config.py:50); here the rule `sampled` does.
 13. Actions before the first update are uniform, in ALF only with `reproduce_locomotion` (line 630).
     All else is as in `agents.sac`, numbers 1, 2, 4 to 7.
-14. Sequences of `td_steps` transitions begin anywhere and end with their episode or the newest
-    transition; ALF draws whole ones, T + 1 steps long, and skips losses at an episode's last step.
-    As in ALF, nothing corrects for older policies, and the critics learn at every step.
+14. Sequences begin anywhere and end with their episode or the newest transition; ALF draws whole
+    ones, T + 1 steps long, and skips losses at an episode's last step. As in ALF, nothing corrects
+    for older policies, and the critics learn at every step.
 15. Without `reward_weights` the reward is learned as one; ALF's None is for a vector of rewards a
     weight of 1 for each part (rl_algorithm.py:209-223): give these ones here.
+16. Memories of LSTMs begin a sequence with 0, as in ALF without `use_rollout_state`, its default.
+    As there, the critics' loss remembers actions of replay, all else fresh ones; gradients pass
+    through time, but dQ/da does not (lines 808, 847-861). Play remembers from the warm-up's end on.
 """
 
 import copy
@@ -88,18 +89,19 @@ from torch.optim import Adam
 
 from agents import sac
 from suite.base.errors import UsageError, check_shape, require
-from suite.base.noise import noise_or_none, stacked_gumbel, stacked_normal
+from suite.base.noise import choose, noise_or_none, stacked_normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces, Step
 from suite.nets import truncated_normal
 from suite.nets.networks import Perceptron, Stack, weight_norms
+from suite.nets.recurrence import StackMemory
 from suite.priorities import PriorityDraws
 from suite.record.recorder import Recorder
 from suite.replay import Batch, HistoryReplay, row_bytes
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
 from suite.settings.command_line import run_main
-from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Rate
+from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Rate, Whole
 from suite.settings.presets import read_presets
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -245,6 +247,8 @@ class Config(sac.Config):
     """Transitions over which the critics' targets reach, T: ALF's `mini_batch_length` less 1."""
     td_lambda: Fraction = 0.95
     """Weight of longer returns in these targets; 1: the longest alone, 0: one step."""
+    lstm_size: Whole = 0
+    """Units of an LSTM before every network's last layer, trained on all T steps; 0: none."""
     epsilon_greedy: Fraction = 1.0
     """Probability of drawing an action in evaluations by the rule `sampled`, or taking its mode."""
     prioritised_replay: bool = False
@@ -270,6 +274,8 @@ class Config(sac.Config):
         require(fits, rule, weights)
         draws = self.evaluation_rule == "sampled" or self.epsilon_greedy == 1
         require(draws, "epsilon_greedy below 1 needs evaluation_rule sampled", self.epsilon_greedy)
+        rule = "with lstm_size td_steps must be above 1"
+        require(self.td_steps > 1 or not self.lstm_size, rule, self.td_steps)
         changing = self.prioritised_replay or self.normalise_entropy or self.td_steps > 1
         if self.cuda_graphs and changing:
             raise UsageError(
@@ -280,6 +286,11 @@ class Config(sac.Config):
     def num_parts(self) -> int:
         """Return how many parts of the reward are learned, D."""
         return len(self.reward_weights or (1.0,))
+
+    @property
+    def policy_steps(self) -> int:
+        """Return of how many steps of a sequence the policy learns: the first; with an LSTM all."""
+        return self.td_steps if self.lstm_size else 1
 
     @property
     def memory_bytes(self) -> int:
@@ -332,9 +343,11 @@ class Learner:
     critic_optimiser: Adam
     alpha_optimiser: Adam
 
-    def q_values(self, critics: Stack, obs: Tensor, actions: SBA) -> Float[Tensor, "S K D B C"]:
-        """Return what critics give, with an axis for the parts of the reward."""
-        outputs = critics(torch.cat([obs, actions], -1))
+    def q_values(
+        self, critics: Stack, obs: Tensor, actions: SBA, num_steps: int = 1, cut: bool = False
+    ) -> Float[Tensor, "S K D B C"]:
+        """Return what critics give along `num_steps` steps, with an axis for the reward's parts."""
+        outputs = critics.unroll(torch.cat([obs, actions], -1), num_steps, cut)
         return outputs.unflatten(1, (-1, len(self.reward_weights)))
 
     @property
@@ -379,6 +392,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     actors, critics = [], []
     for seed in config.seeds:
         draw = partial(Perceptron.drawn, stream(seed, "initial weights"), scheme=scheme, gain=gain)
+        draw = partial(draw, lstm_size=config.lstm_size)
         if action_size:
             actors.append([draw(sizes, policy_heads)])
         critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(number)])
@@ -412,11 +426,13 @@ def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> N
     optimiser.step()
 
 
-def sample(actor: Stack | None, config: Config, obs: Tensor, noise: SBA) -> tuple[SBA, SB]:
+def sample(
+    actor: Stack | None, config: Config, obs: Tensor, noise: SBA, num_steps: int
+) -> tuple[SBA, SB]:
     """Return continuous actions and their log-densities; both are empty without an actor."""
     if actor is None:
         return noise, noise.sum(-1)
-    return squash(*split_outputs(actor(obs), config), noise)
+    return squash(*split_outputs(actor.unroll(obs, num_steps), config), noise)
 
 
 @torch.no_grad()
@@ -425,17 +441,24 @@ def make_targets(
     config: Config,
     batch: Batch,
     counts: STB,
-    noise: Float[Tensor, "S TB A"],
+    noise: Float[Tensor, "S NB A"],
     num_updates: int,
 ) -> Float[Tensor, "S D TB"]:
-    """Return the critics' targets at fresh actions in s'; an option moves the running means."""
+    """Return the critics' targets at fresh actions in s'; an option moves the running means.
+
+    With an LSTM memories begin at the first s, and hold fresh actions from there on.
+    """
     rewards, taken = batch.extras[..., : config.num_parts], batch.obs_actions
     taken, alphas = taken[..., taken.shape[-1] - noise.shape[-1] :], learner.log_alphas.exp()
-    next_actions, next_log_probs = sample(learner.actor, config, batch.next_obs, noise)
-    next_pairs = (batch.next_obs, next_actions)
+    states, first = batch.next_obs, noise.shape[1] - batch.next_obs.shape[1]
+    if first:
+        states = torch.cat([batch.obs[:, :first], states], 1)
+    num_states = counts.shape[1] + (first > 0)
+    drawn, log_probs = sample(learner.actor, config, states, noise, num_states)
+    next_actions, next_log_probs = drawn[:, first:], log_probs[:, first:]
     choices = torch.zeros_like(next_log_probs)[..., None]  # log pi_d of the only one
     if learner.chooses:
-        online = learner.q_values(learner.critics, *next_pairs)
+        online = learner.q_values(learner.critics, states, drawn, num_states)[..., first:, :]
         choices = choice_log_probs(whole_values(online, learner.reward_weights), alphas[0])
     repeated = F.pad(taken, (0, 1))  # the actions before the next ones, none of them a first
     ratios = log_ratios(next_log_probs, next_actions, repeated, config)
@@ -445,8 +468,8 @@ def make_targets(
         learner.mean_log_ratios.lerp_(next_ratios.mean(-1), rate)
         next_ratios = next_ratios - learner.mean_log_ratios[..., None]
     paid = -float(config.entropy_in_target) * (alphas[..., None] * next_ratios).sum(0)
-    copied = learner.q_values(learner.target_critics, *next_pairs)
-    lowest = lowest_q_values(copied, learner.reward_weights)
+    copied = learner.q_values(learner.target_critics, states, drawn, num_states)
+    lowest = lowest_q_values(copied[..., first:, :], learner.reward_weights)
     next_values = (choices.exp()[:, None] * lowest).sum(-1)  # [S, D, T B]
     targets = q_targets(rewards.mT, batch.terminations, next_values, paid, config.gamma)
     steps = counts.shape[1:]
@@ -473,7 +496,8 @@ def update(
         batch: transitions, `[S, T * B]`, those drawn first; with choices, their actions begin with
             the choice's number; their extras are the parts of the reward, and the previous action.
         weights: importance weights of those drawn.
-        noise: standard normal draws, `[T + actor updates, S, B, A]`: T for the targets.
+        noise: standard normal draws, `[.., S, B, A]`: T for the targets, with an LSTM T + 1, then
+            `config.policy_steps` for each update of the policy.
         num_updates: updates made before this one, which the periods count.
         counts: 1 where a transition counts, else 0; None: T is 1, and all do.
 
@@ -481,11 +505,12 @@ def update(
         diagnostics by name, each `[S]`, on the learner's device; errors for priorities.
     """
     counts = torch.ones_like(weights)[:, None] if counts is None else counts
-    num_steps, size = counts.shape[1:]
-    next_noise = noise[:num_steps].transpose(0, 1).flatten(1, 2)  # [S, T B, A]
+    num_steps = counts.shape[1]
+    num_states = num_steps + (config.lstm_size > 0)
+    next_noise = noise[:num_states].transpose(0, 1).flatten(1, 2)
     targets = make_targets(learner, config, batch, counts, next_noise, num_updates)
     taken = batch.obs_actions[..., batch.obs_actions.shape[-1] - noise.shape[-1] :]
-    q_values = learner.q_values(learner.critics, batch.obs, taken)
+    q_values = learner.q_values(learner.critics, batch.obs, taken, num_steps)
     if learner.chooses:
         numbers = batch.obs_actions[..., batch.obs.shape[-1]].long()  # [S, T B]
         q_values = q_values.take_along_dim(numbers[:, None, None, :, None], -1)
@@ -493,22 +518,33 @@ def update(
     minimise(losses, learner.critic_optimiser)
     metrics = {"critic_loss": losses.detach(), "q_value": q_values.detach().mean((1, 2, 3, 4))}
     if num_updates % config.policy_period == 0:
-        previous = batch.extras[:, :size, config.num_parts :]
-        for draws in noise[num_steps:]:
-            given = (batch.obs[:, :size], previous, weights, draws)
-            metrics |= _update_policy(learner, config, *given)
+        used = counts[:, : config.policy_steps]  # [S, P, B]
+        previous = batch.extras[:, : used[0].numel(), config.num_parts :]
+        for draws in noise[num_states:].split(config.policy_steps):
+            given = (batch.obs[:, : used[0].numel()], previous, weights)
+            flat = draws.transpose(0, 1).flatten(1, 2)  # [S, P B, A]
+            metrics |= _update_policy(learner, config, *given, flat, used)
     if (num_updates + 1) % config.target_period == 0:
         learner.target_critics.follow(learner.critics, config.tau)
     return metrics, errors
 
 
 def _update_policy(
-    learner: Learner, config: Config, obs: Tensor, previous: Tensor, weights: Tensor, noise: Tensor
+    learner: Learner,
+    config: Config,
+    obs: Float[Tensor, "S PB O"],
+    previous: Tensor,
+    weights: SB,
+    noise: Float[Tensor, "S PB A"],
+    counts: Float[Tensor, "S P B"] | None = None,
 ) -> dict[str, Tensor]:
     """Make one step of the actor against fixed critics, and one of the temperatures."""
-    alphas = learner.log_alphas.detach().exp()  # [2, S]
+    counts = torch.ones_like(weights)[:, None] if counts is None else counts
+    alphas, num_steps = learner.log_alphas.detach().exp(), counts.shape[1]
     choice_alpha, alpha = alphas
-    actions, log_probs = sample(learner.actor, config, obs, noise)
+    shares = num_steps * counts / counts.sum(1, keepdim=True)  # whose mean over P is 1
+    weights, shares = (weights[:, None] * shares).flatten(1), shares.flatten(1)  # [S, P B]
+    actions, log_probs = sample(learner.actor, config, obs, noise, num_steps)
     ratios = log_ratios(log_probs, actions, previous, config)
     judged = actions
     if config.action_gradient_clip is not None:
@@ -516,7 +552,7 @@ def _update_policy(
         bounds = config.action_gradient_clip / obs.shape[1] * weights[..., None]
         judged.register_hook(lambda gradient: gradient.clamp(-bounds, bounds))  # dQ/da
     with learner.critics.frozen():
-        q_values = learner.q_values(learner.critics, obs, judged)
+        q_values = learner.q_values(learner.critics, obs, judged, num_steps, cut=True)
     whole = whole_values(q_values, learner.reward_weights)
     choices = choice_log_probs(whole.detach(), choice_alpha)  # [S, B, C]
     choice_ratios = (choices.exp() * choices).sum(-1)  # [S, B]
@@ -525,13 +561,14 @@ def _update_policy(
         values = (choices.exp() * whole).sum(-1) - choice_alpha[:, None] * choice_ratios
         losses = actor_loss(ratios, values, alpha, weights)
         minimise(losses, learner.actor_optimiser)
-        entropy = -log_probs.detach().mean(-1)
+        entropy = -(shares * log_probs.detach()).mean(-1)
         metrics |= {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
     if learner.chooses:
-        metrics |= {"choice_entropy": -choice_ratios.mean(-1), "choice_alpha": choice_alpha}
+        choice_entropy = -(shares * choice_ratios).mean(-1)
+        metrics |= {"choice_entropy": choice_entropy, "choice_alpha": choice_alpha}
     target_entropy = config.target_entropy_per_action * actions.shape[-1]
     if config.prior != "none":
-        metrics["prior_kl"] = ratios.detach().mean(-1)
+        metrics["prior_kl"] = (shares * ratios.detach()).mean(-1)
         target_entropy = -config.target_kl_per_action * actions.shape[-1]
     if config.learn_alpha:
         choice_alpha, alpha = learner.log_alphas.exp()
@@ -554,6 +591,7 @@ def act(
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
     epsilon: float = 1.0,
+    memory: StackMemory | None = None,
 ) -> np.ndarray:
     """Return actions for observations `[S, N, O]`: `[S, N, A]`, `[S, N]`, or mixed `[S, N, 1 + A]`.
 
@@ -566,24 +604,24 @@ def act(
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
         epsilon: probability of a draw; else an action is the mode, discrete and continuous apart.
+        memory: what networks with an LSTM remember; None: the episodes begin.
     """
+    memory = memory or StackMemory()
     inputs = torch.as_tensor(obs, dtype=torch.float32, device=log_alphas.device)
     actions = inputs[..., :0]
     if actor is not None:
-        means, log_stds = split_outputs(actor(inputs), config)
+        means, log_stds = split_outputs(memory.outputs("actor", actor, inputs), config)
         noise = noise_or_none(stacked_normal, streams, means.shape[1:], inputs.device, epsilon)
         actions = torch.tanh(means + log_stds.exp() * noise)
     if critics is None:
         return actions.cpu().numpy()
-    outputs = critics(torch.cat([inputs, actions], -1)).unflatten(1, (-1, len(reward_weights)))
-    values = whole_values(outputs, reward_weights)
+    outputs = memory.outputs("critics", critics, torch.cat([inputs, actions], -1))
+    values = whole_values(outputs.unflatten(1, (-1, len(reward_weights))), reward_weights)
     preferences = choice_log_probs(values, log_alphas[0].exp())  # [S, N, C]
-    sizes = preferences.shape[1:]
-    noise = noise_or_none(stacked_gumbel, streams, sizes, inputs.device, epsilon)
-    preferences = preferences + noise
+    numbers = choose(preferences, streams, epsilon)
     if actor is None:
-        return preferences.argmax(-1).cpu().numpy()
-    return torch.cat([preferences.argmax(-1, keepdim=True), actions], -1).cpu().numpy()
+        return numbers.cpu().numpy()
+    return torch.cat([numbers[..., None], actions], -1).cpu().numpy()
 
 
 ACTING = (*sac.ACTING, "num_critics", "reward_weights", "epsilon_greedy", "evaluation_rule")
@@ -593,28 +631,24 @@ ACTING = (*sac.ACTING, "num_critics", "reward_weights", "epsilon_greedy", "evalu
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    reward_weights = torch.tensor(config.reward_weights or (1.0,))
+    actor, critics = None, None
+    log_alphas = weights.get("log_alphas", torch.zeros(2, 1))
+    check_shape("log_alphas", log_alphas, (2, 1))
     if spaces.continuous and not spaces.num_choices:
         actor = Stack([[Perceptron.from_weights(weights)]])
-        policy = partial(act, actor, None, reward_weights, torch.zeros(2, 1), config)
-        policy = partial(policy, epsilon=config.epsilon_greedy)
-        return Policy(config.find_task(), spaces, for_one_seed(policy))
-    check_shape("log_alphas", weights["log_alphas"], (2, 1))
-    parts = [f"critic_{number}." for number in range(config.num_critics * config.num_parts)]
-    parts = ["actor."] * spaces.continuous + parts
-    networks = [
-        Perceptron.from_weights(
-            {key.removeprefix(part): each for key, each in weights.items() if key.startswith(part)}
-        )
-        for part in parts
-    ]
-    strange = [key for key in weights if not key.startswith((*parts, "log_alphas"))]
-    if strange:
-        raise ValueError(f"not the weights of this policy: {', '.join(sorted(strange))}")
-    actor = Stack([[networks.pop(0)]]) if spaces.continuous else None
-    policy = partial(act, actor, Stack([networks]), reward_weights, weights["log_alphas"], config)
-    policy = partial(policy, epsilon=config.epsilon_greedy)
-    return Policy(config.find_task(), spaces, for_one_seed(policy))
+    else:
+        number = config.num_critics * config.num_parts
+        parts = ["actor."] * spaces.continuous + [f"critic_{i}." for i in range(number)]
+        strange = [key for key in weights if not key.startswith((*parts, "log_alphas"))]
+        if strange:
+            raise ValueError(f"not the weights of this policy: {', '.join(sorted(strange))}")
+        networks = [Perceptron.from_weights(weights, part) for part in parts]
+        actor = Stack([[networks.pop(0)]]) if spaces.continuous else None
+        critics = Stack([networks])
+    reward_weights, memory = torch.tensor(config.reward_weights or (1.0,)), StackMemory()
+    policy = partial(act, actor, critics, reward_weights, log_alphas, config)
+    policy = partial(policy, epsilon=config.epsilon_greedy, memory=memory)
+    return Policy(config.find_task(), spaces, for_one_seed(policy), memory)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -624,6 +658,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         UsageError: for a missing GPU.
     """
     by_parts, num_seeds = config.reward_weights is not None, len(config.seeds)
+    memory, judged_memory = StackMemory(), StackMemory()  # in training, in evaluations
     session = Session(config, recorder, reset="same_step", reward_parts=by_parts)
     learner = make_learner(config, session.env.spaces, session.device)
     obs_size, action_size, _ = sizes_of(session.env.spaces)
@@ -631,7 +666,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     rows = (num_seeds, config.replay_size, config.num_envs)
     replay = HistoryReplay(*rows, sizes, config.num_parts, session.device)
     actor_updates = config.policy_period if config.compensate_policy_period else 1
-    noise_shape = (config.td_steps + actor_updates, config.batch_size, action_size)
+    num_noises = config.td_steps + (config.lstm_size > 0) + actor_updates * config.policy_steps
+    noise_shape = (num_noises, config.batch_size, action_size)
     powers = (config.priority_exponent, config.priority_epsilon, config.importance_exponent)
     prioritised = config.prioritised_replay
     priorities = PriorityDraws(num_seeds, replay.capacity, *powers) if prioritised else None
@@ -641,6 +677,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def store(obs: np.ndarray, actions: np.ndarray, step: Step) -> None:
         replay.store(obs, actions, step, scale=config.reward_scale)
         draws.add(replay.newest)
+        memory.note(None, step.terminations | step.truncations)
 
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         batch, counts = replay.sequences(rows, config.td_steps)
@@ -652,12 +689,13 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def parts_due(number: int) -> tuple[bool, bool]:  # the policy, the target copies
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0
 
-    policy = partial(act, *learner.acting, config)
-    judged = partial(policy, epsilon=config.epsilon_greedy)
+    policy = partial(act, *learner.acting, config, memory=memory)
+    judged = partial(policy, epsilon=config.epsilon_greedy, memory=judged_memory)
     session.updater(learn, replay, draws, learner, parts_due)
-    uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
-    session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
-    while session.continues(judged, learner.weights_of, learner.health):
+    warm_up = config.learning_starts
+    uncounted = 0 if config.count_warm_up else warm_up  # at negative `env_steps`
+    session.begin(learner, store, warm_up=warm_up, uncounted=uncounted, further=[memory])
+    while session.continues(judged, learner.weights_of, learner.health, judged_memory):
         if session.warms_up:
             actions = session.random_actions()
         else:

@@ -32,9 +32,7 @@ Deviations from the paper, and details it leaves open:
 4. Frames pass through the layers of DQN (Nature 2015); actor and critics share none.
 5. In Atari games a lost life is a termination under the protocol `noframeskip`.
 6. Replay counts its capacity in observations; the last one of an episode is one more.
-7. The period of the target copies counts updates from the first one.
-8. Actions are the argmax of log-probabilities plus Gumbel noise from the seed's own stream. Time
-   limits and the update ratio are as in `agents/sac.py`, numbers 6 and 7.
+7. Actions are drawn by Gumbel noise. All else is as in `agents/sac.py`, numbers 6 and 7.
 """
 
 import copy
@@ -53,7 +51,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from suite.base.errors import UsageError, check_shape, require
-from suite.base.noise import stacked_gumbel
+from suite.base.noise import choose
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import FrameLayers, Perceptron, Stack, Trunk, prepare, weight_norms
@@ -61,7 +59,16 @@ from suite.record.recorder import Recorder
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
 from suite.settings.command_line import run_main
-from suite.settings.config import Count, Fraction, Positive, Rate, RunConfig, Share, Whole, Widths
+from suite.settings.config import (
+    Count,
+    Fraction,
+    OffPolicyConfig,
+    Positive,
+    Rate,
+    Share,
+    Whole,
+    Widths,
+)
 from suite.settings.presets import read_presets
 from suite.step_replay import StepBatch, StepReplay, row_bytes
 
@@ -128,7 +135,7 @@ def alpha_loss(log_alpha: S, entropy: S, target_entropy: float, factor_of: str =
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(OffPolicyConfig):
     """Every setting of a run; the defaults: the paper's equations, its author's numbers."""
 
     task: str = "Pong-v5"
@@ -137,8 +144,6 @@ class Config(RunConfig):
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 100_000
     """Environment steps of each seed (agent decisions), the warm-up included."""
-    num_envs: Count = 1
-    """Environments of each seed, N."""
     policy: Literal["network", "critics"] = "network"
     """A network trained by the expected soft value, or softmax(Q / alpha) (ALF)."""
     num_critics: Count = 2
@@ -179,8 +184,6 @@ class Config(RunConfig):
     """Divide the losses of actor and temperature by |A|, as a mean over batch and actions does."""
     batch_size: Count = 64
     """Transitions per update, B."""
-    replay_capacity: Count = 1_000_000
-    """Observations kept per seed."""
     learning_starts: Whole = 20_000
     """Uniformly random environment steps before the first update; they count as steps."""
     update_ratio: Positive = 0.25
@@ -195,11 +198,9 @@ class Config(RunConfig):
     """Chance that a `sampled` action is drawn from the policy, else it is its mode (ALF: 0.05)."""
     evaluation_interval: Count = 10_000
     """Environment steps between two evaluations."""
-    log_interval: Count = 1_000
-    """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `RunConfig`."""
+        """Refuse invalid values; see `OffPolicyConfig`."""
         super().__post_init__()
         if self.find_task().actions != "discrete":
             raise UsageError(f"{self.task} has continuous actions: use sac")
@@ -208,9 +209,6 @@ class Config(RunConfig):
         num_envs, capacity = self.num_envs, self.replay_capacity
         rule = f"replay_capacity must hold 8 observations of each environment, {8 * num_envs}"
         require(capacity >= 8 * num_envs, rule, capacity)
-        for name in ("env_steps", "learning_starts", "evaluation_interval"):
-            steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
-            require(steps % num_envs == 0, rule, steps)
 
     @property
     def replay_rows(self) -> int:
@@ -225,8 +223,7 @@ class Config(RunConfig):
 
 
 PRESETS = read_presets("sac_discrete", Config)
-NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)
-"""Layers for frames, DQN's of Nature 2015."""
+NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)  # DQN's of Nature 2015
 
 
 @dataclass
@@ -341,7 +338,6 @@ def update(
     losses = critic_loss(taken_q_values, targets, config.critic_error)
     minimise(losses, learner.critic_optimiser, learner.critics, bound)
     metrics = {"critic_loss": losses.detach(), "q_value": taken_q_values.detach().mean((1, 2))}
-
     divisor = q_values.shape[-1] if config.mean_over_actions else 1
     if learner.actor is not None and learner.actor_optimiser is not None:
         with torch.no_grad():
@@ -352,7 +348,6 @@ def update(
         metrics["actor_loss"] = losses.detach()
     else:
         log_probs = log_policy(combine(q_values, how), temperature)
-
     entropy = entropies(log_probs.detach()).mean(-1)
     if config.learn_alpha:
         target_entropy = config.target_entropy_share * math.log(q_values.shape[-1])
@@ -381,18 +376,12 @@ def act(
         config: the run's settings.
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
-        epsilon: chance that an action is drawn, else it is the mode; unused without streams.
+        epsilon: probability of a draw; else an action is the mode.
     """
     joined = prepare(obs.reshape(-1, *obs.shape[2:]), log_temperature.device)
     outputs = networks(joined.unflatten(0, obs.shape[:2]))  # [S, K, N, A]
     log_probs = log_policy(combine(outputs, config.q_of_critics), log_temperature.exp())
-    if streams is not None:
-        noise = stacked_gumbel(streams, log_probs.shape[1:], log_probs.device)
-        if epsilon < 1:
-            drawn = np.stack([s.random(obs.shape[1]) < epsilon for s in streams])
-            noise = noise * torch.from_numpy(drawn).to(noise)[..., None]
-        log_probs = log_probs + noise
-    return log_probs.argmax(-1).cpu().numpy()
+    return choose(log_probs, streams, epsilon).cpu().numpy()
 
 
 ACTING = ("policy", "num_critics", "q_of_critics", "hidden_sizes", "evaluation_epsilon")
@@ -423,13 +412,13 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay = StepReplay(spaces, len(config.seeds), config.num_envs, config.replay_rows, device)
     replay_streams = [stream(seed, "replay sampling") for seed in config.seeds]
     policy = partial(act, *learner.acting, config)
-    evaluated = partial(policy, epsilon=config.evaluation_epsilon)
+    judged = partial(policy, epsilon=config.evaluation_epsilon)
 
     def learn(number: int) -> dict[str, Tensor]:
         return update(learner, config, replay.sample(replay_streams, config.batch_size), number)
 
     session.begin(learner, replay.store, warm_up=config.learning_starts, further=replay_streams)
-    while session.continues(evaluated, learner.weights_of, learner.health):
+    while session.continues(judged, learner.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:

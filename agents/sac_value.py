@@ -17,8 +17,8 @@ from V's slow copy, all from uniform replay.
 | temperature objective of 1812.05905, option  | its Eq. 18  | `alpha_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
-`agents/sac.py` is the second paper. Here V and its slow copy replace the critics' slow copies, the
-temperature is the inverse of `reward_scale` unless it is learned, no actor update is repeated.
+What differs from `agents/sac.py`, the second paper: V and its slow copy replace the critics',
+the temperature is the inverse of `reward_scale` unless it is learned, and there are fewer options.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
 B and summed over S, so the seeds of one process never touch each other.

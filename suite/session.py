@@ -23,7 +23,7 @@ from suite.draws import Draws
 from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
 from suite.graphs import Graphs
-from suite.nets.recurrence import Memory
+from suite.nets.recurrence import Memory, StackMemory
 from suite.record.best import copy_weights
 from suite.record.journal import Journal
 from suite.record.manifest import BEST
@@ -110,7 +110,7 @@ class Session:
         gained: int,
         act: Act,
         weights_of: WeightsOf,
-        memory: Memory | None = None,
+        memory: Memory | StackMemory | None = None,
     ) -> None:
         """Score the policies by the run's rule, if an evaluation is due; see `score`.
 
@@ -160,7 +160,7 @@ class Session:
         self,
         env_steps: int,
         act: Act,
-        memory: Memory | None = None,
+        memory: Memory | StackMemory | None = None,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
@@ -274,6 +274,7 @@ class Session:
         policy: Act,
         weights_of: WeightsOf,
         health: Callable[[], dict[str, Tensor]],
+        memory: StackMemory | None = None,
     ) -> bool:
         """Save, evaluate and log what is due, then return whether there is another step to take.
 
@@ -282,12 +283,13 @@ class Session:
             weights_of: maps a seed's index to its policy's tensors by name.
             health: returns numbers `[S]` that must be finite: `weight_norm`, which is recorded once
                 there are updates, and others by name.
+            memory: what the policies remember of an evaluation's episodes; None: nothing.
         """
         steps, gained = self.env_steps, self._config.num_envs
         goes_on = self.goes_on(steps)
         if self._has_stepped and self._journal.is_due(at_end=not goes_on):
             self._journal.save(steps, self.num_updates)
-        self.evaluate_if_due(steps, gained, policy, weights_of)
+        self.evaluate_if_due(steps, gained, policy, weights_of, memory)
         if self.log_is_due(steps, gained):
             metrics = self._means.read()
             checks = {name: each.detach().cpu().numpy() for name, each in health().items()}

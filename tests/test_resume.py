@@ -204,6 +204,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "sac, alf, mixed actions, two seeds, sampled evaluation": (sac_alf, SAC_MIXED),
     "sac, alf, discrete actions": (sac_alf, replace(SAC_MIXED, task="CartPole-v1", seeds=(5,))),
     "sac, alf, all options, two seeds": (sac_alf, SAC_ALF),
+    "sac, alf, recurrent": (sac_alf, replace(SAC_MIXED, seeds=(5,), lstm_size=4, td_steps=3)),
     "sac, alf, one replay twice over by priority": (
         sac_alf,
         replace(SAC_ALF, seeds=(5,), replay_capacity=50, normalise_entropy=False, prior="none"),

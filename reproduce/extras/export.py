@@ -11,6 +11,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> G
     make = next((make for name, make in GRAPHS.items() if hasattr(module, name)), None)
     if make is None:
         raise UsageError(f"{agent} has no ONNX form: its file has none of {', '.join(GRAPHS)}")
-    if description.get("lstm_size"):
+    if any("lstm." in name for name in weights):
         raise UsageError("a recurrent policy has no ONNX form here: its memory stays in torch")
     if description.get("bfloat16"):
         raise UsageError("a policy with bfloat16 has no ONNX form here: train it without")
@@ -258,11 +259,7 @@ def _of_alf(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> 
     if "weight_0" in weights:
         return _of_squashed(module, config, weights, said)
 
-    def part(prefix: str) -> Perceptron:
-        named = {name.removeprefix(prefix): weight for name, weight in weights.items()}
-        own = {name: weight for name, weight in named.items() if f"{prefix}{name}" in weights}
-        return Perceptron.from_weights(own)
-
+    part = partial(Perceptron.from_weights, weights)
     spaces, log_alpha = Spaces.from_json(said), weights["log_alphas"][0]
     actor = Stack([[part("actor.")]]).requires_grad_(False) if spaces.continuous else None
     members = [part(f"critic_{n}.") for n in range(config.num_critics * config.num_parts)]

@@ -58,3 +58,18 @@ def noise_or_none(
         return noise
     is_mode = np.stack([each.random((shape[0], 1)) >= probability for each in generators])
     return noise.masked_fill(torch.from_numpy(is_mode).to(device), 0.0)
+
+
+def choose(
+    log_probs: Tensor, generators: Sequence[np.random.Generator] | None, probability: float
+) -> Tensor:
+    """Return the number of an action for each row, `[S, N]`: a draw, or the mode.
+
+    Args:
+        log_probs: of all actions, `[S, N, A]`.
+        generators: each seed's stream; None: modes.
+        probability: of a draw, for each row.
+    """
+    shape, device = log_probs.shape[1:], log_probs.device
+    noise = noise_or_none(stacked_gumbel, generators, shape, device, probability)
+    return (log_probs + noise).argmax(-1)

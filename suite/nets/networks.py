@@ -21,7 +21,7 @@ from suite.base.errors import check_shape
 from suite.envs.vector_env import Spaces
 from suite.nets.affine import affine
 from suite.nets.initialisation import Scheme, draw_kernel, draw_layer
-from suite.nets.recurrence import Core
+from suite.nets.recurrence import LSTM, Core
 
 Heads = Sequence[tuple[int, float]]
 """Width of each output, and gain of its initial weights; heads share all layers but the last."""
@@ -291,16 +291,31 @@ class Perceptron(nn.Module):
         scheme: Scheme,
         gain: float,
         head_scheme: Scheme | None = None,
+        lstm_size: int = 0,
     ) -> "Perceptron":
-        """Return a perceptron with initial weights; see `draw_perceptron`."""
-        return cls(draw_perceptron(generator, sizes, heads, scheme, gain, head_scheme))
+        """Return a perceptron with initial weights, recurrent if `lstm_size` is not 0.
+
+        See `draw_perceptron` for the others.
+        """
+        drawn = (generator, sizes, heads, scheme, gain, head_scheme)
+        layers = draw_perceptron(*drawn, head_inputs=lstm_size or None)
+        if not lstm_size:
+            return cls(layers)
+        return RecurrentPerceptron(layers, LSTM(sizes[-1], lstm_size, generator, scheme))
 
     @classmethod
-    def from_weights(cls, weights: Mapping[str, Tensor]) -> "Perceptron":
-        """Return the perceptron whose weights `state_dict` returned."""
-        return cls(
-            [(weights[f"weight_{i}"], weights[f"bias_{i}"]) for i in range(len(weights) // 2)]
-        )
+    def from_weights(cls, weights: Mapping[str, Tensor], prefix: str = "") -> "Perceptron":
+        """Return the perceptron whose weights `state_dict` returned, with a prefix or without."""
+        start = len(prefix)
+        own = {name[start:]: each for name, each in weights.items() if name.startswith(prefix)}
+        of_lstm = {name: own.pop(name) for name in list(own) if name.startswith("lstm.")}
+        layers = [(own[f"weight_{i}"], own[f"bias_{i}"]) for i in range(len(own) // 2)]
+        if not of_lstm:
+            return cls(layers)
+        num_inputs, size = len(of_lstm["lstm.weight"]), len(of_lstm["lstm.recurrent_weight"])
+        lstm = LSTM(num_inputs, size, np.random.default_rng(0), "torch")
+        lstm.load_state_dict({name.removeprefix("lstm."): each for name, each in of_lstm.items()})
+        return RecurrentPerceptron(layers, lstm)
 
     @classmethod
     def joined(cls, networks: Sequence["Perceptron"]) -> "Perceptron":
@@ -317,6 +332,40 @@ class Perceptron(nn.Module):
             inputs = _affine(bias, inputs, weight).relu_()
         weight, bias = self._layers[-1]
         return _affine(bias, inputs, weight)
+
+
+class RecurrentPerceptron(Perceptron):
+    """A perceptron with an LSTM between its hidden layers and its last one.
+
+    Its memory, hidden units and cells side by side, is 0 where an episode begins.
+
+    Args:
+        layers: as a `Perceptron`'s; the last one has the LSTM's outputs as inputs.
+        lstm: between them.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], lstm: LSTM) -> None:
+        super().__init__(layers)
+        self.lstm = lstm
+
+    def forward(self, inputs: Float[Tensor, "*N B I"]) -> Float[Tensor, "*N B O"]:
+        """Refuse inputs without a memory."""
+        raise ValueError("a recurrent network needs its memory: call step")
+
+    def begin(self, number: int) -> Float[Tensor, "B M"]:
+        """Return the memory with which a number of episodes begins."""
+        return self.lstm.weight.new_zeros(number, 2 * len(self.lstm.recurrent_weight))
+
+    def step(
+        self, inputs: Float[Tensor, "B I"], memory: Float[Tensor, "B M"]
+    ) -> tuple[Float[Tensor, "B O"], Float[Tensor, "B M"]]:
+        """Return the outputs of one step, and the memory after it."""
+        for weight, bias in self._layers[:-1]:
+            inputs = _affine(bias, inputs, weight).relu_()
+        state, no_starts = torch.stack(memory.chunk(2, -1)), torch.zeros_like(memory[None, :, 0])
+        (hidden,), state = self.lstm(inputs[None], state, no_starts)
+        weight, bias = self._layers[-1]
+        return _affine(bias, hidden, weight), torch.cat([*state], -1)
 
 
 def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -344,7 +393,8 @@ class Stack(nn.Module):
         self.shape = len(members), len(members[0])
         networks = [network for of_seed in members for network in of_seed]
         many = len(networks) > 1 and torch.device(device).type == "cuda"
-        self._is_joined = many and isinstance(networks[0], Perceptron)
+        self.is_recurrent = isinstance(networks[0], RecurrentPerceptron)
+        self._is_joined = many and isinstance(networks[0], Perceptron) and not self.is_recurrent
         if self._is_joined:
             networks = [Perceptron.joined(networks)]
         self.networks = nn.ModuleList(networks).to(device)
@@ -362,6 +412,42 @@ class Stack(nn.Module):
             return self.networks[0](repeated).unflatten(0, self.shape)
         outputs = [network(inputs[i // per_seed]) for i, network in enumerate(self.networks)]
         return torch.stack(outputs).unflatten(0, self.shape)
+
+    def begin(self, number: int) -> Float[Tensor, "S K B M"]:
+        """Return the memories with which a number of each seed's episodes begins."""
+        members: list[Any] = [*self.networks]
+        return torch.stack([each.begin(number) for each in members]).unflatten(0, self.shape)
+
+    def step(
+        self, inputs: Float[Tensor, "S B I"], memories: Float[Tensor, "S K B M"]
+    ) -> tuple[Float[Tensor, "S K B O"], Float[Tensor, "S K B M"]]:
+        """Return the outputs of one step of recurrent networks, and their memories after it."""
+        per_seed, rows = self.shape[1], memories.flatten(0, 1)
+        members: list[Any] = [*self.networks]
+        steps = [each.step(inputs[i // per_seed], rows[i]) for i, each in enumerate(members)]
+        outputs, after = (torch.stack(each) for each in zip(*steps, strict=True))
+        return outputs.unflatten(0, self.shape), after.unflatten(0, self.shape)
+
+    def unroll(
+        self, inputs: Float[Tensor, "S TB I"], num_steps: int, cut: bool = False
+    ) -> Float[Tensor, "S K TB O"]:
+        """Apply every network to T steps of episodes, whose memories begin with 0.
+
+        Without recurrence steps are nothing but further rows.
+
+        Args:
+            inputs: of all first steps, then of all second ones, up to T.
+            num_steps: T.
+            cut: whether gradients of a step stay in it: memories are constants.
+        """
+        if not self.is_recurrent:
+            return self(inputs)
+        steps, outputs = inputs.unflatten(1, (num_steps, -1)).unbind(1), []
+        memories = self.begin(steps[0].shape[1])
+        for each in steps:
+            output, memories = self.step(each, memories.detach() if cut else memories)
+            outputs.append(output)
+        return torch.cat(outputs, 2)
 
     def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
         """Return one network's weights by name, for a file."""

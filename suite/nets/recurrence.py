@@ -203,12 +203,8 @@ class Memory:
         rows, trunk = self._rows, self._network.actor
         if rows is None or not rows.shape[1]:
             rows = trunk.begin(len(obs))
-        elif len(rows) != len(obs):
-            raise ValueError(
-                f"{len(obs)} observations after {len(rows)}: call reset() before a policy plays "
-                "another number of episodes"
-            )
         else:
+            refuse_another_number(len(obs), len(rows))
             rewards, starts = (np.broadcast_to(each, len(obs)) for each in self._noted)
             rows = trunk.remember(rows, self._actions, rewards, np.logical_not(starts))
         self._noted = _NOTHING
@@ -228,3 +224,56 @@ class Memory:
             self._noted = np.ravel(rewards), self._noted[1]
         if starts is not None:
             self._noted = self._noted[0], np.ravel(starts)
+
+
+class StackMemory:
+    """What stacks of networks remember of S seeds' episodes while they play; none in the beginning.
+
+    Feed-forward networks remember nothing.
+    """
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Tensor] = {}  # by a stack's name, [S, K, N, M]
+
+    def forget(self) -> None:
+        """Begin a new episode in every environment."""
+        self._memories.clear()
+
+    def note(self, _rewards: np.ndarray | None, starts: np.ndarray | None) -> None:
+        """Forget the episodes that are over.
+
+        Args:
+            starts: whether an episode begins with the next observation, `[S, N]`; None: nowhere.
+        """
+        if starts is None:
+            return
+        keeps = torch.from_numpy(1 - np.asarray(starts, dtype=np.float32))
+        for name, memories in self._memories.items():
+            kept = keeps.reshape(len(memories), 1, -1, 1).to(memories.device)
+            self._memories[name] = memories * kept
+
+    def outputs(
+        self, name: str, stack: Any, inputs: Float[Tensor, "S N I"]
+    ) -> Float[Tensor, "S K N O"]:
+        """Return the outputs of a stack that has a name, and remember the step.
+
+        Raises:
+            ValueError: for another number of observations than in the step before.
+        """
+        if not stack.is_recurrent:
+            return stack(inputs)
+        number, memories = inputs.shape[1], self._memories.get(name)
+        if memories is None:
+            memories = stack.begin(number)
+        refuse_another_number(number, memories.shape[2])
+        outputs, self._memories[name] = stack.step(inputs, memories)
+        return outputs
+
+
+def refuse_another_number(number: int, before: int) -> None:
+    """Raise a `ValueError` for another number of observations than in the step before."""
+    if number != before:
+        raise ValueError(
+            f"{number} observations after {before}: call reset() before a policy plays another "
+            "number of episodes"
+        )

@@ -15,7 +15,7 @@ from suite.base.files import LARGEST_TABLE, read_json, read_whole, write_atomica
 from suite.envs.tasks import Task
 from suite.envs.vector_env import Spaces
 from suite.nets.initialisation import at_most
-from suite.nets.recurrence import Memory
+from suite.nets.recurrence import Memory, StackMemory
 from suite.resume.snapshot import BROKEN
 from suite.settings.presets import ConfigT
 from suite.settings.recorded import by_todays_names, todays_agent, younger_settings
@@ -49,7 +49,7 @@ class Policy:
     """
 
     def __init__(
-        self, task: Task, spaces: Spaces, decide: Decide, memory: Memory | None = None
+        self, task: Task, spaces: Spaces, decide: Decide, memory: Memory | StackMemory | None = None
     ) -> None:
         self.task, self.memory = task, memory
         self._spaces, self._decide = spaces, decide

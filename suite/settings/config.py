@@ -141,8 +141,8 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransitionConfig(RunConfig):
-    """Settings shared by agents whose replay holds single transitions, on the training device."""
+class OffPolicyConfig(RunConfig):
+    """Settings shared by agents that learn from replayed transitions, at a ratio to new ones."""
 
     num_envs: Count = 1
     """Environments of each seed, N."""
@@ -156,10 +156,6 @@ class TransitionConfig(RunConfig):
     """Updates of the critics per environment step after the warm-up."""
     tau: Share = 0.005
     """Rate of the target copies: tau * online + (1 - tau) * slow."""
-    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
-    """Evaluate the mode of the policy, or actions drawn from it."""
-    evaluation_interval: Count = 5_000
-    """Environment steps between two evaluations."""
     log_interval: Count = 1_000
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
@@ -171,6 +167,16 @@ class TransitionConfig(RunConfig):
         for name in ("env_steps", "learning_starts", "evaluation_interval"):
             steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
             require(steps is None or steps % num_envs == 0, rule, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransitionConfig(OffPolicyConfig):
+    """Settings shared by agents whose replay holds single transitions, on the training device."""
+
+    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
+    """Evaluate the mode of the policy, or actions drawn from it."""
+    evaluation_interval: Count = 5_000
+    """Environment steps between two evaluations."""
 
     @property
     def replay_size(self) -> int:

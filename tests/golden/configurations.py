@@ -871,6 +871,18 @@ RUNS: dict[str, dict[str, Run]] = {
             reward_scale=2.0,
             cut=True,
         ),
+        "recurrent, mixed, two seeds, priorities, cut": _run(
+            "hybrid",
+            "tuned",
+            SAC,
+            seeds=(3, 4),
+            lstm_size=8,
+            td_steps=3,
+            prioritised_replay=True,
+            evaluation_rule="sampled",
+            epsilon_greedy=0.5,
+            cut=True,
+        ),
         "several steps with priorities, actor seldom and once, warm-up uncounted": _run(
             "mujoco-small",
             "tuned",

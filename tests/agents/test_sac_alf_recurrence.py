@@ -1,0 +1,312 @@
+"""ALF's SAC with an LSTM in every network: updates against ALF's loop over steps, then training."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+
+import agents
+from agents import sac_alf
+from suite.envs.vector_env import Spaces
+from suite.evaluation import evaluate
+from suite.nets.networks import Stack
+from suite.nets.recurrence import StackMemory
+from suite.record.recorder import Recorder
+from suite.replay import Batch
+from tests.perceptrons import vector
+
+CPU = torch.device("cpu")
+TINY = sac_alf.Config(
+    task="Pendulum-v1",
+    device="cpu",
+    env_steps=120,
+    num_envs=2,
+    hidden_sizes=(8,),
+    lstm_size=4,
+    td_steps=3,
+    td_lambda=0.7,
+    batch_size=6,
+    learning_starts=40,
+    evaluation_interval=60,
+    evaluation_episodes=2,
+    log_interval=40,
+    gamma=0.9,
+    tau=0.1,
+)
+TASKS = ["InvertedPendulum-v4", "CartPole-v1", "Claw-v0"]
+"""Continuous, discrete and mixed actions; short episodes."""
+
+
+class Slow(nn.Module):
+    """A copy of one network in float64, of torch's own modules, which is given one step a call."""
+
+    def __init__(self, stack: Stack, member: int = 0) -> None:
+        super().__init__()
+        named = {name: each.double() for name, each in stack.weights_of(0, member).items()}
+        hidden, size = len(named["bias_0"]), len(named["lstm.recurrent_weight"])
+        self.first = nn.Linear(len(named["weight_0"]), hidden)
+        self.cell = nn.LSTMCell(hidden, size)
+        self.last = nn.Linear(size, len(named["bias_1"]))
+        self.double()
+        order = [self.first.weight, self.first.bias, self.cell.weight_ih, self.cell.bias_ih]
+        order += [self.cell.weight_hh, self.last.weight, self.last.bias]
+        names = ["weight_0", "bias_0", "lstm.weight", "lstm.bias", "lstm.recurrent_weight"]
+        for weight, name in zip(order, [*names, "weight_1", "bias_1"], strict=True):
+            weight.data = named[name].T.clone() if named[name].dim() == 2 else named[name].clone()
+        self.cell.bias_hh.data.zero_()
+        self.cell.bias_hh.requires_grad_(False)
+        self.learned = order
+
+    def forward(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        state = self.cell(torch.relu(self.first(inputs)), state)
+        return self.last(state[0]), state
+
+    def equals(self, stack: Stack, member: int = 0) -> bool:
+        now = Slow(stack, member).learned
+        return all(
+            torch.allclose(*pair, atol=1e-6, rtol=1e-5)
+            for pair in zip(now, self.learned, strict=True)
+        )
+
+
+def descend(weights: Iterable[Tensor], loss: Tensor) -> None:
+    weights = [*weights]
+    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+        weight.data -= 0.1 * gradient
+
+
+def plain_learner(config: sac_alf.Config, spaces: Spaces) -> sac_alf.Learner:
+    """Return a learner whose steps show a gradient's size, with target copies that differ."""
+    learner = sac_alf.make_learner(config, spaces, CPU)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in learner.target_critics.parameters():
+            weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    for name in ("actor", "critics"):
+        if (stack := getattr(learner, name)) is not None:
+            setattr(
+                learner, f"{name.rstrip('s')}_optimiser", torch.optim.SGD(stack.parameters(), 0.1)
+            )
+    alphas: Any = torch.optim.SGD([learner.log_alphas], 0.1)
+    learner.alpha_optimiser = alphas
+    return learner
+
+
+LENGTHS = torch.tensor([1, 2, 3, 3, 2, 1])
+"""Steps of the sequences that count; the first three end in a termination."""
+
+
+def sequences(spaces: Spaces, generator: torch.Generator) -> tuple[Batch, Tensor]:
+    """Return sequences and counts; each step's next observation is the next step's, up to the end.
+
+    Beyond an end there is noise, which must change nothing.
+    """
+    size, (obs_size,), num_numbers = 6, spaces.obs_shape, spaces.num_outputs * spaces.continuous
+    num_choices = spaces.num_choices if spaces.continuous else spaces.num_outputs
+    states = torch.randn(4, size, obs_size, generator=generator)
+    columns = [torch.tanh(torch.randn(3, size, num_numbers, generator=generator))]
+    if num_choices:
+        columns.insert(0, torch.randint(0, num_choices, (3, size, 1), generator=generator))
+    actions = torch.cat(columns, -1)
+    counts = (torch.arange(3)[:, None] < LENGTHS).float()  # [T, B]
+    terminations = torch.zeros(3, size)
+    terminations[LENGTHS - 1, torch.arange(size)] = torch.tensor([1.0, 1, 1, 0, 0, 0])
+    rewards = torch.randn(3, size, 1, generator=generator)
+    previous = torch.zeros(3, size, num_numbers + 1)
+    batch = [states[:3], torch.cat([states[:3], actions], -1), rewards.squeeze(-1), terminations]
+    batch += [states[1:], torch.cat([rewards, previous], -1)]
+    return Batch(*(each.flatten(0, 1)[None] for each in batch)), counts
+
+
+@pytest.mark.parametrize(
+    "spaces",
+    [Spaces.vectors(3, 2), Spaces((3,), 4), Spaces.vectors(3, 2)._replace(num_choices=4)],
+    ids=["continuous", "discrete", "mixed"],
+)
+def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces) -> None:
+    """Float64, one sequence and one step at a time, by torch's LSTM cell and ALF's `train_step`.
+
+    Actor, target critics and the critics that judge fresh actions remember fresh actions, the
+    critics' loss those of replay; a slope dQ/da is one of its own step.
+    """
+    config = replace(TINY, initial_alpha=0.3, initial_choice_alpha=0.2)
+    learner, generator = plain_learner(config, spaces), torch.Generator().manual_seed(3)
+    batch, counts = sequences(spaces, generator)
+    num_numbers = spaces.num_outputs * spaces.continuous
+    weights = torch.rand(1, 6, generator=generator) + 0.5
+    noise = torch.randn(4 + 3, 1, 6, num_numbers, generator=generator)
+    actor = None if learner.actor is None else Slow(learner.actor)
+    critics, copies = (
+        [Slow(stack, k) for k in range(2)] for stack in (learner.critics, learner.target_critics)
+    )
+    alpha_d, alpha_c = 0.2, 0.3
+    chooses, num_choices = learner.chooses, len(critics[0].last.bias)
+
+    def act(obs: Tensor, draws: Tensor, state: Any) -> tuple[Tensor, Tensor, Any]:
+        if actor is None:
+            return draws, torch.zeros(()).double(), None
+        outputs, state = actor(obs, state)
+        means, log_stds = outputs.chunk(2, -1)
+        pre_tanh = means + log_stds.exp() * draws
+        slopes = torch.log(1 - torch.tanh(pre_tanh).square())
+        log_prob = (Normal(means, log_stds.exp()).log_prob(pre_tanh) - slopes).sum()
+        return torch.tanh(pre_tanh), log_prob, state
+
+    def judge(nets: list[Slow], obs: Tensor, action: Tensor, states: Any) -> tuple[list, Any]:
+        pairs = [net(torch.cat([obs, action], -1), states[k]) for k, net in enumerate(nets)]
+        return [q for q, _ in pairs], [state for _, state in pairs]
+
+    def steps(b: int) -> list[list[Tensor]]:
+        rows = [field[0, b::6].double() for field in batch]
+        return [[field[t] for field in rows] for t in range(int(LENGTHS[b]))]
+
+    losses = []
+    for b in range(6):
+        way = steps(b)
+        observations = [way[0][0], *(step[4] for step in way)]
+        values, paid, states = [], [], [None, [None] * 2, [None] * 2]
+        for t, obs in enumerate(observations):
+            with torch.no_grad():
+                action, log_prob, states[0] = act(obs, noise[t, 0, b].double(), states[0])
+                now, states[1] = judge(critics, obs, action, states[1])
+                slow, states[2] = judge(copies, obs, action, states[2])
+            odds = Categorical(logits=torch.minimum(*now) / alpha_d)
+            values.append((odds.probs * torch.minimum(*slow)).sum())
+            paid.append(alpha_d * odds.entropy() - alpha_c * log_prob)
+        target, targets = torch.zeros(()).double(), []
+        for t in reversed(range(len(way))):
+            goes_on = 0.9 * (1 - way[t][3])
+            one_step = way[t][2] + goes_on * (values[t + 1] + paid[t + 1])
+            gain = target - values[t + 1] if t + 1 < len(way) else 0.0
+            target = one_step + 0.7 * goes_on * gain
+            targets.insert(0, target)
+        taken, states, errors = slice(3 + chooses, None), [None] * 2, []
+        for (obs, pair, *_), target in zip(way, targets, strict=True):
+            outputs, states = judge(critics, obs, pair[taken], states)
+            errors += [(q[int(pair[3]) if chooses else 0] - target).square() for q in outputs]
+        losses.append(weights[0, b].double() * torch.stack(errors).sum() / len(way) / 2)
+    descend([p for net in critics for p in net.learned], torch.stack(losses).mean())
+
+    losses, choice_entropies, log_probs = [], [], []
+    for b in range(6):
+        way, states = steps(b), [None, [None] * 2]
+        for t, (obs, *_) in enumerate(way):
+            share = weights[0, b].double() / len(way)
+            action, log_prob, states[0] = act(obs, noise[4 + t, 0, b].double(), states[0])
+            here = action.detach().requires_grad_()  # earlier actions are constants to a step's Q
+            outputs, states[1] = judge(critics, obs, here, states[1])
+            odds = Categorical(logits=torch.minimum(*outputs).detach() / alpha_d)
+            choice_entropies.append(share * (odds.entropy() - 0.3 * math.log(num_choices)))
+            log_probs.append(share * (-log_prob.detach() + num_numbers))
+            if actor is not None:
+                value = (odds.probs * torch.minimum(*outputs)).sum()
+                (slope,) = torch.autograd.grad(value, here, retain_graph=True)
+                losses.append(share * (alpha_c * log_prob - (slope * action).sum()))
+    if actor is not None:
+        descend(actor.learned, torch.stack(losses).sum() / 6)
+    slopes = [
+        alpha * torch.stack(terms).sum().item() / 6
+        for alpha, terms in ((alpha_d, choice_entropies), (alpha_c, log_probs))
+    ]
+
+    given = (batch, weights, noise, 0, counts[None])
+    sac_alf.update(learner, config, *given)
+    for k in range(2):
+        assert critics[k].equals(learner.critics, k)
+    assert actor is None or actor.equals(learner.actor)  # type: ignore[arg-type]
+    moved = [math.log(a) - 0.1 * slope for a, slope in zip((alpha_d, alpha_c), slopes, strict=True)]
+    found = learner.log_alphas[:, 0].tolist()
+    if chooses:
+        assert found[0] == pytest.approx(moved[0], abs=1e-5)
+    if actor is not None:
+        assert found[1] == pytest.approx(moved[1], abs=1e-5)
+
+
+def test_what_stands_beyond_an_end_changes_nothing() -> None:
+    """A sequence ends with its episode: other rows behind it leave every weight and error alone."""
+    spaces = Spaces.vectors(3, 2)
+    found = []
+    for seed in (1, 2):
+        batch, counts = sequences(spaces, torch.Generator().manual_seed(0))
+        other = torch.randn(batch.obs.shape, generator=torch.Generator().manual_seed(seed))
+        beyond = (counts.flatten() == 0)[None, :, None]
+        obs, next_obs = (torch.where(beyond, other, each) for each in (batch.obs, batch.next_obs))
+        pairs = torch.cat([obs, batch.obs_actions[..., 3:]], -1)
+        batch = batch._replace(obs=obs, obs_actions=pairs, next_obs=next_obs)
+        noise = torch.randn(7, 1, 6, 2, generator=torch.Generator().manual_seed(3))
+        learner = plain_learner(TINY, spaces)
+        metrics, errors = sac_alf.update(
+            learner, TINY, batch, torch.ones(1, 6), noise, 0, counts[None]
+        )
+        assert learner.actor is not None
+        del metrics["q_value"]  # a mean over all rows
+        found.append([vector(learner.actor), vector(learner.critics), errors, *metrics.values()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def train(config: sac_alf.Config, directory: Path) -> Recorder:
+    run = {"agent": "sac_alf", "task": config.task}
+    recorder = Recorder(directory, run, config.seeds, keeps_checkpoint=False)
+    sac_alf.train(config, recorder)
+    recorder.finish()
+    return recorder
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("task", TASKS)
+def test_a_seed_has_its_bytes_and_its_saved_policy_the_recorded_returns(
+    task: str, tmp_path: Path
+) -> None:
+    """A seed alone and beside another; the policy forgets where an episode begins, as it did."""
+    config = replace(TINY, task=task, seeds=(1, 2))
+    together = train(config, tmp_path / "together")
+    for i, seed in enumerate(config.seeds):
+        folder = together.seed_directories[i]
+        alone = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+            assert (folder / name).read_bytes() == (alone.seed_directories[0] / name).read_bytes()
+        policy = agents.load_policy(folder)
+        returns = evaluate(
+            config.find_task(),
+            lambda obs, policy=policy: policy.act(obs[0])[None],
+            (seed,),
+            120,
+            episodes=2,
+            memory=policy.memory,
+        )
+        rows = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
+        assert rows["env_steps"][-1] == 120
+        np.testing.assert_allclose(returns.mean(), rows["mean_return"][-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_actions_depend_on_the_episode_so_far_and_on_no_other(task: str) -> None:
+    """Of two environments one begins an episode at the second step; then it acts as at a first."""
+    config = replace(TINY, task=task)
+    spaces = Spaces.of(config.find_task())
+    learner = plain_learner(config, spaces)
+    with torch.no_grad():  # actions that show what is remembered
+        for stack in (learner.actor, learner.critics):
+            for weight in stack.parameters() if stack is not None else ():
+                weight.mul_(4)
+        learner.log_alphas.fill_(-3.0)
+    rng, memory = np.random.default_rng(0), StackMemory()
+    obs = rng.normal(size=(200, 1, 2, *spaces.obs_shape)).astype(np.float32)
+    changed = False
+    for first, second in zip(obs[::2], obs[1::2], strict=True):
+        memory.forget()
+        sac_alf.act(*learner.acting, config, first, memory=memory)
+        memory.note(None, np.array([[False, True]]))
+        actions = sac_alf.act(*learner.acting, config, second, memory=memory)
+        fresh = sac_alf.act(*learner.acting, config, second)
+        np.testing.assert_allclose(actions[:, 1], fresh[:, 1], rtol=1e-6)
+        changed |= not np.allclose(actions[:, 0], fresh[:, 0], rtol=1e-3)
+    assert changed
