@@ -9,15 +9,9 @@ import pandas as pd
 
 from reproduce.gather import collect, references
 from reproduce.judge import fingerprints, remarks
-from reproduce.judge.improvement import improvements, reference_scores
+from reproduce.judge.aggregates import improvements, normalise, reference_scores, suite_summary
 from reproduce.judge.inference import LEVEL
-from reproduce.judge.verdicts import (
-    STATUSES,
-    judge_suite,
-    judge_tasks,
-    suite_summary,
-    verdict_table,
-)
+from reproduce.judge.verdicts import STATUSES, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
@@ -59,29 +53,24 @@ def gather(
     randoms = {name: score for name, score in randoms.items() if score is not None}
     found = collect.runs_of(plan)
     runs = collect.collect_runs(plan, failures, found)
-    scores = collect.collect_scores(plan, randoms, found)
-    curves = collect.collect_curves(plan, found)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
-    judging = {name: scale.reference for name, scale in scales.items()}
-    zeros = {name: zero for name, scale in scales.items() if (zero := scale.zero_score) is not None}
+    scores = normalise(collect.collect_scores(plan, randoms, found), scales)
+    theirs = normalise(reference_scores(scales), scales)
+    curves = collect.collect_curves(plan, found)
     drawn = pd.concat(
         references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
         for name, task in tasks.items()
     )
-    theirs = _normalise(reference_scores(judging), judging, zeros)
-    summary = suite_summary(scores, judging, zeros, references.human_scores(plan.tasks))
-    judged = judge_tasks(
-        *(scores, judging, zeros, runs[["task", "seed", "status"]], plan.declared),
-        {name: scale.nothing_learned for name, scale in scales.items()},
-    )
-    verdicts = verdict_table(judged, scores, judging, runs[["task", "seed", "status"]])
+    summary = suite_summary(scores, references.human_scores(plan.tasks))
+    judged = judge_tasks(scores, scales, runs, plan.declared)
+    verdicts = verdict_table(judged, scores, scales, runs)
     verdicts = _mark(plan, found, verdicts, is_committed=is_committed)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     areas = collect.collect_areas(plan, curves, drawn, randoms, found)
     return {
         "curves": curves,
         "reference_curves": drawn,
-        "scores": _normalise(scores, judging, zeros),
+        "scores": scores,
         "reference_scores": theirs,
         "throughput": collect.collect_throughput(plan, found),
         "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
@@ -201,21 +190,6 @@ def tally(runs: pd.Series) -> str:
     words = {status: "not run" if status == "planned" else status for status in STATUSES}
     parts = [f"{n} {words[key]}" for key, n in counts.items() if n or key == "finished"]
     return f"{len(runs)} planned = " + " + ".join(parts)
-
-
-def _normalise(
-    scores: pd.DataFrame,
-    judging: dict[str, references.ReferenceScore | None],
-    zeros: dict[str, float],
-) -> pd.DataFrame:
-    """Add zero, reference and normalised scores to the table of scores."""
-    means = {task: score.mean for task, score in judging.items() if score}
-    table = scores.assign(
-        zero_score=scores.task.map(zeros).astype(float),
-        reference_score=scores.task.map(means).astype(float),
-    )
-    gap = table.reference_score - table.zero_score
-    return table.assign(normalised_score=(table.score - table.zero_score) / gap.where(gap > 0))
 
 
 def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:

@@ -85,16 +85,13 @@ def judge_curves(
             raise UsageError(f"{curves}: {task.name}: {too_early(agent, source, config)}")
         scales[task.name] = scale_of(agent, source, config, steps)
     table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
-    statuses = table[["task", "seed"]].assign(status="finished")
-    judging = {name: scale.reference for name, scale in scales.items()}
-    zeros = {name: zero for name, scale in scales.items() if (zero := scale.zero_score) is not None}
-    nothing_learned = {name: scale.nothing_learned for name, scale in scales.items()}
-    judged = judge_tasks(table, judging, zeros, statuses, nothing_learned=nothing_learned)
+    runs = table[["task", "seed"]].assign(status="finished")
+    judged = judge_tasks(table, scales, runs)
     suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
     changed = bool(remarks.judge_of(agent, source).changed)
     said = remarks.of_task({}, [], judge_changed=changed)
     suite = [row | {"remarks": said} for row in suite]
-    verdicts = verdict_table(judged, table, judging, statuses).assign(remarks=said)
+    verdicts = verdict_table(judged, table, scales, runs).assign(remarks=said)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     return Verdicts(rule, verdicts, pd.DataFrame(suite, columns=list(SUITE_COLUMNS)))
 
@@ -152,7 +149,8 @@ def score_runs(
     scores, rows = {}, rows.sort_values("env_steps", kind="stable")
     for seed in ends.index.tolist():
         run = rows[rows["seed"] == seed]
-        inside = references.window(run if episodes else _on_schedule(run, steps), steps)
+        run = run if episodes else _on_schedule(run, steps)
+        inside = run[references.in_window(run["env_steps"], steps)]
         if inside.empty:
             raise UsageError(
                 f"seed {seed} has no row behind {0.9 * steps:,.0f} and up to {steps:,} steps, "

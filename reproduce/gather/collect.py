@@ -2,7 +2,8 @@
 
 import errno
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reproduce.gather.references import in_window
 from reproduce.plan.grid import Plan, Run
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain
@@ -112,13 +114,12 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 
 @lru_cache(maxsize=4096)  # a report asks twice
 def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...]) -> float:
-    table, column = _scored(directory, rule)
+    table = _scored(directory, rule)
     if rule != "training" and len(table) > 1:
         before, last = table["env_steps"].iloc[-2:]
-        if 10 * before > 9 * env_steps and last % (_interval(directory) or 1):
+        if in_window(before, env_steps) and last % (_interval(directory) or 1):
             table = table[:-1]
-    (mean,) = _window_means(table, column, [env_steps])
-    return mean
+    return _window_mean(table, env_steps)
 
 
 def evaluations(directory: Path) -> pd.DataFrame:
@@ -152,14 +153,12 @@ def _config(directory: Path) -> dict[str, Any]:
 
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
-    table, column = _scored(directory, rule)
-    if table.empty:
-        return pd.DataFrame({"env_steps": [], "mean_return": []})
-    if rule != "training":
-        return table.loc[table.env_steps <= env_steps, ["env_steps", column]]
-    points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
-    scores = _window_means(table, column, map(int, points))
-    return pd.DataFrame({"env_steps": points, "mean_return": scores}).dropna()
+    table = _scored(directory, rule)
+    if rule == "training" and len(table):
+        points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
+        means = [_window_mean(table, int(point)) for point in points]
+        return pd.DataFrame({"env_steps": points, "mean_return": means}).dropna()
+    return table[table["env_steps"] <= env_steps]
 
 
 def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:
@@ -190,25 +189,24 @@ def throughput(directory: Path) -> dict[str, float] | None:
     to the number of threads. None if fewer than two log intervals had updates.
     """
     table = read_table(directory / "timing.csv")
-    if table.empty:
-        return None
-    learns = table["num_updates"].to_numpy() > 0
+    learns = table.get("num_updates", pd.Series(dtype=int)) > 0
     if learns.sum() < 2:
         return None
-    columns = {str(name): table[name].to_numpy(np.float64)[learns] for name in table}
-    lasted = {name: values[-1] - values[0] for name, values in columns.items()}
-    seconds, weights = lasted["wall_seconds"], np.diff(columns["wall_seconds"])
+    table = table[learns]
+    lasted, weights = table.iloc[-1] - table.iloc[0], table["wall_seconds"].diff()
+    seconds = lasted["wall_seconds"]
     shares = {
-        name: float((columns[name][1:] * weights).sum() / seconds)
+        name: float((table[name] * weights).sum() / seconds)  # the first row has no weight
         for name in (*SHARES, *IDLE_SHARES)
-        if name in columns
+        if name in table
     }
     num_threads = 2 if IDLE_SHARES[0] in shares else 1  # one that acts beside one that learns
     busy = sum(shares[column] for column in SHARES)
     return {
-        **{name: float(columns[name][-1]) for name in ("env_steps", "num_updates", "wall_seconds")},
-        "env_steps_per_second": lasted["env_steps"] / seconds,
-        "updates_per_second": lasted["num_updates"] / seconds,
+        **{name: float(table[name].iloc[-1]) for name in ("env_steps", "num_updates")},
+        "wall_seconds": float(table["wall_seconds"].iloc[-1]),
+        "env_steps_per_second": float(lasted["env_steps"] / seconds),
+        "updates_per_second": float(lasted["num_updates"] / seconds),
         **shares,
         "other_share": max(0.0, num_threads - busy),
     }
@@ -219,14 +217,14 @@ def collect_curves(plan: Plan, runs: Runs = None) -> pd.DataFrame:
 
     The time is that which `wall_clock` gives; unfinished runs go as far as they are.
     """
-    frames = [pd.DataFrame(columns=["task", "seed", "env_steps", "mean_return", "wall_seconds"])]
+    columns = ["task", "seed", "env_steps", "mean_return", "wall_seconds"]
+    frames = []
     for run in _readable(plan, runs):
         frame = curve(run.directory, plan.rule, run.env_steps)
-        frame.insert(0, "task", run.task)
-        frame.insert(1, "seed", run.seed)
-        frames.append(frame.assign(wall_seconds=wall_clock(run.directory, frame["env_steps"])))
-    table = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
-    return table.assign(rule=plan.rule)
+        seconds = wall_clock(run.directory, frame["env_steps"])
+        frames.append(frame.assign(task=run.task, seed=run.seed, wall_seconds=seconds))
+    drawn = [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=columns)]
+    return pd.concat(drawn, ignore_index=True)[columns].assign(rule=plan.rule)
 
 
 def collect_scores(
@@ -242,20 +240,19 @@ def collect_scores(
         random_scores: of a random policy, by task; diverged runs of other tasks are left out.
         runs: see `Runs`.
     """
-    nan = float("nan")
     rows = [
         (
             *(run.task, run.seed, run.env_steps),
             score(run.directory, plan.rule, run.env_steps)
             if run.status == "finished"
-            else random_scores.get(run.task, nan),
+            else random_scores.get(run.task, math.nan),
         )
         for run in _present(plan, runs)
         if run.has_ended
     ]
     table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"])
-    table = table[np.isfinite(table.score.astype(float))]
-    return table.astype({"seed": int, "env_steps": int, "score": float}).assign(rule=plan.rule)
+    table = table.astype({"seed": int, "env_steps": int, "score": float})
+    return table[np.isfinite(table["score"])].assign(rule=plan.rule)
 
 
 AREA_COLUMNS = ("area_mean", "area_std", "reference_area")
@@ -284,26 +281,24 @@ def collect_areas(
     Returns:
         One row per task, as index, with `AREA_COLUMNS`; NaN where data are missing.
     """
-    ended = [run for run in _present(plan, runs) if run.has_ended]
+    judging = reference_curves[reference_curves["role"] == "judge"]
+    judging = judging[judging["rule"] == plan.rule]
     rows = {}
     for task in plan.tasks:
-        of_task = curves[curves.task == task]
-        finished = [run.seed for run in ended if run.task == task and run.status == "finished"]
-        drawn_of = dict(list(of_task.groupby("seed")))
-        ours = [_points(drawn_of.get(seed, of_task[:0]), "mean_return") for seed in finished]
-        judging = (reference_curves.task == task) & (reference_curves.role == "judge")
-        judging &= reference_curves.rule == plan.rule
-        theirs = _points(reference_curves[judging], "return_mean")
-        drawn = [points for points in (*ours, theirs) if len(points[0]) > 1]
-        start = max((steps[0] for steps, _ in drawn), default=0.0)
-        end = min((steps[-1] for steps, _ in drawn), default=0.0)
+        ended = [run for run in _present(plan, runs) if run.task == task and run.has_ended]
+        seeds = [run.seed for run in ended if run.status == "finished"]
+        of_task = curves[curves["task"] == task]
+        ours = [_points(of_task[of_task["seed"] == seed], "mean_return") for seed in seeds]
+        theirs = _points(judging[judging["task"] == task], "return_mean")
+        drawn = [steps for steps, _ in (*ours, theirs) if len(steps) > 1]
+        start = max((steps[0] for steps in drawn), default=0.0)
+        end = min((steps[-1] for steps in drawn), default=0.0)
         end = min(end, float(plan.env_steps[task]))
-        num_diverged = sum(run.task == task and run.status == "diverged" for run in ended)
         heights = [_mean_height(*points, start, end) for points in ours]
-        heights += [random_scores.get(task, float("nan"))] * num_diverged
+        heights += [random_scores.get(task, math.nan)] * (len(ended) - len(seeds))
         rows[task] = (
-            np.mean(heights) if heights else np.nan,
-            np.std(heights, ddof=1) if len(heights) > 1 else np.nan,
+            np.mean(heights) if heights else math.nan,
+            np.std(heights, ddof=1) if len(heights) > 1 else math.nan,
             _mean_height(*theirs, start, end),
         )
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(AREA_COLUMNS), dtype=float)
@@ -317,21 +312,16 @@ def collect_throughput(plan: Plan, runs: Runs = None) -> pd.DataFrame:
     """
     rows = []
     for run in _readable(plan, runs):
-        speed = throughput(run.directory)
-        if speed:
-            frame_skip = find_task(run.task, plan.protocol).frame_skip
-            speed["env_frames_per_second"] = frame_skip * speed["env_steps_per_second"]
+        if speed := throughput(run.directory):
+            device = _config(run.directory).get("device", "")
+            frames = find_task(run.task, plan.protocol).frame_skip * speed["env_steps_per_second"]
             rows.append(
-                {
-                    "task": run.task,
-                    "seed": run.seed,
-                    "device": _config(run.directory).get("device", ""),
-                    **speed,
-                }
+                {"task": run.task, "seed": run.seed, "device": device, **speed}
+                | {"env_frames_per_second": frames}
             )
     columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
-    columns += ["env_steps_per_second", "updates_per_second", "environment_share"]
-    columns += ["acting_share", "learning_share", "other_share", "env_frames_per_second"]
+    columns += ["env_steps_per_second", "updates_per_second", *SHARES]
+    columns += ["other_share", "env_frames_per_second"]
     columns += [column for column in IDLE_SHARES if any(column in row for row in rows)]
     table = pd.DataFrame(rows, columns=columns)
     return table.astype({"seed": int, "env_steps": int, "num_updates": int})
@@ -350,23 +340,22 @@ def collect_runs(
         failures: errors that the launcher knows; on a full disk a run cannot record its own.
         runs: see `Runs`.
     """
-    runs, holders = _present(plan, runs), Holders()
-    rows = [_describe(run) for run in runs]
-    for run, row in zip(runs, rows, strict=True):
-        if row["status"] in ("running", "planned") and (run.task, run.seed) in failures:
+    holders, rows = Holders(), []
+    for run in _present(plan, runs):
+        row, is_open = _describe(run), run.status in ("running", "planned")
+        if is_open and (run.task, run.seed) in failures:
             row |= {"status": "failed", "error": failures[run.task, run.seed]}
-        elif row["status"] in ("running", "planned") and holders.is_held_of_late(run.directory):
+        elif is_open and holders.is_held_of_late(run.directory):
             row["status"] = "running"
-        elif row["status"] == "running":
+        elif run.status == "running":
             row["status"] = "interrupted"
-        if run.status == "finished" and not np.isfinite(
+        elif run.status == "finished" and not math.isfinite(
             score(run.directory, plan.rule, run.env_steps)
         ):
             window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
-            row |= {
-                "status": "failed",
-                "error": f"finished without a {plan.rule} score in {window}",
-            }
+            error = f"finished without a {plan.rule} score in {window}"
+            row |= {"status": "failed", "error": error}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -400,11 +389,14 @@ def _describe(run: Run) -> dict[str, Any]:
     }
 
 
-def _scored(directory: Path, rule: str) -> tuple[pd.DataFrame, str]:
-    """Return the table, and the name of its column, that a score of this rule averages."""
+def _scored(directory: Path, rule: str) -> pd.DataFrame:
+    """Return what a score of this rule averages, as columns `env_steps` and `mean_return`."""
     if rule == "training":
-        return read_table(directory / "episodes.csv"), "episode_return"
-    return evaluations(directory), "mean_return"
+        table = read_table(directory / "episodes.csv")
+        table = table.rename(columns={"episode_return": "mean_return"})
+    else:
+        table = evaluations(directory)
+    return table.reindex(columns=["env_steps", "mean_return"])
 
 
 def _points(curve: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -416,7 +408,7 @@ def _points(curve: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
 def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float) -> float:
     """Return the mean height, between two steps, of the line through the points."""
     if len(steps) < 2 or not start < end:
-        return float("nan")
+        return math.nan
     inside = (steps > start) & (steps < end)
     bounds = np.interp([start, end], steps, values)
     x = np.concatenate([[start], steps[inside], [end]])
@@ -424,13 +416,8 @@ def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float
     return float(np.trapezoid(y, x) / (end - start))
 
 
-def _window_means(table: pd.DataFrame, column: str, points: Iterable[int]) -> list[float]:
-    """Return the mean of `column` over (0.9 t, t] at each point t.
-
-    It is NaN if a value, or every row, is missing there.
-    """
-    if table.empty:
-        return [float("nan") for _ in points]
-    steps, values = table["env_steps"].to_numpy(), table[column].to_numpy(np.float64)
-    windows = [values[(steps > 0.9 * point) & (steps <= point)] for point in points]
-    return [float(window.mean()) if window.size else float("nan") for window in windows]
+def _window_mean(table: pd.DataFrame, env_steps: int) -> float:
+    """Return the mean return over (0.9 t, t]; NaN if a value, or every row, is missing there."""
+    inside = in_window(table["env_steps"].to_numpy(), env_steps)
+    returns = table["mean_return"].to_numpy(np.float64)[inside]
+    return float(returns.mean()) if returns.size else math.nan

@@ -4,13 +4,13 @@ A table is read into the types of its columns, as fast as can be; only one that 
 read again, line by line, to find where.
 """
 
+import contextlib
 import csv
 import io
 import lzma
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pandas as pd
@@ -54,36 +54,26 @@ def read_reference_table(path: Path) -> pd.DataFrame:
             required cell is missing, a cell is no number, or a line has too many cells or too few.
     """
     columns = COLUMNS[path.name.partition(".")[0]]
-    content = b""
     try:
         content = path.read_bytes()
         content = lzma.decompress(content) if path.suffix == ".xz" else content
-        text = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
-        table = pd.read_csv(io.BytesIO(content), dtype=dict(columns), **text)
     except (*DAMAGED, OSError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
-    except (ValueError, OverflowError) as error:
-        _refuse(path, content, str(error))
-    if not {*columns} <= {*table} or not isinstance(table.index, pd.RangeIndex):
-        _refuse(path, content, "its lines do not fit its header")
-    if table.filter([name for name in columns if name not in MAY_BE_EMPTY]).isna().any(axis=None):
-        _refuse(path, content, "a cell is empty")
-    if np.isinf(table.select_dtypes("number")).any(axis=None):
-        _refuse(path, content, "a cell is infinite")
-    return table
+    with contextlib.suppress(ValueError, OverflowError):
+        text = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
+        table = pd.read_csv(io.BytesIO(content), dtype=dict(columns), **text)
+        filled = table.filter([name for name in columns if name not in MAY_BE_EMPTY])
+        fits = {*columns} <= {*table} and isinstance(table.index, pd.RangeIndex)
+        finite = not np.isinf(table.select_dtypes("number")).any(axis=None)
+        if fits and finite and filled.notna().all(axis=None):
+            return table
+    problem = _first_mistake(content.decode("utf-8-sig", "replace"), columns)
+    raise UsageError(f"unreadable {path}: {problem or 'its lines do not fit its header'}")
 
 
 def empty_reference_table(name: str) -> pd.DataFrame:
     """Return a table without rows, as a source without the file has it."""
     return pd.DataFrame(columns=[*COLUMNS[name]]).astype(dict(COLUMNS[name]))
-
-
-def _refuse(path: Path, content: bytes, otherwise: str) -> NoReturn:
-    """Raise a `UsageError` on a table's first mistake; `otherwise` says it if none is found."""
-    problem = _first_mistake(
-        content.decode("utf-8-sig", "replace"), COLUMNS[path.name.partition(".")[0]]
-    )
-    raise UsageError(f"unreadable {path}: {problem or otherwise.splitlines()[0]}")
 
 
 def _first_mistake(text: str, columns: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ and a task without a comparable source has no reference. Files are read when the
 """
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,15 +29,6 @@ How = Literal["single runs", "stated", "drawn curve"]
 
 PROTOCOLS = ("", "noframeskip", "sticky")
 """How an Atari game is presented (see `suite/envs/tasks.py`); empty for every other task."""
-
-
-class HumanScores(NamedTuple):
-    """The two ends of the human-normalised scale of an Atari game, unclipped returns."""
-
-    random: float
-    """Published score of uniformly random play."""
-    human: float
-    """Published score of a human player."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +72,16 @@ class ReferenceScore:
         return f"{self.how} by the source: {self.stated_as}" if self.stated_as else self.how
 
 
+def in_window(steps: Any, env_steps: int) -> Any:
+    """Return which steps lie in (0.9 t, t]; whole numbers decide, so that 0.9 t itself never does.
+
+    Args:
+        steps: one step, or an array or a column of them, whole numbers.
+        env_steps: t.
+    """
+    return (10 * steps > 9 * env_steps) & (steps <= env_steps)
+
+
 def sources(agent: str) -> tuple[Source, ...]:
     """Return the sources held for an agent: those that judge first, then by name."""
     return tuple(
@@ -121,39 +123,28 @@ def reference_score(
     """
     if env_steps < 1:
         raise ValueError(f"env_steps must be positive, not {env_steps}")
-    comparable = _comparable(agent, task, protocol)
-    known = _sources(agent)
-    if source is None or not known:
-        return None
-    if source not in known:
+    held, known = _held(agent, source, task, protocol), _sources(agent)
+    if known and source is not None and source not in known:
         raise ValueError(f"{agent} has no source {source!r}; it has {', '.join(sorted(known))}")
-    entry = known[source]
-    if not entry.judges or entry.rule != rule:
+    if held is None or not held.entry.judges or held.entry.rule != rule:
         return None
-    is_sources = comparable["source"] == source
-    matches = comparable[is_sources & (comparable["max_env_steps"] >= env_steps)]
-    if matches.empty:
+    if env_steps > held.last_step:
         return None
-    env_id = str(matches["env_id"].item())
-    scores = _scores_of_runs(entry, env_id, env_steps)
-    measured = (
-        _from_single_runs(scores)
-        or _stated(entry, env_id, env_steps)
-        or _from_curve(entry, env_id, env_steps)
-    )
+    scores = _scores_of_runs(held, env_steps)
+    measured = _from_single_runs(scores) or _stated(held, env_steps) or _from_curve(held, env_steps)
     if measured is None:
         return None
     mean, std, num_runs, how = measured
     return ReferenceScore(
-        source=source,
-        env_id=env_id,
+        source=held.entry.source,
+        env_id=held.env_id,
         env_steps=env_steps,
         mean=mean,
         std=std,
         num_runs=num_runs,
-        rule=entry.rule,
+        rule=held.entry.rule,
         how=how,
-        stated_as=entry.stated_as or "" if how == "stated" else "",
+        stated_as=held.entry.stated_as or "" if how == "stated" else "",
         scores=tuple(scores.tolist()),
     )
 
@@ -187,24 +178,22 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
 def first_evaluations(
     agent: str, source: str, task: str, last_step: int, protocol: str = ""
 ) -> Float[np.ndarray, " runs"]:
-    """Return the returns of a source's single runs at its first evaluation.
+    """Return the returns of a source's single runs at its first evaluation, to two decimals.
 
     Args:
-        agent: name of the agent.
-        source: name of the source.
+        agent: as in `reference_score`, and so are source, task and protocol.
+        source: it need not judge.
         task: our task id.
         last_step: the last step at which nothing is learned yet.
-        protocol: how the Atari game is presented; empty for all other tasks.
+        protocol: of a game.
 
     Returns:
-        The return of each run, to two decimals; empty if the source has no single runs that
-        compare, or began later.
+        The return of each run; empty if the source has no single runs that compare, or began later.
     """
-    comparable = _comparable(agent, task, protocol)
-    comparable = comparable[comparable["source"] == source]
-    if comparable.empty:
+    held = _held(agent, source, task, protocol)
+    if held is None:
         return np.empty(0)
-    runs = _select(single_runs, _sources(agent)[source], str(comparable["env_id"].item()))
+    runs = held.rows(single_runs)
     first = runs[runs["env_steps"] == runs["env_steps"].min()]
     first = first[first["env_steps"] <= last_step]
     return first["mean_return"].to_numpy(dtype=float).round(2)
@@ -215,23 +204,14 @@ def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tu
     """Return the steps at which a source may have a score of a task, increasing.
 
     They are those of its evaluations, or else, since single episodes end anywhere, of its mean
-    curve, and those for which it states a score.
-
-    Args:
-        agent: name of the agent.
-        source: name of the source.
-        task: our task id.
-        protocol: how the Atari game is presented; empty for all other tasks.
+    curve, and those for which it states a score. Arguments as in `reference_score`.
     """
-    comparable = _comparable(agent, task, protocol)
-    comparable = comparable[comparable["source"] == source]
-    if comparable.empty:
+    held = _held(agent, source, task, protocol)
+    if held is None:
         return ()
-    entry, env_id = _sources(agent)[source], str(comparable["env_id"].item())
-    points = _select(single_runs if entry.evaluation_interval_steps else _curves, entry, env_id)
-    steps = pd.concat([points, _select(_stated_scores, entry, env_id)])["env_steps"]
-    steps = steps[(steps > 0) & (steps <= comparable["max_env_steps"].item())]
-    return tuple(sorted({int(step) for step in steps}))
+    points = held.rows(single_runs if held.entry.evaluation_interval_steps else _curves)
+    steps = pd.concat([points, held.rows(_stated_scores)])["env_steps"]
+    return tuple(sorted({int(step) for step in steps if 0 < step <= held.last_step}))
 
 
 @functools.cache
@@ -263,30 +243,26 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
         source: name of the source.
 
     Returns:
-        a row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
+        A row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
         its curve, its scores, or the part that all its single runs cover, and `num_runs`.
 
     Raises:
         UsageError: if a table of any source has a mistake.
     """
-    rows = pd.concat([_curves(), _stated_scores()])
-    rows = rows.query("agent == @agent and source == @source").groupby("env_id")
-    drawn = rows.agg(
-        first_step=("env_steps", "min"),
-        last_step=("env_steps", "max"),
-        num_runs=("num_runs", "max"),
-    )
-    runs = single_runs().query("agent == @agent and source == @source")
-    ends = runs.groupby(["env_id", "seed"])["env_steps"].agg(["min", "max"]).groupby("env_id")
+    ours = "agent == @agent and source == @source"
+    facts = ["env_id", "first_step", "last_step", "num_runs"]
+    drawn = pd.concat([_curves(), _stated_scores()]).query(ours)
+    drawn = drawn.assign(first_step=drawn["env_steps"], last_step=drawn["env_steps"])[facts]
+    runs = single_runs().query(ours).groupby(["env_id", "seed"])["env_steps"]
+    ends = runs.agg(["min", "max"]).groupby("env_id")  # where all of them are
     every = ends.agg(
         first_step=("min", "max"), last_step=("max", "min"), num_runs=("max", "size")
-    )  # where all of them are
-    facts = pd.concat([drawn, every]).groupby("env_id")
-    facts = facts.agg({"first_step": "min", "last_step": "max", "num_runs": "max"})
-    named = _comparable_table().query("agent == @agent and source == @source")
-    named = named.merge(facts, on="env_id")
+    ).reset_index()
+    merged = pd.concat([drawn, every]).groupby("env_id")
+    merged = merged.agg({"first_step": "min", "last_step": "max", "num_runs": "max"})
+    named = _comparable_table().query(ours).merge(merged, on="env_id")
     named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)
-    return named[["task", "protocol", "env_id", "first_step", "last_step", "num_runs"]]
+    return named[["task", "protocol", *facts]]
 
 
 def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -318,35 +294,51 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
     return credits
 
 
-def human_scores(tasks: Iterable[str]) -> dict[str, HumanScores]:
-    """Return the published random and human scores of the Atari games among `tasks`.
+def human_scores(tasks: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Return the published random and human scores of the Atari games among tasks.
 
-    Human-normalised score = (score - random) / (human - random). The numbers are those of the
-    no-op-start literature; they are used for both protocols, as that literature does.
-
-    Args:
-        tasks: our task ids.
-
-    Returns:
-        Random and human score by task, in the order of `tasks`.
+    Human-normalised score = (score - random) / (human - random). The numbers are unclipped returns
+    of the no-op-start literature, which uses them for both protocols.
     """
-    known = {
-        row["task"]: HumanScores(float(row["random"]), float(row["human"]))
-        for row in pd.read_csv(REFERENCES / "human_random.csv").to_dict("records")
-    }
+    table = pd.read_csv(REFERENCES / "human_random.csv").set_index("task")
+    ends = zip(table["random"].astype(float), table["human"].astype(float), strict=True)
+    known = dict(zip(table.index, ends, strict=True))
     return {task: known[task] for task in tasks if task in known}
 
 
-def _scores_of_runs(entry: Source, env_id: str, env_steps: int) -> Float[np.ndarray, " runs"]:
+class _Held(NamedTuple):
+    """What a source has that compares with a task."""
+
+    entry: Source
+    env_id: str
+    last_step: float
+    """The last step up to which it compares."""
+
+    def rows(self, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """Return the source's rows of the table that `read` gives."""
+        key = (self.entry.agent, self.entry.source, self.env_id)
+        return read().iloc[_places(read).get(key, [])]
+
+
+def _held(agent: str, source: str | None, task: str, protocol: str) -> _Held | None:
+    """Return what a source has of a task; None: nothing that compares."""
+    rows = _comparable(agent, task, protocol)
+    rows = rows[rows["source"] == source]
+    if rows.empty:
+        return None
+    entry = _source_of(agent, str(source), f"{agent}.toml")
+    return _Held(entry, str(rows["env_id"].item()), float(rows["max_env_steps"].item()))
+
+
+def _scores_of_runs(held: _Held, env_steps: int) -> Float[np.ndarray, " runs"]:
     """Return the window means of single runs; none unless every run has one and goes on to t."""
-    runs = _select(single_runs, entry, env_id)
-    inside = window(runs, env_steps).groupby("seed")
+    runs, interval = held.rows(single_runs), held.entry.evaluation_interval_steps
+    inside = runs[in_window(runs["env_steps"], env_steps)].groupby("seed")
     ends = runs.groupby("seed")["env_steps"].max()
     # A run goes on to t if it would have measured nothing more before t: it may end there.
-    interval = entry.evaluation_interval_steps
     gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
     # So does one whose last episode ended earlier, where the mean curve of all runs is drawn to t.
-    drawn = _select(_curves, entry, env_id)
+    drawn = held.rows(_curves)
     whole = drawn.loc[drawn["num_runs"] == len(ends), "env_steps"]
     reached = interval is None and whole.max() >= env_steps
     is_short = not reached and (ends + gaps < env_steps).any()
@@ -357,46 +349,35 @@ def _scores_of_runs(entry: Source, env_id: str, env_steps: int) -> Float[np.ndar
     return inside["mean_return"].mean().to_numpy(dtype=np.float64)
 
 
-def _from_single_runs(
-    scores: Float[np.ndarray, " runs"],
-) -> tuple[float, float, int, How] | None:
+Measured = tuple[float, float, int, How]
+"""Mean and standard deviation over runs, number of runs, and how they were taken."""
+
+
+def _from_single_runs(scores: Float[np.ndarray, " runs"]) -> Measured | None:
     """Return mean and spread of the scores of single runs, if there are any."""
     if not scores.size:
         return None
-    std = float(scores.std(ddof=1)) if scores.size > 1 else float("nan")
+    std = float(scores.std(ddof=1)) if scores.size > 1 else math.nan
     std = 0.0 if scores.size > 1 and np.ptp(scores) == 0.0 else std  # no rounding of equal scores
     return float(scores.mean()), std, scores.size, "single runs"
 
 
-def _stated(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+def _stated(held: _Held, env_steps: int) -> Measured | None:
     """Return the score that the source states for this very step."""
-    rows = _select(_stated_scores, entry, env_id)
-    rows = rows[rows["env_steps"] == env_steps]
-    if rows.empty:
-        return None
-    (row,) = rows.to_dict("records")
-    return float(row["score_mean"]), float(row["score_std"]), int(row["num_runs"]), "stated"
+    rows = held.rows(_stated_scores)
+    for row in rows[rows["env_steps"] == env_steps].to_dict("records"):
+        return float(row["score_mean"]), float(row["score_std"]), int(row["num_runs"]), "stated"
+    return None
 
 
-def _from_curve(entry: Source, env_id: str, env_steps: int) -> tuple[float, float, int, How] | None:
+def _from_curve(held: _Held, env_steps: int) -> Measured | None:
     """Return the mean of a drawn curve of training episodes over the window, if it goes on to t."""
-    rows = _select(_curves, entry, env_id)
-    inside = window(rows, env_steps)
-    if entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
+    rows = held.rows(_curves)
+    inside = rows[in_window(rows["env_steps"], env_steps)]
+    if held.entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
         return None
     mean = float(inside["return_mean"].mean())
-    return mean, float("nan"), int(inside["num_runs"].min()), "drawn curve"
-
-
-def window(rows: pd.DataFrame, env_steps: int) -> pd.DataFrame:
-    """Return the rows in (0.9 t, t]; whole numbers decide, so that 0.9 t itself never is."""
-    return rows[(10 * rows["env_steps"] > 9 * env_steps) & (rows["env_steps"] <= env_steps)]
-
-
-def _select(read: Callable[[], pd.DataFrame], entry: Source, env_id: str) -> pd.DataFrame:
-    """Return the rows of one source and environment of the table that `read` gives."""
-    places = _places(read).get((entry.agent, entry.source, env_id), [])
-    return read().iloc[places]
+    return mean, math.nan, int(inside["num_runs"].min()), "drawn curve"
 
 
 @functools.cache
@@ -410,9 +391,7 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     """Return the environments that compare with a task, with their last usable steps; read-only."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}")
-    rows = _comparable_table()
-    rows = rows[(rows["agent"] == agent) & (rows["task"] == task)]
-    rows = rows[rows["protocol"] == protocol]
+    rows = _comparable_table().query("agent == @agent and task == @task and protocol == @protocol")
     last_steps = rows["max_env_steps"].fillna(np.inf)
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
 
@@ -473,20 +452,13 @@ def _stated_scores() -> pd.DataFrame:
     """Return the scores that sources state.
 
     Raises:
-        UsageError: if a source does not say how it measured, or took them (`stated_as`), or
-            evaluated nothing in (0.9 t, t].
+        UsageError: if a source does not say how it measured, or took them (`stated_as`).
     """
     table = _table("scores")
-    for row in table.to_dict("records"):
-        entry = _source_of(row["agent"], row["source"], "scores.csv")
-        env_steps = row["env_steps"]
-        interval = entry.evaluation_interval_steps or 1
-        if not entry.stated_as:
-            problem = f"is stated by no rule: {row['agent']}.toml lacks data.stated_as"
-            raise UsageError(_refusal(entry.source, "scores.csv", row["env_id"], problem))
-        if 10 * (env_steps // interval * interval) <= 9 * env_steps:
-            problem = f"has an empty window: no evaluation lies in (0.9 t, t] at t = {env_steps:,}"
-            raise UsageError(_refusal(entry.source, "scores.csv", row["env_id"], problem))
+    for agent, source, env_id in table[["agent", "source", "env_id"]].itertuples(index=False):
+        if not _source_of(agent, source, "scores.csv").stated_as:
+            problem = f"is stated by no rule: {agent}.toml lacks data.stated_as"
+            raise UsageError(_refusal(source, "scores.csv", env_id, problem))
     return table
 
 

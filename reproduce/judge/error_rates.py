@@ -7,28 +7,23 @@ tenth of the reference's measured mean, the interval uses the measured spreads. 
 tables has its own Generator, so each can be made alone.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from reproduce import ROOT
-from reproduce.gather.references import single_runs
+from reproduce.gather.references import in_window, single_runs
 from reproduce.judge.inference import MARGIN_FRACTION
 from reproduce.judge.simulation import (
-    Rates,
-    Sides,
     bimodal,
     failing,
     normal,
     resampled,
     simulate,
-    simulate_adding,
     simulate_suite,
     skewed,
 )
-from suite.base.errors import UsageError
-from suite.settings.command_line import run_main
 
 PAGE = ROOT / "docs" / "error_rates.md"
 
@@ -63,8 +58,7 @@ def published_runs() -> dict[str, np.ndarray]:
     these tasks is close to the score of a random policy.
     """
     runs = single_runs()
-    window = (runs.env_steps > 0.9 * RESAMPLED_AT) & (runs.env_steps <= RESAMPLED_AT)
-    of_sac = runs[window & (runs.agent == "sac")]
+    of_sac = runs[in_window(runs.env_steps, RESAMPLED_AT) & (runs.agent == "sac")]
     scores = of_sac.groupby(["source", "env_id", "seed"])["mean_return"].mean()
     return {
         f"{source}, {env_id}": of_task.to_numpy() / of_task.mean()
@@ -76,33 +70,25 @@ def published_runs() -> dict[str, np.ndarray]:
 def normal_tables() -> str:
     """Return the tables of one task with normal runs."""
     rng = np.random.default_rng(SEED)
-    columns = [f"{n} of ours, {m} of theirs" for n, m in COUNTS]
     rates = {
-        (shortfall, spread): [simulate(normal(spread, shortfall), n, m, rng) for n, m in COUNTS]
+        (shortfall, f"{spread:.0%}"): [
+            simulate(normal(spread, shortfall), n, m, rng) for n, m in COUNTS
+        ]
         for shortfall in (MARGIN_FRACTION, 0.0)
         for spread in SPREADS
     }
-    wanted = (
+    titles = (
         ("`reproduced` although the true mean falls short by exactly the margin", 0.1, 0),
         ("`below` although the true mean falls short by no more than the margin", 0.1, 1),
         ("`reproduced` when the true means are equal", 0.0, 0),
         ("`below` although the true means are equal", 0.0, 1),
     )
-    return "\n".join(
-        _table(
-            title,
-            "spread",
-            columns,
-            {f"{spread:.0%}": [each[i] for each in rates[shortfall, spread]] for spread in SPREADS},
-        )
-        for title, shortfall, i in wanted
-    )
+    return _tables("spread", _named(COUNTS), rates, titles)
 
 
 def other_runs_tables() -> str:
     """Return the tables of `reproduced` for normal, skewed, bimodal and published runs."""
     rng = np.random.default_rng(SEED)
-    columns = [f"{n} of ours, {m} of theirs" for n, m in COUNTS]
     made = {
         "normal": normal(0.15, MARGIN_FRACTION),
         "a few far below": skewed(0.15, MARGIN_FRACTION, -1),
@@ -111,74 +97,67 @@ def other_runs_tables() -> str:
         "one in eight of ours fails: short by 12.5 %": bimodal(0.03, theirs_fail=False),
     }
     found = {name: resampled(scores) for name, scores in published_runs().items()}
-
-    def rows(sources: Mapping[str, Sides]) -> dict[str, list[float]]:
-        return {
-            name: [simulate(sides, n, m, rng).reproduced for n, m in COUNTS]
-            for name, sides in sources.items()
-        }
-
-    return "\n".join(
-        (
-            _table(
-                "`reproduced` although short by the margin or more", "runs", columns, rows(made)
-            ),
-            _table("The same, resampled from published runs", "runs", columns, rows(found)),
-        )
+    rates = {
+        (origin, name): [simulate(sides, n, m, rng) for n, m in COUNTS]
+        for origin, sources in (("made", made), ("found", found))
+        for name, sides in sources.items()
+    }
+    titles = (
+        ("`reproduced` although short by the margin or more", "made", 0),
+        ("The same, resampled from published runs", "found", 0),
     )
+    return _tables("runs", _named(COUNTS), rates, titles)
 
 
 def failing_tables() -> str:
     """Return the tables of two equal agents, runs of both of which fail."""
     rng = np.random.default_rng(SEED)
-    columns = [f"{n} of ours, {m} of theirs" for n, m in FAILING_COUNTS]
     rates = {
-        f"one in {round(1.0 / share)} fails": [
+        ("equal", f"one in {round(1.0 / share)} fails"): [
             simulate(failing(0.03, share), n, m, rng) for n, m in FAILING_COUNTS
         ]
         for share in (1.0 / 8.0, 1.0 / 5.0)
     }
-    return "\n".join(
-        _table(title, "runs", columns, {name: [each[i] for each in rates[name]] for name in rates})
-        for title, i in (
-            ("`below` although both agents are equal", 1),
-            ("`reproduced` when both agents are equal", 0),
-        )
+    titles = (
+        ("`below` although both agents are equal", "equal", 1),
+        ("`reproduced` when both agents are equal", "equal", 0),
     )
+    return _tables("runs", _named(FAILING_COUNTS), rates, titles)
 
 
 def adding_tables() -> str:
     """Return the table of seeds that are added until a verdict appears."""
     rng = np.random.default_rng(SEED)
-    added = range(3, 11)
     columns = [f"{title}, {m} of theirs" for m in (3, 10) for title in ("`reproduced`", "`below`")]
-    rows = {
-        "10 seeds, declared": [
-            rate
+    looks = {"10 seeds, declared": 10, "3, 4, ... 10, until one decides": range(3, 11)}
+    rates = {
+        ("added", name): [
+            (rate,)
             for m in (3, 10)
-            for rate in simulate(normal(0.15, MARGIN_FRACTION), added[-1], m, rng)
-        ],
-        "3, 4, ... 10, until one decides": [
-            rate
-            for m in (3, 10)
-            for rate in simulate_adding(normal(0.15, MARGIN_FRACTION), added, m, rng)
-        ],
+            for rate in simulate(normal(0.15, MARGIN_FRACTION), num_seeds, m, rng)
+        ]
+        for name, num_seeds in looks.items()
     }
-    return _table("Short by exactly the margin, at a spread of 15 %", "seeds", columns, rows)
+    title = "Short by exactly the margin, at a spread of 15 %"
+    return _tables("seeds", columns, rates, [(title, "added", 0)])
 
 
 def suite_tables() -> str:
     """Return the tables of suites."""
     rng = np.random.default_rng(SEED)
-    cases = {
-        f"{spread:.0%}, {name}": (spread, n, m)
-        for spread in (0.15, 0.30, 0.50)
-        for name, n, m in (
-            ("3 of ours, 3 of theirs", 3, 3),
-            ("3, 10", 3, 10),
-            ("10, 10", 10, 10),
-        )
-    }
+    counts = {"3 of ours, 3 of theirs": (3, 3), "3, 10": (3, 10), "10, 10": (10, 10)}
+    spreads = (0.15, 0.30, 0.50)
+    rates = {}
+    for shortfall in (MARGIN_FRACTION, 0.0):
+        for num_tasks in NUM_TASKS:
+            rates[shortfall, str(num_tasks)] = [
+                (*outcome, any_below)
+                for spread in spreads
+                for n, m in counts.values()
+                for outcome, any_below in [
+                    simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
+                ]
+            ]
     titles = (
         ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
         ("Suite `below` although every task falls short by no more than the margin", 0.1, 1),
@@ -186,29 +165,15 @@ def suite_tables() -> str:
         ("Suite `reproduced` when the true means are equal", 0.0, 0),
         ("Suite `below` although the true means are equal", 0.0, 1),
     )
-    results = {}
-    for shortfall in (MARGIN_FRACTION, 0.0):
-        for num_tasks in NUM_TASKS:
-            for name, (spread, n, m) in cases.items():
-                rates, any_below = simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
-                results[shortfall, num_tasks, name] = (*rates, any_below)
-    return "\n".join(
-        _table(
-            title,
-            "tasks",
-            list(cases),
-            {str(n): [results[shortfall, n, name][i] for name in cases] for n in NUM_TASKS},
-        )
-        for title, shortfall, i in titles
-    )
+    columns = [f"{spread:.0%}, {name}" for spread in spreads for name in counts]
+    return _tables("tasks", columns, rates, titles)
 
 
 def wild_tables() -> str:
     """Return the tables of suites in which one task scatters wildly."""
     rng = np.random.default_rng(SEED)
     counts = ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
-    columns = [f"{n} of ours, {m} of theirs" for n, m in counts]
-    rates: dict[tuple[float, str], list[Rates]] = {}
+    rates = {}
     for shortfall in (MARGIN_FRACTION, 0.0):
         for wild in WILD_SPREADS:
             for num_tasks in (2, 5, 9):
@@ -217,32 +182,41 @@ def wild_tables() -> str:
                     simulate_suite(normal(spreads, shortfall), n, m, num_tasks, rng)[0]
                     for n, m in counts
                 ]
-    return "\n".join(
-        _table(
-            title,
-            "suite",
-            columns,
-            {name: [each[i] for each in row] for (short, name), row in rates.items() if short == s},
-        )
-        for title, s, i in (
-            ("Suite `below` although every task falls short by exactly the margin", 0.1, 1),
-            ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
-            ("Suite `below` although the true means are equal", 0.0, 1),
-        )
+    titles = (
+        ("Suite `below` although every task falls short by exactly the margin", 0.1, 1),
+        ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
+        ("Suite `below` although the true means are equal", 0.0, 1),
     )
+    return _tables("suite", _named(counts), rates, titles)
 
 
-def _table(
-    title: str,
+def _named(counts: Sequence[tuple[int, int]]) -> list[str]:
+    return [f"{n} of ours, {m} of theirs" for n, m in counts]
+
+
+def _tables(
     corner: str,
     columns: Sequence[str],
-    rows: Mapping[str, Sequence[float]],
+    rates: Mapping[Any, Sequence[Sequence[float]]],
+    titles: Sequence[tuple[str, Any, int]],
 ) -> str:
-    """Return a table as markdown."""
-    lines = [f"**{title}**", "", f"| {corner} | {' | '.join(columns)} |"]
-    lines.append("|---|" + "---|" * len(columns))
-    lines += [f"| {name} | {' | '.join(map('{:.1%}'.format, row))} |" for name, row in rows.items()]
-    return "\n".join(lines) + "\n"
+    """Return tables as markdown.
+
+    Args:
+        corner: heading of the rows' names.
+        columns: headings of the others.
+        rates: by group and row, the rates of every outcome in each column.
+        titles: of each table, with its group and the place of its outcome.
+    """
+    tables = []
+    for title, group, outcome in titles:
+        lines = [f"**{title}**", "", f"| {corner} | {' | '.join(columns)} |"]
+        lines.append("|---|" + "---|" * len(columns))
+        rows = {name: row for (of, name), row in rates.items() if of == group}
+        for name, row in rows.items():
+            lines.append(f"| {name} | {' | '.join(f'{each[outcome]:.1%}' for each in row)} |")
+        tables.append("\n".join(lines) + "\n")
+    return "\n".join(tables)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -261,19 +235,9 @@ def fill(page: str) -> str:
     for name, make in TABLES.items():
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->\n")
-        if not end:
-            raise UsageError(f"the page lacks <!-- {name} --> and <!-- end -->, each on a line")
         page = before + mark + "\n" + make() + "\n" + end + after
     return page
 
 
-def main(argv: Sequence[str]) -> int:
-    """Rewrite the page's tables; `argv` must be empty."""
-    if argv:
-        raise UsageError(f"unexpected argument {argv[0]!r}: it rewrites {PAGE}")
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

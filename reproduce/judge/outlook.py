@@ -15,8 +15,7 @@ from rich.table import Table
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge.simulation import judge_many
-from reproduce.judge.verdicts import obstacle
-from reproduce.judge.zero import first_judgeable_step, first_update, scale_of, too_early
+from reproduce.judge.zero import first_judgeable_step, first_update, obstacle, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import demand_of, keeps_on_gpu, kept_gib, room_of
@@ -36,7 +35,7 @@ SEED = 20_261_121
 WORTH_SAYING_GIB = 0.05
 """Least memory kept by runs that is mentioned."""
 NEAR = 50
-"""Evaluations of a source that are tried on either side of a step it has no score at."""
+"""Steps of a source that are tried on either side of one at which it has no score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +80,6 @@ def refuse_early(plan: Plan) -> None:
             raise UsageError(f"--env-steps: {task} ends at {env_steps:,}; {early}")
 
 
-def by_budget(plan: Plan) -> dict[str, list[Outlook]]:
-    """Return the outlook of the plan's settings by every budget: possible verdicts and cost."""
-    chosen = tasks_of(plan.preset, plan.suite, plan.budget)
-    asked = plan.tasks if plan.tasks != chosen else ()
-    found = {}
-    for name in BUDGETS:
-        budget, tasks = plan.preset.budgets[name], tasks_of(plan.preset, plan.suite, name)
-        found[name] = [
-            _outlook(plan, task, budget.steps(task), budget.num_seeds) for task in asked or tasks
-        ]
-    return found
-
-
 def chance_if_equal(reference: ReferenceScore, zero_score: float, num_seeds: int) -> float:
     """Return the probability of `reproduced` or `above` if ours are draws of the reference's runs.
 
@@ -136,17 +122,11 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     (source,) = [entry for entry in references.sources(plan.agent) if entry.source == judge]
     if source.rule != plan.rule:
         return f"{judge} has scores by rule {source.rule}, these settings by rule {plan.rule}"
-    first, last = int(rows.first_step.item()), int(rows.last_step.item())
-    interval = source.evaluation_interval_steps or max((last - first) // NEAR, 1)
-    on_grid = env_steps - env_steps % interval
-    below = [on_grid - i * interval for i in range(NEAR)] + [last]
-    above = [on_grid + i * interval for i in range(1, NEAR + 1)] + [first]
-    sides = [
-        [step for step in below if max(first, 1) <= step < env_steps],
-        [step for step in above if env_steps < step <= last],
-    ]
-    near = [next((s for s in side if _reference(plan, task, s)), None) for side in sides]
-    named = " or ".join(f"{step:,}" for step in dict.fromkeys(near) if step)
+    steps = references.measured_steps(plan.agent, judge, task, protocol)
+    below = [step for step in reversed(steps) if step < env_steps][:NEAR]
+    above = [step for step in steps if step > env_steps][:NEAR]
+    near = [next((s for s in side if _reference(plan, task, s)), None) for side in (below, above)]
+    named = " or ".join(f"{step:,}" for step in near if step)
     return f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
 
 
@@ -187,61 +167,35 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
 
 
 def _kept_beside_gpus(plan: Plan) -> str:
-    """Return what runs on GPUs keep, there or on the machine, and how many would fit, in words."""
+    """Return what runs on GPUs keep, there or on the machine, beside what there is, in words."""
     groups = plan.groups()
     largest = max((kept_gib(plan, group) for group in groups), default=0.0)
     if largest < WORTH_SAYING_GIB:
         return ""
     if plan.cluster:
-        if not keeps_on_gpu(plan):
-            return ""
-        kept = f"the {largest:.1f} GiB that a process keeps there"
-        return f" Ray tells of no GPU's memory: nobody checks whether {kept} fit."
+        kept = f" GPU memory, beside networks: {largest:.1f} GiB a process, unchecked with Ray."
+        return kept if keeps_on_gpu(plan) else ""
     room = room_of(plan, groups)
     name, on = ("GPU memory", f" on {room.place}") if keeps_on_gpu(plan) else ("Memory", "")
     there = "" if room.available is None else f" of {room.available:.1f}"
-    text = f" {name}, beside networks: {room.needed:.1f} GiB{there}{on}"
-    if room.available is None:
-        return f"{text}."
-    workers = "all processes at once"
-    if room.most_workers is not None:
-        workers = f"{counted(room.most_workers, 'process')} side by side"
-    together = f", or {counted(room.most_seeds or 0, 'seed')} of a task"
-    seeds = together if plan.preset.seeds_together else ""
-    return f"{text}; it holds {workers}{seeds}."
-
-
-def seconds_left(
-    plan: Plan, seconds: Mapping[str, float | None], waiting: Sequence[Run]
-) -> float | None:
-    """Return about how long a plan takes; None if the like of a run was never measured.
-
-    Args:
-        plan: says how many run side by side.
-        seconds: of a whole run of each task.
-        waiting: the runs that are left.
-    """
-    return _side_by_side([_left(run, seconds[run.task]) for run in waiting], plan)
-
-
-def _left(run: Run, seconds: float | None) -> float | None:
-    """Return how long a run takes from where a shorter one ended, given that of a whole one."""
-    return seconds and seconds * (1 - steps_done(run) / run.env_steps)
+    return f" {name}, beside networks: {room.needed:.1f} GiB{there}{on}."
 
 
 def budget_lines(plan: Plan) -> list[str]:
     """Return a line for every budget: tasks, seeds, steps, time, and what it can decide."""
-    return [_budget_line(plan, name, rows) for name, rows in by_budget(plan).items()]
+    is_chosen = plan.tasks != tasks_of(plan.preset, plan.suite, plan.budget)
+    lines = []
+    for name in BUDGETS:
+        budget = plan.preset.budgets[name]
+        tasks = plan.tasks if is_chosen else tasks_of(plan.preset, plan.suite, name)
+        rows = [_outlook(plan, task, budget.steps(task), budget.num_seeds) for task in tasks]
+        lines.append(_budget_line(plan, name, rows))
+    return lines
 
 
 def about(seconds: float | None) -> str:
-    """Return an estimated time in words."""
-    return "not measured yet" if seconds is None else f"about {duration(_rounded(seconds))}"
-
-
-def _rounded(seconds: float) -> float:
-    """Round to two digits: an estimate has no more."""
-    return float(f"{seconds:.1e}")
+    """Return an estimated time in words, with two digits: an estimate has no more."""
+    return "not measured yet" if seconds is None else f"about {duration(float(f'{seconds:.1e}'))}"
 
 
 def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
@@ -256,6 +210,21 @@ def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
         return line + f"decides nothing: {reasons[0]}" + (", ..." if len(reasons) > 1 else "")
     ends = dict.fromkeys(f"{chance:.0%}" for chance in (min(chances), max(chances)))
     return line + f"can decide {len(chances)}, if equal with probability {' to '.join(ends)}"
+
+
+def seconds_left(
+    plan: Plan, seconds: Mapping[str, float | None], waiting: Sequence[Run]
+) -> float | None:
+    """Return about how long runs take together; None if the like of one was never measured.
+
+    Args:
+        plan: says how many run side by side.
+        seconds: of a whole run of each task.
+        waiting: the runs that are left, each from where a shorter one ended.
+    """
+    left = [1 - steps_done(run) / run.env_steps for run in waiting]
+    known = [seconds[run.task] for run in waiting]
+    return _side_by_side([s and s * part for s, part in zip(known, left, strict=True)], plan)
 
 
 def _side_by_side(seconds: Sequence[float | None], plan: Plan) -> float | None:
@@ -280,7 +249,7 @@ def _memory_gib(plan: Plan) -> float | None:
 def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     config = plan.config_of(task, env_steps)
     scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
-    reference, zero = scale.reference, scale.zero_score
+    reference, zero = scale.reference, scale.zero.score
     if reference is None:
         why = why_no_reference(plan, task, env_steps)
     else:
@@ -288,7 +257,7 @@ def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     if not why and num_seeds < MIN_SEEDS:
         why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
     chance = math.nan
-    if reference is not None and zero is not None and not why:
+    if reference is not None and not why:
         chance = chance_if_equal(reference, zero, num_seeds)
     return Outlook(
         task=task,

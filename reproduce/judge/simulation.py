@@ -76,25 +76,22 @@ def normal(spread: Numbers, shortfall: float, ratio: float = 1.0) -> Sides:
         shortfall: true mean of the reference minus ours.
         ratio: standard deviation of our runs over `spread`.
     """
+    per_run = np.asarray(spread)[..., None]
     return Sides(
-        lambda rng, shape: rng.normal(1.0 - shortfall, _per_run(spread * ratio), shape),
-        lambda rng, shape: rng.normal(1.0, _per_run(spread), shape),
+        lambda rng, shape: rng.normal(1.0 - shortfall, per_run * ratio, shape),
+        lambda rng, shape: rng.normal(1.0, per_run, shape),
     )
-
-
-def _per_run(spread: Numbers) -> Numbers:
-    """Return a spread per task with an axis for its runs."""
-    return spread[:, None] if isinstance(spread, np.ndarray) else spread
 
 
 def skewed(spread: float, shortfall: float, direction: int) -> Sides:
     """Return exponential runs: most lie together, a few far below (-1) or above (1) the others."""
-    return Sides(
-        lambda rng, shape: (
-            1.0 - shortfall + direction * spread * (rng.standard_exponential(shape) - 1.0)
-        ),
-        lambda rng, shape: 1.0 + direction * spread * (rng.standard_exponential(shape) - 1.0),
-    )
+
+    def runs(mean: float) -> Draw:
+        return lambda rng, shape: (
+            mean + direction * spread * (rng.standard_exponential(shape) - 1.0)
+        )
+
+    return Sides(runs(1.0 - shortfall), runs(1.0))
 
 
 def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
@@ -153,7 +150,7 @@ def judge_many(ours: Scores, theirs: Scores) -> Judged:
 
 def simulate(
     sides: Sides,
-    num_seeds: int,
+    num_seeds: int | range,
     reference_num_runs: int,
     rng: np.random.Generator,
     *,
@@ -163,37 +160,17 @@ def simulate(
 
     Args:
         sides: draws the scores.
-        num_seeds: number of our seeds.
+        num_seeds: number of our seeds; several: seeds are added, and the first number decides at
+            which somebody who looks at each finds a verdict.
         reference_num_runs: number of the reference's runs.
         rng: draws all scores.
         num_repetitions: number of simulated checks.
     """
-    ours = sides.ours(rng, (num_repetitions, num_seeds))
-    theirs = sides.theirs(rng, (num_repetitions, reference_num_runs))
-    return _rates(judge_many(ours, theirs).verdicts)
-
-
-def simulate_adding(
-    sides: Sides,
-    num_seeds: range,
-    reference_num_runs: int,
-    rng: np.random.Generator,
-    *,
-    num_repetitions: int = NUM_REPETITIONS,
-) -> Rates:
-    """Return the rates of one task if seeds are added until a verdict appears.
-
-    Args:
-        sides: draws the scores.
-        num_seeds: numbers of our seeds at which somebody judges, until the first that decides.
-        reference_num_runs: number of the reference's runs.
-        rng: draws all scores.
-        num_repetitions: number of simulated checks.
-    """
-    ours = sides.ours(rng, (num_repetitions, num_seeds[-1]))
+    looks = [num_seeds] if isinstance(num_seeds, int) else num_seeds
+    ours = sides.ours(rng, (num_repetitions, looks[-1]))
     theirs = sides.theirs(rng, (num_repetitions, reference_num_runs))
     verdicts = np.full(num_repetitions, "inconclusive")
-    for count in num_seeds:
+    for count in looks:
         now = judge_many(ours[:, :count], theirs).verdicts
         verdicts = np.where(verdicts == "inconclusive", now, verdicts)
     return _rates(verdicts)

@@ -27,9 +27,8 @@ PerResample = float | Float[np.ndarray, "*resamples"]
 
 Statistic = Callable[[Scores], PerResample]
 
-
-LARGEST_BLOCK = 2**21
-"""Draws of a bootstrap that are in memory at once."""
+CONFIDENCE = 0.95
+"""Share of the resamples inside an interval or a band."""
 
 
 class Interval(NamedTuple):
@@ -67,59 +66,36 @@ def iqm(scores: Scores) -> PerResample:
     return scipy.stats.trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
 
 
-def optimality_gap(scores: Scores, target: float = 1.0) -> PerResample:
-    """Return the mean shortfall below `target`; scores above it do not make up for others."""
-    return target - mean_score([np.minimum(task_scores, target) for task_scores in scores])
+def optimality_gap(scores: Scores) -> PerResample:
+    """Return the mean shortfall below 1; scores above it do not make up for others."""
+    return 1.0 - mean_score([np.minimum(task_scores, 1.0) for task_scores in scores])
 
 
 def stratified_bootstrap(
-    scores: Scores,
-    statistic: Statistic,
-    *,
-    seed: int,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
+    scores: Scores, statistic: Statistic, *, seed: int, num_resamples: int = 10_000
 ) -> Interval:
     """Return a statistic of all tasks with its interval, resampling seeds within each task.
 
     Args:
-        scores: one array of finite scores per task; a task with one seed never varies.
+        scores: at least one array of finite scores, one per task; a task with one seed never
+            varies.
         statistic: one of the functions of this module, or one of the same shape.
         seed: of the Generator that draws the resamples.
         num_resamples: number of resamples.
-        confidence: share of resamples inside the interval, in (0, 1).
 
     Returns:
         The statistic of the scores as they are, and the percentile interval.
-
-    Raises:
-        ValueError: if `scores` is empty, a task has no seed, or a score is not finite.
     """
-    _check_scores(scores)
-    _check_bootstrap(num_resamples, confidence)
     rng = np.random.default_rng(seed)
-    num_runs = sum(task_scores.size for task_scores in scores)
     resampled = [
-        np.atleast_1d(
-            statistic(
-                [
-                    task_scores[rng.integers(task_scores.size, size=(size, task_scores.size))]
-                    for task_scores in scores
-                ]
-            )
-        )
-        for size in _blocks(num_resamples, num_runs)
+        task_scores[rng.integers(task_scores.size, size=(num_resamples, task_scores.size))]
+        for task_scores in scores
     ]
-    ci_low, ci_high = _percentile_interval(np.concatenate(resampled), confidence)
-    return Interval(float(statistic(scores)), float(ci_low), float(ci_high))
+    return Interval(float(statistic(scores)), *_ends(np.asarray(statistic(resampled))).tolist())
 
 
 def bootstrap_band(
-    values: Float[np.ndarray, "seeds points"],
-    *,
-    seed: int,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
+    values: Float[np.ndarray, "seeds points"], *, seed: int, num_resamples: int = 10_000
 ) -> Band:
     """Return the mean curve of several seeds with a pointwise bootstrap band.
 
@@ -130,32 +106,13 @@ def bootstrap_band(
         values: one row per seed, all finite and aligned on the same points.
         seed: of the Generator that draws the resamples.
         num_resamples: number of resamples.
-        confidence: share of resamples inside the band at each point, in (0, 1).
-
-    Returns:
-        Mean over seeds and the two edges of the band.
-
-    Raises:
-        ValueError: if `values` has no row or a value is not finite.
     """
-    if values.shape[0] == 0:
-        raise ValueError("a band needs at least one seed, not 0")
-    if not np.isfinite(values).all():
-        row, point = np.argwhere(~np.isfinite(values))[0]
-        raise ValueError(f"values must be finite, not {values[row, point]} at [{row}, {point}]")
-    _check_bootstrap(num_resamples, confidence)
-    rng = np.random.default_rng(seed)
-    resampled_means = _resampled_sums(rng, values, num_resamples) / len(values)
-    return Band(values.mean(axis=0), *_percentile_interval(resampled_means, confidence))
+    counts = _seed_counts(np.random.default_rng(seed), len(values), num_resamples)
+    return Band(values.mean(axis=0), *_ends(counts @ values / len(values)))
 
 
 def probability_of_improvement(
-    scores: Scores,
-    baseline: Scores,
-    *,
-    seed: int,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
+    scores: Scores, baseline: Scores, *, seed: int, num_resamples: int = 10_000
 ) -> Interval:
     """Return the probability that a run scores above a run of the baseline, averaged over tasks.
 
@@ -166,30 +123,17 @@ def probability_of_improvement(
         baseline: the scores to improve on, tasks in the same order.
         seed: of the Generator that draws the resamples.
         num_resamples: number of resamples; both sides are resampled.
-        confidence: share of resamples inside the interval, in (0, 1).
-
-    Returns:
-        The probability and its percentile interval.
-
-    Raises:
-        ValueError: if the numbers of tasks differ, a task has no seed, or a score is not finite.
     """
-    if len(scores) != len(baseline):
-        raise ValueError(f"{len(scores)} tasks cannot be compared with {len(baseline)} tasks")
-    _check_scores(scores)
-    _check_scores(baseline)
-    _check_bootstrap(num_resamples, confidence)
     rng = np.random.default_rng(seed)
     probability = 0.0
     resampled = np.zeros(num_resamples)
     for ours, theirs in zip(scores, baseline, strict=True):
         wins = (np.sign(ours[:, None] - theirs) + 1.0) / 2.0  # [seeds, baseline seeds]
-        our_sums = _resampled_sums(rng, wins, num_resamples)
+        our_sums = _seed_counts(rng, ours.size, num_resamples) @ wins
         their_counts = _seed_counts(rng, theirs.size, num_resamples)
         probability += float(wins.mean()) / len(scores)
         resampled += (our_sums * their_counts).sum(axis=1) / (wins.size * len(scores))
-    ci_low, ci_high = _percentile_interval(resampled, confidence)
-    return Interval(probability, float(ci_low), float(ci_high))
+    return Interval(probability, *_ends(resampled).tolist())
 
 
 def _seed_counts(
@@ -200,47 +144,7 @@ def _seed_counts(
     return rng.multinomial(num_seeds, shares, size=num_resamples).astype(np.float64)
 
 
-def _resampled_sums(
-    rng: np.random.Generator, values: Float[np.ndarray, "seeds points"], num_resamples: int
-) -> Float[np.ndarray, "resamples points"]:
-    """Return the sums over the seeds of each resample; the draws are those of `_seed_counts`."""
-    blocks = _blocks(num_resamples, len(values))
-    return np.concatenate([_seed_counts(rng, len(values), size) @ values for size in blocks])
-
-
-def _blocks(num_resamples: int, num_seeds: int) -> list[int]:
-    """Return numbers of resamples to draw at once: 16 MiB of draws at most, one resample at least.
-
-    Up to 200 seeds that is all 10,000 at once.
-    """
-    most = max(1, LARGEST_BLOCK // max(1, num_seeds))
-    whole, rest = divmod(num_resamples, most)
-    return [most] * whole + [rest] * (rest > 0)
-
-
-def _percentile_interval(
-    resampled: Float[np.ndarray, "resamples ..."], confidence: float
-) -> Float[np.ndarray, "2 ..."]:
+def _ends(resampled: Float[np.ndarray, "resamples ..."]) -> Float[np.ndarray, "2 ..."]:
     """Return the two percentiles that enclose the central share of the resamples."""
-    tail = (1.0 - confidence) / 2.0
+    tail = (1.0 - CONFIDENCE) / 2.0
     return np.quantile(resampled, [tail, 1.0 - tail], axis=0)
-
-
-def _check_scores(scores: Scores) -> None:
-    if len(scores) == 0:
-        raise ValueError("statistics need at least one task, not 0")
-    for task, task_scores in enumerate(scores):
-        if task_scores.ndim != 1 or task_scores.size == 0:
-            raise ValueError(f"task {task} needs one score per seed, not shape {task_scores.shape}")
-        if not np.isfinite(task_scores).all():
-            index = int(np.flatnonzero(~np.isfinite(task_scores))[0])
-            raise ValueError(
-                f"scores must be finite, not {task_scores[index]} (task {task}, score {index})"
-            )
-
-
-def _check_bootstrap(num_resamples: int, confidence: float) -> None:
-    if num_resamples < 1:
-        raise ValueError(f"num_resamples must be at least 1, not {num_resamples}")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie inside (0, 1), not {confidence}")

@@ -7,8 +7,10 @@ nothing (`zero.py`); a suite by the mean of those differences in units of their 
 has the arithmetic; `docs/verdicts.md` explains how to read a verdict and how often it errs.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,11 +18,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge import statistics
 from reproduce.judge.inference import (
     LEVEL,
     MARGIN_FRACTION,
-    MIN_REFERENCE_RUNS,
     MIN_SEEDS_APART,
     Sample,
     compare_suite,
@@ -32,6 +32,7 @@ from reproduce.judge.inference import (
     spread,
     welch,
 )
+from reproduce.judge.zero import Scale, obstacle
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.words import counted
 
@@ -97,9 +98,13 @@ class Verdict:
     p_below: float
     """One-sided p-value against "we fall short by at most the margin"."""
     smallest_detectable_shortfall: float
-    """Shortfall of our true mean that would be found; see `judge`."""
+    """Shortfall of our true mean, margin included, that would be found `below` with a probability
+    of 80 %, taking the measured spreads and margin as the true ones."""
     seeds_to_settle: int | None
-    """Seeds that decide the task; see `judge`."""
+    """Smallest number of our seeds with another verdict than `inconclusive` if our mean, both
+    spreads and the reference stayed as they are; too few for a test: what a test needs; decided:
+    their number. None: no number up to `MAX_SEEDS`, for more seeds of ours cannot make up for few
+    runs of the reference, or a test is impossible."""
     ratio: float
     """Our mean on the scale of 0 (nothing learned) to 1 (the reference)."""
     note: str
@@ -127,6 +132,8 @@ class Judged(NamedTuple):
     """Verdict in the table: `declared`, or one before it, or by more seeds."""
     is_exploratory: bool
     """Whether `shown` counts seeds beyond the declared ones."""
+    left_out: str
+    """Why the task takes no part in its suite's verdict; empty if it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +148,15 @@ class SuiteVerdict:
     """Tasks that count."""
     num_seeds: int = 0
     """Our scores, over all tasks that count."""
-    difference: float = float("nan")
+    difference: float = math.nan
     """The mean; 0 is a match."""
-    ci_low: float = float("nan")
+    ci_low: float = math.nan
     """Lower end of its interval."""
-    ci_high: float = float("nan")
+    ci_high: float = math.nan
     """Upper end of its interval."""
     margin: float = MARGIN_FRACTION
     """Margin, in the unit of `difference`."""
-    p_below: float = float("nan")
+    p_below: float = math.nan
     """One-sided p-value against "short by at most the margin", by the declared seeds."""
     left_out: str = ""
     """Tasks that do not count, each with the reason."""
@@ -178,16 +185,6 @@ def judge(
        `reproduced`, even at a shortfall of exactly the margin. The upper end is below minus the
        margin: `below`. Else: `inconclusive`.
 
-    `smallest_detectable_shortfall` is the shortfall of our true mean below the true mean of the
-    reference, margin included, at which `below` would be declared with a probability of 80 %,
-    taking the measured spreads and margin as the true ones.
-
-    `seeds_to_settle` is, for an inconclusive task, the smallest number of our seeds that would
-    give another verdict if our mean, both spreads and the reference stayed as they are, and None
-    if no number up to `MAX_SEEDS` would: more seeds of ours cannot make up for few runs of the
-    reference. With too few scores for a test it is the smallest number that allows one; for a
-    decided task, the number of our seeds; None where a test is impossible.
-
     Args:
         scores: one score per seed, reward units.
         reference: score to compare with, at the same step and by the same rule.
@@ -195,29 +192,23 @@ def judge(
         nothing_learned: why nothing was learned by this step, as `zero.nothing_learned` says; empty
             if something was.
 
-    Returns:
-        The verdict and its numbers.
-
     Raises:
-        ValueError: if a score, or the mean of the reference, is not finite.
+        ValueError: if a score is not finite.
     """
     if not np.isfinite(scores).all():
         raise ValueError(f"scores must be finite, not {scores[~np.isfinite(scores)][0]}")
-    if reference is not None and not np.isfinite(reference.mean):
-        raise ValueError(f"the reference's mean must be finite, not {reference.mean}")
     untested = _untested(scores, reference, zero_score)
-    why = _obstacle(untested)
     if reference is None:
-        return replace(untested, verdict="no reference", note=why)
+        return replace(untested, verdict="no reference", note=obstacle(reference, zero_score))
     if nothing_learned:
         return replace(untested, verdict="nothing learned", note=nothing_learned)
+    why = obstacle(reference, zero_score)
     if why and scores.size > 0:
         return replace(untested, verdict="shown only", note=why)
-    least = MIN_SEEDS
-    if scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin):
-        least = MIN_SEEDS_APART
+    is_apart = scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin)
+    least = MIN_SEEDS_APART if is_apart else MIN_SEEDS
     if scores.size < least:
-        apart = ", for one run lies apart from the others" if least > MIN_SEEDS else ""
+        apart = ", for one run lies apart from the others" if is_apart else ""
         return replace(
             untested,
             note=f"{counted(scores.size, 'seed')}; at least {least} are needed{apart}",
@@ -249,11 +240,10 @@ def _untested(
     zero_score: float | None,
 ) -> Verdict:
     """Return `inconclusive` without a test; unknown numbers are NaN."""
-    nan = float("nan")
-    score_mean = float(scores.mean()) if scores.size > 0 else nan
+    nan, score_mean = math.nan, float(scores.mean()) if scores.size > 0 else math.nan
     reference_mean = nan if reference is None else reference.mean
     zero = nan if zero_score is None else float(zero_score)
-    gap = reference_mean - zero
+    gap = reference_mean - zero if reference_mean > zero else nan
     return Verdict(
         verdict="inconclusive",
         num_seeds=scores.size,
@@ -265,37 +255,16 @@ def _untested(
         reference_num_runs=0 if reference is None else reference.num_runs,
         how="" if reference is None else str(reference),
         zero_score=zero,
-        margin=MARGIN_FRACTION * gap if gap > 0.0 else nan,
+        margin=MARGIN_FRACTION * gap,
         difference=score_mean - reference_mean,
         ci_low=nan,
         ci_high=nan,
         p_below=nan,
         smallest_detectable_shortfall=nan,
         seeds_to_settle=None,
-        ratio=(score_mean - zero) / gap if gap > 0.0 else nan,
+        ratio=(score_mean - zero) / gap,
         note="",
     )
-
-
-def _obstacle(verdict: Verdict) -> str:
-    """Return why a task's reference cannot judge any scores of ours; empty if it can."""
-    gap = verdict.reference_mean - verdict.zero_score
-    if verdict.reference_num_runs == 0:
-        return "no comparable reference at this step and rule"
-    if verdict.reference_num_runs == 1:
-        return "the reference has a single run"
-    if verdict.reference_num_runs < MIN_REFERENCE_RUNS:
-        return f"the reference has two runs; at least {MIN_REFERENCE_RUNS} are needed"
-    if not np.isfinite(verdict.reference_std):
-        return "the reference states no spread"
-    if not np.isfinite(gap):
-        return "no margin: the zero of the scale is unknown"
-    return "" if gap > 0.0 else "no margin: the reference is not above the zero"
-
-
-def obstacle(reference: ReferenceScore, zero_score: float | None) -> str:
-    """Return why a reference cannot judge any scores of ours; empty if it can."""
-    return _obstacle(_untested(np.empty(0), reference, zero_score))
 
 
 def _tested(untested: Verdict) -> Verdict:
@@ -337,12 +306,7 @@ def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float) -> int | None:
 
 
 def judge_declared(
-    scores: Mapping[int, float],
-    declared_seeds: Sequence[int],
-    seeds: Sequence[int],
-    reference: ReferenceScore | None,
-    zero_score: float | None,
-    nothing_learned: str = "",
+    scores: Mapping[int, float], declared_seeds: Sequence[int], seeds: Sequence[int], scale: Scale
 ) -> Judged:
     """Judge a task by its declared seeds, and by all where there are more.
 
@@ -354,28 +318,28 @@ def judge_declared(
         scores: by seed; a diverged run has the score of a random policy.
         declared_seeds: those declared when the task was first started.
         seeds: the plan's, with or without a score.
-        reference: as in `judge`.
-        zero_score: as in `judge`.
-        nothing_learned: as in `judge`.
+        scale: of the task.
     """
-    scale = (reference, zero_score, nothing_learned)
+    measured = (scale.reference, scale.zero.score)
 
     def scores_of(those: Iterable[int]) -> np.ndarray:
         return np.array([scores[seed] for seed in those if seed in scores], np.float64)
 
-    is_complete = scores.keys() >= set(declared_seeds)
-    declared = judge(scores_of(declared_seeds), *scale) if is_complete else None
+    def judged_by(those: Iterable[int]) -> Verdict:
+        return judge(scores_of(those), *measured, scale.nothing_learned)
+
     every = list(dict.fromkeys([*declared_seeds, *seeds]))
+    declared = judged_by(declared_seeds) if scores.keys() >= set(declared_seeds) else None
     is_exploratory = len(every) > len(declared_seeds) and scores.keys() >= set(every)
-    if declared is not None and not is_exploratory:
-        shown = declared
-    else:
-        shown = judge(scores_of(every), *scale)
+    shown = declared if declared is not None and not is_exploratory else judged_by(every)
     if declared is None and shown.verdict not in UNJUDGED:
         have = scores_of(declared_seeds).size
         note = f"{have} of its {counted(len(declared_seeds), 'declared seed')} have a score"
-        shown = replace(_untested(scores_of(every), reference, zero_score), note=note)
-    return Judged(tuple(declared_seeds), declared, shown, is_exploratory)
+        shown = replace(_untested(scores_of(every), *measured), note=note)
+    left_out = scale.nothing_learned or obstacle(*measured)
+    if not left_out and not counts_in_suite(shown.theirs, shown.zero_score):
+        left_out = "its reference is within two standard deviations of the zero"
+    return Judged(tuple(declared_seeds), declared, shown, is_exploratory, left_out)
 
 
 def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
@@ -389,61 +353,44 @@ def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> Sui
         absent: tasks of the suite that the plan leaves out; they are named, for who chooses the
             tasks can choose the verdict.
     """
-    reasons = {task: _why_left_out(each.shown) for task, each in judged.items()}
+    reasons = {task: each.left_out for task, each in judged.items() if each.left_out}
     reasons |= {", ".join(absent): "not planned"} if absent else {}
-    left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items() if reason)
-    taken = [each for task, each in judged.items() if not reasons[task]]
+    left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items())
+    taken = [each for each in judged.values() if not each.left_out]
+    declared = [each.declared for each in taken if each.declared is not None]
     if len(taken) < MIN_TASKS:
-        return SuiteVerdict(
+        verdict = SuiteVerdict(
             verdict="not judged",
             num_tasks=len(taken),
-            left_out=left_out,
             note=f"a suite needs {MIN_TASKS} tasks that count",
         )
-    declared = [each.declared for each in taken if each.declared is not None]
-    if len(declared) < len(taken) or any(each.num_seeds < MIN_SEEDS for each in declared):
-        return SuiteVerdict(
+    elif len(declared) < len(taken) or any(each.num_seeds < MIN_SEEDS for each in declared):
+        verdict = SuiteVerdict(
             verdict="inconclusive",
             num_tasks=len(taken),
             num_seeds=sum(each.shown.num_seeds for each in taken),
-            left_out=left_out,
             note=f"a task lacks some of its declared seeds, or has fewer than {MIN_SEEDS}",
         )
-    shown = by_declared = _compare(declared)
-    if any(each.is_exploratory for each in taken):
-        shown = replace(
-            _compare([each.shown for each in taken]),
-            exploratory=True,
-            p_below=by_declared.p_below,
-            note=f"by its declared seeds: {by_declared.verdict}",
-        )
-    return replace(shown, left_out=left_out)
-
-
-def _why_left_out(verdict: Verdict) -> str:
-    """Return why a task does not count in its suite; empty if it does."""
-    if verdict.verdict == "nothing learned":
-        return verdict.note
-    obstacle = _obstacle(verdict)
-    if not obstacle and not counts_in_suite(verdict.theirs, verdict.zero_score):
-        return "its reference is within two standard deviations of the zero"
-    return obstacle
+    else:
+        verdict = by_declared = _compare(declared)
+        if any(each.is_exploratory for each in taken):
+            verdict = replace(
+                _compare([each.shown for each in taken]),
+                exploratory=True,
+                p_below=by_declared.p_below,
+                note=f"by its declared seeds: {by_declared.verdict}",
+            )
+    return replace(verdict, left_out=left_out)
 
 
 def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
     """Return the verdict on a suite from one verdict per task."""
-
-    def of_tasks(name: str) -> np.ndarray:
-        return np.array([getattr(verdict, name) for verdict in verdicts], np.float64)
-
-    test = compare_suite(
-        Sample(of_tasks("score_mean"), of_tasks("score_std"), of_tasks("num_seeds")),
-        Sample(
-            of_tasks("reference_mean"), of_tasks("reference_std"), of_tasks("reference_num_runs")
-        ),
-        of_tasks("zero_score"),
-        np.ones(len(verdicts), bool),
+    ours, theirs = (
+        Sample(*np.array(sides, np.float64).T)
+        for sides in ([each.ours for each in verdicts], [each.theirs for each in verdicts])
     )
+    zeros = np.array([each.zero_score for each in verdicts])
+    test = compare_suite(ours, theirs, zeros, np.ones(len(verdicts), bool))
     return SuiteVerdict(
         verdict=decide(test.ci_low, test.ci_high, MARGIN_FRACTION).item(),
         num_tasks=len(verdicts),
@@ -457,59 +404,34 @@ def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
 
 def judge_tasks(
     scores: pd.DataFrame,
-    references: Mapping[str, ReferenceScore | None],
-    zero_scores: Mapping[str, float],
-    runs_by_status: pd.DataFrame,
-    declared: Mapping[str, Sequence[int]] | None = None,
-    nothing_learned: Mapping[str, str] | None = None,
+    scales: Mapping[str, Scale],
+    runs: pd.DataFrame,
+    declared: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Judged]:
-    """Judge every task of a plan.
+    """Judge every task.
 
     Args:
-        scores: columns task, seed, env_steps, score, rule; one row per seed of a task, and one
-            step and one rule per task.
-        references: by task; a missing task has no reference.
-        zero_scores: zeros of the scales by task; may lack tasks.
-        runs_by_status: columns task, seed, status; one row per planned run, with a status of
-            `STATUSES`.
+        scores: columns task, seed, env_steps, score, rule; one row per seed of a task, at the step
+            and by the rule of its scale.
+        scales: by task.
+        runs: columns task, seed, status; one row per planned run.
         declared: declared seeds by task; a missing task has declared all its seeds.
-        nothing_learned: why nothing was learned yet, by task; a missing task has learned.
-
-    Returns:
-        Every task of the runs, the scores and the references, planned tasks first.
-
-    Raises:
-        ValueError: if a score is not finite, a seed counts twice, a task mixes steps or rules, a
-            reference is of another step or rule than the scores, or a status is unknown.
     """
-    unknown = set(runs_by_status["status"]) - set(STATUSES)
-    if unknown:
-        raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {min(unknown)!r}")
     judged = {}
-    for task in dict.fromkeys([*runs_by_status["task"], *scores["task"], *references]):
-        of_task = scores.query("task == @task")
-        _step_and_rule(task, of_task, references.get(task))
-        planned = runs_by_status.loc[runs_by_status["task"] == task, "seed"]
-        seeds = list(dict.fromkeys(int(seed) for seed in (*planned, *of_task["seed"])))
-        judged[task] = judge_declared(
-            {
-                int(seed): score
-                for seed, score in zip(of_task["seed"], of_task["score"], strict=True)
-            },
-            (declared or {}).get(task) or seeds,
-            seeds,
-            references.get(task),
-            zero_scores.get(task),
-            (nothing_learned or {}).get(task, ""),
-        )
+    for task, scale in scales.items():
+        of_task = scores[scores["task"] == task]
+        planned = [*runs.loc[runs["task"] == task, "seed"], *of_task["seed"]]
+        seeds = list(dict.fromkeys(map(int, planned)))
+        by_seed = dict(zip(map(int, of_task["seed"]), of_task["score"], strict=True))
+        judged[task] = judge_declared(by_seed, declared.get(task) or seeds, seeds, scale)
     return judged
 
 
 def verdict_table(
     judged: Mapping[str, Judged],
     scores: pd.DataFrame,
-    references: Mapping[str, ReferenceScore | None],
-    runs_by_status: pd.DataFrame,
+    scales: Mapping[str, Scale],
+    runs: pd.DataFrame,
 ) -> pd.DataFrame:
     """Return one row per task with `TABLE_COLUMNS`.
 
@@ -519,24 +441,25 @@ def verdict_table(
     Args:
         judged: result of `judge_tasks` for the other arguments.
         scores: as in `judge_tasks`.
-        references: as in `judge_tasks`.
-        runs_by_status: as in `judge_tasks`.
+        scales: as in `judge_tasks`.
+        runs: as in `judge_tasks`.
     """
     rows = []
     for task, each in judged.items():
-        statuses = runs_by_status.loc[runs_by_status["task"] == task, "status"]
-        of_task = scores.query("task == @task")
-        env_steps, rule = _step_and_rule(task, of_task, references.get(task))
+        statuses = runs.loc[runs["task"] == task, "status"]
+        reference = scales[task].reference
+        measured = scores.loc[scores["task"] == task, ["env_steps", "rule"]].values.tolist()
+        measured += [[reference.env_steps, reference.rule]] if reference else [[None, ""]]
         rows.append(
             {
                 **asdict(each.shown),
                 "task": task,
                 "exploratory": each.is_exploratory,
-                "env_steps": env_steps,
-                "rule": rule,
+                "env_steps": measured[0][0],
+                "rule": measured[0][1],
                 "num_failed": int((statuses == "failed").sum()),
                 "num_diverged": int((statuses == "diverged").sum()),
-                "p_below": each.declared.p_below if each.declared else float("nan"),
+                "p_below": each.declared.p_below if each.declared else math.nan,
                 "note": "; ".join(filter(None, _notes(each, statuses))),
             }
         )
@@ -558,115 +481,3 @@ def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
         if (statuses == status).any()
     ]
     return notes
-
-
-def suite_summary(
-    scores: pd.DataFrame,
-    references: Mapping[str, ReferenceScore | None],
-    zero_scores: Mapping[str, float],
-    human_scores: Mapping[str, tuple[float, float]] | None = None,
-    *,
-    seed: int = 0,
-    num_resamples: int = 10_000,
-) -> pd.DataFrame:
-    """Aggregate the scores of a suite, each normalised by its task.
-
-    Reference-normalised: (score - zero) / (reference - zero). A task counts if it has scores, a
-    reference and a zero below it. Human-normalised, for Atari: (score -
-    random) / (human - random) with published numbers instead of ours, and without a reference.
-
-    Args:
-        scores: as in `verdict_table`.
-        references: as in `verdict_table`.
-        zero_scores: as in `verdict_table`.
-        human_scores: published (random, human) scores by task, see `references.human_scores`;
-            without any, the human-normalised rows are left out.
-        seed: of the bootstrap, which resamples seeds within each task.
-        num_resamples: of the bootstrap.
-
-    Returns:
-        One row per statistic (iqm, median, mean, optimality_gap of reference-normalised scores;
-        human_normalised_median, human_normalised_iqm) with 95 % of its resamples, the number of
-        tasks and the number of runs over all tasks; NaN if no task counts.
-
-    Raises:
-        ValueError: if a human score is not above the random one.
-    """
-    scales = {
-        task: (zero_scores.get(task, float("nan")), reference.mean)
-        for task, reference in references.items()
-        if reference is not None and reference.mean > zero_scores.get(task, float("nan"))
-    }
-    human_scales = human_scores or {}
-    for task, (random_score, human_score) in human_scales.items():
-        if not human_score > random_score:
-            raise ValueError(
-                f"{task}: human score must be above random {random_score}, not {human_score}"
-            )
-    by_reference, by_human = _normalise(scores, scales), _normalise(scores, human_scales)
-    aggregates: list[tuple[str, list[np.ndarray], statistics.Statistic]] = [
-        ("iqm", by_reference, statistics.iqm),
-        ("median", by_reference, statistics.median_score),
-        ("mean", by_reference, statistics.mean_score),
-        ("optimality_gap", by_reference, statistics.optimality_gap),
-    ]
-    if human_scales:
-        aggregates += [
-            ("human_normalised_median", by_human, statistics.median_score),
-            ("human_normalised_iqm", by_human, statistics.iqm),
-        ]
-    none = statistics.Interval(float("nan"), float("nan"), float("nan"))
-    rows = [
-        {
-            "statistic": name,
-            **(
-                statistics.stratified_bootstrap(
-                    normalised, statistic, seed=seed, num_resamples=num_resamples
-                )
-                if normalised
-                else none
-            )._asdict(),
-            "num_tasks": len(normalised),
-            "num_seeds": sum(task_scores.size for task_scores in normalised),
-        }
-        for name, normalised, statistic in aggregates
-    ]
-    return pd.DataFrame(rows)
-
-
-def _normalise(
-    scores: pd.DataFrame, scales: Mapping[str, tuple[float, float]]
-) -> list[Float[np.ndarray, " seeds"]]:
-    """Return the scores of each task that has a scale, with the scale's ends at 0 and 1."""
-    return [
-        (scores.query("task == @task")["score"].to_numpy(np.float64) - zero) / (one - zero)
-        for task in scores["task"].unique()
-        if task in scales
-        for zero, one in [scales[task]]
-    ]
-
-
-def _step_and_rule(
-    task: str, task_scores: pd.DataFrame, reference: ReferenceScore | None
-) -> tuple[int | None, str]:
-    """Return the one step and rule of a task's scores; without scores, the reference's."""
-    bad = task_scores[~np.isfinite(task_scores["score"].to_numpy(np.float64))]
-    if not bad.empty:
-        first = bad.iloc[0]
-        raise ValueError(
-            f"{task}, seed {first['seed']}: score must be finite, not {first['score']}"
-        )
-    twice = task_scores.loc[task_scores["seed"].duplicated(), "seed"]
-    if not twice.empty:
-        raise ValueError(f"{task}: seed {twice.iloc[0]} has more than one score")
-    measured = set(zip(task_scores["env_steps"], task_scores["rule"], strict=True))
-    if reference is not None:
-        measured.add((reference.env_steps, reference.rule))
-    if len(measured) > 1:
-        raise ValueError(f"{task}: steps and rules must agree, not {_listed(measured)}")
-    return next(((int(env_steps), rule) for env_steps, rule in measured), (None, ""))
-
-
-def _listed(measured: Iterable[tuple[int, str]]) -> str:
-    """Return steps and rules as text, in a fixed order."""
-    return ", ".join(f"{env_steps} {rule}" for env_steps, rule in sorted(measured))

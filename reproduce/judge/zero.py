@@ -9,7 +9,7 @@ by the reference and the settings alone, before any score of ours is seen.
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from reproduce.gather.references import (
     ReferenceScore,
@@ -18,13 +18,14 @@ from reproduce.gather.references import (
     measured_steps,
     reference_score,
 )
-from reproduce.judge.verdicts import obstacle
+from reproduce.judge.inference import MIN_REFERENCE_RUNS
 from reproduce.words import number
 from suite.envs.tasks import Baseline, baseline_scores
 
 APART = 2.0
 """Standard deviations of its runs by which a reference's mean must exceed policies that learned
-nothing."""
+nothing. Not standard errors: with many runs a mean is soon above a random policy for certain, while
+the single runs, which ours are like, cannot be told from one."""
 UNKNOWN = Baseline(math.nan, math.nan, math.nan, None, None)
 
 
@@ -37,25 +38,14 @@ class Zero:
     idle: float = math.nan
     """Of the action that does nothing."""
     untrained: float = math.nan
-    """Of initial networks."""
-    untrained_by: Literal["source", "ours", ""] = ""
-    """Whose initial networks: the source's, whose runs were evaluated before they learned, or
-    ours; empty: unknown."""
+    """Of initial networks: the source's, where its runs were evaluated before they learned, else
+    ours."""
 
     @property
     def score(self) -> float:
-        """Return the largest of those that are known: the zero of the scale."""
-        known = [value for value in self._by_policy().values() if not math.isnan(value)]
+        """Return the largest of those that are known: the zero of the scale; NaN: none is."""
+        known = [each for each in (self.random, self.idle, self.untrained) if not math.isnan(each)]
         return max(known, default=math.nan)
-
-    @property
-    def policy(self) -> str:
-        """Return the name of the policy that has it, `random` before the others; else empty."""
-        scores = self._by_policy()
-        return next((name for name, value in scores.items() if value == self.score), "")
-
-    def _by_policy(self) -> dict[str, float]:
-        return {"random": self.random, "idle": self.idle, "untrained": self.untrained}
 
 
 @functools.cache
@@ -74,19 +64,11 @@ def zero_of(
         first_update_step: see `first_update`.
     """
     ours = baseline_scores().get((task, protocol), UNKNOWN)
+    untrained = ours.untrained
     if source is not None and rule != "training":
         theirs = first_evaluations(agent, source, task, first_update_step - 1, protocol)
-        if theirs.size:
-            untrained = float(theirs.mean())
-            return Zero(
-                random=ours.random, idle=ours.idle, untrained=untrained, untrained_by="source"
-            )
-    return Zero(
-        random=ours.random,
-        idle=ours.idle,
-        untrained=ours.untrained,
-        untrained_by="" if math.isnan(ours.untrained) else "ours",
-    )
+        untrained = float(theirs.mean()) if theirs.size else untrained
+    return Zero(random=ours.random, idle=ours.idle, untrained=untrained)
 
 
 def first_update(config: Any) -> int:
@@ -110,6 +92,26 @@ def first_update(config: Any) -> int:
     counted = warm_up if getattr(config, "count_warm_up", True) else 0
     strides = math.ceil((1 - 1e-6) / (config.update_ratio * config.num_envs))  # as `updates_due`
     return counted + strides * config.num_envs
+
+
+def obstacle(reference: ReferenceScore | None, zero_score: float | None) -> str:
+    """Return why a reference cannot judge any scores of ours; empty if it can.
+
+    Args:
+        reference: at the step and by the rule of the scores; None: there is none.
+        zero_score: zero of the scale; None or NaN if unknown.
+    """
+    if reference is None:
+        return "no comparable reference at this step and rule"
+    if reference.num_runs == 1:
+        return "the reference has a single run"
+    if reference.num_runs < MIN_REFERENCE_RUNS:
+        return f"the reference has two runs; at least {MIN_REFERENCE_RUNS} are needed"
+    if not math.isfinite(reference.std):
+        return "the reference states no spread"
+    if zero_score is None or math.isnan(zero_score):
+        return "no margin: the zero of the scale is unknown"
+    return "" if reference.mean > zero_score else "no margin: the reference is not above the zero"
 
 
 def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
@@ -185,6 +187,7 @@ def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -
     return (reference.mean - zero.score) / gap if gap > 0.0 else math.nan
 
 
+@functools.lru_cache(maxsize=1024)
 def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
     """Return the first step at which a source judges; None: there is none.
 
@@ -196,21 +199,12 @@ def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
         config: the agent's settings on the task; its rule is that of the scores.
     """
     task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
-    return _first_judgeable(agent, source, config, task.name, task.protocol, rule, first)
-
-
-@functools.lru_cache(maxsize=1024)
-def _first_judgeable(
-    agent: str, source: str, config: Any, task: str, protocol: str, rule: str, first: int
-) -> int | None:
-    zero = zero_of(agent, source, task, protocol, rule, first)
-    for step in measured_steps(agent, source, task, protocol):
+    zero = zero_of(agent, source, task.name, task.protocol, rule, first)
+    for step in measured_steps(agent, source, task.name, task.protocol):
         found = None
         if step > first:
-            found = reference_score(agent, source, task, step, rule, protocol)
-        if found is None or obstacle(found, zero.score):
-            continue
-        if not nothing_learned(found, zero, config):
+            found = reference_score(agent, source, task.name, step, rule, task.protocol)
+        if found and not (obstacle(found, zero.score) or nothing_learned(found, zero, config)):
             return step
     return None
 
@@ -236,15 +230,10 @@ class Scale:
     reference: ReferenceScore | None
     """The source's score there; None: it has none."""
     zero: Zero
-    nothing_learned: str
+    nothing_learned: str = ""
     """Why nothing was learned yet; empty if something was, or nothing compares."""
-    share: float
+    share: float = math.nan
     """Share of the source's final gap that it has reached, see `share`; NaN: unknown."""
-
-    @property
-    def zero_score(self) -> float | None:
-        """Return the zero of the scale; None if no policy that learned nothing was measured."""
-        return None if math.isnan(self.zero.score) else self.zero.score
 
 
 def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Scale:
@@ -260,8 +249,11 @@ def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Sca
     zero = zero_of(agent, source, task.name, task.protocol, rule, first_update(config))
     reference = reference_score(agent, source, task.name, env_steps, rule, task.protocol)
     if source is None or reference is None:
-        return Scale(reference=None, zero=zero, nothing_learned="", share=math.nan)
+        return Scale(reference=None, zero=zero)
     final = final_reference(agent, source, task.name, rule, task.protocol)
-    why = nothing_learned(reference, zero, config)
-    part = share(reference, final, zero)
-    return Scale(reference=reference, zero=zero, nothing_learned=why, share=part)
+    return Scale(
+        reference=reference,
+        zero=zero,
+        nothing_learned=nothing_learned(reference, zero, config),
+        share=share(reference, final, zero),
+    )

@@ -21,16 +21,8 @@ import pandas as pd
 
 from reproduce.report import charts, frames
 from reproduce.report.films import contact_sheets
-from reproduce.report.tables import (
-    COLUMNS,
-    read_report,
-    read_table,
-    records,
-    suite_row,
-    verdict_rows,
-)
+from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
 from reproduce.report.words import (
-    Counts,
     count_tasks,
     explain,
     explain_suite,
@@ -83,18 +75,12 @@ def percentage(share: Any) -> str:
 
 
 def write_page(directory: Path) -> Path:
-    """Write `index.html` from the tidy files, `report.json` and the figures in a directory.
+    """Write `index.html` from the files in a directory, and return its path.
 
     Args:
         directory: Where the files of the comparison lie; all but `report.json` are optional.
-
-    Returns:
-        Path of the page.
-
-    Raises:
-        FileNotFoundError: If the directory holds no `report.json`.
     """
-    path = Path(directory) / "index.html"
+    path = directory / "index.html"
     write_atomically(path, render(directory).encode())
     return path
 
@@ -108,11 +94,10 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             empty: the page carries them.
         home: Address of the start page of a site that the page is part of.
     """
-    directory = Path(directory)
     report, verdicts = read_report(directory), verdict_rows(directory)
     tables = {name: read_table(directory, name) for name in COLUMNS}
     rows = {name: records(table) for name, table in tables.items()}
-    runs, suite = rows["runs"], suite_row(directory)
+    runs, suite = rows["runs"], next(iter(rows["suite"]), None)
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]
     scripts = {name: read() for name, read in ASSETS.items()}
     drawn, profile_note = _charts(report, verdicts, tables)
@@ -120,20 +105,21 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
     absent |= {"suite"} if len(verdicts) < 2 else set()
     absent |= set() if failures else {"failures"}
-    page = (
+    figures = [f"{name}.{kind}" for name in ("curves", "scores") for kind in ("svg", "png", "pdf")]
+    files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
+    allowed = "'self'" if assets else " ".join(map(_checksum, scripts.values()))
+    return (
         environment()
         .get_template("index.html.j2")
         .render(
             report=report,
             credits=report["sources"],
-            style=markupsafe.Markup(style()),
+            style=markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
             home=home,
             scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
-            allowed=markupsafe.Markup(
-                "'self'" if assets else " ".join(map(_checksum, scripts.values()))
-            ),
+            allowed=markupsafe.Markup(allowed),
             headline=headline(report, verdicts, suite),
-            counts=_in_words(count_tasks(report, verdicts, runs)),
+            counts=count_tasks(report, verdicts, runs)._asdict(),
             sections={name: words for name, words in SECTIONS.items() if name not in absent},
             suite=suite,
             verdicts=verdicts,
@@ -146,30 +132,9 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
             **{name: rows[name] for name in ("scores", "throughput", "summary")},
             films=contact_sheets(directory),
-            files=[
-                *(f"{name}.csv" for name in COLUMNS if (directory / f"{name}.csv").exists()),
-                "report.json",
-            ],
-            figure_files=[
-                name
-                for name in (
-                    "curves.svg",
-                    "curves.png",
-                    "curves.pdf",
-                    "scores.svg",
-                    "scores.png",
-                    "scores.pdf",
-                )
-                if (directory / name).exists()
-            ],
+            files=[name for name in files if (directory / name).exists()],
         )
     )
-    return page
-
-
-def style() -> str:
-    """Return the style sheet of the page and its charts."""
-    return (TEMPLATES / "page.css").read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -244,33 +209,21 @@ def learning_curves(
     rules = [rule for rows in grids.values() for rule in rows["rule"]]
     drawn = frames.comparable(rules, reference_curves)
     others = reference_curves.loc[reference_curves.index.difference(drawn.index)]
-    names = {
-        source: credits.get(source, {}).get("name", source) for source in reference_curves["source"]
-    }
     sources = []
     for source, rows in drawn.groupby("source", sort=False):
         runs = rows["num_runs"].max()
-        words = "runs unknown" if pd.isna(runs) else counted(runs, "run")
-        words = "the judge, " * ("judge" in set(rows["role"])) + words
+        words = "the judge, " * ("judge" in set(rows["role"]))
+        words += "runs unknown" if pd.isna(runs) else counted(runs, "run")
         known = credits.get(str(source), {})
         links = {label: known[label] for label in ("paper", "code") if known.get(label)}
-        sources.append((names[str(source)], words, links))
-    left_out = {f"{names[row.source]} ({row.rule})": None for row in others.itertuples()}
-    text = (
-        environment()
-        .get_template("curves.html.j2")
-        .render(
-            chart=charts.fragment(charts.curves_chart(curves, panel_remarks(verdicts, curves))),
-            sources=sources,
-            left_out=list(left_out),
-        )
-    )
-    return markupsafe.Markup(text)
-
-
-def _in_words(counts: Counts) -> list[tuple[str, int]]:
-    """Return the counts with their words."""
-    return [(name.replace("_", " "), count) for name, count in counts._asdict().items()]
+        sources.append((frames.name_of(source, credits), words, links))
+    left_out = [
+        f"{frames.name_of(row.source, credits)} ({row.rule})" for row in others.itertuples()
+    ]
+    chart = charts.fragment(charts.curves_chart(curves, panel_remarks(verdicts, curves)))
+    template = environment().get_template("curves.html.j2")
+    left_out = list(dict.fromkeys(left_out))
+    return markupsafe.Markup(template.render(chart=chart, sources=sources, left_out=left_out))
 
 
 def _checksum(script: str) -> str:

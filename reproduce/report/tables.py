@@ -9,6 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from reproduce.gather.references import CURVE_COLUMNS
+from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
+from reproduce.judge.verdicts import TABLE_COLUMNS
 from suite.base.errors import UsageError
 from suite.base.files import read_json, read_whole
 
@@ -17,10 +20,7 @@ LARGEST_INPUT = 2**28
 
 COLUMNS = {
     "curves": ("task", "seed", "env_steps", "mean_return", "wall_seconds", "rule"),
-    "reference_curves": (
-        *("task", "source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
-        *("num_runs", "rule", "role"),
-    ),
+    "reference_curves": ("task", *CURVE_COLUMNS),
     "scores": (
         *("task", "seed", "env_steps", "score", "rule", "zero_score", "reference_score"),
         "normalised_score",
@@ -35,13 +35,8 @@ COLUMNS = {
         *("learning_share", "other_share", "env_frames_per_second"),
     ),
     "verdicts": (
-        *("task", "verdict", "exploratory", "older_runs", "env_steps", "rule", "num_seeds"),
-        *("num_failed", "num_diverged", "score_mean", "score_std"),
-        *("reference_source", "reference_mean", "reference_std", "reference_num_runs", "how"),
-        *("zero_score", "margin", "difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
-        *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
-        *("area_mean", "area_std", "reference_area", "fingerprint"),
-        *("remarks", "reference_share"),
+        *(*TABLE_COLUMNS[:3], "older_runs", *TABLE_COLUMNS[3:]),
+        *("area_mean", "area_std", "reference_area", "fingerprint", "remarks", "reference_share"),
     ),
     "suite": (
         *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),
@@ -49,7 +44,7 @@ COLUMNS = {
         "remarks",
     ),
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
-    "improvement": ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs"),
+    "improvement": IMPROVEMENT_COLUMNS,
     "runs": (
         *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
         *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),
@@ -100,16 +95,9 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
     planned = [*read_table(directory, "runs")["task"], *read_report(directory)["env_steps"]]
     for task in dict.fromkeys(planned):
         if task not in set(table["task"]):
-            rows.append(
-                dict.fromkeys(COLUMNS["verdicts"]) | {"task": task, "verdict": "not judged"}
-            )
+            row = {"task": task, "verdict": "not judged"}
+            rows.append(dict.fromkeys(COLUMNS["verdicts"]) | row)
     return rows
-
-
-def suite_row(directory: Path) -> dict[str, Any] | None:
-    """Return the row of `suite.csv`; None without one."""
-    rows = records(read_table(directory, "suite"))
-    return rows[0] if rows else None
 
 
 def read_report(directory: Path) -> dict[str, Any]:
@@ -123,20 +111,13 @@ def read_report(directory: Path) -> dict[str, Any]:
         report = read_json(directory / "report.json")
     except ValueError as error:
         raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
+    said = {name: value for name, value in report.items() if value is not None}
     names = ("agent", "suite", "source", "judged_by", "judge", "budget", "last_run_ended_at")
-    text = dict.fromkeys(names, "")
-    tables = {name: {} for name in ("env_steps", "config", "versions", "hardware", "sources")}
+    defaults: dict[str, Any] = dict.fromkeys((*names, "command"), "")
+    defaults |= {key: {} for key in ("env_steps", "config", "versions", "hardware", "sources")}
+    defaults |= {key: [] for key in ("suite_tasks", "seeds", "departures")}
     title = f"{report.get('agent', '')} on {report.get('suite', '')}"
-    defaults = {
-        **text,
-        **tables,
-        "suite_tasks": [],
-        "seeds": [],
-        "departures": [],
-        "title": title,
-        "command": "",
-    }
-    return defaults | {name: value for name, value in report.items() if value is not None}
+    return defaults | {"title": title} | said
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

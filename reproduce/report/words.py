@@ -73,70 +73,53 @@ def with_interval(value: Any, low: Any, high: Any) -> str:
 
 
 def explain(row: Mapping[str, Any]) -> str:
-    """Explain a verdict: why it was given and, if it is open, how to settle it.
+    """Explain a verdict in one to four sentences: why it was given and how to settle an open one.
 
     Args:
         row: A row of `verdicts.csv`, missing cells as None.
-
-    Returns:
-        One to four sentences.
     """
-    return " ".join(f"{sentence}." for sentence in _reasons(row))
+    return _sentences(_reasons(row))
+
+
+def _sentences(said: Iterable[str]) -> str:
+    return " ".join(f"{each[0].upper()}{each[1:]}." for each in said)
 
 
 def _reasons(row: Mapping[str, Any]) -> list[str]:
     """Return the sentences that explain a verdict, its remarks last, without their full stops."""
-    said = [f"{each[0].upper()}{each[1:]}" for each in details(_remarks_of(row))]
-    return [*_grounds(row), *said]
-
-
-def _grounds(row: Mapping[str, Any]) -> list[str]:
-    """Return why a verdict was given and, if it is open, how to settle it."""
     verdict, note = row["verdict"], str(row["note"] or "").strip(" .")
-    if verdict == "inconclusive":
-        return [f"These seeds cannot tell: {note or _what_would_decide(row)}"]
-    if verdict == "nothing learned":
-        return [f"Shown, not counted: {note}"]
-    if verdict == "shown only":
-        said = [f"Shown, not judged: {note or 'the reference cannot judge'}"]
-        said += [] if row["ratio"] is None else [f"{RATIO} {number(row['ratio'])}"]
-        return said
-    if verdict == "no reference":
-        steps = "" if row["env_steps"] is None else f" at {number(row['env_steps'])} steps"
-        rule = f" under the rule '{row['rule']}'" if row["rule"] else ""
-        said = f"Not judged: {note or 'nothing comparable is published'}"
-        return [said, f"A published score{steps}{rule} would settle it"]
-    said = {
-        "reproduced": ["Not worse than the reference by more than the margin"],
-        "above": [_settled("ahead by {}, more than the margin {}", row, 1)],
+    by, margin = number(row["difference"]).removeprefix("-"), number(row["margin"])
+    steps = "" if row["env_steps"] is None else f" at {number(row['env_steps'])} steps"
+    rule = f" under the rule '{row['rule']}'" if row["rule"] else ""
+    grounds = {
+        "inconclusive": [f"these seeds cannot tell: {note}"],
+        "nothing learned": [f"shown, not counted: {note}"],
+        "shown only": [f"shown, not judged: {note}"],
+        "no reference": [f"not judged: {note}", f"a published score{steps}{rule} would settle it"],
+        "reproduced": ["not worse than the reference by more than the margin", note],
+        "above": [f"settled: ahead by {by}, more than the margin {margin}", note],
         "below": [
-            _settled("short by {}, where {} is allowed", row, -1),
-            "The departures from the source are the first suspects",
+            f"settled: short by {by}, where {margin} is allowed",
+            "the departures from the source are the first suspects",
         ],
-    }.get(verdict, ["Needs finished runs and a verdict"])
+    }
+    said = grounds.get(verdict, ["needs finished runs and a verdict", note])
+    if verdict == "shown only" and row["ratio"] is not None:
+        said.append(f"{RATIO} {number(row['ratio'])}")
     if verdict == "below" and (row["p_below_holm"] or 0.0) > LEVEL:
         chance = f"(adjusted p-value {number(row['p_below_holm'])})"
         said.append(
-            f"Among all tasks that may be chance {chance}, so the exit status does not count it"
+            f"among all tasks that may be chance {chance}, so the exit status does not count it"
         )
-    return [*said, f"{note[0].upper()}{note[1:]}"] if note else said
-
-
-def _settled(words: str, row: Mapping[str, Any], sign: int) -> str:
-    """Return by how much a settled verdict lies on its side, as far as the row tells."""
-    if row["difference"] is None or row["margin"] is None:
-        return "Settled"
-    return "Settled: " + words.format(number(sign * row["difference"]), number(row["margin"]))
+    said += [note] if verdict == "below" else []
+    return [*filter(None, said), *details(_remarks_of(row))]
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:
-    """Explain the verdict on a suite: the comparison, and the tasks left out.
+    """Explain the verdict on a suite in one to three sentences: the comparison, what is left out.
 
     Args:
         suite: The row of `suite.csv`, missing cells as None.
-
-    Returns:
-        One to three sentences.
     """
     difference, margin = suite["difference"], number(suite["margin"])
     if difference is None:  # nor will there be one of too few tasks: the note says so
@@ -148,8 +131,8 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
             f"the reference at 1, minus 1: {interval}, margin {margin}"
         ]
     sentences += [f"Left out: {_by_reason(suite['left_out'])}"] if suite["left_out"] else []
-    sentences += [f"{suite['note'][0].upper()}{suite['note'][1:]}"] if suite["note"] else []
-    return " ".join(f"{sentence}." for sentence in sentences)
+    sentences += [suite["note"]] if suite["note"] else []
+    return _sentences(sentences)
 
 
 def _by_reason(left_out: str) -> str:
@@ -230,7 +213,6 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
         several tasks is said once.
     """
     rows = records(verdicts.reindex(columns=list(COLUMNS["verdicts"])))
-    whole = next(iter(records(suite)), None)
     compared = any(row["reference_mean"] is not None for row in rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     headings = ["task", "ours,\nmean ± std", "reference,\nmean ± std", "difference\n[interval]"]
@@ -238,28 +220,35 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
         table.add_column(Text(name), justify="left" if name == "task" else "right", overflow="fold")
     table.add_column(Text("verdict\nmargin" if compared else "verdict"), overflow="fold")
     lines = []
-    if whole:
-        style = TERMINAL_STYLES.get(whole["verdict"], "yellow")
+    for whole in records(suite):
         if whole["difference"] is not None and compared:
-            cells = (f"suite of {number(whole['num_tasks'])}", "", "", _two_lines(whole))
-            verdict = Text(verdict_words(whole), style).append(_margin(whole), "none")
-            table.add_row(*map(Text, cells), verdict)
-        line = Text("suite", style).append(_printable(f" {verdict_words(whole)}. "), "none")
-        lines.append(line.append(_printable(explain_suite(whole)), "none"))
+            suite_of = Text(f"suite of {number(whole['num_tasks'])}")
+            table.add_row(suite_of, "", "", *_last_cells(whole))
+        line = Text("suite", _style(whole)).append(
+            _printable(f" {verdict_words(whole)}. {explain_suite(whole)}"), "none"
+        )
+        lines.append(line)
     for row in rows:
         ours = mean_and_spread(row["score_mean"], row["score_std"]) + losses(row)
         theirs = mean_and_spread(row["reference_mean"], row["reference_std"])
+        share = reached(row["reference_share"])
         cells = (
             _printable(row["task"]) + _counted(row["env_steps"], "step"),
             ours + _counted(row["num_seeds"], "seed"),
-            theirs + _counted(row["reference_num_runs"], "run") + _reached(row),
-            _two_lines(row),
+            theirs + _counted(row["reference_num_runs"], "run") + (f"\n{share}" if share else ""),
         )
-        verdict = Text(_printable(verdict_words(row)), _style(row)).append(_margin(row), "none")
-        cells = cells if compared else cells[:2]
-        table.add_row(*map(Text, cells), verdict)
+        last = _last_cells(row)
+        table.add_row(*map(Text, cells if compared else cells[:2]), *last[not compared :])
     heading = [Text(_printable(title))] if title else []
     return Group(*heading, table, *lines, *_explanations(rows))
+
+
+def _last_cells(row: Mapping[str, Any]) -> tuple[Text, Text]:
+    """Return a difference with its interval below it, and a verdict with its margin."""
+    difference = with_interval(row["difference"], row["ci_low"], row["ci_high"])
+    margin = "" if row["margin"] is None else f"\n{number(row['margin'])}"
+    verdict = Text(_printable(verdict_words(row)), _style(row)).append(margin, "none")
+    return Text(difference.replace(" ", "\n", 1)), verdict
 
 
 def _style(row: Mapping[str, Any]) -> str:
@@ -267,63 +256,35 @@ def _style(row: Mapping[str, Any]) -> str:
 
 
 def _explanations(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """Return a line for every task, or several, with what is to be said of it, or of all of them.
-
-    First come those of one task, then those of several.
-    """
-    said: dict[str, list[Mapping[str, Any]]] = {}
-    shown = (row for row in rows if row["verdict"] == "shown only" and row["ratio"] is not None)
-    ratios = [f"{number(row['ratio'])} on {row['task']}" for row in shown]
+    """Return a line for the tasks of which the same is to be said, and one for each reference."""
+    said: dict[tuple[str, str, str], list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for row in rows:
-        sentences = _reasons(row) if verdict_words(row) != "reproduced" else []
-        if len(ratios) > 1:
-            sentences = [sentence for sentence in sentences if not sentence.startswith(RATIO)]
+        if (words := verdict_words(row)) != "reproduced":
+            reasons = [each for each in _reasons(row) if not each.startswith(RATIO)]
+            said.setdefault((words, _style(row), _sentences(reasons)), []).append(row["task"])
         if row["reference_source"]:
-            sentences = [*sentences, f"Reference: {name_of(row['reference_source'])}"]
-        for sentence in sentences:
-            said.setdefault(sentence, []).append(row)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for sentence, of in said.items():
-        groups.setdefault(tuple(row["task"] for row in of), []).append(sentence)
+            sources.setdefault(row["reference_source"], []).append(row["task"])
     lines = []
-    for tasks, sentences in sorted(groups.items(), key=lambda group: len(group[0])):
-        of = said[sentences[0]]
-        words = {verdict_words(row) for row in of}
-        is_verdict = len(words) == 1 and sentences[0] in _reasons(of[0])
-        line = Text()
-        if len(tasks) < len(rows) or len(rows) == 1 or is_verdict:
-            everyone = len(tasks) == len(rows) > 2
-            line.append("all tasks" if everyone else _printable(", ".join(tasks)), _style(of[0]))
-            line.append(_printable(f" {words.pop()}. " if is_verdict else ": "), "none")
-        lines.append(line.append(_printable(" ".join(f"{each}." for each in sentences)), "none"))
-    if len(ratios) > 1:
-        lines.append(Text(_printable(f"{RATIO} {', '.join(ratios)}.")))
+    for (words, style, text), tasks in said.items():
+        line = Text(_printable(_named(tasks, len(rows))), style)
+        lines.append(line.append(_printable(f" {words}. {text}"), "none"))
+    ratios = {row["task"]: row["ratio"] for row in rows if row["verdict"] == "shown only"}
+    known = [f"{number(ratio)} on {task}" for task, ratio in ratios.items() if ratio is not None]
+    lines += [Text(_printable(f"{RATIO} {', '.join(known)}."))] if known else []
+    for source, tasks in sources.items():
+        of = "" if len(sources) == 1 else f"{_named(tasks, len(rows))}: "
+        lines.append(Text(_printable(f"{of}Reference: {name_of(source)}.")))
     return lines
 
 
-def _two_lines(row: Mapping[str, Any]) -> str:
-    """Return a difference with its interval below it."""
-    value, _, interval = with_interval(row["difference"], row["ci_low"], row["ci_high"]).partition(
-        " "
-    )
-    return f"{value}\n{interval}" if interval else value
-
-
-def _margin(row: Mapping[str, Any]) -> str:
-    return "" if row["margin"] is None else f"\n{number(row['margin'])}"
+def _named(tasks: Sequence[str], num_all: int) -> str:
+    return "all tasks" if len(tasks) == num_all > 2 else ", ".join(tasks)
 
 
 def _counted(count: Any, noun: str) -> str:
     """Return a number of things on a line of its own; nothing where it is missing."""
-    if count is None or pd.isna(count):
-        return ""
-    return f"\n{counted(count, noun)}"
-
-
-def _reached(row: Mapping[str, Any]) -> str:
-    """Return how far the reference has come, on a line of its own; nothing where it is unknown."""
-    words = reached(row["reference_share"])
-    return f"\n{words}" if words else ""
+    return "" if count is None else f"\n{counted(count, noun)}"
 
 
 class Counts(NamedTuple):
@@ -415,13 +376,6 @@ def losses(row: Mapping[str, Any]) -> str:
     """Count failed and diverged runs, in words, so that a mean never hides them."""
     counts = [(row["num_failed"], "failed"), (row["num_diverged"], "diverged")]
     return "".join(f", {number(count)} {what}" for count, what in counts if count)
-
-
-def _what_would_decide(row: Mapping[str, Any]) -> str:
-    """Say how to settle an inconclusive task whose row lacks a note."""
-    if row["seeds_to_settle"] is not None:
-        return f"{counted(row['seeds_to_settle'], 'seed')} would settle it"
-    return f"the reference has only {counted(row['reference_num_runs'], 'run')}"
 
 
 def _printable(text: str) -> str:

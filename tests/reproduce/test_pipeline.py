@@ -331,25 +331,6 @@ def test_the_exit_status_is_the_worst_that_happened(
     assert exit_status(verdicts, suites, pd.Series(runs)) == expected
 
 
-def test_a_task_without_a_reference_has_scores_and_no_normalised_ones() -> None:
-    """No reference gives NaN, never a division by something else."""
-    scores = pd.DataFrame({"task": [HOPPER, ANT], "seed": [1, 1], "score": [60.0, 5.0]})
-    reference = ReferenceScore(
-        source="s",
-        env_id=HOPPER,
-        env_steps=1,
-        mean=110.0,
-        std=1.0,
-        num_runs=3,
-        rule="deterministic",
-        how="single runs",
-    )
-    table = pipeline._normalise(scores, {HOPPER: reference, ANT: None}, {HOPPER: 10.0, ANT: -1.0})
-    assert table.normalised_score.tolist()[0] == 0.5
-    assert table[["reference_score", "normalised_score"]].iloc[1].isna().all()
-    assert table.zero_score.tolist() == [10.0, -1.0]
-
-
 def test_a_suite_names_the_tasks_that_were_not_planned(tmp_path: Path) -> None:
     """Hopper and Ant of five: the other three are named in the suite's row."""
     (row,) = gather(mujoco(tmp_path, [HOPPER, ANT]))["suite"].to_dict("records")

@@ -172,36 +172,26 @@ def test_between_two_evaluations_the_window_decides() -> None:
     assert (score.mean, score.std) == pytest.approx((inside.mean(), inside.std()))
 
 
-@pytest.mark.parametrize("env_steps", [1, 4_999, 5_999, 3_005_001, 10_000_000])
-def test_nothing_is_extrapolated(env_steps) -> None:
-    """Before the first evaluation, between the first two, and beyond the last: no reference."""
-    assert reference_score("sac", "nnabla_rl", "HalfCheetah-v4", env_steps, "deterministic") is None
-
-
-def test_another_rule_has_no_reference() -> None:
-    """Deterministic evaluations are never compared with sampled ones or with training."""
-    for rule in ("sampled", "training", "unstated"):
-        assert reference_score("sac", "jaxrl", "Hopper-v4", 100_000, rule) is None
-
-
 @pytest.mark.parametrize(
-    ("source", "task"),
+    ("source", "task", "steps", "rule"),
     [
-        ("nnabla_rl", "Ant-v4"),
-        ("nnabla_rl", "Humanoid-v4"),
-        ("jaxrl", "Ant-v4"),
-        ("jaxrl", "Humanoid-v4"),
-        ("tianshou_v3", "Ant-v4"),
-        ("tianshou_v3", "Humanoid-v4"),
-        ("nnabla_rl", "Hopper-v5"),
-        ("nnabla_rl", "Reacher-v5"),
-        ("nnabla_rl", "HalfCheetah-v3"),
-        ("simbav2_baselines", "Ant-v5"),
+        ("nnabla_rl", "HalfCheetah-v4", (1, 4_999, 5_999, 3_005_001), "deterministic"),
+        ("nnabla_rl", "InvertedPendulum-v4", (305_000,), "deterministic"),  # its runs collapse
+        *(("jaxrl", "Hopper-v4", (100_000,), rule) for rule in ("sampled", "training", "unstated")),
+        *(
+            (source, f"{task}-v4", (300_000,), "deterministic")
+            for source in ("nnabla_rl", "jaxrl", "tianshou_v3")
+            for task in ("Ant", "Humanoid")  # v4 differs from v2 and v3
+        ),
+        ("nnabla_rl", "Hopper-v5", (300_000,), "deterministic"),
+        ("nnabla_rl", "HalfCheetah-v3", (300_000,), "deterministic"),
+        ("simbav2_baselines", "Ant-v5", (300_000,), "deterministic"),
+        (None, "Hopper-v4", (100_000,), "deterministic"),
     ],
 )
-def test_versions_that_differ_have_no_reference(source, task) -> None:
-    """v4 of Ant and Humanoid differ from v2 and v3, and v5 of most tasks from all of them."""
-    assert reference_score("sac", source, task, 300_000, "deterministic") is None
+def test_what_does_not_compare_has_no_reference(source, task, steps, rule) -> None:
+    """Nothing is extrapolated, no rule stands for another, and versions that differ are apart."""
+    assert not any(reference_score("sac", source, task, t, rule) for t in steps)
 
 
 def test_versions_that_agree_share_a_reference() -> None:
@@ -216,20 +206,17 @@ def test_versions_that_agree_share_a_reference() -> None:
         assert score.env_id == task
 
 
-def test_a_source_is_used_no_further_than_it_compares() -> None:
-    """InvertedPendulum of nnabla_rl collapses after 330,000 steps: it ends at 300,000."""
-    task = "InvertedPendulum-v4"
-    assert reference_score("sac", "nnabla_rl", task, 300_000, "deterministic") is not None
-    assert reference_score("sac", "nnabla_rl", task, 305_000, "deterministic") is None
-    curves = reference_curves("sac", task, "nnabla_rl")
-    last_steps = dict(zip(curves["source"], curves["env_steps"], strict=True))
-    assert last_steps["nnabla_rl"] == 300_000
-    assert last_steps["tianshou_v3"] == 1_260_000
-
-
-def test_one_run_has_no_spread() -> None:
-    """Single runs of the DeepMind Control Suite have a NaN spread."""
-    score = reference_score("sac", "pytorch_sac", "CartpoleSwingup-v1", 2_000_000, "deterministic")
+@pytest.mark.parametrize(
+    ("agent", "source", "task", "env_steps", "rule"),
+    [
+        ("sac", "pytorch_sac", "CartpoleSwingup-v1", 2_000_000, "deterministic"),
+        ("a2c", "rl_zoo", "CartPole-v1", 500_000, "training"),
+        ("a2c", "rl_zoo", "Pendulum-v1", 1_000_000, "training"),
+    ],
+)
+def test_one_run_has_no_spread(agent, source, task, env_steps, rule) -> None:
+    """Up to the last step of the run, of evaluations and of episodes."""
+    score = reference_score(agent, source, task, env_steps, rule)
     assert score is not None
     assert (score.num_runs, score.how) == (1, "single runs")
     assert np.isnan(score.std)
@@ -237,53 +224,43 @@ def test_one_run_has_no_spread() -> None:
 
 def test_unknown_names_and_steps() -> None:
     """A misspelt source is an error that lists the sources; an agent without any has none."""
-    with pytest.raises(ValueError, match="no source 'jaxlr'; it has dopamine, jaxrl"):
+    with pytest.raises(ValueError, match="no source 'jaxlr'"):
         reference_score("sac", "jaxlr", "Hopper-v4", 100_000, "deterministic")
-    with pytest.raises(ValueError, match="env_steps must be positive, not 0"):
+    with pytest.raises(ValueError, match="must be positive"):
         reference_score("sac", "jaxrl", "Hopper-v4", 0, "deterministic")
+    with pytest.raises(ValueError, match="protocol must be one of"):
+        reference_curves("a2c", "Qbert-v5", "rllib_2018", "stickey")
     assert sources("no-such-agent") == ()
     assert reference_score("no-such-agent", "paper", "Hopper-v4", 1, "deterministic") is None
 
 
 def test_curves_are_sorted_and_one_source_judges() -> None:
-    """Every comparable source is drawn in order of steps; all but the judge are context."""
+    """Every comparable source is drawn as far as it compares; all but the judge are context."""
     curves = reference_curves("sac", "Hopper-v4", "jaxrl")
-    assert list(curves.columns) == [
-        *("source", "env_id", "env_steps", "return_mean", "return_low", "return_high"),
-        *("num_runs", "rule", "role"),
-    ]
-    env_ids = curves.groupby("source")["env_id"].unique().map(list).to_dict()
-    assert env_ids["jaxrl"] == ["Hopper-v2"]
-    assert env_ids["simbav2_baselines"] == ["Hopper-v4"]
-    assert not curves.duplicated(["source", "env_steps"]).any()
-    roles = curves.groupby("source")["role"].unique().map(list).to_dict()
+    assert tuple(curves.columns) == references.CURVE_COLUMNS
+    by_source = curves.groupby("source")
+    env_ids, roles = (by_source[name].unique().map(list) for name in ("env_id", "role"))
+    assert env_ids[["jaxrl", "simbav2_baselines"]].tolist() == [["Hopper-v2"], ["Hopper-v4"]]
+    assert {*roles.index} >= {"nnabla_rl", "dopamine", "mushroom_rl", "simbav2_baselines"}
     assert roles.pop("jaxrl") == ["judge"]
-    assert set(roles) >= {"nnabla_rl", "dopamine", "mushroom_rl", "simbav2_baselines"}
-    assert all(role == ["context"] for role in roles.values())
-    assert curves.groupby("source")["env_steps"].is_monotonic_increasing.all()
-    rules = curves.groupby("source")["rule"].first()
+    assert all(role == ["context"] for role in roles)
+    assert (by_source["env_steps"].diff().dropna() > 0).all()
+    rules = by_source["rule"].first()
     assert rules[["jaxrl", "dopamine", "mushroom_rl"]].tolist() == [
         *("deterministic", "training", "sampled")
     ]
-
-
-def test_a_task_without_curves_has_an_empty_frame_with_all_columns() -> None:
-    """Callers may draw it without asking first."""
+    ends = reference_curves("sac", "InvertedPendulum-v4", None).groupby("source")["env_steps"].max()
+    assert ends[["nnabla_rl", "tianshou_v3"]].tolist() == [300_000, 1_260_000]
     empty = reference_curves("sac", "Hopper-v5", "jaxrl")
-    assert empty.empty
-    assert list(empty.columns) == list(reference_curves("sac", "Hopper-v4", "jaxrl").columns)
+    assert (len(empty), tuple(empty.columns)) == (0, references.CURVE_COLUMNS)
 
 
 def test_sources_that_judge_come_first() -> None:
-    """The judges, then context; a protocol that was inferred is said to be."""
+    """The judges, then context."""
     entries = sources("sac")
-    assert tuple(entry.source for entry in entries if entry.judges) == JUDGES
-    assert [entry.judges for entry in entries] == sorted(
-        (entry.judges for entry in entries), reverse=True
-    )
-    inferred = next(entry for entry in entries if entry.source == "simbav2_baselines")
-    assert "inferred" in inferred.notes
-    assert inferred.evaluation_interval_steps == 16_666
+    judges = [entry.source for entry in entries if entry.judges]
+    assert (*judges,) == JUDGES
+    assert [entry.source for entry in entries[: len(judges)]] == judges
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -387,155 +364,65 @@ def test_irregular_runs_count_while_each_of_them_goes_on(env_steps, mean) -> Non
     assert (score and score.mean) == mean
 
 
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ("new,E,1,90,1\nnew,E,1,110,1\n", "lacks an evaluation: there is one every 10 steps"),
-        ("new,E,1,90,1\nnew,E,2,100,1\n", "lacks an evaluation: there is one every 10 steps"),
-    ],
-)
-def test_single_runs_with_a_gap_are_refused(other_sources: Path, rows, problem) -> None:
-    """A thinned curve would give means over what is left of a window, or find it empty."""
-    path = other_sources / "someone" / "curves_by_seed.csv"
-    path.write_text(f"agent,env_id,seed,env_steps,mean_return\n{rows}")
-    with pytest.raises(UsageError, match=rf"someone/curves_by_seed\.csv: E {problem}"):
-        reference_score("new", "someone", "T-v0", 100, "sampled")
-
-
-HEADERS = {
-    "comparable.csv": "agent,source,env_id,task,protocol,max_env_steps,why",
-    "someone/curves.csv": "agent,env_id,env_steps,return_mean,return_low,return_high,num_runs",
-    "someone/curves_by_seed.csv": "agent,env_id,seed,env_steps,mean_return",
-    "someone/scores.csv": "agent,env_id,env_steps,score_mean,score_std,num_runs",
-}
+BY_SEED = "someone/curves_by_seed.csv"
+COMMA = "cells, its header 7: put a text that holds a comma in double quotes"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
         ("comparable.csv", "", "no column agent; its first line must be agent,source,env_id,"),
-        (
-            "comparable.csv",
-            "{}\nnew,someone,E,T-v0,,many,same\n",
-            "line 2: max_env_steps must be a",
-        ),
-        (
-            "comparable.csv",
-            "{}\nnew,someone,E,T-v0,,1_000,same\n",
-            "line 2: max_env_steps must be a",
-        ),
+        ("comparable.csv", "{}\nnew,someone,E,T-v0,,1_000,same\n", "line 2: max_env_steps must be"),
         ("comparable.csv", "{}\nnew,someone,,T-v0,,,same\n", "line 2: env_id is empty"),
-        (
-            "comparable.csv",  # every row has a cell too many, which pandas takes for an index
-            "{}\nnew,someone,E,T-v0,,,same, alike\n",
-            "line 2 has 8 cells, its header 7: put a text that holds a comma in double quotes",
-        ),
+        # every row has a cell too many, which pandas takes for an index
+        ("comparable.csv", "{}\nnew,someone,E,T-v0,,,same, alike\n", f"line 2 has 8 {COMMA}"),
         (
             "comparable.csv",
             '{}\nnew,someone,E,T-v0,,,"same, alike"\n\nold,elsewhere,E,T-v0,,,same, alike\n',
-            "line 4 has 8 cells, its header 7: put a text that holds a comma in double quotes",
+            f"line 4 has 8 {COMMA}",
         ),
         (
             "comparable.csv",
             "{}\nnew,someone,E,T-v0,stickey,,same\n",
             "someone, E, T-v0: protocol must be noframeskip or sticky, not 'stickey'",
         ),
-        (
-            "someone/curves_by_seed.csv",
-            "env_id,seed,env_steps,mean_return\nE,1,90,1\n",
-            "no column agent; its first line must be agent,env_id,seed,env_steps,mean_return",
-        ),
-        (
-            "someone/curves_by_seed.csv",
-            "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n",
-            "no column env_id; its first line must be agent,env_id,seed,env_steps,mean_return",
-        ),
-        (
-            "someone/curves_by_seed.csv",
-            "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n",
-            "line 3: env_steps must",
-        ),
-        ("someone/curves_by_seed.csv", "{}\nnew,E,1,90,\n", "line 2: mean_return is empty"),
-        (
-            "someone/curves_by_seed.csv",
-            "{}\nnew,E,1,90,nan\n",
-            "line 2: mean_return must be a number",
-        ),
-        ("someone/curves_by_seed.csv", "{}\nnew,E,1,90\n", "line 2 has 4 cells, its header 5"),
-        ("someone/curves_by_seed.csv", "{}\nnew,E,1,90,inf\n", "line 2: mean_return must be"),
-        (
-            "someone/curves_by_seed.csv",
-            "{}\nnew,E,1,99999999999999999999,1\n",
-            "line 2: env_steps must be a whole number",
-        ),
-        (
-            "someone/curves_by_seed.csv",
-            "{}\nnwe,E,1,90,1\n",
-            "nwe is not a source's agent: someone/nwe.toml is missing, or has no [data]",
-        ),
-        (
-            "someone/curves_by_seed.csv",  # each column would be taken for its left neighbour
-            "{}\nnew,E,1,90,1,7\n",
-            "line 2 has 6 cells, its header 5",
-        ),
+        (BY_SEED, "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n", "no column env_id; its"),
+        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n", "line 3: env_steps must"),
+        (BY_SEED, "{}\nnew,E,1,90,\n", "line 2: mean_return is empty"),
+        (BY_SEED, "{}\nnew,E,1,90,nan\n", "line 2: mean_return must be a number"),
+        (BY_SEED, "{}\nnew,E,1,90\n", "line 2 has 4 cells, its header 5"),
+        (BY_SEED, "{}\nnew,E,1,90,inf\n", "line 2: mean_return must be"),
+        (BY_SEED, "{}\nnew,E,1,99999999999999999999,1\n", "line 2: env_steps must be a whole"),
+        (BY_SEED, "{}\nnwe,E,1,90,1\n", "nwe is not a source's agent: someone/nwe.toml is missing"),
+        (BY_SEED, "{}\nnew,E,1,90,1,7\n", "line 2 has 6 cells, its header 5"),
+        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,110,1\n", "E lacks an evaluation: there is one every"),
+        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,2,100,1\n", "E lacks an evaluation: there is one every"),
         ("someone/scores.csv", "{}\nnew,E,100,best,,2\n", "line 2: score_mean must be a number"),
         ("someone/scores.csv", "{}\nnwe,E,100,9,9,2\n", "nwe is not a source's agent: someone/nwe"),
+        ("evaluated/scores.csv", "{}\nnew,E,100,1,1,2\n", "E is stated by no rule: new.toml lacks"),
         ("someone/curves.csv", "{}\nnew,E,100,9,low,9,2\n", "line 2: return_low must be a number"),
+        ("sources.csv", "folder,name,paper\njaxrl,JAXRL,\n", "no column source; its first line"),
+        ("sources.csv", "{}\njaxrl,,\n", "line 2: name is empty"),
+        ("sources.csv", "{}\njaxrl,JAXRL,\njaxrl,jax,\n", "jaxrl has two lines: leave out one"),
     ],
 )
 def test_a_mistake_in_a_table_is_one_line(other_sources: Path, name, text, problem) -> None:
     """The file, the line and the column are named: never nothing, nor a traceback of pandas."""
     path = other_sources / name
-    path.write_text(text.format(HEADERS[name]))
+    path.write_text(text.format(",".join(COLUMNS[path.name.partition(".")[0]])))
     with pytest.raises(UsageError) as refusal:
-        reference_score("new", "someone", "T-v0", 150, "sampled")
+        _ = reference_score("new", "someone", "T-v0", 150, "sampled"), name_of("jaxrl")
     message = str(refusal.value)
     assert f"{path}: {problem}" in message
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("folder,name,paper\njaxrl,JAXRL,\n", "no column source; its first line must be source,na"),
-        ("source,name,paper\njaxrl,,\n", "line 2: name is empty"),
-        ("source,name,paper\njaxrl,JAXRL,\njaxrl,jax,\n", "jaxrl has two lines: leave out one"),
-    ],
-)
-def test_a_mistake_in_the_names_of_sources_is_one_line(other_sources: Path, text, problem) -> None:
-    """As in the tables of numbers: names are needed wherever a source is shown."""
-    path = other_sources / "sources.csv"
-    path.write_text(text)
-    with pytest.raises(UsageError) as refusal:
-        name_of("jaxrl")
-    assert f"{path}: {problem}" in str(refusal.value)
-
-
 def test_a_drawn_curve_of_nobody_is_refused(other_sources: Path) -> None:
     """Its rule is unknown, so it is not drawn beside ours."""
-    rows = "old,F,100,9,8,10,2\n"
-    (other_sources / "someone" / "curves.csv").write_text(
-        f"{HEADERS['someone/curves.csv']}\n{rows}"
-    )
-    with pytest.raises(UsageError, match=r"someone/curves\.csv: old is not a source's agent: "):
+    path = other_sources / "someone" / "curves.csv"
+    path.write_text(f"{','.join(COLUMNS['curves'])}\nold,F,100,9,8,10,2\n")
+    with pytest.raises(UsageError, match="old is not a source's agent"):
         reference_curves("old", "T-v0", None)
-
-
-@pytest.mark.parametrize(
-    ("source", "row", "problem"),
-    [
-        ("someone", "E,109,1,1,2", r"an empty window: no evaluation lies in \(0.9 t, t\]"),
-        ("evaluated", "E,100,1,1,2", r"is stated by no rule: new\.toml lacks data\.stated_as"),
-    ],
-)
-def test_a_stated_score_without_a_window_or_a_rule_is_refused(
-    other_sources: Path, source, row, problem
-) -> None:
-    """Every 10 steps: (8.1, 9] holds none. And a score must say how it was taken."""
-    path, row = other_sources / source / "scores.csv", row.replace("109", "9")
-    path.write_text(f"agent,env_id,env_steps,score_mean,score_std,num_runs\nnew,{row}\n")
-    with pytest.raises(UsageError, match=rf"{source}/scores\.csv: E .*{problem}"):
-        reference_score("new", "someone", "T-v0", 500, "sampled")
 
 
 @pytest.mark.usefixtures("other_sources")
@@ -609,9 +496,10 @@ def test_single_runs_alone_are_no_nothing(example: Path, rule: str, task: str, s
 
 
 @pytest.mark.usefixtures("other_sources")
-def test_a_context_source_never_judges() -> None:
-    """It has a score at this step and by this rule, but only curves to draw."""
+def test_context_never_judges_and_no_curve_stands_for_evaluations() -> None:
+    """Both have numbers at this step and by this rule, but only curves to draw."""
     assert reference_score("old", "elsewhere", "T-v0", 100, "training") is None
+    assert reference_score("new", "evaluated", "T-v0", 100, "sampled", "sticky") is None
 
 
 @pytest.mark.usefixtures("other_sources")
@@ -625,12 +513,6 @@ def test_without_runs_the_points_of_a_drawn_curve_in_the_window_count(env_steps,
     assert (score and score.mean) == mean
     assert score is None or (score.num_runs, score.how) == (2, "drawn curve")
     assert score is None or np.isnan(score.std)
-
-
-@pytest.mark.usefixtures("other_sources")
-def test_a_drawn_curve_is_not_used_by_another_rule() -> None:
-    """Evaluations have single runs or a stated score, or none."""
-    assert reference_score("new", "evaluated", "T-v0", 100, "sampled", "sticky") is None
 
 
 @pytest.mark.parametrize(
@@ -681,14 +563,6 @@ def test_protocols_never_mix() -> None:
     assert drawn[""] == set()
 
 
-def test_an_unknown_protocol_is_refused() -> None:
-    """A misspelt protocol would silently have no reference."""
-    with pytest.raises(ValueError, match=r"protocol must be one of .* not 'stickey'"):
-        reference_score("a2c", "rllib_2018", "Qbert-v5", 1, "training", "stickey")
-    with pytest.raises(ValueError, match="not 'stickey'"):
-        reference_curves("a2c", "Qbert-v5", "rllib_2018", "stickey")
-
-
 def test_cleanba_has_a_spread_at_its_end_and_a_figure_before() -> None:
     """Alien: the table's deviation with n - 1, by its rule; nothing between figure and table."""
     score = {
@@ -721,45 +595,15 @@ def test_the_spread_of_three_runs_of_games() -> None:
     assert {env_id: half_bands[env_id] for env_id in stated} == pytest.approx(stated, rel=0.01)
 
 
-def test_a_long_window_averages_each_run_before_the_spread_is_taken() -> None:
-    """Breakout at 5M: the evaluations at 4.75M and 5M, and not the one at 4.5M."""
-    rows = table("nnabla_rl/curves.csv").query("agent == 'a2c' and env_id == 'Breakout'")
-    window = rows[rows["env_steps"].isin([4_750_000, 5_000_000])]
-    score = reference_score("a2c", "nnabla_rl", "Breakout-v5", 5_000_000, "sampled", "noframeskip")
-    assert score is not None
-    assert score.mean == pytest.approx(window["return_mean"].mean(), rel=1e-5)
-    half_bands = (window["return_high"] - window["return_low"]) / 2.0
-    assert 0.0 < score.std < half_bands.mean()
-
-
 def test_the_learning_rate_of_rllib_ends_its_use() -> None:
     """From 20M steps on its runs are trained with a learning rate of 0."""
-    for env_steps, exists in ((20_000_000, True), (20_000_001, False)):
-        score = reference_score(
-            "impala", "rllib_2020_tf", "Breakout-v5", env_steps, "training", "noframeskip"
-        )
-        assert (score is not None) == exists
-        assert score is None or score.std > 0.0
-
-
-def test_a2c_on_mujoco_compares_with_sampled_evaluations_of_ten_runs() -> None:
-    """HalfCheetah at 1M, known independently: 1838 and 1116; Ant-v3 differs from v4."""
-    score = reference_score("a2c", "tianshou_v3", "HalfCheetah-v4", 1_000_000, "sampled")
-    assert score is not None
-    assert (score.mean, score.std) == pytest.approx((1838, 1116), abs=0.5)
-    assert (score.num_runs, score.how) == (10, "single runs")
-    assert reference_score("a2c", "tianshou_v3", "Ant-v4", 1_000_000, "sampled") is None
-
-
-@pytest.mark.parametrize(
-    ("task", "env_steps"), [("CartPole-v1", 500_000), ("Pendulum-v1", 1_000_000)]
-)
-def test_classic_control_has_one_run_to_show(task, env_steps) -> None:
-    """Up to the last step of the run; a single run has no spread."""
-    score = reference_score("a2c", "rl_zoo", task, env_steps, "training")
-    assert score is not None
-    assert score.num_runs == 1
-    assert np.isnan(score.std)
+    of_game = ("impala", "rllib_2020_tf", "Breakout-v5")
+    last, beyond = (
+        reference_score(*of_game, t, "training", "noframeskip") for t in (20_000_000, 20_000_001)
+    )
+    assert last is not None
+    assert last.std > 0.0
+    assert beyond is None
 
 
 def test_human_scores_are_the_published_ones() -> None:
@@ -772,8 +616,7 @@ def test_human_scores_are_the_published_ones() -> None:
     assert all(human > random for random, human in known.values())
     rows = table("cleanba/scores.csv")
     normalised = [
-        (mean - known[f"{game}-v5"].random)
-        / (known[f"{game}-v5"].human - known[f"{game}-v5"].random)
+        (mean - known[f"{game}-v5"][0]) / (known[f"{game}-v5"][1] - known[f"{game}-v5"][0])
         for game, mean in zip(rows["env_id"], rows["score_mean"], strict=True)
     ]
     assert len(normalised) == 57

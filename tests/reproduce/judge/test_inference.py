@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from reproduce import ROOT
+from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import error_rates, inference, verdicts
 from reproduce.judge.inference import (
@@ -19,14 +20,16 @@ from reproduce.judge.inference import (
     holm,
     lies_apart,
     sample,
+    spread,
     welch,
 )
 from reproduce.judge.simulation import (
+    Sides,
     bimodal,
+    failing,
     judge_many,
     normal,
     simulate,
-    simulate_adding,
     simulate_suite,
 )
 from reproduce.judge.verdicts import judge
@@ -41,10 +44,9 @@ numbers = st.floats(-100.0, 100.0)
 
 def published(runs: np.ndarray) -> ReferenceScore:
     """A reference with these runs."""
-    mean, std = float(runs.mean()), float(runs.std(ddof=1))
     return ReferenceScore(
-        source="someone", env_id="T", env_steps=1, mean=mean, std=std, num_runs=len(runs),
-        rule="training", how="single runs",
+        source="someone", env_id="T", env_steps=1, mean=float(runs.mean()),
+        std=float(spread(runs)), num_runs=len(runs), rule="training", how="single runs",
     )  # fmt: skip
 
 
@@ -66,11 +68,21 @@ def test_without_any_spread_the_means_are_compared() -> None:
     test = welch(Sample(5.0, 0.0, 3), Sample(7.0, 0.0, 4))
     assert (test.ci_low, test.ci_high, test.degrees_of_freedom) == (-2.0, -2.0, 5.0)
     assert (test.p_below(1.0), test.p_below(2.0), test.p_below(3.0)) == (0.0, 1.0, 1.0)
-    both = np.array([5.0, 7.0])
-    suite = compare_suite(
-        Sample(both, np.zeros(2), 3), Sample(both, np.zeros(2), 4), np.zeros(2), np.ones(2, bool)
-    )
+    ours, theirs = (Sample(np.array([5.0, 7.0]), np.zeros(2), n) for n in (3, 4))
+    suite = compare_suite(ours, theirs, np.zeros(2), np.ones(2, bool))
     assert (suite.difference, suite.standard_error) == (0.0, 0.0)
+    assert detectable_shortfall(Sample(5.0, 0.0, 3), Sample(5.0, 0.0, 3), 0.7) == 0.7
+
+
+@settings(derandomize=True, deadline=None)
+@given(score=st.floats(-1000.0, 1000.0), num_runs=st.integers(2, 30))
+def test_equal_scores_have_no_spread(score, num_runs) -> None:
+    """Neither ours nor a reference's single runs: only their mean is rounded."""
+    scores = np.full(num_runs, score / 3.0)
+    assert sample(scores).variance == 0.0
+    found = references._from_single_runs(scores)
+    assert found is not None
+    assert found[1] == 0.0
 
 
 @settings(derandomize=True, deadline=None)
@@ -139,11 +151,6 @@ def test_the_smallest_detectable_shortfall_is_found_in_four_cases_of_five(
     assert (verdicts == "below").mean() == pytest.approx(0.8, abs=0.007)
 
 
-def test_a_shortfall_without_any_spread_is_found_beyond_the_margin() -> None:
-    """There is nothing to average over."""
-    assert detectable_shortfall(Sample(5.0, 0.0, 3), Sample(5.0, 0.0, 3), 0.7) == 0.7
-
-
 def test_an_inflated_spread_of_the_reference_can_earn_a_decision() -> None:
     """Few seeds of ours govern the degrees of freedom, until the reference's spread is larger."""
     ours = Sample(0.0, 10.0, 3)
@@ -166,24 +173,17 @@ def test_holm_by_hand() -> None:
     adjusted = holm(np.array([0.04, np.nan, 0.01, 0.02]))
     np.testing.assert_allclose(adjusted, [0.04, np.nan, 0.03, 0.04])
     np.testing.assert_allclose(holm(np.array([0.03, 0.02])), [0.04, 0.04])
-    np.testing.assert_allclose(holm(np.array([0.6, 0.9])), [1.0, 1.0])
+    p_values = np.array([0.6, 0.9])
+    np.testing.assert_allclose(holm(p_values), [1.0, 1.0])
+    assert p_values.tolist() == [0.6, 0.9]  # the caller still wants them
     assert holm(np.array([])).size == 0
-    with pytest.raises(ValueError, match=r"not 1\.5"):
-        holm(np.array([0.5, 1.5]))
-
-
-def test_holm_leaves_its_argument_alone() -> None:
-    """The caller's unadjusted p-values are still wanted."""
-    p_values = np.array([0.01, 0.01])
-    holm(p_values)
-    np.testing.assert_array_equal(p_values, [0.01, 0.01])
 
 
 @pytest.mark.parametrize(("num_seeds", "num_runs"), [(4, 3), (10, 3), (3, 10)])
 def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch) -> None:
     """The error rates are rates of the rule that judges, not of a copy of it."""
-    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *arguments: None)  # both take longer
-    monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *arguments: 0.0)  # than judging
+    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # both take longer
+    monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *_: 0.0)  # than judging
     rng, num_repetitions, sides = np.random.default_rng(5), 100, normal(0.15, MARGIN_FRACTION)
     ours = sides.ours(rng, (num_repetitions, num_seeds))
     theirs = sides.theirs(rng, (num_repetitions, num_runs))
@@ -192,40 +192,32 @@ def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch)
         assert judge(ours[i], published(theirs[i]), 0.0).verdict == many[i]
 
 
+AT_MARGIN, FAILING = normal(0.15, MARGIN_FRACTION), failing(0.03, 0.2)
+
+
 @pytest.mark.parametrize(
-    ("num_seeds", "num_runs", "reproduced", "below"),
-    [(3, 3, 0.027, 0.030), (3, 10, 0.042, 0.045), (10, 10, 0.043, 0.041)],
+    ("sides", "num_seeds", "num_runs", "reproduced", "below"),
+    [
+        pytest.param(AT_MARGIN, 3, 3, 0.027, 0.030, id="at the margin"),
+        pytest.param(AT_MARGIN, 3, 10, 0.042, 0.045, id="at the margin, more runs"),
+        pytest.param(AT_MARGIN, 10, 10, 0.043, 0.041, id="at the margin, more of both"),
+        pytest.param(AT_MARGIN, 10, 2, 0.063, 0.065, id="two runs err too often to judge"),
+        pytest.param(
+            bimodal(0.03, theirs_fail=False), 3, 3, 0.619, 0.002, id="a seed in eight fails"
+        ),
+        pytest.param(bimodal(0.03, theirs_fail=False), 10, 10, 0.265, 0.017, id="the same, of ten"),
+        pytest.param(FAILING, 5, 5, 0.129, 0.005, id="one in five fails on either side"),
+        pytest.param(FAILING, 100, 5, 0.008, 0.262, id="which accuses an equal agent"),
+        pytest.param(AT_MARGIN, range(3, 11), 10, 0.110, 0.114, id="seeds added until one decides"),
+    ],
 )
-def test_at_the_margin_either_error_is_the_documented_one(
-    num_seeds, num_runs, reproduced, below
+def test_the_rates_of_errors_are_the_documented_ones(
+    sides: Sides, num_seeds: int | range, num_runs: int, reproduced: float, below: float
 ) -> None:
-    """At a true difference of exactly minus the margin, within four standard errors."""
-    rates = simulate(
-        normal(0.15, MARGIN_FRACTION), num_seeds, num_runs, np.random.default_rng(1),
-        num_repetitions=40_000,
-    )  # fmt: skip
-    assert rates.reproduced == pytest.approx(reproduced, abs=0.004)
-    assert rates.below == pytest.approx(below, abs=0.004)
-
-
-def test_adding_seeds_until_a_verdict_appears_errs_more_than_twice_as_often() -> None:
-    """From 4 to 11 % and more, up to ten seeds against ten runs: why seeds are declared."""
-    rng = np.random.default_rng(2)
-    sides = normal(0.15, MARGIN_FRACTION)
-    once = simulate(sides, 10, 10, rng, num_repetitions=20_000)
-    added = simulate_adding(sides, range(3, 11), 10, rng, num_repetitions=20_000)
-    assert once.reproduced == pytest.approx(0.042, abs=0.005)
-    assert added.reproduced > 2.0 * once.reproduced
-
-
-@pytest.mark.parametrize(("num_seeds", "expected"), [(3, 0.62), (10, 0.26)])
-def test_one_failing_seed_in_eight_hides_where_seeds_are_few(num_seeds, expected) -> None:
-    """Short by 12.5 %, and called reproduced: why the page says what holds for normal seeds."""
-    rates = simulate(
-        bimodal(0.03, theirs_fail=False), num_seeds, num_seeds, np.random.default_rng(3),
-        num_repetitions=10_000,
-    )  # fmt: skip
-    assert rates.reproduced == pytest.approx(expected, abs=0.02)
+    """About 5 % either way for normal runs; more where runs fail, or somebody looks often."""
+    rates = simulate(sides, num_seeds, num_runs, np.random.default_rng(1))
+    assert rates.reproduced == pytest.approx(reproduced, abs=0.006)
+    assert rates.below == pytest.approx(below, abs=0.006)
 
 
 @pytest.mark.parametrize(("num_tasks", "expected"), [(5, 0.68), (9, 0.90)])
@@ -249,6 +241,13 @@ def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) 
     assert any_below < 0.05 + 0.02
 
 
+def test_a_suite_with_one_wild_task_is_falsely_below_too_often() -> None:
+    """Five tasks short by exactly the margin, one at a spread of 50 %: why the page warns."""
+    sides, rng = normal(np.array([0.5, *[0.05] * 4]), MARGIN_FRACTION), np.random.default_rng(4)
+    rates, _ = simulate_suite(sides, 5, 5, 5, rng, num_repetitions=4_000)
+    assert rates.below > 0.07
+
+
 def test_the_documented_sources_are_the_published_runs() -> None:
     """The rows of the page are those that would be resampled, each with a mean of 1."""
     runs = error_rates.published_runs()
@@ -262,7 +261,7 @@ def test_the_documented_sources_are_the_published_runs() -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name == "suites" else name
+        pytest.param(name, marks=pytest.mark.slow) if name in ("suites", "one wild task") else name
         for name in error_rates.TABLES
     ],
 )

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
-from reproduce.judge.improvement import improvements
+from reproduce.judge.aggregates import improvements
 from reproduce.report import charts, frames
 from reproduce.report.tables import COLUMNS
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict

@@ -1,0 +1,117 @@
+"""Tables that describe a grid over its tasks; nothing is judged by them."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from reproduce.judge import statistics
+from reproduce.judge.zero import Scale
+
+COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
+NONE = statistics.Interval(math.nan, math.nan, math.nan)
+
+
+def normalise(scores: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
+    """Add zero, reference and normalised scores to a table of scores.
+
+    Normalised: (score - zero) / (reference - zero), NaN where the reference is not above the zero.
+    """
+    means = {task: scale.reference.mean for task, scale in scales.items() if scale.reference}
+    zeros = {task: scale.zero.score for task, scale in scales.items()}
+    zero, reference = (scores["task"].map(ends).astype(float) for ends in (zeros, means))
+    gap = (reference - zero).where(reference > zero)
+    return scores.assign(
+        zero_score=zero, reference_score=reference, normalised_score=(scores["score"] - zero) / gap
+    )
+
+
+def suite_summary(
+    scores: pd.DataFrame, human_scores: Mapping[str, tuple[float, float]]
+) -> pd.DataFrame:
+    """Aggregate the normalised scores of a suite (Agarwal et al. 2021).
+
+    Human-normalised, for Atari: (score - random) / (human - random) with published numbers instead
+    of ours, and without a reference.
+
+    Args:
+        scores: what `normalise` returned; a task counts if it has normalised scores.
+        human_scores: published (random, human) scores by task, see `references.human_scores`;
+            without any, the human-normalised rows are left out.
+
+    Returns:
+        One row per statistic (iqm, median, mean, optimality_gap of reference-normalised scores;
+        human_normalised_median, human_normalised_iqm) with 95 % of its resamples, the number of
+        tasks and the number of runs over all tasks; NaN if no task counts.
+    """
+    ends = pd.DataFrame(human_scores, index=["random", "human"]).T.reindex(scores["task"])
+    random, human = (ends[name].to_numpy(np.float64) for name in ("random", "human"))
+    by_human = scores.assign(normalised_score=(scores["score"] - random) / (human - random))
+    aggregates = [
+        ("iqm", scores, statistics.iqm),
+        ("median", scores, statistics.median_score),
+        ("mean", scores, statistics.mean_score),
+        ("optimality_gap", scores, statistics.optimality_gap),
+        ("human_normalised_median", by_human, statistics.median_score),
+        ("human_normalised_iqm", by_human, statistics.iqm),
+    ]
+    rows = []
+    for name, table, statistic in aggregates if human_scores else aggregates[:4]:
+        counted = table.dropna(subset="normalised_score").groupby("task", sort=False)
+        runs = [of_task.to_numpy(np.float64) for _, of_task in counted["normalised_score"]]
+        interval = NONE
+        if runs:
+            interval = statistics.stratified_bootstrap(runs, statistic, seed=0)
+        sizes = {"num_tasks": len(runs), "num_seeds": sum(map(len, runs))}
+        rows.append({"statistic": name} | interval._asdict() | sizes)
+    return pd.DataFrame(rows)
+
+
+def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
+    """Return the score of every single run of the references, numbered within its task.
+
+    Args:
+        scales: by task.
+
+    Returns:
+        Columns task, source, run, env_steps, score, rule; no row for a task whose reference is not
+        computed from single runs.
+    """
+    rows = [
+        (task, reference.source, run, reference.env_steps, score, reference.rule)
+        for task, scale in scales.items()
+        if (reference := scale.reference)
+        for run, score in enumerate(reference.scores, 1)
+    ]
+    columns = ["task", "source", "run", "env_steps", "score", "rule"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    """Return the probability of improvement (Agarwal et al. 2021) of each task, and their mean.
+
+    A task counts if at least two runs of either side have a score; a tie counts half.
+
+    Args:
+        scores: rows of `scores.csv`.
+        theirs: what `reference_scores` returned.
+
+    Returns:
+        A row for each task that counts, with 95 % of the resamples of both sides, and where there
+        are several a last one for their mean, whose task is empty.
+    """
+    pairs = {}
+    for task in theirs["task"].unique():
+        sides = (table.loc[table["task"] == task, "score"] for table in (scores, theirs))
+        ours, reference = (side.to_numpy(np.float64) for side in sides)
+        if min(ours.size, reference.size) > 1:
+            pairs[task] = (ours, reference)
+    groups = {task: [pair] for task, pair in pairs.items()}
+    groups |= {"": [*pairs.values()]} if len(pairs) > 1 else {}
+    rows = []
+    for task, of_group in groups.items():
+        ours, reference = ([*side] for side in zip(*of_group, strict=True))
+        interval = statistics.probability_of_improvement(ours, reference, seed=0)
+        rows.append((task, *interval, sum(map(len, ours)), sum(map(len, reference))))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
