@@ -610,7 +610,8 @@ def test_values_of_parts_are_those_of_their_rewards(
     )
     learner, _ = train(config, tmp_path)
     inputs = torch.cat([torch.rand(1, 50, 1), torch.zeros(1, 50, 1)], -1)
-    q_values = learner.q_values(learner.critics, *inputs.split(1, -1)).detach()[0].mean((0, 2, 3))
+    obs, actions = inputs.split(1, -1)
+    q_values = learner.q_values(learner.critics, obs, actions).detach()[0].mean((0, 2, 3))
     assert q_values.tolist() == pytest.approx([2.0, 6.0], rel=0.1)
 
 
