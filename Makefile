@@ -62,7 +62,7 @@ test: venv
 
 ## The tests of TensorBoard and Weights & Biases, which are installed for them.
 test-tracking: $(VENV)/.tracking
-	$(PYTEST) -m tracking tests/reproduce/extras/test_track.py
+	$(PYTEST) -m tracking tests/reproduce/commands/test_track.py
 
 ## The long forms of the tests (about 25 minutes on two cores).
 test-slow: venv
@@ -141,7 +141,7 @@ test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) --no-deps --requirement $<
 	touch $@
 endef
-$(PEERS)/%/.installed: reproduce/controls/%.txt
+$(PEERS)/%/.installed: reproduce/controls/peers/%.txt
 	$(install_peer)
 $(PEERS)/%/.installed: requirements/%.txt
 	$(install_peer)

@@ -14,8 +14,8 @@ from mkdocs.structure.files import File, Files
 
 from agents import AGENTS
 from reproduce import ROOT
-from reproduce.extras.pages import fill
-from reproduce.extras.sources import describe_source
+from reproduce.commands.docs import fill
+from reproduce.commands.sources import describe_source
 from reproduce.report.page import ASSETS, render
 from suite.settings.presets import REFERENCES
 

@@ -6,8 +6,8 @@ gather    ours and theirs as tables: recorded runs, stored references
 judge     verdicts, their statistics, and how often they err
 report    figures and the page
 speed     workloads, their exact cost, and their speed beside another commit's
-extras    what is beside the grid: verify, evaluate, films, compare, controls, pages, mirrors
-commands  the words of the command line, their flags and what they print
+controls  somebody else's programs, run as grids of ours and published as references
+commands  what a user types: a file for each word of the command line
 
 `pipeline.py` joins gather, judge and report; `__main__.py` lists the commands.
 """

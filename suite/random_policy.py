@@ -4,7 +4,7 @@
 `suite/random_scores.csv`. Random actions are uniform over [-1, 1], scaled to the task's bounds, and
 over the discrete choices. The idle action is 0 in [-1, 1], no operation in a game, and none of a
 few other tasks' moves; the rest have no such action. A score is the undiscounted return of a whole
-episode. The untrained policy's column is measured by `python -m reproduce.extras.untrained`.
+episode. The untrained policy's column is measured by `python -m reproduce.judge.untrained`.
 """
 
 import csv

@@ -20,7 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = (
-    *("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/extras/test_verify.py"),
+    *("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/commands/test_verify.py"),
     *("tests/browser/test_pages.py", "tests/suite/envs/test_vector_env.py"),
 )
 """Files whose tests one process runs in turns: they share a cluster, a training, a browser or

@@ -1,1 +1,1 @@
-"""The words of the command line, those that belong together in a file; `__main__.py` lists them."""
+"""What a user types: a file for each word has its `main`; `__main__.py` lists them."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
+from reproduce.controls import peer
+from reproduce.controls.publish import check_publishable, publish
 from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request
 from reproduce.plan.status import check_extensions
@@ -13,11 +15,8 @@ from suite.settings.command_line import say_todays_name
 
 def main(argv: Sequence[str]) -> int:
     """Run somebody else's program as a control; with `--publish` make it a reference."""
-    from reproduce.extras import control as controls
-    from reproduce.extras.publish_control import check_publishable, publish
-
     parser = flags.make_parser("control", "run somebody else's program, record it as ours")
-    parser.add_argument("peer", help=", ".join(controls.peers()))
+    parser.add_argument("peer", help=", ".join(peer.peers()))
     add_flags(parser, (*GRID, *SIZE, "dry_run"))
     parser.add_argument(
         "--publish",
@@ -26,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse(argv)
     request = read_request(options)
-    plan = controls.make_control(options.peer, **vars(request))
+    plan = peer.make_control(options.peer, **vars(request))
     say_todays_name(request.source, plan.source)
     check_extensions(plan, plan.runs())
     check_memory(plan)
@@ -38,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         say(console, departure)
     if request.dry_run:
         return 0
-    controls.refuse_missing(controls.peer_of(plan))
+    peer.refuse_missing(peer.peer_of(plan))
     status = run_plan(plan, console)
     if options.publish and status < 2:
         say(console, f"Published: {publish(plan)}; docs/controls.md says what a reference needs")

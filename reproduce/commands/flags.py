@@ -3,12 +3,13 @@
 import sys
 import webbrowser
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from reproduce.plan.grid import Plan
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
 from suite.settings.command_line import Parser, task_from
@@ -57,6 +58,19 @@ def make_parser(word: str, description: str, *shared: str, epilog: str = "") -> 
 def open_page(page: Path) -> None:
     """Open a page in the browser."""
     webbrowser.open(page.absolute().as_uri())
+
+
+def say_stale(stale: Sequence[Path], target: str) -> int:
+    """Name what is out of date, and return 1 if anything is."""
+    if stale:
+        names = ", ".join(map(str, stale))
+        print(f"out of date: {names}: run `make {target}`", file=sys.stderr)
+    return int(bool(stale))
+
+
+def published_name(plan: Plan) -> str:
+    """Return the name of the folder of a plan's published runs."""
+    return "/".join(("results", "published", *plan.published_folder.parts[-2:]))
 
 
 def make_console() -> Console:

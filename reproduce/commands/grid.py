@@ -1,9 +1,8 @@
-"""`AGENT SUITE` runs a grid and reports it; `report` does all but run."""
+"""`AGENT SUITE`: run a grid and report it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 from rich.console import Console
 from rich.table import Table
@@ -12,18 +11,15 @@ from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import (
-    load_plan,
-    load_published_plan,
     make_plan,
     save_plan,
-    sweep_below,
     variants_of,
     way_on,
 )
 from reproduce.plan.origin import by_task
 from reproduce.plan.places import Cluster, check_memory, check_writable, fresh_directory
 from reproduce.plan.presets import left_out
-from reproduce.plan.request import FIELDS, GRID, Request, add_flags, read_request
+from reproduce.plan.request import Request, add_flags, read_request
 from reproduce.plan.settings import folder_name
 from reproduce.plan.status import check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
@@ -33,7 +29,7 @@ from suite.base.hardware import num_cores
 from suite.settings.command_line import printable, say_todays_name
 
 
-def run(argv: Sequence[str], epilog: str = "") -> int:
+def main(argv: Sequence[str], epilog: str = "") -> int:
     """Plan, run, gather, check, draw.
 
     Args:
@@ -51,7 +47,7 @@ def run(argv: Sequence[str], epilog: str = "") -> int:
             f"{cores} cores: use --workers {cores} or fewer"
         )
     if request.track:
-        from reproduce.extras.track import check_kind
+        from reproduce.commands.track import check_kind
 
         check_kind(request.track)
     check_writable(request.runs_dir)
@@ -61,30 +57,6 @@ def run(argv: Sequence[str], epilog: str = "") -> int:
         with connect(request.ray_address) as cluster:
             return _run_grid(request, cluster)
     return _run_grid(request, None)
-
-
-def report(argv: Sequence[str]) -> int:
-    """Do everything but run, for a plan that was run before."""
-    parser = flags.make_parser("report", "gather, check and draw again what was run")
-    add_flags(parser, (*GRID, "context", "open"))
-    request = read_request(parser.parse(argv))
-    is_default = request.runs_dir == FIELDS["runs_dir"].default
-    if not is_default and not request.runs_dir.exists():
-        raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
-    check_writable(request.runs_dir)
-    where = (request.agent, request.suite, request.source, request.runs_dir)
-    console = flags.make_console()
-    plan = load_published_plan(*where)
-    variants = sweep_below(*where)
-    if variants and (plan is None or not is_default):
-        raise UsageError(variants)
-    if plan is not None:
-        say(console, f"Nothing was run in {request.runs_dir} yet; this is {_published(plan)}:")
-        say(console, variants)
-    else:
-        plan = load_plan(*where)
-    say_todays_name(request.source, plan.source)
-    return _report(replace(plan, context=request.context, open=request.open), console)
 
 
 def _run_grid(request: Request, cluster: Cluster | None) -> int:
@@ -112,7 +84,7 @@ def _run_grid(request: Request, cluster: Cluster | None) -> int:
 
 def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
     """Run a grid for every variant of the settings, and compare each with the first."""
-    from reproduce.extras import sweep
+    from reproduce.commands import sweep
 
     root, plans = request.runs_dir, []
     for settings in chosen:
@@ -159,12 +131,14 @@ def run_plan(plan: Plan, console: Console) -> int:
     except KeyboardInterrupt:
         say(console, f"Stopped. Finished runs are kept; {way_on(plan)}")
         return 130  # its page is not written
-    return _report(plan, console, failures)
+    from reproduce.commands.report import report
+
+    return report(plan, console, failures)
 
 
 def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
     """Run what is left of a plan; return the errors of the runs that failed."""
-    from reproduce.extras.track import mirrored
+    from reproduce.commands.track import mirrored
     from reproduce.run.launch import launch
     from reproduce.run.lease import Leases
     from reproduce.run.view import View
@@ -178,41 +152,6 @@ def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
         board = launch(plan, view)
     failed = [row for row in board.rows if row.state == "failed"]
     return {(row.run.task, row.run.seed): row.error for row in failed}
-
-
-def _report(
-    plan: Plan,
-    console: Console,
-    failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
-) -> int:
-    from reproduce import pipeline
-    from reproduce.judge.remarks import judge_of
-    from reproduce.report.words import verdict_lines
-
-    tables = pipeline.gather(plan, failures)
-    pipeline.write_report(plan, tables)
-    verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
-    console.print(verdict_lines(verdicts, suite, plan.title))
-    for row in runs[runs.status != "finished"].itertuples():
-        say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
-        say(console, str(row.log_tail))
-    say(console, pipeline.tally(runs.status))
-    statuses = set(runs.status)
-    if statuses & {"interrupted", "planned"} and "running" not in statuses:
-        say(console, f"Nobody runs this grid now; {way_on(plan)}")
-    if unmatched := pipeline.departures(plan, verdicts):
-        say(console, "Not matched to the reference: " + "; ".join(unmatched))
-    say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())
-    page = plan.directory / "index.html"
-    say(console, f"Tables, figures and page: {page}")
-    if plan.open:
-        flags.open_page(page)
-    return pipeline.exit_status(verdicts, suite, runs.status)
-
-
-def _published(plan: Plan) -> str:
-    """Return the name of the folder of a plan's published runs."""
-    return "/".join(("results", "published", *plan.published_folder.parts[-2:]))
 
 
 def plan_table(plan: Plan) -> Table:
@@ -229,7 +168,9 @@ def plan_table(plan: Plan) -> Table:
     runs = plan.runs()
     taken = sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs)
     if taken:
-        caption += f" Finished in {_published(plan)}: {taken}; --no-published trains your own."
+        caption += (
+            f" Finished in {flags.published_name(plan)}: {taken}; --no-published trains your own."
+        )
     table = Table(
         title=f"{plan.title}, budget {plan.budget}",
         caption=printable(caption),

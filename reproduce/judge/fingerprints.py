@@ -1,16 +1,48 @@
-"""What fingerprints of initial weights say: do untrained policies return what the source's did?
+"""Fingerprints of initial weights: do untrained policies return what the source's did?
 
-`reproduce/extras/fingerprints.py` measures them; here their table is read.
+A preset is a claim about how networks start. Where a source's runs were evaluated before their
+first update, those returns are evidence: ours, of ten initial policies by the same rule of
+evaluation, must be compatible with them.
+
+    python -m reproduce.judge.fingerprints      # every pair of preset and task (five minutes)
+    python -m reproduce.judge.fingerprints --agent sac --source sb3_control
+
+It writes `results/references/fingerprints.csv`; a test refuses a pair that is missing, out of
+date or incompatible.
 """
 
 import functools
+import importlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import scipy  # loads `scipy.stats` when it is first used
+from jaxtyping import Float
 
+from agents import AGENTS
+from reproduce.gather.references import first_evaluations
 from reproduce.judge.inference import holm
+from reproduce.plan.presets import check_agent
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.envs.tasks import SUITES
+from suite.record.recorder import Recorder
+from suite.settings.command_line import Parser, run_main
+from suite.settings.config import RunConfig
 from suite.settings.presets import REFERENCES
 
+LEVEL = 0.01
+"""Probability of refusing any of the pairs although all presets are true (Holm's adjustment)."""
 PATH = REFERENCES / "fingerprints.csv"
+SEEDS = tuple(range(101, 111))
+NO_LEARNING_RATE = 1e-30
+"""A step size that moves no weight; agents of unrolls make an update before they are scored."""
 
 
 @functools.cache
@@ -24,3 +56,118 @@ def of_task(agent: str, source: str, task: str) -> float:
     """Return the p-value of a preset on a task, NaN where its judge began after an update."""
     rows = read_table().query("agent == @agent and source == @source and task == @task")
     return float(rows["p"].iloc[0]) if len(rows) else float("nan")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A preset and a task on which its judge was evaluated before it learned."""
+
+    agent: str
+    source: str
+    """Name of the preset."""
+    judge: str
+    """Source of the returns that it is compared with."""
+    task: str
+    config: RunConfig
+    """The preset's settings on the task."""
+    theirs: Float[np.ndarray, " runs"]
+    """First evaluation of each of the judge's runs."""
+
+
+def pairs(agent: str) -> Iterator[Pair]:
+    """Yield every pair of an agent that has evidence, each once."""
+    found = set()
+    for (suite, source), preset in importlib.import_module(f"agents.{agent}").PRESETS.items():
+        for task in preset.tasks or SUITES[suite]:
+            if preset.judged_by is None or (source, task) in found:
+                continue
+            config: Any = replace(preset.config, task=task)
+            learning_starts = getattr(config, "learning_starts", 0)
+            before_update = getattr(config, "warm_up_steps", learning_starts)
+            theirs = first_evaluations(agent, preset.judged_by, task, before_update)
+            if theirs.size > 1 and config.evaluation_rule != "training":
+                found.add((source, task))
+                yield Pair(agent, source, preset.judged_by, task, config, theirs)
+
+
+def untrained_returns(
+    agent: str, config: Any, seeds: Sequence[int] = SEEDS
+) -> Float[np.ndarray, " seeds"]:
+    """Return the mean evaluation return of each seed's initial policy."""
+    changes: dict[str, Any] = {"env_steps": config.num_envs, "num_threads": 1, "device": "cpu"}
+    if hasattr(config, "unroll_length"):
+        changes |= {"env_steps": config.unroll_rows, "learning_rate": NO_LEARNING_RATE}
+    train = importlib.import_module(f"agents.{agent}").train
+    returns = []
+    for seed in seeds:
+        short = replace(config, seeds=(seed,), **changes)
+        with tempfile.TemporaryDirectory() as folder:
+            run = {"agent": agent, "task": config.task}
+            recorder = Recorder(Path(folder), run, short.seeds)
+            train(short, recorder)
+            recorder.finish()
+            table = pd.read_csv(Path(folder) / f"seed-{seed}" / "evaluations.csv")
+        returns.append(table.loc[0, "mean_return"])
+    return np.array(returns, dtype=float)
+
+
+def p_value(ours: Float[np.ndarray, " seeds"], theirs: Float[np.ndarray, " runs"]) -> float:
+    """Return the two-sided p-value of Mann and Whitney's test."""
+    return float(scipy.stats.mannwhitneyu(ours, theirs).pvalue)
+
+
+def row(pair: Pair, ours: Float[np.ndarray, " seeds"]) -> dict[str, Any]:
+    """Return a row of the table, whose returns have two decimals."""
+    ours = ours.round(2)
+    return {
+        "agent": pair.agent,
+        "source": pair.source,
+        "judge": pair.judge,
+        "task": pair.task,
+        "num_runs": pair.theirs.size,
+        "their_median": round(float(np.median(pair.theirs)), 2),
+        "our_median": round(float(np.median(ours)), 2),
+        "p": round(p_value(ours, pair.theirs), 6),
+        "our_returns": " ".join(f"{value:.2f}" for value in ours),
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and write the table; the exit status is 1 if a pair is incompatible."""
+    parser = Parser(prog="python -m reproduce.judge.fingerprints", description=__doc__)
+    parser.add_argument("--agent", nargs="+", default=AGENTS, help="default: all")
+    parser.add_argument("--source", help="measure the settings of this one alone")
+    options = parser.parse(argv)
+    for agent in options.agent:
+        check_agent(agent)
+    asked = [
+        pair
+        for agent in options.agent
+        for pair in pairs(agent)
+        if options.source in (None, pair.source)
+    ]
+    if not asked:
+        raise UsageError(f"no preset {options.source!r} has a judge with evaluations at its start")
+    before = pd.read_csv(PATH)
+    replaced = before["agent"].isin(options.agent)
+    if options.source is not None:
+        replaced &= before["source"] == options.source
+    rows = []
+    for pair in asked:
+        rows.append(row(pair, untrained_returns(pair.agent, pair.config)))
+        shown = {key: value for key, value in rows[-1].items() if key != "our_returns"}
+        print(*shown.values(), sep="  ", flush=True)
+    table = pd.concat([before[~replaced], pd.DataFrame(rows)]).sort_values(
+        ["agent", "source", "task"]
+    )
+    write_atomically(PATH, table.to_csv(index=False, lineterminator="\n").encode())
+    read_table.cache_clear()
+    refused = read_table().query("p_holm <= @LEVEL").to_dict("records")
+    for each in refused:
+        pair, p = f"{each['agent']} --like {each['source']}, {each['task']}", each["p_holm"]
+        print(f"incompatible: {pair}: p = {p:.2g}")
+    return int(len(refused) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -33,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
-    """An agent of ours, which its own command trains; `extras/control.py` has the others."""
+    """An agent of ours, which its own command trains; `controls/peer.py` has the others."""
 
     is_ours: bool = True
     """Whether presets give the initial weights, and speeds are tabulated."""

@@ -18,7 +18,7 @@ from suite.base.errors import UsageError, near, nearest
 
 RANDOM_SCORES = Path(__file__).parents[1] / "random_scores.csv"
 """Mean returns of policies that learned nothing: random, idle (both written by `python -m
-suite.random_policy`) and untrained (`python -m reproduce.extras.untrained`)."""
+suite.random_policy`) and untrained (`python -m reproduce.judge.untrained`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ import agents
 from agents import sac
 from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
-from reproduce.commands import catalogue, grid
+from reproduce.commands import grid
+from reproduce.commands import list as listing
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import load_plan, make_plan, save_plan
@@ -331,7 +332,7 @@ def test_the_help_names_every_command(desk: Path, capsys: pytest.CaptureFixture[
         command_line.main(["--help"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
-    for word in (*command_line.VERBS, "--dry-run", "--runs-dir", "--set", "--like"):
+    for word in (*command_line.COMMANDS, "--dry-run", "--runs-dir", "--set", "--like"):
         assert word in said
 
 
@@ -342,7 +343,7 @@ def test_the_list_shows_what_can_be_named(
     results = desk / "published" / "sac-mujoco" / "paper"
     results.mkdir(parents=True)
     (results / "verdicts.csv").write_text("task,verdict\n")
-    monkeypatch.setattr(catalogue, "PUBLISHED", desk / "published")
+    monkeypatch.setattr(listing, "PUBLISHED", desk / "published")
     status, out, err = say(["list"])
     assert (status, err) == (0, "")
     lines = out.splitlines()

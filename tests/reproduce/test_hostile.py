@@ -26,9 +26,9 @@ import agents
 from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
+from reproduce.commands import evaluate as evaluating
 from reproduce.commands import grid
-from reproduce.extras import evaluate as evaluating
-from reproduce.extras.evaluate import evaluate_run
+from reproduce.commands.evaluate import evaluate_run
 from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
 from reproduce.plan.make import load_plan, make_plan, save_plan
@@ -182,7 +182,7 @@ def malformed(draw: st.DrawFn) -> list[str]:
     rest = [words for words in rest if used[words[0]] != kind and kind != "count"]
     tail = [word for words in rest for word in words]
     match kind:
-        case "agent" if plain not in (*agents.AGENTS, *command_line.VERBS):
+        case "agent" if plain not in (*agents.AGENTS, *command_line.COMMANDS):
             return [plain, "classic", *tail]
         case "suite" if plain not in SUITES:
             return ["sac", plain, *tail]

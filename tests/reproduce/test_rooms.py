@@ -10,6 +10,7 @@ import pytest
 import reproduce
 import suite
 from reproduce import ROOT
+from reproduce.__main__ import COMMANDS
 
 HARNESS, SUITE = ROOT / "reproduce", ROOT / "suite"
 AGENTS = sorted((ROOT / "agents").glob("*.py"))
@@ -71,12 +72,22 @@ def test_what_is_below_knows_nothing_of_the_harness(package: str) -> None:
             assert not any(name.split(".")[0] == "agents" for name in names), path
 
 
-def test_controls_stand_apart() -> None:
+def test_peers_stand_apart() -> None:
     """What peers' own Pythons run imports nothing of ours, and nothing of ours imports it."""
-    glue = sorted((HARNESS / "controls").glob("*.py"))
+    glue = sorted((HARNESS / "controls" / "peers").glob("*.py"))
     assert "run.py" in [path.name for path in glue]
     for path in glue:
         of_project = {"reproduce", "suite", "agents", "tests"}
         assert not of_project & {name.split(".")[0] for name in imports(path)}, path
     for path in (*HARNESS.rglob("*.py"), *SUITE.rglob("*.py"), *AGENTS):
-        assert not any(name.startswith("reproduce.controls") for name in imports(path)), path
+        peers = "reproduce.controls.peers"
+        assert not any(name.startswith(peers) for name in imports(path)), path
+
+
+def test_every_command_is_a_file_of_its_name() -> None:
+    """`python -m reproduce WORD` finds `commands/WORD.py`, which has `main`."""
+    for word in COMMANDS:
+        path = HARNESS / "commands" / f"{word}.py"
+        body = ast.parse(path.read_text()).body
+        names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        assert "main" in names, path

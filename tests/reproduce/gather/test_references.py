@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reproduce.extras import sources as source_pages
-from reproduce.extras.judge_curves import judge_curves
-from reproduce.extras.sources import describe_source
+from reproduce.commands import sources as source_pages
+from reproduce.commands.judge import judge_curves
+from reproduce.commands.sources import describe_source
 from reproduce.gather import references
 from reproduce.gather.reference_tables import COLUMNS
 from reproduce.gather.references import (

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from reproduce.extras.judge_curves import judge_curves
+from reproduce.commands.judge import judge_curves
 from reproduce.judge import remarks
 from reproduce.judge.remarks import ABSENT, Judge, details, judge_of, marks, of_suite, of_task
 from reproduce.pipeline import gather

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agents import AGENTS
-from reproduce.extras.untrained import untrained_config
 from reproduce.gather.references import ReferenceScore, measured_steps, reference_score
 from reproduce.judge import zero as judged_zero
+from reproduce.judge.untrained import untrained_config
 from reproduce.judge.zero import (
     Zero,
     final_reference,

@@ -627,4 +627,4 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
     command += ["--env-steps", "1000000"]
     with pytest.raises(UsageError, match="2 runs side by side"):
-        commands.run([*command, "--runs-dir", str(tmp_path)])
+        commands.main([*command, "--runs-dir", str(tmp_path)])

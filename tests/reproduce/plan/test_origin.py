@@ -12,7 +12,7 @@ import pytest
 
 from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
-from reproduce.extras.published import find_plans
+from reproduce.commands.published import find_plans
 from reproduce.gather.collect import collect_scores
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan

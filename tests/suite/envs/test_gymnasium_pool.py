@@ -12,7 +12,7 @@ import pytest
 
 import agents
 from agents import a2c, sac
-from reproduce.extras.evaluate import evaluate_run
+from reproduce.commands.evaluate import evaluate_run
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
 from suite.envs.gymnasium_pool import describe

@@ -1,0 +1,134 @@
+"""`compare RUNS_A RUNS_B`: a before-and-after table of two grids of runs, with intervals."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from rich.table import Table
+
+from reproduce.commands import flags
+from reproduce.gather.collect import score, throughput
+from reproduce.judge.inference import sample, welch
+from suite.base.errors import UsageError
+from suite.record.records import read_record
+from suite.settings.command_line import printable
+
+COLUMNS = [
+    "task",
+    "env_steps",
+    "rule",
+    "num_seeds_a",
+    "num_seeds_b",
+    "score_mean_a",
+    "score_mean_b",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "speed_ratio",
+]
+
+
+def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
+    """Return one row per task with finished runs in both grids.
+
+    Scores are taken at the largest step that every run of the task reached, under the runs' own
+    rule. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
+    seeds on a side); `speed_ratio` is median B over median A environment steps per second.
+
+    Args:
+        runs_a: a folder of runs, for example `runs/sac-mujoco/paper`.
+        runs_b: another folder of runs.
+
+    Raises:
+        UsageError: if a folder has no finished runs, they share no task, or their rules differ.
+    """
+    grid_a, grid_b = _finished(runs_a), _finished(runs_b)
+    shared = [task for task in grid_a if task in grid_b]
+    if not shared:
+        raise UsageError(f"{runs_a} and {runs_b} share no task: {[*grid_a]} and {[*grid_b]}")
+    return pd.DataFrame(
+        [_row(task, grid_a[task], grid_b[task]) for task in shared], columns=COLUMNS
+    )
+
+
+def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...]:
+    configs = [(read_record(run) or {})["config"] for run in (*runs_a, *runs_b)]
+    rules = {config.get("evaluation_rule", "deterministic") for config in configs}
+    if len(rules) > 1:
+        raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
+    rule = rules.pop()
+    env_steps = min(config["env_steps"] for config in configs)
+    ours = np.array([score(run, rule, env_steps) for run in runs_a])
+    theirs = np.array([score(run, rule, env_steps) for run in runs_b])
+    low, high, _ = interval(ours, theirs)
+    speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
+    return (
+        *(task, env_steps, rule, len(ours), len(theirs), ours.mean(), theirs.mean()),
+        *(theirs.mean() - ours.mean(), low, high, speeds[1] / speeds[0]),
+    )
+
+
+def interval(
+    ours: Float[np.ndarray, " a"], theirs: Float[np.ndarray, " b"]
+) -> tuple[float, float, float]:
+    """Return Welch's 95 % interval of the difference of means, B - A, and its p-value.
+
+    The p-value is two-sided. All are NaN with fewer than two scores on a side.
+
+    Args:
+        ours: scores of A.
+        theirs: scores of B.
+    """
+    if min(len(ours), len(theirs)) < 2:
+        return math.nan, math.nan, math.nan
+    test = welch(sample(theirs), sample(ours), level=0.025)
+    p_value = 1.0
+    if test.difference != 0.0:
+        p_below = float(test.p_below(0.0))
+        p_value = 2.0 * min(p_below, 1.0 - p_below)
+    return float(test.ci_low), float(test.ci_high), p_value
+
+
+def _median_speed(runs: list[Path]) -> float:
+    speeds = [speed["env_steps_per_second"] for run in runs if (speed := throughput(run))]
+    return float(np.median(speeds)) if speeds else float("nan")
+
+
+def _finished(runs: Path) -> dict[str, list[Path]]:
+    """Return the folders of finished runs by task."""
+    if not runs.is_dir():
+        raise UsageError(f"{runs} is not a folder of runs")
+    found: dict[str, list[Path]] = {}
+    for file in sorted(runs.glob("*/seed-*/run.json")):
+        record = read_record(file.parent)
+        if record and record["status"] == "finished" and file.parent.name.count(".") == 0:
+            found.setdefault(record["task"], []).append(file.parent)
+    if not found:
+        raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a before-and-after table of two folders of runs."""
+    parser = flags.make_parser("compare", "before-and-after table of two folders of runs")
+    parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper")
+    parser.add_argument("runs_b", type=Path)
+    options = parser.parse(argv)
+    rows = compare(options.runs_a, options.runs_b)
+    table = Table(title=printable(f"A: {options.runs_a}   B: {options.runs_b}"))
+    for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for row in rows.to_dict("records"):
+        table.add_row(
+            printable(row["task"]),
+            f"{row['env_steps']:,}",
+            f"{row['score_mean_a']:,.4g} ({row['num_seeds_a']})",
+            f"{row['score_mean_b']:,.4g} ({row['num_seeds_b']})",
+            f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]",
+            f"{row['speed_ratio']:.2f}",
+        )
+    flags.make_console().print(table)
+    return 0

@@ -1,0 +1,279 @@
+"""Films of episodes that were scored.
+
+An episode is filmed by playing its actions again, in an environment with the same seed. Its return
+must be the one that was scored, to the last bit; otherwise there is no film. Frames go to the
+encoder one by one. Beside the film stands a contact sheet: its first, middle and last frame.
+"""
+
+import contextlib
+import io
+import itertools
+import os
+import subprocess
+import tempfile
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from rich.progress import track
+
+from reproduce.commands import flags
+from reproduce.report.films import FORMATS
+from reproduce.run.view import say
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.envs.tasks import Task
+from suite.envs.vector_env import VectorEnv
+
+ATARI_HERTZ = 60
+FASTEST_GIF = Fraction(50)
+"""Frames per second; a GIF counts hundredths of a second, and players slow a single one down."""
+OTHER_HERTZ = 30
+"""Frames per second of a task that states no rate."""
+FILM_SECONDS = 10.0
+"""Seconds between two lines on a film's progress, where output is not a terminal."""
+SHEET_HEIGHT = 240
+"""Pixels of a frame on a contact sheet."""
+GAP = 4
+"""Pixels between two."""
+TIMESTEPS = {
+    "mujoco": {
+        "Ant": "0.01",
+        "HalfCheetah": "0.01",
+        "Hopper": "0.002",
+        "Humanoid": "0.003",
+        "InvertedDoublePendulum": "0.01",
+        "InvertedPendulum": "0.02",
+        "Reacher": "0.01",
+        "Swimmer": "0.01",
+        "Walker2d": "0.002",
+    },
+    "dmc": {
+        "Acrobot": "0.01",
+        "BallInCup": "0.002",
+        "Cartpole": "0.01",
+        "Cheetah": "0.01",
+        "Finger": "0.01",
+        "Fish": "0.004",
+        "Hopper": "0.005",
+        "Humanoid": "0.005",
+        "Pendulum": "0.02",
+        "Quadruped": "0.005",
+        "Reacher": "0.02",
+        "Swimmer": "0.002",
+        "Walker": "0.0025",
+    },
+}
+"""Seconds of a simulator frame, by family and by the beginning of a task's name: those of envpool's
+model files, which a test compares."""
+
+Follow = Callable[[Iterable[np.ndarray], int], Iterable[np.ndarray]]
+"""Passes frames on and shows how many of how many there were."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode that was scored, as it can be played again."""
+
+    task: Task
+    env_seed: int
+    episode_return: float
+    actions: Sequence[np.ndarray] = field(compare=False, repr=False)
+    """For `VectorEnv.step`, one for each step; those after the episode's end are never taken."""
+
+
+def frames_per_second(task: Task) -> Fraction:
+    """Return how many decisions a task takes in a second, as its simulator counts time.
+
+    Tasks of classic control and of gymnasium state their rate; games run at 60 frames.
+    """
+    if task.family == "atari":
+        return Fraction(ATARI_HERTZ, task.frame_skip)
+    timesteps = TIMESTEPS.get(task.family, {})
+    for name, seconds in timesteps.items():
+        if task.name.startswith(name):
+            return 1 / (Fraction(seconds) * task.frame_skip)
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    creator: Any = gymnasium.spec(task.simulator_id).entry_point
+    if isinstance(creator, str):
+        creator = load_env_creator(creator)
+    return Fraction(getattr(creator, "metadata", {}).get("render_fps") or OTHER_HERTZ)
+
+
+def check_film(film: Path, task: Task) -> None:
+    """Refuse a film that cannot be made, before anything is played for it.
+
+    Args:
+        film: the file to write.
+        task: what it would show.
+
+    Raises:
+        UsageError: for another format, a missing folder, encoder or renderer.
+    """
+    if film.suffix not in FORMATS:
+        raise UsageError(f"--video: {film} must end in {' or '.join(FORMATS)}")
+    if not film.parent.is_dir() or not os.access(film.parent, os.W_OK):
+        raise UsageError(f"--video: cannot write {film}: {film.parent} is no folder to write to")
+    check_drawn(task)
+
+
+def check_drawn(task: Task) -> None:
+    """Raise a `UsageError` if frames of a task cannot be drawn here, or not be encoded."""
+    _encoder()
+    first = VectorEnv(task, np.zeros((1, 1), dtype=np.int64), render=True)
+    first.reset()
+    first.render()
+
+
+def film_episode(episode: Episode, film: Path, caption: str, follow: Follow) -> int:
+    """Write a scored episode as a film, and its contact sheet beside it.
+
+    Args:
+        episode: what was played.
+        film: the file to write; an old one is replaced if all goes well.
+        caption: what the contact sheet says.
+        follow: shows how far it is.
+
+    Returns:
+        the number of frames: one more than the episode has steps.
+
+    Raises:
+        UsageError: if the simulator does not repeat the return, or the file cannot be written.
+    """
+    num_frames = 1 + sum(1 for _ in _steps(episode))
+    shown = {0: None, num_frames // 2: None, num_frames - 1: None}
+    frames = follow(_frames(episode), num_frames)
+    rate = frames_per_second(episode.task)
+    aside = film.with_name(f".{film.stem}.{uuid.uuid4().hex}{film.suffix}")
+    try:
+        _encode(_keep(frames, shown), rate, aside)
+        aside.replace(film)
+        write_atomically(film.with_suffix(".png"), _sheet(list(shown.values()), caption))
+    except OSError as error:
+        raise UsageError(f"--video: cannot write {film}: {error}") from None
+    finally:
+        aside.unlink(missing_ok=True)
+    return num_frames
+
+
+def _steps(episode: Episode, *, render: bool = False) -> Iterator[VectorEnv]:
+    """Play an episode again; yield the environment after each step.
+
+    Raises:
+        UsageError: at the end, if the return is not the one that was scored.
+    """
+    env = VectorEnv(episode.task, np.array([[episode.env_seed]]), render=render)
+    env.reset()
+    if render:
+        yield env
+    for actions in episode.actions:
+        step = env.step(actions[None, None])
+        yield env
+        if step.episode_ends.all():
+            found = float(step.episode_returns[0, 0])
+            if found == episode.episode_return:
+                return
+            raise UsageError(
+                f"no film: the episode that scored {episode.episode_return!r} gives {found!r} when "
+                "it is played again"
+            )
+    raise UsageError("no film: the episode that was scored has no end when it is played again")
+
+
+def _frames(episode: Episode) -> Iterator[np.ndarray]:
+    """Yield the frames `[H, W, 3]` of an episode: before its first step, and after each."""
+    for env in _steps(episode, render=True):
+        yield env.render()[0, 0]
+
+
+def _keep(frames: Iterable[np.ndarray], shown: dict[int, Any]) -> Iterator[np.ndarray]:
+    """Pass frames on; keep those whose numbers are keys."""
+    for number, frame in enumerate(frames):
+        if number in shown:
+            shown[number] = frame.copy()
+        yield frame
+
+
+def _encoder() -> str:
+    """Return the path of ffmpeg."""
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe
+        from PIL import Image  # noqa: F401  draws the contact sheet
+
+        return get_ffmpeg_exe()
+    except (ImportError, RuntimeError):
+        raise UsageError("--video needs an encoder: pip install 'encore-rl[video]'") from None
+
+
+def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
+    """Pass frames to ffmpeg as they come.
+
+    Raises:
+        OSError: with what ffmpeg says.
+    """
+    first = next(frames)
+    height, width = first.shape[:2]
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate)]
+    if film.suffix == ".gif":  # every frame with the 256 colours that suit it
+        palette = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
+        output = ["-filter_complex", f"fps={min(rate, FASTEST_GIF)},{palette}"]
+    else:  # the pixels that all players know come in squares of four
+        even = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
+        output = ["-c:v", "libx264", "-vf", even, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
+    command = [_encoder(), "-y", "-v", "error", *source, "-i", "-", "-an", *output, str(film)]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said)
+        try:  # one that ended early says why by itself
+            with contextlib.suppress(BrokenPipeError), cast(IO[bytes], process.stdin) as pipe:
+                for frame in itertools.chain([first], frames):
+                    pipe.write(np.ascontiguousarray(frame).data)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            status = process.wait()
+        if status:
+            said.seek(0)
+            text = said.read().decode(errors="replace")
+            raise OSError(" ".join(text.split())[-300:] or f"ffmpeg ended with status {status}")
+
+
+def _sheet(frames: Sequence[Any], caption: str) -> bytes:
+    """Return frames side by side over a caption, as a PNG."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    pictures = [Image.fromarray(frame) for frame in frames]
+    pictures = [p.resize((p.width * SHEET_HEIGHT // p.height, SHEET_HEIGHT)) for p in pictures]
+    width = sum(p.width for p in pictures) + GAP * (len(pictures) - 1)
+    lines = textwrap.wrap(caption, max(width // 8, 20))
+    sheet = Image.new("RGB", (width, SHEET_HEIGHT + 8 + 18 * len(lines)), "white")
+    left = 0
+    for picture in pictures:
+        sheet.paste(picture, (left, 0))
+        left += picture.width + GAP
+    font = ImageFont.load_default(14)
+    ImageDraw.Draw(sheet).text((6, SHEET_HEIGHT + 3), "\n".join(lines), "black", font)
+    content = io.BytesIO()
+    sheet.save(content, "PNG")
+    return content.getvalue()
+
+
+def follow(frames: Iterable[Any], number: int) -> Iterator[Any]:
+    """Show how many of a film's frames are drawn; without a terminal, a line now and then."""
+    console, said = flags.make_console(), time.monotonic()
+    if console.is_terminal:
+        yield from track(frames, "filming", number, console=console, transient=True)
+        return
+    for count, frame in enumerate(frames):
+        if time.monotonic() - said >= FILM_SECONDS:
+            said = time.monotonic()
+            say(console, f"filming: {count:,} of {number:,} frames")
+        yield frame

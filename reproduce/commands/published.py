@@ -1,0 +1,127 @@
+"""Published grids: kept small, drawn again from their records, and compared with them.
+
+`python -m reproduce published` does the first two for every folder under `results/published`, and
+with `--check` only the last.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from reproduce.commands import flags
+from reproduce.pipeline import gather, write_report
+from reproduce.plan.grid import PUBLISHED, Plan
+from reproduce.plan.make import load_grid
+from reproduce.plan.origin import number_of
+from suite.base.errors import UsageError
+from suite.base.files import compress
+from suite.envs.tasks import find_task
+from suite.record.manifest import TABLES, leave_out_policy
+from suite.record.records import read_record
+from suite.resume.checkpoint import WEIGHTS
+
+EPISODES = "episodes.csv"
+RECORDS = "*/seed-*/run.json"
+LONG_TABLE = 20_000
+"""Bytes of a table of episodes that is kept compressed."""
+TOLERANCE = 1e-6
+"""Relative difference of two numbers that count as the same: other processors round otherwise."""
+
+
+def find_plans(root: Path) -> list[Plan]:
+    """Return the plan of every folder `<agent>-<suite>/<source>` with runs.
+
+    Raises:
+        UsageError: naming a folder whose plan is missing or cannot be read.
+    """
+    folders = sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS)))
+    return [_load(folder) for folder in folders]
+
+
+def refresh(plan: Plan) -> None:
+    """Keep the records of a published folder small, and write its tables, figures and page."""
+    _keep_small(plan)
+    write_report(plan, gather(plan, is_committed=True))
+
+
+def stale_table(plan: Plan) -> str:
+    """Return the name of a table that records and references no longer give; empty if all hold."""
+    for name, table in gather(plan, is_committed=True).items():
+        path = plan.directory / f"{name}.csv"
+        content = table.to_csv(index=False, lineterminator="\n")
+        if not path.exists() or not _are_same(pd.read_csv(path), pd.read_csv(io.StringIO(content))):
+            return path.name
+    return ""
+
+
+def _load(folder: Path) -> Plan:
+    here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    try:
+        plan = load_grid(here)
+    except UsageError as error:
+        raise UsageError(f"{folder}: {error}") from None
+    return replace(plan, behaviours=_newest(plan))
+
+
+def _newest(plan: Plan) -> dict[str, int]:
+    """Return the newest behaviour's number among the runs of every task that has one."""
+    found: dict[str, int] = {}
+    for path in sorted(plan.directory.glob(RECORDS)):
+        record = read_record(path.parent) or {}
+        number = number_of(record)
+        if number is not None:
+            found[record["task"]] = max(number, found.get(record["task"], 0))
+    return found
+
+
+def _keep_small(plan: Plan) -> None:
+    """Keep one policy per task, one per grid of games; compress games' tables, and episodes."""
+    kept = set()
+    for run in plan.runs():
+        if not run.has_ended:
+            continue
+        is_game = find_task(run.task, plan.protocol).family == "atari"
+        for path in (run.directory / name for name in TABLES):
+            if not path.exists():
+                continue
+            if is_game or (path.name == EPISODES and path.stat().st_size > LONG_TABLE):
+                compress(path)
+        if (run.directory / WEIGHTS).exists():
+            whose = "games" if is_game else run.task
+            if whose in kept:
+                leave_out_policy(run.directory)
+            kept.add(whose)
+
+
+def _are_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Return whether two tables agree: numbers but for rounding, everything else exactly."""
+    if list(one) != list(other) or len(one) != len(other):
+        return False
+    for column in one:
+        pair = (one[column], other[column])
+        if all(pd.api.types.is_numeric_dtype(values) for values in pair):
+            numbers = [values.to_numpy(np.float64) for values in pair]
+            same = np.allclose(*numbers, rtol=TOLERANCE, atol=1e-9, equal_nan=True)
+        else:
+            same = pair[0].astype(str).equals(pair[1].astype(str))
+        if not same:
+            return False
+    return True
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draw every published folder again, or say which tables are out of date."""
+    about = "keep every published folder small and draw it again"
+    options = flags.make_parser("published", about, "--check").parse(argv)
+    stale = []
+    for plan in find_plans(PUBLISHED):
+        if not options.check:
+            refresh(plan)
+            print(plan.directory / "index.html")
+        elif name := stale_table(plan):
+            stale.append(plan.directory / name)
+    return flags.say_stale(stale, "published")

@@ -1,0 +1,79 @@
+"""`report`: gather, judge and draw what a grid has run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from rich.console import Console
+
+from reproduce import pipeline
+from reproduce.commands import flags
+from reproduce.judge.remarks import judge_of
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import load_plan, load_published_plan, sweep_below, way_on
+from reproduce.plan.places import check_writable
+from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
+from reproduce.report.words import verdict_lines
+from reproduce.run.view import say
+from suite.base.errors import UsageError
+from suite.settings.command_line import say_todays_name
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do everything but run, for a plan that was run before."""
+    parser = flags.make_parser("report", "gather, check and draw again what was run")
+    add_flags(parser, (*GRID, "context", "open"))
+    request = read_request(parser.parse(argv))
+    is_default = request.runs_dir == FIELDS["runs_dir"].default
+    if not is_default and not request.runs_dir.exists():
+        raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
+    check_writable(request.runs_dir)
+    where = (request.agent, request.suite, request.source, request.runs_dir)
+    console = flags.make_console()
+    plan = load_published_plan(*where)
+    variants = sweep_below(*where)
+    if variants and (plan is None or not is_default):
+        raise UsageError(variants)
+    if plan is not None:
+        say(
+            console,
+            f"Nothing was run in {request.runs_dir} yet; this is {flags.published_name(plan)}:",
+        )
+        say(console, variants)
+    else:
+        plan = load_plan(*where)
+    say_todays_name(request.source, plan.source)
+    return report(replace(plan, context=request.context, open=request.open), console)
+
+
+def report(
+    plan: Plan,
+    console: Console,
+    failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
+) -> int:
+    """Gather, judge, write and print a grid; return the exit status.
+
+    Args:
+        plan: the grid.
+        console: where the verdicts are printed.
+        failures: why runs failed, by task and seed.
+    """
+    tables = pipeline.gather(plan, failures)
+    pipeline.write_report(plan, tables)
+    verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
+    console.print(verdict_lines(verdicts, suite, plan.title))
+    for row in runs[runs.status != "finished"].itertuples():
+        say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
+        say(console, str(row.log_tail))
+    say(console, pipeline.tally(runs.status))
+    statuses = set(runs.status)
+    if statuses & {"interrupted", "planned"} and "running" not in statuses:
+        say(console, f"Nobody runs this grid now; {way_on(plan)}")
+    if unmatched := pipeline.departures(plan, verdicts):
+        say(console, "Not matched to the reference: " + "; ".join(unmatched))
+    say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())
+    page = plan.directory / "index.html"
+    say(console, f"Tables, figures and page: {page}")
+    if plan.open:
+        flags.open_page(page)
+    return pipeline.exit_status(verdicts, suite, runs.status)

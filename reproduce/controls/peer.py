@@ -1,0 +1,252 @@
+"""Controls: references that are made here, by running somebody else's program, unchanged.
+
+A peer is three files in `reproduce/controls/peers`: `<peer>.txt` pins its environment, `<peer>.py`
+is the glue that its own Python runs, and `<peer>.toml` says whose it is and, for each agent, which
+of our settings the glue hands over (`sets`, some of them with a few `choices`), what the peer does
+in its own way (`has`, each with its place), and in what else ours departs from it. docs/controls.md
+explains it. A control's plan is a grid of an agent whose runs the peer makes; so the launcher,
+leases, declared seeds and all that is gathered are those of any grid.
+"""
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from reproduce import ROOT
+from reproduce.plan.declared import keep_declared
+from reproduce.plan.grid import Maker, Plan, Run
+from reproduce.plan.make import command, make_plan
+from reproduce.plan.origin import Code
+from reproduce.plan.presets import check_agent
+from reproduce.plan.request import RUNS
+from suite.base import hardware
+from suite.base.errors import UsageError, nearest
+from suite.envs.tasks import find_task
+from suite.record.records import SCHEMA_VERSION
+from suite.settings.presets import CITATION, COMMIT
+
+GLUE = ROOT / "reproduce" / "controls" / "peers"
+PEERS = ROOT / ".venv-peers"
+"""Holds an environment for each peer: `make peers PEER=...`."""
+RUN = GLUE / "run.py"
+FACTS = ("title", "repository", "commit", "licence", "families", "publishes")
+OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
+OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
+"""Fields of a configuration that say what is run and measured, not how it learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer(Maker):
+    """A program of somebody else, and how it trains one of our agents."""
+
+    name: str
+    agent: str
+    title: str
+    repository: str
+    commit: str
+    """Commit of `repository` whose lines the citations of `has` name."""
+    licence: str
+    families: Sequence[str]
+    """Of the tasks that its glue can make."""
+    actions: Sequence[str]
+    """Kinds of actions that its glue can learn with this agent."""
+    publishes: Sequence[str]
+    """Sources whose curves are its own project's."""
+    sets: Sequence[str]
+    """Settings that the glue hands over."""
+    choices: Mapping[str, Sequence[Any]]
+    """Values that such a setting may have; of others, all."""
+    has: Mapping[str, Mapping[str, Any]]
+    """Settings that are the peer's own: `value`, and the place (`at`) or `because`."""
+    stated: Sequence[str]
+    """Differences of ours, with these settings, from the peer."""
+
+    @property
+    def python(self) -> Path:
+        """Return the Python of its environment."""
+        return PEERS / self.name / "bin" / "python"
+
+    def configure(self, config: Any, changed: Collection[str] = ()) -> Any:
+        """Return a configuration with the peer's own settings in place of a source's.
+
+        Args:
+            config: as a source, or a user, has it.
+            changed: names of the settings that the user asks for.
+
+        Raises:
+            UsageError: if it asks for what the peer cannot do.
+        """
+        task, own = find_task(config.task), {key: of["value"] for key, of in self.has.items()}
+        for kind, kinds in ((task.family, self.families), (task.actions, self.actions)):
+            if kind not in kinds:
+                raise UsageError(
+                    f"{config.task} is {kind}: {self.name}'s {self.agent} is here for tasks "
+                    f"that are {' or '.join(kinds)}, choose such --tasks"
+                )
+        for key in changed:
+            if key in own and getattr(config, key) != own[key]:
+                raise UsageError(
+                    f"{self.name}'s {self.agent} has {key} = {own[key]} of its own: leave out "
+                    f"--set {key}={getattr(config, key)}"
+                )
+        config = dataclasses.replace(config, **own)
+        for field in dataclasses.fields(config):
+            value, known = getattr(config, field.name), (*self.sets, *self.has, *OURS)
+            allowed = self.choices.get(field.name)
+            if field.name not in known:
+                allowed = [field.default]
+            if allowed is not None and value not in allowed:
+                raise UsageError(
+                    f"{self.name}'s {self.agent} cannot have {field.name} = {value}, only "
+                    f"{', '.join(map(str, allowed))}: choose another --like, or change it by --set"
+                )
+        return config
+
+    def code(self, agent: str) -> Mapping[str, str]:
+        """Return checksums of `run.py` and of the peer's glue, settings and pins."""
+        files = [RUN, *(GLUE / f"{self.name}.{end}" for end in ("py", "toml", "txt"))]
+        return {
+            f"reproduce/controls/peers/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in files
+        }
+
+    def today(self, agent: str) -> Code:
+        """Return the glue, which has no number: runs count until it changes."""
+        return Code(None, self.code(agent), ())
+
+    def departures(self, plan: Plan) -> Sequence[str]:
+        """Return where the peer differs from the source whose settings it is given."""
+        return [
+            f"{key} = {of['value']}, the peer's own"
+            for key, of in self.has.items()
+            if getattr(plan.preset.config, key) != of["value"]
+        ]
+
+    def command(self, plan: Plan, runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
+        """Return the command by which the peer's own Python makes a run."""
+        (run,) = runs
+        known = {"task": run.task, "seeds": (run.seed,), "env_steps": run.env_steps}
+        config = dataclasses.replace(plan.config, **known, device="cpu")
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            **{"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": run.task},
+            **{"config": dataclasses.asdict(config), "command": command(plan), "seed": run.seed},
+            **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
+            **{"ended_at": None, "wall_seconds": None, "control": self.name},
+            **_circumstances(),
+            **{"sources": plan.today.sources, "behaviour": None, "versions": {}},
+        }
+        order = {
+            "folder": str(run.directory.absolute()),
+            "glue": str(GLUE / f"{self.name}.py"),
+            **{"peer": self.name, "pins": self.pins, "seed": run.seed, "record": record},
+        }
+        return (str(self.python), "-I", str(RUN), json.dumps(order))
+
+
+@cache
+def _circumstances() -> dict[str, Any]:
+    return {**hardware.revision(), "machine": hardware.machine()}
+
+
+def peers() -> list[str]:
+    """Return the names of the peers that have glue here."""
+    return sorted(path.stem for path in GLUE.glob("*.toml"))
+
+
+def agents_of(peer: str) -> list[str]:
+    """Return the agents that a peer can train."""
+    said = tomllib.loads((GLUE / f"{peer}.toml").read_text(encoding="utf-8"))
+    return [key for key, value in said.items() if isinstance(value, dict)]
+
+
+def read_peer(name: str, agent: str) -> Peer:
+    """Return how a peer trains an agent.
+
+    Raises:
+        UsageError: naming the nearest peer or agent, or what its file lacks.
+    """
+    if name not in peers():
+        raise UsageError(f"unknown peer {name!r}{nearest(name, peers())}")
+    check_agent(agent)
+    path = GLUE / f"{name}.toml"
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        if agent not in agents_of(name):
+            raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
+        facts, of = {key: said[key] for key in FACTS}, said[agent]
+        has = of.get("has", {})
+        _check(path, facts["commit"], has)
+        return Peer(
+            is_ours=False,
+            verb=("control", name),
+            prefix=f"{facts['title']}: ",
+            pins=_pins(name),
+            asked={"device": "auto", "published": True, "workers": None},
+            **facts,
+            **{"name": name, "agent": agent, "sets": of["sets"], "has": has},
+            **{"choices": of.get("choices", {}), "stated": of["departures"]},
+            **{"actions": of.get("actions", ("discrete", "continuous"))},
+        )
+    except KeyError as error:
+        raise UsageError(f"{path}: {error.args[0]} is missing") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
+    """Return the plan of a control. Nothing is written.
+
+    Args:
+        peer: whose program makes the runs, in the folder `controls/<peer>` of the runs directory.
+        agent: name of a file in `agents/`, whose settings say what the peer is to do.
+        suite: name of a suite.
+        asked: the other fields of `Request`.
+
+    Raises:
+        UsageError: for anything unknown, or that the peer cannot do.
+    """
+    found, runs_dir = read_peer(peer, agent), asked.get("runs_dir", RUNS)
+    folder = runs_dir / "controls" / peer
+    own = {"runs_dir": folder, "device": "cpu", "published": False}
+    plan = make_plan(agent, suite, **asked | own)
+    each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
+    configs = [found.configure(config, plan.settings) for config in each]
+    plan = dataclasses.replace(plan, config=configs[0], maker=found, runs_dir=runs_dir)
+    return keep_declared(plan)
+
+
+def peer_of(plan: Plan) -> Peer:
+    """Return the peer that makes a control's runs."""
+    assert isinstance(plan.maker, Peer)
+    return plan.maker
+
+
+def refuse_missing(peer: Peer) -> None:
+    """Raise a `UsageError` if a peer has no environment on this machine."""
+    if not peer.python.exists():
+        raise UsageError(
+            f"the environment of {peer.name} is missing: run `make peers PEER={peer.name}` first"
+        )
+
+
+def _pins(name: str) -> dict[str, str]:
+    """Return the versions of every package in a peer's environment."""
+    lines = (GLUE / f"{name}.txt").read_text(encoding="utf-8").split()
+    return dict(line.split("==", 1) for line in lines if "==" in line)
+
+
+def _check(path: Path, commit: str, has: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that a peer's file says where each of its own settings stands."""
+    if not COMMIT.fullmatch(commit):
+        raise UsageError(f"{path}: commit must be 40 hexadecimal digits, not {commit!r}")
+    for key, of in has.items():
+        at, because = of.get("at", ""), of.get("because", "")
+        if "value" not in of or bool(at) == bool(because) or (at and not CITATION.fullmatch(at)):
+            raise UsageError(f'{path}: {key} needs a value, and at = "file:line" or because = ...')

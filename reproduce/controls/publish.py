@@ -1,0 +1,327 @@
+"""A finished control as a reference: `results/references/<peer>_control`.
+
+What is written is what any source has there (see the README beside them), so `--like sb3_control`
+trains ours with the settings that the peer ran with, and what the peer reached judges it.
+"""
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import lzma
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reproduce.controls.peer import peer_of
+from reproduce.gather import collect
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import command
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.record.records import read_record
+from suite.settings import presets
+from suite.settings.presets import BUDGETS, CITATION, read_source
+
+UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
+"""Fields of a configuration that a source's settings leave out."""
+SUFFIX = "_control"
+"""Of the names of sources that were made here."""
+SPEEDS = "speeds.csv"
+"""File beside a control's curves: how fast its runs were, on the machine that made them."""
+
+
+def publish(plan: Plan) -> Path:
+    """Write a finished control's settings, single runs and curves; return its folder.
+
+    The runs are those that were declared before any was made: who adds some after a look at the
+    others can choose the reference.
+
+    What was published of other agents, suites and tasks stays.
+
+    Raises:
+        UsageError: if a run is not finished, or as `check_publishable`.
+    """
+    check_publishable(plan)
+    runs = collect.collect_runs(plan)
+    for row in runs[runs["status"] != "finished"].to_dict("records"):
+        raise UsageError(
+            f"{row['task']} seed {row['seed']} is {row['status']}: a reference needs every run"
+        )
+    folder = presets.REFERENCES / f"{peer_of(plan).name}{SUFFIX}"
+    path = folder / f"{plan.agent}.toml"
+    document = _document(plan, path)
+    folder.mkdir(exist_ok=True)
+    _write_table(plan, folder / "curves_by_seed.csv.xz", _single_runs(plan))
+    _write_table(plan, folder / "curves.csv", _curves(plan))
+    _write_table(plan, folder / SPEEDS, _speeds(plan))
+    _write_comparable(plan, folder.name)
+    write_atomically(path, _toml(document).encode())
+    return folder
+
+
+def check_publishable(plan: Plan) -> None:
+    """Refuse a control that could not be published, before it runs.
+
+    Such a control has runs that end between two evaluations, seeds other than the declared ones, a
+    rule or interval other than before, or settings other than those of published tasks that it does
+    not run again.
+
+    Raises:
+        UsageError: naming the reason.
+    """
+    interval = plan.config.evaluation_interval
+    for task, steps in plan.env_steps.items():
+        if set(plan.declared[task]) != set(plan.seeds):
+            started = " ".join(map(str, plan.declared[task]))
+            raise UsageError(
+                f"--publish: {task} was started with seeds {started}: a reference has the seeds "
+                "that were declared before any was run; start anew with another --runs-dir"
+            )
+        if plan.rule != "training" and steps % interval:
+            raise UsageError(
+                f"--publish: {task} would end between two evaluations: --env-steps must be a "
+                f"multiple of {interval:,}, not {steps:,}"
+            )
+    _document(plan, presets.REFERENCES / f"{peer_of(plan).name}{SUFFIX}" / f"{plan.agent}.toml")
+
+
+def _document(plan: Plan, path: Path) -> dict[str, Any]:
+    """Return the content of a reference's file, with what it held before of other tasks."""
+    before = read_source(path) if path.exists() else {}
+    earlier = dataclasses.asdict(before["data"]) if before else {}
+    interval = None if plan.rule == "training" else plan.config.evaluation_interval
+    measured = {"rule": plan.rule, "evaluation_interval_steps": interval}
+    suites = before.get("suites", {})
+    here = suites.get(plan.suite, {})
+    settings = _settings(plan)
+    if before and any(earlier[key] != value for key, value in measured.items()):
+        raise UsageError(f"{path} was measured otherwise: delete it, with its rows, to replace it")
+    for name, other in suites.items():
+        twice = [task for task in plan.tasks if name != plan.suite and task in other["tasks"]]
+        if any(_length(other, task) != plan.env_steps[task] for task in twice) or (
+            twice and other["settings"] != settings
+        ):
+            raise UsageError(
+                f"{path} holds {', '.join(twice)} of {name} in other settings or steps, and a task "
+                f"has one curve: run them as tasks of {name}"
+            )
+    others = set(here.get("tasks", ())) - set(plan.tasks)
+    if others and here["settings"] != settings:
+        raise UsageError(
+            f"{path} holds {', '.join(sorted(others))} in other settings: run these again with the "
+            "others, or delete it, with its rows, to replace it"
+        )
+    steps = {task: _length(here, task) for task in here.get("tasks", ())} | dict(plan.env_steps)
+    held = {"num_runs": max(len(plan.seeds), earlier.get("num_runs", 0))}
+    data = {"judges": True, **measured, **held, "path": command(plan), "notes": _notes(plan)}
+    if before:  # the rows that stay were made as is said there, in lines that belong together
+        made = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
+        kept = [pair for pair in made if not _is_replaced(pair[0], plan)]
+        for number, key in enumerate(("path", "notes")):
+            data[key] = "\n".join([*(pair[number] for pair in kept), str(data[key])])
+    peer = peer_of(plan)
+    facts = {key: getattr(peer, key) for key in ("title", "repository", "commit", "licence")}
+    together = {"seeds_together": True} if plan.preset.seeds_together else {}
+    return {
+        **facts,
+        **{"judged_by": path.parent.name, "departures": peer.stated, **together},
+        "data": {key: value for key, value in data.items() if value is not None},
+        "suites": {
+            **suites,
+            plan.suite: {
+                "tasks": list(steps),
+                "settings": settings,
+                "budgets": _budgets(plan, steps),
+            },
+        },
+    }
+
+
+def _is_replaced(command: str, plan: Plan) -> bool:
+    """Return whether a plan makes anew all that an earlier command made."""
+    words = command.split()
+    tasks = itertools.takewhile(lambda word: word[0] != "-", words[words.index("--tasks") + 1 :])
+    return plan.suite in words and {*tasks} <= {*plan.tasks}
+
+
+def _length(suite: Mapping[str, Any], task: str) -> int:
+    """Return the steps of a task's published runs."""
+    spent = suite["budgets"]["paper"]
+    return spent.get("env_steps_of", {}).get(task, spent["env_steps"])
+
+
+def _settings(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return every setting that the peer was given or has, or that a source states, with why."""
+    stated = _stated(plan)
+    peer = f"{peer_of(plan).repository}@{peer_of(plan).commit}:"
+    settings = {}
+    for field in dataclasses.fields(plan.config):
+        value = getattr(plan.config, field.name)
+        if field.name in UNSTATED:
+            continue
+        if field.name in peer_of(plan).has:
+            reason = _reason(peer_of(plan).has[field.name], peer)
+        elif field.name in plan.settings:
+            reason = {"because": "set by --set"}
+        elif field.name in stated:
+            reason = stated[field.name]
+        elif field.name in peer_of(plan).sets:
+            reason = {"because": f"default of agents/{plan.agent}.py"}
+        else:
+            continue
+        plain = list(value) if isinstance(value, tuple) else value
+        settings[field.name] = {"value": "none" if value is None else plain, **reason}
+    return settings
+
+
+def _stated(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return the places of the settings that the plan's source states, for any reader."""
+    source = read_source(presets.REFERENCES / plan.source / f"{plan.agent}.toml")
+    tables = (source.get("settings", {}), source["suites"][plan.suite].get("settings", {}))
+    own = f"{source.get('repository')}@{source.get('commit')}:"
+    return {key: _reason(entry, own) for table in tables for key, entry in table.items()}
+
+
+def _reason(entry: Mapping[str, Any], origin: str) -> dict[str, str]:
+    """Return an entry's place, its repository named, or the reason that it gives."""
+    if "at" not in entry:
+        return {"because": entry["because"]}
+    cited = CITATION.fullmatch(entry["at"])
+    is_whole = entry["at"].startswith("arXiv:") or (cited and cited["elsewhere"])
+    return {"at": entry["at"] if is_whole else origin + entry["at"]}
+
+
+def _budgets(plan: Plan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """Return the source's budgets, none longer than the control, which is that of `paper`.
+
+    They end with an evaluation, as only such steps have a reference.
+    """
+    budgets: dict[str, dict[str, Any]] = {}
+    number = len(plan.seeds)
+    interval = 1 if plan.rule == "training" else plan.config.evaluation_interval
+    for name in BUDGETS:
+        budget = plan.preset.budgets[name]
+        each = {task: min(budget.steps(task), most) for task, most in steps.items()}
+        each = {task: max(most // interval, 1) * interval for task, most in each.items()}
+        each = dict(steps) if name == "paper" else each
+        longest = max(each.values())
+        budgets[name] = {
+            "env_steps": longest,
+            "num_seeds": number if name == "paper" else min(budget.num_seeds, number),
+        }
+        shorter = {task: count for task, count in each.items() if count != longest}
+        budgets[name] |= {"env_steps_of": shorter} if shorter else {}
+    return budgets
+
+
+def _notes(plan: Plan) -> str:
+    records = [read_record(run.directory) or {} for run in plan.runs()]
+    facts = {
+        (said["commit"], said["machine"]["cpu"], said["versions"]["python"], bool(said["dirty"]))
+        for said in records
+        if said
+    }
+    made = "; ".join(
+        f"Python {python} on {cpu}, glue of commit {str(commit)[:7]}{' with changes' * dirty}"
+        for commit, cpu, python, dirty in sorted(facts, key=str)
+    )
+    packages = ("torch", "gymnasium", "numpy", "mujoco")
+    pins = ", ".join(
+        f"{name} {peer_of(plan).pins[name]}" for name in packages if name in peer_of(plan).pins
+    )
+    but = f", but for {'; '.join(plan.departures)}" if plan.departures else ""
+    program = f"Trained here by the peer's own program, with {pins}; {made}."
+    return f"{program} Settings of {plan.source}{but}."
+
+
+def _single_runs(plan: Plan) -> pd.DataFrame:
+    """Return what every run measured: its evaluations, or its training episodes."""
+    frames = []
+    for run in plan.runs():
+        if plan.rule == "training":
+            table = collect.read_table(run.directory / "episodes.csv")
+            table = table.rename(columns={"episode_return": "mean_return"})
+        else:
+            table = collect.evaluations(run.directory)
+        table = table[table["env_steps"] <= run.env_steps][["env_steps", "mean_return"]]
+        frames.append(table.assign(agent=plan.agent, env_id=run.task, seed=run.seed))
+    return pd.concat(frames)[["agent", "env_id", "seed", "env_steps", "mean_return"]]
+
+
+def _curves(plan: Plan) -> pd.DataFrame:
+    """Return the mean curve of every task over the steps that all its runs have."""
+    points = collect.collect_curves(plan).groupby(["task", "env_steps"])["mean_return"]
+    curve = points.agg(return_mean="mean", std="std", num_runs="count").reset_index()
+    curve = curve[curve["num_runs"] == len(plan.seeds)]
+    return pd.DataFrame(
+        {
+            **{"agent": plan.agent, "env_id": curve["task"], "env_steps": curve["env_steps"]},
+            "return_mean": curve["return_mean"],
+            "return_low": curve["return_mean"] - curve["std"],
+            "return_high": curve["return_mean"] + curve["std"],
+            "num_runs": curve["num_runs"],
+        }
+    )
+
+
+def _speeds(plan: Plan) -> pd.DataFrame:
+    """Return every task's speed, the median over its runs, evaluations included."""
+    table = collect.collect_throughput(plan)
+    speeds = [table.loc[table["task"] == t, "env_steps_per_second"].median() for t in plan.tasks]
+    records = [read_record(run.directory) or {} for run in plan.runs()]
+    processors = sorted({said["machine"]["processor"] for said in records if said})
+    measured = {"env_steps_per_second": speeds, "processor": "; ".join(processors)}
+    return pd.DataFrame({"agent": plan.agent, "env_id": plan.tasks, **measured})
+
+
+def _write_table(plan: Plan, path: Path, rows: pd.DataFrame) -> None:
+    """Write rows in the place of those of the same agent and tasks."""
+    if path.exists():
+        before = pd.read_csv(path)
+        replaced = (before["agent"] == plan.agent) & before["env_id"].isin(plan.tasks)
+        rows = pd.concat([before[~replaced], rows])
+    content = rows.to_csv(index=False, lineterminator="\n").encode()
+    write_atomically(path, lzma.compress(content) if path.suffix == ".xz" else content)
+
+
+def _write_comparable(plan: Plan, source: str) -> None:
+    """Let every task compare with itself."""
+    path = presets.REFERENCES / "comparable.csv"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    ours = [(plan.agent, source, task, task, "", "") for task in plan.tasks]
+    kept = [line for line in lines if not line.startswith(tuple(",".join(key[:4]) for key in ours))]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        (*key, "the same task and version") for key in ours
+    )
+    write_atomically(path, ("".join(kept) + text.getvalue()).encode())
+
+
+def _toml(document: Mapping[str, Any]) -> str:
+    """Return a reference's file as text: its own keys, `data`, then a table for each suite."""
+    lines = [f"{key} = {_value(value)}" for key, value in document.items() if _is_plain(value)]
+    lines += ["", "[data]", *(f"{key} = {_value(of)}" for key, of in document["data"].items())]
+    for suite, table in document["suites"].items():
+        lines += ["", f"[suites.{suite}]"]
+        lines += [f"{key} = {_value(value)}" for key, value in table.items() if _is_plain(value)]
+        for name in ("settings", "budgets"):
+            lines += ["", f"[suites.{suite}.{name}]"]
+            lines += [f"{key} = {_value(value)}" for key, value in table[name].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, Mapping)
+
+
+def _value(value: object) -> str:
+    """Return a value as TOML writes it on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_value(of)}' for key, of in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

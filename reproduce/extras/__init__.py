@@ -1,1 +1,0 @@
-"""Commands beside the grid: verify, evaluate, compare, list, publish, mirror."""

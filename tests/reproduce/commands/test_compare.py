@@ -1,0 +1,170 @@
+"""A before-and-after table compares like with like, with Welch's interval of the difference."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reproduce import __main__ as command_line
+from reproduce.commands.compare import COLUMNS, compare
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import make_plan
+from suite.base.errors import UsageError
+from suite.record.manifest import write_manifest
+
+pytestmark = pytest.mark.usefixtures("published")
+
+TASK, OTHER = "Pendulum-v1", "MountainCarContinuous-v0"
+RecordRun = Callable[..., Path]
+
+
+def grid(runs_dir: Path) -> Plan:
+    """Where runs of 1,000 steps of two tasks go."""
+    return make_plan(
+        "sac", "classic", env_steps=1000, seeds=[1, 2, 3], device="cpu", runs_dir=runs_dir
+    )
+
+
+def write(
+    record_run: RecordRun, plan: Plan, task: str, scores: list[float], speed: float = 10.0
+) -> None:
+    """One finished run per score, all of the same speed."""
+    for seed, score in enumerate(scores, start=1):
+        folder = record_run(plan, task, seed, {900: 1e6, 1000: score})
+        header = (folder / "timing.csv").read_text().splitlines()[0]
+        rows = [f"{step},{step},{step / speed},9,0.1,0.1,0.1,0.1" for step in (100, 500)]
+        (folder / "timing.csv").write_text("\n".join([header, *rows]) + "\n")
+        write_manifest(folder, (folder / "run.json").read_bytes())
+
+
+def only_row(first: Plan, second: Plan) -> dict[str, Any]:
+    """The only row of a comparison."""
+    table = compare(first.directory, second.directory)
+    assert tuple(table.columns) == tuple(COLUMNS)
+    (row,) = table.to_dict("records")
+    return {str(key): value for key, value in row.items()}
+
+
+def test_a_folder_does_not_differ_from_itself(tmp_path: Path, record_run: RecordRun) -> None:
+    """Difference 0, an interval around 0, and the same speed."""
+    plan = grid(tmp_path)
+    write(record_run, plan, TASK, [1.0, 2.0, 4.0])
+    row = only_row(plan, plan)
+    assert (row["task"], row["env_steps"], row["rule"]) == (TASK, 1000, "deterministic")
+    assert (row["num_seeds_a"], row["num_seeds_b"]) == (3, 3)
+    assert row["difference"] == 0.0
+    assert row["ci_low"] == -row["ci_high"] < 0.0
+    assert row["speed_ratio"] == 1.0
+
+
+def test_the_interval_is_welchs(tmp_path: Path, record_run: RecordRun) -> None:
+    """By hand: means 20 and 31, variances 100 and 2, standard error sqrt(103 / 3)."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    write(record_run, first, TASK, [10.0, 20.0, 30.0], speed=10.0)
+    write(record_run, second, TASK, [30.0, 32.0], speed=25.0)
+    row = only_row(first, second)
+    assert (row["score_mean_a"], row["score_mean_b"], row["difference"]) == (20.0, 31.0, 11.0)
+    # Variances over seeds: 100 / 3 and 2 / 2, so that the standard error is 5.85947 and the
+    # degrees of freedom (103 / 3)^2 / ((100 / 3)^2 / 2 + 1^2 / 1) = 2.11791, whose 97.5 % point
+    # of Student's t is 4.08093.
+    assert row["ci_low"] == pytest.approx(11.0 - 4.08093 * 5.85947, abs=1e-3)
+    assert row["ci_high"] == pytest.approx(11.0 + 4.08093 * 5.85947, abs=1e-3)
+    assert (row["num_seeds_a"], row["num_seeds_b"]) == (3, 2)
+    assert row["speed_ratio"] == pytest.approx(2.5)
+    back = only_row(second, first)
+    assert back["difference"] == -11.0
+    assert (back["ci_low"], back["ci_high"]) == pytest.approx((-row["ci_high"], -row["ci_low"]))
+    assert back["speed_ratio"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("scores", "interval"), [([1000.0, 1000.0], (-100.0, -100.0)), ([999.0, 1001.0], None)]
+)
+def test_seeds_that_agree_exactly_are_compared_without_complaint(
+    scores: list[float], interval: tuple[float, float] | None, tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Tasks with a largest return give equal scores: no spread on a side is no warning."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    write(record_run, first, TASK, scores)
+    write(record_run, second, TASK, [900.0, 900.0])
+    row = only_row(first, second)
+    assert row["difference"] == -100.0
+    if interval:
+        assert (row["ci_low"], row["ci_high"]) == interval
+    else:  # one degree of freedom, standard error 1
+        assert row["ci_low"] == pytest.approx(-100.0 - 12.7062, abs=1e-4)
+
+
+def test_one_seed_has_no_interval(tmp_path: Path, record_run: RecordRun) -> None:
+    """A spread that nobody measured is not made up."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    write(record_run, first, TASK, [1.0, 2.0, 3.0])
+    write(record_run, second, TASK, [5.0])
+    row = only_row(first, second)
+    assert row["difference"] == 3.0
+    assert np.isnan([row["ci_low"], row["ci_high"]]).all()
+
+
+def test_only_finished_runs_of_shared_tasks_are_compared(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Unfinished runs, runs that were kept aside and tasks of one side have no part in it."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    write(record_run, first, TASK, [1.0, 2.0])
+    write(record_run, first, OTHER, [7.0])
+    write(record_run, second, TASK, [3.0, 4.0])
+    for seed, status in enumerate(["running", "failed", "diverged"], start=3):
+        record_run(second, TASK, seed, {1000: 1e6}, status=status)
+    aside = record_run(second, TASK, 9, {1000: 1e6})
+    aside.rename(aside.with_name("seed-9.1000"))
+    row = only_row(first, second)
+    assert (row["task"], row["num_seeds_b"], row["score_mean_b"]) == (TASK, 2, 3.5)
+
+
+def test_scores_are_taken_at_the_step_that_all_reached(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """What a longer run learned later is no advantage."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    for seed in (1, 2):
+        record_run(first, TASK, seed, {1000: float(seed)})
+        record_run(second, TASK, seed, {1000: 10.0 + seed, 5000: 1e6}, env_steps=5000)
+    row = only_row(first, second)
+    assert (row["env_steps"], row["difference"]) == (1000, 10.0)
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, record_run: RecordRun) -> None:
+    """No folder, no finished run, no shared task and two rules: each is told apart."""
+    first, second, third = (grid(tmp_path / name) for name in ("a", "b", "c"))
+    write(record_run, first, TASK, [1.0, 2.0])
+    write(record_run, second, OTHER, [1.0, 2.0])
+    record_run(third, TASK, 1, status="running")
+    with pytest.raises(UsageError, match="is not a folder of runs"):
+        compare(first.directory, tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="holds no finished runs"):
+        compare(third.directory, first.directory)
+    with pytest.raises(UsageError, match=f"share no task: .*{TASK}.*{OTHER}"):
+        compare(first.directory, second.directory)
+    folder = record_run(third, TASK, 2)
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["evaluation_rule"] = "sampled"
+    (folder / "run.json").write_text(json.dumps(record))
+    write_manifest(folder, (folder / "run.json").read_bytes())
+    with pytest.raises(UsageError, match="different rules do not compare"):
+        compare(first.directory, third.directory)
+
+
+def test_the_command_prints_a_table(
+    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line per task: means with their seeds, difference with its interval, ratio of speeds."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    write(record_run, first, TASK, [10.0, 20.0, 30.0])
+    write(record_run, second, TASK, [30.0, 32.0], speed=20.0)
+    assert command_line.main(["compare", str(first.directory), str(second.directory)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    cells = [cell.strip() for cell in line.strip("│ ").split("│")]
+    assert cells == [TASK, "1,000", "20 (3)", "31 (2)", "+11 [-12.91, 34.91]", "2.00"]

@@ -1,0 +1,372 @@
+"""Pages say what code and data give: tables, names, columns, commands and examples."""
+
+import contextlib
+import dataclasses
+import doctest
+import importlib
+import importlib.util
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import agents
+from reproduce import ROOT
+from reproduce import __main__ as command_line
+from reproduce.commands import docs as pages
+from reproduce.commands import grid, sweep
+from reproduce.report.tables import COLUMNS
+from suite.base.errors import UsageError
+from suite.record.recorder import Recorder
+from suite.settings.command_line import Parser, read_command_line
+
+HEADINGS = (
+    *("Idea", "From equation to function", "Deviations", "Settings by source"),
+    *("Columns of the record", "Results", "Commands"),
+)
+SHORT: dict[str, dict[str, Any]] = {
+    "a2c": {"task": "CartPole-v1", "num_envs": 4},
+    "acer": {"task": "CartPole-v1", "num_envs": 4, "replay_start": 20, "replay_capacity": 100},
+    "acer_continuous": {
+        **{"task": "Pendulum-v1", "num_envs": 2, "unroll_length": 10, "replay_start": 10},
+        **{"env_steps": 500, "learning_rate_decay_steps": 1_000, "num_action_samples": 1},
+    },
+    "impala": {"task": "CartPole-v1", "num_envs": 4},
+    "sac": {"task": "Pendulum-v1", "learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
+    "sac_discrete": {"task": "CartPole-v1", "learning_starts": 40, "batch_size": 8},
+}
+SHORT["sac_value"] = SHORT["sac"] | {"learn_alpha": True}
+SHORT["sac_alf"] = SHORT["sac"] | {"task": "Claw-v0", "prior": "same_action"}
+"""What every agent trains with here, so that its records have every column."""
+MY_TASKS = """
+import gymnasium
+entry_point = "gymnasium.envs.classic_control:PendulumEnv"
+gymnasium.register("Crane-v0", entry_point=entry_point, max_episode_steps=200)
+"""
+"""The module of a user that docs/tasks.md speaks of."""
+README = "By hand.\n\n<!-- generated: scores -->\n<!-- end -->\n\nBy hand, too.\n"
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PARSE = Parser.parse
+EXAMPLE = re.compile(r"```python\n(>>> .*?)```", re.DOTALL)
+
+
+def page_of(agent: str) -> str:
+    return (ROOT / "docs" / "agents" / f"{agent}.md").read_text(encoding="utf-8")
+
+
+def section(page: str, heading: str) -> str:
+    """Return the text below a heading of the second level."""
+    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def explained(text: str, column: str = r"\| (`[\w`, ]+`) \|") -> dict[str, list[str]]:
+    """Return the columns that a text explains, by the file named before them."""
+    found: dict[str, list[str]] = {}
+    file = ""
+    for line in text.splitlines():
+        if named := re.match(r"`([\w<>-]+\.csv)`", line):
+            file = named[1]
+        if cell := re.match(column, line):
+            found.setdefault(file, []).extend(re.findall(r"`(\w+)`", cell[1]))
+    return found
+
+
+def columns() -> dict[str, list[str]]:
+    """Return the columns that the page of all tables explains."""
+    text = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    return explained(text, r"- (.+?):")
+
+
+def of_agent(agent: str) -> dict[str, list[str]]:
+    """Return the columns that an agent's page explains: of `updates.csv`, and its own of others."""
+    return explained(section(page_of(agent), "Columns of the record"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a README, for the command line."""
+    (tmp_path / "README.md").write_text(README)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_outdated_scores_of_readme_fail_the_check(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line names page and command; what is written by hand may be anything."""
+    page = project / "README.md"
+    assert command_line.main(["docs", "--check"]) == 1
+    assert command_line.main(["docs"]) == 0
+    made = page.read_text()
+    assert made.startswith("By hand.\n\n<!-- generated: scores -->\n\nAll ")
+    assert made.endswith("\n\n<!-- end -->\n\nBy hand, too.\n")
+    for text, status in (
+        (made, 0),
+        (made.replace("By hand.", "Written by hand."), 0),
+        (made.replace("HalfCheetah-v4", "HalfCheetah-v5"), 1),
+    ):
+        page.write_text(text)
+        capsys.readouterr()
+        assert command_line.main(["docs", "--check"]) == status
+        said = capsys.readouterr()
+        wanted = f"out of date: {page}: run `make docs`\n" if status else ""
+        assert (said.out, said.err) == ("", wanted)
+        assert page.read_text() == text
+
+
+def test_a_readme_without_its_block_is_named(project: Path) -> None:
+    """Nothing is written then."""
+    page = project / "README.md"
+    page.write_text(README.replace("<!-- end -->", ""))
+    with pytest.raises(UsageError, match=r"README\.md needs one block"):
+        command_line.main(["docs"])
+    assert page.read_text() == README.replace("<!-- end -->", "")
+
+
+def test_no_other_page_keeps_a_generated_table() -> None:
+    """All others are made when the site is built, by calls that are known."""
+    found = [path for name in ("agents", "docs", "results") for path in (ROOT / name).rglob("*.md")]
+    assert len(found) > 15
+    for path in (ROOT / "CONTRIBUTING.md", *found):
+        text = path.read_text(encoding="utf-8")
+        assert "<!-- generated" not in text, path
+        assert set(re.findall(r"^\{\{ (\w+)", text, re.MULTILINE)) <= set(pages.TABLES), path
+
+
+@pytest.mark.parametrize("agent", agents.AGENTS)
+def test_a_page_has_its_headings_and_every_name_of_its_equations(agent: str) -> None:
+    """Seven headings, in one order; each function of the table can be imported, or is a setting."""
+    page = page_of(agent)
+    found = tuple(re.findall(r"^## (.+)$", page, re.MULTILINE))
+    assert found in (HEADINGS, (*HEADINGS, "Beside other programs"))
+    rows = re.findall(r"^\|.*\| (`.+`) *\|$", pages.equations(agent), re.MULTILINE)
+    module = importlib.import_module(f"agents.{agent}")
+    names = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert len(names) >= 5
+    for name in names:
+        found = callable(getattr(module, name, None)) or hasattr(module.Config, name)
+        assert found or importlib.import_module(name), f"agents/{agent}.py has no {name}"
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("agent", agents.AGENTS)
+def test_every_column_of_a_record_is_explained(agent: str, tmp_path: Path) -> None:
+    """A short training writes each of the four tables: their columns are the pages', no others."""
+    module = importlib.import_module(f"agents.{agent}")
+    short = {"env_steps": 200, "log_interval": 50, "evaluation_interval": 200, **SHORT[agent]}
+    short |= {"evaluation_episodes": 2, "evaluation_rule": "sampled", "device": "cpu"}
+    presets = sorted(module.PRESETS, key=lambda preset: preset[0] != "classic")  # if it has that
+    config = dataclasses.replace(module.PRESETS[presets[0]].config, **short)
+    recorder = Recorder(tmp_path, {"agent": agent, "task": config.task}, config.seeds)
+    module.train(config, recorder)
+    recorder.finish()
+    shared, own = columns(), of_agent(agent)
+    for file in ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"):
+        header = (tmp_path / "seed-1" / file).read_text().partition("\n")[0]
+        written = [name for name in header.split(",") if not re.fullmatch(r"return_[1-9]\d*", name)]
+        said = {*own.get(file, ()), *(shared[file] if file != "updates.csv" else ())}
+        missing = [name for name in written if name not in said]
+        assert not missing, f"no page explains {file} of {agent}: {', '.join(missing)}"
+        assert said == set(written), f"{file} of {agent}"
+
+
+def test_every_metric_of_an_agent_is_explained() -> None:
+    """Also those that the short training above may not write."""
+    for agent in agents.AGENTS:
+        metrics = getattr(importlib.import_module(f"agents.{agent}"), "METRICS", ())
+        missing = [name for name in metrics if name not in of_agent(agent)["updates.csv"]]
+        assert not missing, f"docs/agents/{agent}.md does not explain {', '.join(missing)}"
+
+
+def test_a_setting_is_shown_where_a_source_differs_from_the_default() -> None:
+    """A2C like tianshou_v3 clips nothing; its other cells in that row are empty."""
+    table = pages.settings("a2c").splitlines()
+    (row,) = [line for line in table if line.startswith("| `max_gradient_norm` |")]
+    cells = {
+        name.partition(" on ")[0].partition("]")[0].strip(" ["): cell.strip()
+        for name, cell in zip(table[0].split("|"), row.split("|"), strict=True)
+    }
+    assert (cells["default"], cells["`tianshou_v3`"]) == ("0.5", "None")
+    assert cells["`sb3_control`"] == ""
+
+
+def test_costs_are_those_of_the_records() -> None:
+    """Wall time of a task's runs times the cores of each: IMPALA's has two."""
+    cells = {(str(cell["folder"]), cell["task"]): cell for cell in pages.cells()}
+    for folder, task, cores in (
+        ("results/published/impala-classic/tuned", "CartPole-v1", 2),
+        ("results/published/sac-mujoco-small/paper", "Reacher-v4", 1),
+    ):
+        paths = sorted((ROOT / folder / task).glob("seed-*/run.json"))
+        records = [json.loads(path.read_text()) for path in paths]
+        hours = cores * sum(record["wall_seconds"] for record in records) / 3600
+        assert cells[str(ROOT / folder), task]["core_hours"] == pytest.approx(hours)
+
+
+def test_what_is_published_is_in_the_tables() -> None:
+    """Every row of every verdicts.csv is a row of the results, and a verdict of the matrix."""
+    tables = [pd.read_csv(path) for path in (ROOT / "results/published").glob("*/*/verdicts.csv")]
+    rows = [line for line in pages.results().splitlines() if line.startswith("| [")]
+    assert len(rows) == sum(map(len, tables))
+    assert pages.matrix().count("(/results/published/") == len(rows)
+
+
+def test_every_column_of_a_grids_tables_is_explained() -> None:
+    """Once, under its file's name, and no column that the file has not."""
+    known = COLUMNS | {"sweep-<agent>-<suite>": sweep.COLUMNS}
+    said = {name.removesuffix(".csv"): sorted(found) for name, found in columns().items()}
+    assert {name: sorted(own) for name, own in known.items()}.items() <= said.items()
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield every command of README and pages on use, with its page."""
+    names = ("README.md", "CONTRIBUTING.md", "agents/README.md", "results/README.md")
+    for path in (*(ROOT / name for name in names), *sorted((ROOT / "docs").rglob("*.md"))):
+        page, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        page = re.sub(r"^```\w+\n.*?^```\n", "", page, flags=re.DOTALL | re.MULTILINE)
+        for block in re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            lines = block.splitlines()
+            if lines[0].startswith("$ "):  # with what it prints
+                lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+            yield from ((name, line) for line in lines if line and "launcher ray" not in line)
+        inline = re.findall(r"`((?:python -m|make) [^`]+)`", page)
+        yield from (
+            (name, line) for line in inline if not re.search("AGENT|NAME|launcher ray", line)
+        )
+
+
+class ParsedError(Exception):
+    """The real parser has understood a command, which then goes no further."""
+
+
+def parse_and_stop(parser: Parser, argv: list[str]) -> None:
+    """Let the real parser judge a command, which then goes no further."""
+    PARSE(parser, argv)
+    raise ParsedError
+
+
+def understand(words: list[str]) -> None:
+    """Check a command as it stands; short ones are run."""
+    program, *arguments = words
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {word for word in arguments if "=" not in word} <= set(targets)
+        return
+    if words == ["source", ".venv/bin/activate"] or program in ("pip", "tensorboard"):
+        return
+    assert program in ("python", ".venv/bin/python")
+    assert arguments[0] == "-m"
+    module, argv = arguments[1], arguments[2:]
+    if module.startswith("agents."):
+        presets = importlib.import_module(module).PRESETS
+        with contextlib.suppress(SystemExit):  # --help
+            read_command_line(presets, argv, agent=module.removeprefix("agents."))
+    elif module == "reproduce":
+        run(argv)
+    else:
+        spec = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(f"{module}.__main__") if spec and not spec.origin else spec
+        assert spec is not None
+        assert spec.origin is not None
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in text for word in argv if word.startswith("--"))
+
+
+def run(argv: list[str]) -> None:
+    """Run what takes no time; plan grids; else parse."""
+    assert all((ROOT / word).exists() for word in argv if word.startswith("results/"))
+    if argv[0] == "list" or "--dry-run" in argv:
+        assert command_line.main(argv) == 0
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        if argv[0] in agents.AGENTS:  # the plan alone, without what it can decide
+            patch.setattr(grid, "_say_outlook", lambda *arguments: None)
+            assert command_line.main([*argv, "--dry-run"]) == 0
+            return
+        patch.setattr(Parser, "parse", parse_and_stop)
+        with pytest.raises(ParsedError):
+            command_line.main(argv)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_every_command_of_the_pages_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grids are planned, lists printed, all others parsed as they stand; nothing is written."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "my_tasks.py").write_text(MY_TASKS)
+    monkeypatch.syspath_prepend(tmp_path / "path")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    known = list(commands())
+    assert len(known) > 40
+    for page, line in dict.fromkeys(known):
+        try:
+            understand(shlex.split(line, comments=True))
+        except (UsageError, AssertionError) as error:
+            # an extra, which the page names, or a GPU
+            if not re.search("pip install|finds 0 GPUs", str(error)):
+                pytest.fail(f"{page}: {line}: {error}")
+    assert list((tmp_path / "work").rglob("*.*")) == []
+
+
+def test_a_command_that_is_not_understood_fails() -> None:
+    """A flag, a task, a target and a file that do not exist."""
+    for line in (
+        "python -m reproduce sac mujoco --taks Hopper-v4",
+        "python -m agents.sac --tusk Hopper-v4",
+        "python -m reproduce evaluate results/published/sac-mujoco/nobody/Hopper-v4/seed-1",
+        "make nothing",
+    ):
+        with pytest.raises((UsageError, AssertionError)):
+            understand(shlex.split(line))
+
+
+def test_the_lines_that_load_a_policy_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand in README, with what it installs."""
+    monkeypatch.chdir(ROOT)
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    assert names["observation"].shape == (4,)
+    assert names["reward"] == 1.0
+    names["env"].close()
+
+
+@pytest.mark.parametrize("name", re.findall(r"^### `([\w.]+)`$", API, re.MULTILINE))
+def test_every_example_gives_what_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of a function uses it, after the page's own beginning."""
+    monkeypatch.chdir(ROOT)
+    text = API.partition(f"### `{name}`\n")[2].partition("\n##")[0]
+    example = EXAMPLE.findall(text)[0]
+    assert name.rpartition(".")[2] in example or name == "suite.checkpoint.Policy"
+    check_examples(EXAMPLE.findall(API)[0], example)
+
+
+def test_training_from_python_works_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its examples, one after another, print what stands there."""
+    monkeypatch.chdir(ROOT)
+    examples = EXAMPLE.findall(section(API, "Training"))
+    check_examples(*examples)
+    assert "main(" in examples[0]
+
+
+def check_examples(*examples: str) -> None:
+    """Run examples of a page as one, and compare what they print."""
+    test = doctest.DocTestParser().get_doctest("\n".join(examples), {}, "api.md", None, None)
+    said = io.StringIO()
+    outcome = doctest.DocTestRunner(verbose=False).run(test, out=said.write)
+    assert outcome.failed == 0, said.getvalue()
+    assert outcome.attempted > 4
+
+
+def test_a_wrong_example_is_found() -> None:
+    """The runner above compares what is printed."""
+    test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "x", None, None)
+    assert doctest.DocTestRunner(verbose=False).run(test, out=lambda text: None).failed == 1

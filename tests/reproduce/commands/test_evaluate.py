@@ -1,0 +1,208 @@
+"""`evaluate` scores a policy anew: reproducibly, with an honest interval, by either rule."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from agents import load_policy, sac
+from reproduce import __main__ as command_line
+from reproduce.commands import evaluate as scoring
+from reproduce.commands.evaluate import evaluate_run
+from reproduce.commands.export import export_onnx
+from suite.base.errors import UsageError
+
+Reseal = Callable[[Path], None]
+Tree = Callable[[Path], dict[str, bytes]]
+
+TASK = "Pendulum-v1"
+USES: dict[str, Callable[[Path], Any]] = {
+    "load_policy": load_policy,
+    "load_policy, best": lambda folder: load_policy(folder / "best"),
+    "export": lambda folder: export_onnx(folder, folder.parent / "a.onnx"),
+    "export, best": lambda folder: export_onnx(folder, folder.parent / "a.onnx", best=True),
+    "evaluate": lambda folder: evaluate_run(folder, episodes=1),
+}
+"""What a run's policy is used for."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of 60 steps."""
+    out = tmp_path_factory.mktemp("trained")
+    flags = ["--learning-starts=40", "--batch-size=8", "--hidden-sizes=8", "--env-steps=60"]
+    flags += ["--evaluation-episodes=1", "--device=cpu", "--seeds=3"]
+    assert sac.main(["--task", TASK, "--out", str(out), *flags]) == 0
+    return out / "seed-3"
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five episodes with known returns in place of the simulator's."""
+    returns = np.array([[-3.0, -1.0, 1.0, 3.0, 5.0]])
+    monkeypatch.setattr(
+        scoring, "evaluate", lambda *args, episodes, **kwargs: returns[:, :episodes]
+    )
+
+
+def test_a_score_is_the_same_every_time(run: Path, tree: Tree) -> None:
+    """Same policy, seed and rule: the same bits; another seed plays other episodes."""
+    before = tree(run)
+    first = evaluate_run(run, episodes=4)
+    assert evaluate_run(run, episodes=4) == first
+    assert evaluate_run(run, episodes=4, seed=1)["mean_return"] != first["mean_return"]
+    assert (first["task"], first["rule"], first["num_episodes"]) == (TASK, "deterministic", 4)
+    assert -2000 < first["mean_return"] < 0
+    assert first["ci_low"] < first["mean_return"] < first["ci_high"]
+    assert tree(run) == before
+
+
+def test_actions_may_be_drawn_from_the_policy(run: Path) -> None:
+    """Drawn actions give another score, and the same one every time."""
+    drawn = evaluate_run(run, episodes=4, sampled=True)
+    assert evaluate_run(run, episodes=4, sampled=True) == drawn
+    assert drawn["rule"] == "sampled"
+    assert drawn["mean_return"] != evaluate_run(run, episodes=4)["mean_return"]
+
+
+@pytest.mark.parametrize(
+    ("scored", "rule"),
+    [("training", "sampled"), ("sampled", "sampled"), ("deterministic", "deterministic")],
+)
+def test_actions_are_by_default_those_of_the_runs_own_score(
+    run: Path, scored: str, rule: str, tmp_path: Path, scripted: None, reseal: Reseal
+) -> None:
+    """A policy that was scored by drawn actions is not judged by its mode unless asked."""
+    folder = tmp_path / "seed-3"
+    shutil.copytree(run, folder)
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["evaluation_rule"] = scored
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"seed-3 differs from its manifest: run\.json"):
+        evaluate_run(folder, episodes=2)
+    reseal(folder)
+    assert evaluate_run(folder, episodes=2)["rule"] == rule
+    assert evaluate_run(folder, episodes=2, sampled=False)["rule"] == "deterministic"
+
+
+def test_the_episodes_are_the_policys_own(run: Path) -> None:
+    """The score is that of the saved weights: a policy that is changed scores otherwise."""
+    first = evaluate_run(run, episodes=2)
+    seen = []
+    policy = load_policy(run)
+    act = policy.act
+
+    def spy(obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+        seen.append(obs.shape)
+        return -act(obs, generator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        policy.act = spy
+        patch.setattr("agents.load_policy", lambda _: policy)
+        changed = evaluate_run(run, episodes=2)
+    assert changed["mean_return"] != first["mean_return"]
+    assert seen == [(1, 2, 3)] * 200  # one step of both environments per decision
+
+
+@pytest.mark.usefixtures("scripted")
+def test_the_interval_is_students(run: Path) -> None:
+    """Five returns of mean 1: standard deviation, and the 95 % t-interval with 4 degrees."""
+    result = evaluate_run(run, episodes=5)
+    half = stats.t.ppf(0.975, 4) * np.sqrt(10.0 / 5)
+    assert result["mean_return"] == 1.0
+    assert (result["ci_low"], result["ci_high"]) == pytest.approx((1 - half, 1 + half))
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_single_episode_has_no_interval(run: Path) -> None:
+    """One number has no spread, and none is made up."""
+    result = evaluate_run(run, episodes=1)
+    assert result["mean_return"] == -3.0
+    assert [result[key] for key in ("ci_low", "ci_high")] == [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ((0, 0), "--episodes must be at least 1, not 0"),
+        ((-4, 0), "--episodes must be at least 1, not -4"),
+        ((1, -1), "--seed must be at least 0, not -1"),
+    ],
+)
+def test_impossible_numbers_are_refused(options: tuple[int, int], hint: str, run: Path) -> None:
+    """The message names flag and number."""
+    episodes, seed = options
+    with pytest.raises(UsageError, match=hint):
+        evaluate_run(run, episodes=episodes, seed=seed)
+
+
+@pytest.mark.parametrize("use", ["load_policy", "export", "evaluate"])
+def test_a_policy_that_differs_from_its_manifest_is_refused(
+    use: str, run: Path, tmp_path: Path
+) -> None:
+    """Changed weights act, too: nobody would see that they are not what was trained."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    content = bytearray((folder / "policy.safetensors").read_bytes())
+    content[-100::4] = bytes(byte ^ 1 for byte in content[-100::4])  # in the numbers' last bits
+    (folder / "policy.safetensors").write_bytes(content)
+    if use == "export":
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxscript")
+    with pytest.raises(UsageError, match=r"seed-3 differs from its manifest: policy\.safetensors"):
+        USES[use](folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["seed-3"]
+
+
+@pytest.mark.parametrize("use", ["load_policy", "export"])
+def test_a_best_policy_that_differs_from_its_runs_manifest_is_refused(
+    use: str, run: Path, tmp_path: Path, reseal: Reseal
+) -> None:
+    """Its sums stand in the folder above."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    (folder / "best").mkdir()
+    for name in ("policy.safetensors", "policy.json"):
+        shutil.copy(folder / name, folder / "best" / name)
+    reseal(folder)
+    assert load_policy(folder / "best").task.name == TASK
+    path = folder / "best" / "policy.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(UsageError, match=r"differs from its manifest: best/policy\.safetensors"):
+        USES[f"{use}, best"](folder)
+
+
+def test_a_folder_without_a_readable_policy_is_refused(run: Path, tmp_path: Path) -> None:
+    """Nothing there, half of it there, or something else there: bad usage, not a traceback."""
+    for folder in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UsageError, match="holds no trained policy"):
+            evaluate_run(folder, episodes=1)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged)
+    weights = (run / "policy.safetensors").read_bytes()
+    for content in (b"", weights[:-1], b"\0" * 100):
+        (damaged / "policy.safetensors").write_bytes(content)
+        with pytest.raises(UsageError, match="unreadable policy"):
+            evaluate_run(damaged, episodes=1)
+    (damaged / "policy.safetensors").write_bytes(weights)
+    description = json.loads((run / "policy.json").read_text())
+    for change in ("[]", "{", json.dumps(description | {"agent": "../../x"})):
+        (damaged / "policy.json").write_text(change)
+        with pytest.raises(UsageError):
+            evaluate_run(damaged, episodes=1)
+
+
+def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line: task, mean, interval, episodes and rule."""
+    result = evaluate_run(run, episodes=3)
+    assert command_line.main(["evaluate", str(run), "--episodes", "3"]) == 0
+    assert capsys.readouterr().out == (
+        f"{TASK}: mean return {result['mean_return']:.4g} (95 % interval "
+        f"{result['ci_low']:.4g} to {result['ci_high']:.4g}) over 3 episodes, "
+        "deterministic actions\n"
+    )
+    assert command_line.main(["evaluate", str(run), "--episodes=1", "--sampled"]) == 0
+    assert "interval" not in capsys.readouterr().out

@@ -1,0 +1,199 @@
+"""A policy acts in an ONNX runtime as it does here."""
+
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import agents
+from agents import sac
+from reproduce import __main__ as command_line
+from reproduce.commands.export import OUTPUTS, default_name, export_onnx, graph_of
+from reproduce.plan.grid import PUBLISHED
+from suite.base.errors import UsageError
+from suite.resume.checkpoint import Policy, read_policy, save_policy
+
+RUNS = {
+    "a2c": "a2c-classic/rl_zoo/Pendulum-v1",
+    "a2c, discrete": "a2c-classic/rl_zoo/CartPole-v1",
+    "a2c, frames": "a2c-atari-7/nnabla_rl/Breakout-v5",
+    "acer": "acer-classic/tuned/CartPole-v1",
+    "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
+    "impala": "impala-classic/tuned/CartPole-v1",
+    "impala, frames": "impala-atari-7/rllib_2018/Breakout-v5",
+    "sac": "sac-mujoco-small/paper/Reacher-v4",
+    "sac_discrete": "sac_discrete-classic/tuned/CartPole-v1",
+    "sac_alf, mixed": "sac_alf-hybrid/tuned/Claw-v0",
+    "sac_alf": "sac-mujoco-small/paper/Reacher-v4",  # which acts as SAC does
+    "sac_value": "sac-mujoco-small/paper/Reacher-v4",  # which does, too
+}
+"""Published policies of every agent."""
+
+
+def folder_of(case: str, tmp_path: Path) -> Path:
+    run = PUBLISHED / RUNS[case] / "seed-1"
+    if case in ("sac_alf", "sac_value"):
+        weights, description = read_policy(run)
+        save_policy(tmp_path, weights, {**description, "agent": case})
+        return tmp_path
+    return run
+
+
+def observations(policy: Policy, number: int) -> np.ndarray:
+    """Return any observations of a policy's task."""
+    generator, shape = np.random.default_rng(number), (number, *policy._spaces.obs_shape)
+    if len(shape) == 4:
+        return generator.integers(0, 256, shape, dtype=np.uint8)
+    return generator.normal(size=shape).astype(np.float32)
+
+
+def drawn(kind: str, policy: Policy, outputs: dict[str, Any], seed: int) -> np.ndarray:
+    """Return actions drawn as docs/using_results.md says, with an agent's noise."""
+    generator = np.random.default_rng(seed)
+    actions = []
+    if kind != "categorical":
+        noise = generator.standard_normal(outputs["means"].shape, dtype=np.float32)
+        continuous = outputs["means"] + np.exp(outputs["log_stds"]) * noise
+        continuous = np.clip(continuous, -1, 1) if kind == "gaussian" else np.tanh(continuous)
+        low, high = np.array([policy._spaces.low, policy._spaces.high])
+        actions = [low + (continuous + 1) / 2 * (high - low)]
+    if kind == "categorical":
+        noise = generator.gumbel(size=outputs["log_probs"].shape)
+        return (outputs["log_probs"] + noise).argmax(-1)
+    return np.concatenate(actions, -1)
+
+
+def test_every_agent_has_a_graph() -> None:
+    """A new one, too, or `export` says which have."""
+    assert {case.partition(",")[0] for case in RUNS} == set(agents.AGENTS)
+
+
+def test_a_copy_of_an_agents_file_has_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph belongs to what the file defines, not to its name; other files have none."""
+    weights, said = read_policy(PUBLISHED / RUNS["sac"] / "seed-1")
+    said = {**said, "agent": "my_sac"}
+    monkeypatch.setitem(sys.modules, "agents.my_sac", sac)
+    assert graph_of(weights, said).kind == "tanh_gaussian"
+    monkeypatch.setitem(sys.modules, "agents.my_sac", types.ModuleType("agents.my_sac"))
+    with pytest.raises(UsageError, match="my_sac has no ONNX form: its file has none of Gaussian"):
+        graph_of(weights, said)
+
+
+def test_a_copy_that_acts_otherwise_has_no_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file would act as the origin does, and nobody would notice."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    act = sac.act
+    monkeypatch.setattr(sac, "act", lambda *arguments: 0.5 * act(*arguments))
+    with pytest.raises(UsageError, match="sac has no ONNX form: it acts otherwise"):
+        export_onnx(PUBLISHED / RUNS["sac"] / "seed-1", tmp_path / "a.onnx")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
+    """The same modes in the task's units; the same draws from the outputs, with the same noise."""
+    folder = folder_of(case, tmp_path)
+    policy, graph = agents.load_policy(folder), graph_of(*read_policy(folder))
+    obs = observations(policy, 16)
+    with torch.no_grad():
+        found = [output.numpy() for output in graph(torch.from_numpy(obs))]
+    outputs = dict(zip(OUTPUTS[graph.kind], found, strict=True))
+    np.testing.assert_allclose(outputs["actions"], policy(obs), rtol=1e-5, atol=1e-5)
+    if graph.kind != "hybrid":  # whose choice of the discrete action depends on the continuous one
+        wanted = policy(obs, np.random.default_rng(7))
+        np.testing.assert_allclose(drawn(graph.kind, policy, outputs, 7), wanted, 1e-4, 1e-5)
+    if "log_probs" in outputs:
+        np.testing.assert_allclose(np.exp(outputs["log_probs"]).sum(-1), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["sac", "a2c", "a2c, frames"])
+def test_both_act_alike(case: str, tmp_path: Path) -> None:
+    """A perceptron, normalised observations and frames of bytes, in batches of any size."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    folder = PUBLISHED / RUNS[case] / "seed-1"
+    policy, file = agents.load_policy(folder), tmp_path / "a.onnx"
+    file, lines = export_onnx(folder, file)
+    session = onnxruntime.InferenceSession(str(file))
+    for number in (1, 3, 8):
+        obs = observations(policy, number)
+        actions, *_ = session.run(None, {"observations": obs})
+        assert actions.dtype == policy(obs).dtype
+        np.testing.assert_allclose(actions, policy(obs), rtol=1e-4, atol=1e-5)
+    assert (
+        lines
+        == {
+            "sac": [
+                *("observations: float32 [batch, 11]", "actions: float32 [batch, 2]"),
+                *("means: float32 [batch, 2]", "log_stds: float32 [batch, 2]"),
+            ],
+            "a2c": [
+                *("observations: float32 [batch, 3]", "actions: float32 [batch, 1]"),
+                *("means: float32 [batch, 1]", "log_stds: float32 [batch, 1]"),
+            ],
+            "a2c, frames": [
+                *("observations: uint8 [batch, 4, 84, 84]", "actions: int64 [batch]"),
+                "log_probs: float32 [batch, 4]",
+            ],
+        }[case]
+    )
+    said = session.get_modelmeta().custom_metadata_map
+    assert (said["agent"], said["task"]) == (case[:3], policy.task.name)
+    assert b"reproduce/" not in file.read_bytes()  # where the sources lie is nobody's business
+
+
+def test_a_file_without_a_name_overwrites_no_other_policys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called after agent, task and seed; the same policy may be written again."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    run = PUBLISHED / RUNS["sac"] / "seed-1"
+    file, _ = export_onnx(run, None)
+    assert str(file) == f"sac-{agents.load_policy(run).task.name}-seed-1.onnx"
+    whole = file.read_bytes()
+    assert export_onnx(run, None)[0].read_bytes() == whole
+    file.write_bytes(b"another policy")
+    with pytest.raises(UsageError, match=f"{file} is there, with other content: name the file"):
+        export_onnx(run, None)
+    assert file.read_bytes() == b"another policy"
+    export_onnx(run, file)  # asked for by name
+    assert file.read_bytes() == whole
+    assert default_name(Path("seed-3"), "a2c", "my:Walk-v0", best=True) == (
+        "a2c-my-Walk-v0-seed-3-best.onnx"
+    )
+
+
+def test_what_has_no_onnx_form_says_so_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recurrent policy, another ending, a folder without a policy."""
+    run = PUBLISHED / RUNS["impala"] / "seed-1"
+    weights, description = read_policy(run)
+    with pytest.raises(UsageError, match="a recurrent policy has no ONNX form here"):
+        graph_of(weights, {**description, "lstm_size": 8})
+    with pytest.raises(UsageError, match="a policy with bfloat16 has no ONNX form here"):
+        graph_of(weights, {**description, "bfloat16": True})
+    shutil.copytree(run, tmp_path / "copy")
+    for words, hint in (
+        (["--onnx", str(tmp_path / "a.pb")], r"a\.pb must end in \.onnx"),
+        (["--onnx", str(tmp_path / "x" / "a.onnx")], "x is no folder"),
+        (["--onnx", "--best"], "kept no best policy"),
+        ([], r"say in which form: --onnx \[FILE\]"),
+    ):
+        with pytest.raises(UsageError, match=hint):
+            command_line.main(["export", str(tmp_path / "copy"), *words])
+    with pytest.raises(UsageError, match="holds no trained policy"):
+        command_line.main(["export", str(tmp_path), "--onnx"])
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    assert capsys.readouterr().out == ""
+    assert json.loads((run / "policy.json").read_text()) == description

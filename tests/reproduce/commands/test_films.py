@@ -1,0 +1,215 @@
+"""A film shows an episode that was scored, at its task's speed, or there is no film."""
+
+import csv
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+from agents import sac
+from reproduce import __main__ as command_line
+from reproduce.commands import evaluate, films
+from reproduce.commands.video import film_of_grid
+from reproduce.plan.request import Request
+from reproduce.report.films import contact_sheets
+from suite.base.errors import UsageError
+from suite.envs import vector_env
+from suite.envs.tasks import SUITES, find_task
+
+RED = np.full((11, 13, 3), (255, 0, 0), dtype=np.uint8)
+
+
+def silently(frames: Iterable[Any], _: int) -> Iterable[Any]:
+    return frames
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of 60 steps, scored by drawn actions of two episodes."""
+    out = tmp_path_factory.mktemp("trained")
+    flags = ["--learning-starts=40", "--batch-size=8", "--hidden-sizes=8", "--env-steps=60"]
+    flags += ["--evaluation-episodes=2", "--evaluation-rule=sampled", "--device=cpu", "--seeds=3"]
+    assert sac.main(["--task", "Pendulum-v1", "--out", str(out), *flags]) == 0
+    return out / "seed-3"
+
+
+def test_a_film_is_of_the_episode_that_was_recorded(run: Path, tmp_path: Path) -> None:
+    """Its return is the record's, to the last bit; 200 decisions are 201 pictures of 1/30 s."""
+    film = evaluate.film_run(run, tmp_path / "episode.gif", silently)
+    (row,) = csv.DictReader((run / "evaluations.csv").read_text().splitlines())
+    assert film.episode_return == float(row["return_0"])
+    assert film.num_frames == 201
+    said = "the first of the 2 episodes scored after 60 steps"
+    assert film.sentence().startswith(f"filmed: {film.path} (201 frames), {said}: return -")
+    with Image.open(film.path) as pictures:
+        lasts = [picture.info["duration"] for picture in ImageSequence.Iterator(pictures)]
+    assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
+    with Image.open(tmp_path / "episode.png") as sheet:
+        assert sheet.size[0] == 3 * films.SHEET_HEIGHT + 2 * films.GAP
+
+
+def test_a_score_is_filmed_with_its_own_draws(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of three episodes, whose noise was drawn for all three, is the one in the film."""
+    film = tmp_path / "a.mp4"
+    words = ["evaluate", str(run), "--episodes", "3", "--seed", "5", "--video", str(film)]
+    assert command_line.main(words) == 0
+    score = evaluate.evaluate_run(run, episodes=3, seed=5)["first"].episode_return
+    said = capsys.readouterr()
+    assert f"the first of 3 fresh episodes: return {score:.6g}; " in said.out
+    assert said.err == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "a.png"]
+
+
+def test_progress_is_a_line_now_and_then_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A film may take minutes; every frame is passed on."""
+    monkeypatch.setattr(films, "FILM_SECONDS", 0.0)
+    assert list(films.follow(iter("ab"), 2)) == ["a", "b"]
+    said = "filming: 0 of 2 frames\nfilming: 1 of 2 frames\n"
+    assert capsys.readouterr().out == said
+
+
+def test_an_episode_that_does_not_repeat_itself_is_not_filmed(run: Path, tmp_path: Path) -> None:
+    """Other actions give another return: nothing is written, and an old film stays."""
+    episode = evaluate.evaluate_run(run, episodes=1)["first"]
+    (tmp_path / "a.mp4").write_bytes(b"old")
+    for other in (
+        replace(episode, actions=[-actions for actions in episode.actions]),
+        replace(episode, actions=episode.actions[:-1]),
+    ):
+        with pytest.raises(UsageError, match=r"^no film: the episode that "):
+            films.film_episode(other, tmp_path / "a.mp4", "", silently)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def refused(run: Path, film: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what is said where nothing may be played."""
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    with pytest.raises(UsageError) as error:
+        command_line.main(["evaluate", str(run), "--video", str(film)])
+    assert not list(film.parent.glob("*"))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("a", ".mp4 or .gif"), ("a.jpg", ".mp4 or .gif"), ("none/a.mp4", "none is no folder")],
+)
+def test_a_wrong_file_is_refused_before_anything_is_played(
+    name: str, hint: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten episodes may take minutes; the name of a file takes none."""
+    assert hint in refused(run, tmp_path / name, monkeypatch)
+
+
+def test_a_machine_without_egl_says_which_package_it_lacks(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, before anything is played."""
+
+    class Pool:
+        def __init__(self, pool: Any) -> None:
+            self._pool = pool
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._pool, name)
+
+        def render(self, env_ids: np.ndarray) -> np.ndarray:
+            raise RuntimeError("failed to initialize EGL")
+
+    make = vector_env._make_pool
+    monkeypatch.setattr(vector_env, "_make_pool", lambda *args: Pool(make(*args)))
+    said = refused(run, tmp_path / "a.mp4", monkeypatch)
+    assert said == (
+        "Pendulum-v1 is drawn by EGL, which this machine lacks (failed to initialize EGL): "
+        "apt-get install libegl1 libgl1-mesa-dri"
+    )
+
+
+def test_what_ffmpeg_says_is_one_line(tmp_path: Path) -> None:
+    """A folder in the film's place; frames that come after the encoder ended are lost quietly."""
+    (tmp_path / "a.mp4").mkdir()
+    frames: Iterator[np.ndarray] = iter([RED] * 2_000)
+    with pytest.raises(OSError, match=r"a\.mp4: Is a directory"):
+        films._encode(frames, Fraction(50), tmp_path / "a.mp4")
+
+
+def test_frames_of_odd_size_are_filmed(tmp_path: Path) -> None:
+    """The encoder wants even sizes: a column is added, and no warning."""
+    films._encode(iter([RED] * 3), Fraction(125), tmp_path / "a.mp4")
+    command = [films._encoder(), "-i", str(tmp_path / "a.mp4")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert re.search(r"Video: h264.*yuv420p.*, 14x12,.* 125 fps", said)
+
+
+def test_rates_are_the_simulators() -> None:
+    """Timesteps are those of envpool's model files; a file without one has MuJoCo's 0.002."""
+    spec = find_spec("envpool_assets")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    models = Path(spec.submodule_search_locations[0]) / "mujoco"
+    for family, folder in (("mujoco", "assets_gym"), ("dmc", "assets_dmc")):
+        for name, seconds in films.TIMESTEPS[family].items():
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            text = (models / folder / f"{words}.xml").read_text()
+            stated = re.search(r'timestep="([^"]+)"', text)
+            assert Fraction(stated[1] if stated else "0.002") == Fraction(seconds), name
+    rates = {"Hopper-v5": 125, "HumanoidRun-v1": 40, "Pong-v5": 15, "StatelessCartPole-v1": 50}
+    for name, rate in rates.items():
+        assert films.frames_per_second(find_task(name)) == rate
+    for name in (*SUITES["mujoco-9"], *SUITES["dmc"]):
+        assert films.frames_per_second(find_task(name)) != films.OTHER_HERTZ
+
+
+def test_a_grids_film_is_on_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A published policy of MuJoCo, drawn without a display; sheet and link stand on the page."""
+    grid = tmp_path / "sac-mujoco-small" / "paper"
+    grid.mkdir(parents=True)
+    (grid / "report.json").write_text(
+        '{"agent": "sac", "suite": "mujoco-small", "source": "paper"}'
+    )
+    words = ["video", "sac", "mujoco-small", "--task", "Reacher-v4", "--seed", "1"]
+    try:
+        films.check_drawn(find_task("Reacher-v4"))
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert command_line.main([*words, "--runs-dir", str(tmp_path)]) == 0
+    film = grid / "films" / "Reacher-v4-seed-1.mp4"
+    assert f"filmed: {film} (51 frames)" in capsys.readouterr().out
+    (sheet,) = contact_sheets(grid)
+    assert (sheet.task, sheet.seed, sheet.film) == (
+        *("Reacher-v4", 1),
+        "./films/Reacher-v4-seed-1.mp4",
+    )
+    page = (grid / "index.html").read_text()
+    assert sheet.image in page
+    assert f'href="{sheet.film}"' in page
+    film.unlink()
+    assert contact_sheets(grid) == []
+
+
+def test_what_cannot_be_filmed_says_so_in_a_line(tmp_path: Path) -> None:
+    """A task without pictures, a run without a policy, names that nobody knows."""
+    for words, hint in (
+        (("sac_alf", "hybrid", "Claw-v0", 1), "Claw-v0 draws no frames"),
+        (("sac", "mujoco-small", "Reacher-v4", 77), "no policy in .*seed-77: train it by `"),
+        (("sac", "mujoco-small", "Reecher-v4", 1), "did you mean Reacher-v4"),
+        (("sacc", "mujoco-small", "Reacher-v4", 1), "did you mean sac"),
+    ):
+        request = Request(agent=words[0], suite=words[1], runs_dir=tmp_path)
+        with pytest.raises(UsageError, match=hint):
+            film_of_grid(request, *words[2:], follow=silently)
+    assert not list(tmp_path.rglob("*"))

@@ -1,0 +1,315 @@
+"""Anybody's curves are judged as a grid's are."""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from reproduce.__main__ import main
+from reproduce.commands.judge import COLUMNS, judge_curves, read_curves, score_runs
+from reproduce.gather import collect
+from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.make import make_plan
+from reproduce.report.tables import read_table
+from suite.base.errors import UsageError
+
+GRID = PUBLISHED / "sac-mujoco-small" / "paper"
+TASKS = ("Reacher-v4", "InvertedPendulum-v4")
+TRAINING = PUBLISHED / "a2c-classic" / "rl_zoo"
+CART = "CartPole-v1"
+GRIDS = sorted(path.parent for path in PUBLISHED.glob("*/*/curves.csv"))
+
+
+def write(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
+    """Write the evaluations of published runs as another program would."""
+    runs = [(task, seed) for task in tasks for seed in (1, 2, 3)]
+    tables = [
+        pd.read_csv(GRID / task / f"seed-{seed}" / "evaluations.csv").assign(task=task, seed=seed)
+        for task, seed in runs
+    ]
+    pd.concat(tables)[["seed", *(c for c in COLUMNS if c != "seed")]].to_csv(
+        folder / "curves.csv", index=False
+    )
+    return folder / "curves.csv"
+
+
+def test_a_table_of_a_grids_curves_has_the_grids_verdicts(tmp_path: Path) -> None:
+    """Every number of a task and of the suite is that of the published page."""
+    found = judge_curves("sac", write(tmp_path), "nnabla_rl")
+    assert found.rule == "deterministic"
+    for name, table in (("verdicts", found.tasks), ("suite", found.suite)):
+        whole = read_table(GRID, name)
+        shared = [c for c in table if c in whole and c not in ("note", "left_out", "remarks")]
+        assert {"verdict", "difference", "ci_low", "margin"} <= set(shared)
+        pd.testing.assert_frame_equal(table[shared], whole[shared], check_dtype=False)
+
+
+CONTINUOUS = "MountainCarContinuous-v0"
+
+
+@pytest.mark.parametrize("height", [0.0, -100.0, 90.0])
+@pytest.mark.parametrize("agent", ["sac", "a2c"])
+def test_nobody_is_judged_by_a_reference_that_has_learned_nothing(
+    agent: str, height: float, tmp_path: Path
+) -> None:
+    """Three zeros by hand were `reproduced`; neither they nor better scores are any more."""
+    rows = [(CONTINUOUS, seed, 20_000, height) for seed in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    (row,) = judge_curves(agent, tmp_path / "curves.csv", "sb3_control").tasks.to_dict("records")
+    assert row["verdict"] == "nothing learned"
+    assert row["zero_score"] == 0.0, "who stands still is the best that learned nothing"
+    assert pd.isna(row["p_below_holm"])
+    assert pd.isna(row["ci_low"])
+
+
+def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> None:
+    """The line names the first step that is judged, whose share is small but known."""
+    rows = [("HalfCheetah-v4", seed, 5_000, 0.0) for seed in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    said = r"the first update is at 10,001 environment steps: jaxrl judges from ([\d,]+) on$"
+    with pytest.raises(UsageError, match=said) as error:
+        judge_curves("sac", tmp_path / "curves.csv", "jaxrl")
+    first = int(re.findall(said, str(error.value))[0].replace(",", ""))
+    table.assign(env_steps=first).to_csv(tmp_path / "curves.csv", index=False)
+    (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl").tasks.to_dict("records")
+    assert row["verdict"] != "nothing learned"
+    assert 0.0 < row["reference_share"] < 0.2
+
+
+def scores_of(grid: Path) -> pd.DataFrame:
+    """Return a grid's own scores."""
+    return pd.read_csv(grid / "scores.csv")
+
+
+def episodes_of(grid: Path, task: str) -> pd.DataFrame:
+    """Return the training episodes of a grid's runs of a task, as `docs/verdicts.md` asks."""
+    tables = [
+        collect.read_table(grid / task / f"seed-{seed}" / "episodes.csv").assign(seed=seed)
+        for seed in scores_of(grid).query("task == @task")["seed"]
+    ]
+    table = pd.concat(tables).rename(columns={"episode_return": "mean_return"})
+    return table.assign(task=task)[list(COLUMNS)]
+
+
+def test_a_grid_that_is_scored_by_its_training_is_judged_as_it_was() -> None:
+    """Rows of its curves are window means: averaged again they gave other scores and verdicts."""
+    found = judge_curves("a2c", TRAINING / "curves.csv", "rl_zoo")
+    whole = read_table(TRAINING, "verdicts")
+    columns = ["task", "env_steps", "rule", "verdict", "score_mean", "score_std", "difference"]
+    pd.testing.assert_frame_equal(
+        found.tasks[columns], whole[columns], check_dtype=False, check_exact=True
+    )
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid.parent.name}-{grid.name}")
+def test_every_published_table_gives_its_grids_scores(grid: Path) -> None:
+    """To the last bit, by every rule, without being told the step."""
+    (table, rule), scores = read_curves(grid / "curves.csv"), scores_of(grid)
+    assert rule is not None
+    assert rule == scores["rule"].iloc[0]
+    for task, rows in table.groupby("task"):
+        own = scores[scores["task"] == task]
+        expected = (own["env_steps"].iloc[0], dict(zip(own["seed"], own["score"], strict=True)))
+        assert score_runs(rows, rule, True, None) == expected
+
+
+def test_episodes_are_judged_at_their_grids_step(tmp_path: Path) -> None:
+    """No last episode ends on t itself; the grid's score is theirs, to the last bit."""
+    rows, scores = episodes_of(TRAINING, CART), scores_of(TRAINING)
+    own = scores[scores["task"] == CART]
+    steps = int(own["env_steps"].iloc[0])
+    assert (rows.groupby("seed")["env_steps"].max() < steps).any()
+    found = score_runs(rows, "training", False, steps)
+    assert found == (steps, dict(zip(own["seed"], own["score"], strict=True)))
+    rows.to_csv(tmp_path / "episodes.csv", index=False)
+    judged = judge_curves("a2c", tmp_path / "episodes.csv", "rl_zoo", env_steps=steps).tasks
+    whole = read_table(TRAINING, "verdicts").set_index("task").loc[CART]
+    (row,) = judged.to_dict("records")
+    assert {name: row[name] for name in ("env_steps", "score_mean", "verdict", "difference")} == {
+        name: whole[name] for name in ("env_steps", "score_mean", "verdict", "difference")
+    }
+
+
+@pytest.mark.parametrize(("last", "reached"), [(901, True), (900, False)])
+def test_a_run_whose_last_episode_ends_in_the_window_reached_the_step(
+    last: int, reached: bool
+) -> None:
+    """(0.9 t, t] without its lower end; one row of evaluations, or of a grid, must be at t."""
+    rows = pd.DataFrame({"seed": [7, 7], "env_steps": [500, last], "mean_return": [1.0, 3.0]})
+    if reached:
+        assert score_runs(rows, "training", False, 1000) == (1000, {7: 3.0})
+    else:
+        with pytest.raises(UsageError, match="seed 7 ends at 900: use a smaller --env-steps than"):
+            score_runs(rows, "training", False, 1000)
+    for rule, from_grid in (("training", True), ("sampled", False)):
+        with pytest.raises(UsageError, match=f"seed 7 ends at {last}: "):
+            score_runs(rows, rule, from_grid, 1000)
+
+
+def test_an_evaluation_off_the_schedule_counts_in_neither_score(
+    tmp_path: Path, record_run: Callable[..., Path]
+) -> None:
+    """A last one at no multiple of the interval counts only where it is alone, as in a grid."""
+    for env_steps, interval, expected in ((1030, 50, 975.0), (1030, 150, 1030.0)):
+        plan = make_plan(
+            "sac",
+            "classic",
+            device="cpu",
+            runs_dir=tmp_path / str(interval),
+            seeds=[1],
+            tasks=["Pendulum-v1"],
+            env_steps=env_steps,
+            settings=[f"evaluation_interval={interval}"],
+        )
+        steps = [*range(interval, env_steps, interval), env_steps]
+        record_run(plan, "Pendulum-v1", 1, {step: float(step) for step in steps})
+        collect.collect_curves(plan).to_csv(tmp_path / "curves.csv", index=False)
+        curves = read_curves(tmp_path / "curves.csv")
+        (own,) = collect.collect_scores(plan)["score"]
+        assert score_runs(curves.rows, plan.rule, True, None) == (env_steps, {1: own})
+        assert own == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "message"),
+    [
+        (
+            lambda t: t,
+            {"env_steps": 499_999},
+            "CartPole-v1, seed 1 has no row at 499,999, .* such as 500,000, or a row for each epis",
+        ),
+        (lambda t: t, {"env_steps": 500_001}, "ends at 500,000: use a smaller --env-steps than"),
+        (
+            lambda t: pd.concat([t, t[-1:]]),
+            {},
+            "seed 5 has two means at 500,000: leave out the column rule of episodes",
+        ),
+        (
+            lambda t: t.assign(rule=["sampled", *t["rule"][1:]]),
+            {},
+            "rule holds 'sampled' and 'training': judge each rule by its own file",
+        ),
+        (
+            lambda t: t.assign(rule="deterministic"),
+            {},
+            "rows are of rule 'deterministic', and rl_zoo judges by rule training: give rows of",
+        ),
+        (
+            lambda t: t.assign(rule="sampled"),
+            {},
+            "rule training: give --like mushroom_rl or ",
+        ),
+    ],
+)
+def test_a_grids_table_is_taken_as_what_it_says(change, asked, message: str, tmp_path) -> None:
+    """A step between its rows, another rule than the source's, or episodes: refused in one line."""
+    table = pd.read_csv(TRAINING / "curves.csv").query("task == @CART")
+    change(table).to_csv(tmp_path / "curves.csv", index=False)
+    with pytest.raises(UsageError, match=message) as error:
+        judge_curves("a2c", tmp_path / "curves.csv", "rl_zoo", **asked)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "mine.csv is empty: it needs task, seed, env_steps, mean_return"),
+        ("\n\n", "mine.csv is empty: it needs task, seed, env_steps, mean_return"),
+        ("H\nReacher-v4,-1,5,1\n", "mine.csv, line 2: seed is '-1': give a whole number from 0 to"),
+        ("H\n\n  \nReacher-v4,1,5,1\nReacher-v4,1,-6,1\n", "line 5: env_steps is '-6': give a "),
+        ("\nH\nReacher-v4,1,5,1\n\nReacher-v4,1,,1\n", "line 5: env_steps is missing: give a "),
+        ("H\nReacher-v4,1,0,1\n", "Reacher-v4, seed 1 ends at step 0: give rows of later steps"),
+        ("H\nReacher-v4,1,99999999999999999999,1\n", "line 2: env_steps is '9{20}': give a whole"),
+    ],
+)
+def test_a_wrong_cell_is_named_by_its_line(
+    text: str, message: str, tmp_path: Path, say: Callable[..., tuple[int, str, str]]
+) -> None:
+    """As an editor counts them; exit status 2, one line, nothing written."""
+    path = tmp_path / "mine.csv"
+    path.write_text(text.replace("H", ",".join(COLUMNS)))
+    status, out, complaint = say(["judge", "sac", str(path), "--like", "nnabla_rl"])
+    assert (status, out) == (2, "")
+    assert len(complaint.splitlines()) == 1
+    assert re.search(message, complaint)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_command_says_by_what_rule_and_gives_a_grids_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 where nothing is below, 1 where something is; one task alone has no suite."""
+    path = write(tmp_path, TASKS[1:])
+    assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 0
+    said = capsys.readouterr().out
+    assert "reproduced" in said
+    assert "suite" not in said
+    assert "by rule deterministic, as nnabla_rl was" in said
+    table = pd.read_csv(path)
+    table.assign(mean_return=table["mean_return"] / 9).to_csv(path, index=False)
+    assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 1
+    assert "below" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "message"),
+    [
+        (
+            lambda t: t.drop(columns="seed"),
+            {},
+            "has no column seed: it needs task, seed, env_steps",
+        ),
+        (lambda t: t[:0], {}, "has no row"),
+        (lambda t: t.assign(seed="one"), {}, "line 2: seed is 'one': give a whole number from 0"),
+        (lambda t: t.assign(mean_return=float("inf")), {}, "mean_return is 'inf': give a finite"),
+        (
+            lambda t: t.assign(env_steps=0.5),
+            {},
+            "line 2: env_steps is '0.5': give a whole number from 0",
+        ),
+        (lambda t: pd.concat([t, t[:1]]), {}, "Reacher-v4, seed 1 has two evaluations at "),
+        (lambda t: t.assign(task="Reecher-v4"), {}, "did you mean Reacher-v4"),
+        (lambda t: t.assign(task="this:Zen-v0"), {}, "unknown task 'this:Zen-v0'"),
+        (lambda t: t.assign(task=""), {}, "line 2: task is missing: give a task's name"),
+        (lambda t: t, {"source": "jaxlr"}, "no source 'jaxlr' judges sac; did you mean jaxrl"),
+        (lambda t: t, {"agent": "sca"}, "unknown agent 'sca'; did you mean sac"),
+        (lambda t: t, {"env_steps": 99_000}, "ends at 30,000: use a smaller --env-steps than 99,"),
+        (lambda t: t, {"env_steps": 999}, r"seed 1 has no row behind 899 and up to 999 steps"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(change, asked, message: str, tmp_path: Path) -> None:
+    """It names the column, the run or the nearest name."""
+    path = write(tmp_path, TASKS[:1])
+    change(pd.read_csv(path)).to_csv(path, index=False)
+    with pytest.raises(UsageError, match=message):
+        judge_curves(**{"agent": "sac", "curves": path, "source": "nnabla_rl", **asked})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_a_regular_file_is_opened(kind: str, tmp_path: Path) -> None:
+    """A pipe without a writer, or a link to `/dev/zero`, would be read for ever."""
+    path = tmp_path / "curves.csv"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")
+    else:
+        path.mkdir()
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("it was opened, and waits")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(10)
+    try:
+        with pytest.raises(UsageError, match=f"^unreadable {re.escape(str(path))}: Not a regular"):
+            read_curves(path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

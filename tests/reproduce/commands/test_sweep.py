@@ -1,0 +1,222 @@
+"""A sweep is the product of the values, one grid each, compared with the first honestly."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reproduce import __main__ as command_line
+from reproduce.commands import sweep
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import make_plan, save_plan, variants_of
+from reproduce.plan.settings import folder_name
+from suite.base.errors import UsageError
+from suite.settings.command_line import run_main
+
+pytestmark = pytest.mark.usefixtures("published")
+
+TASK, OTHER = "Pendulum-v1", "MountainCarContinuous-v0"
+WORDS = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--seeds", "1-3"]
+WORDS += ["--device", "cpu", "--set", "gamma=0.9,0.99", "tau=0.01"]
+
+
+def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Plan:
+    """A variant: three seeds of 1,000 steps in a folder that its settings name."""
+    options: dict[str, Any] = {"tasks": tasks, "env_steps": 1000, "seeds": [1, 2, 3]}
+    where = runs_dir / folder_name(settings)
+    return make_plan("sac", "classic", device="cpu", runs_dir=where, settings=settings, **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "variants"),
+    [
+        ([], [()]),
+        (["gamma=0.9", "hidden_sizes=16,8"], [("gamma=0.9", "hidden_sizes=16,8")]),
+        (
+            ["gamma=0.9,0.99", "tau=0.1,0.2"],
+            [
+                *[("gamma=0.9", "tau=0.1"), ("gamma=0.9", "tau=0.2")],
+                *[("gamma=0.99", "tau=0.1"), ("gamma=0.99", "tau=0.2")],
+            ],
+        ),
+        (["hidden-sizes=8,8/16"], [("hidden-sizes=8,8",), ("hidden-sizes=16",)]),
+        (["learn_alpha=true,false"], [("learn_alpha=true",), ("learn_alpha=false",)]),
+    ],
+)
+def test_a_sweep_is_the_product_of_the_values(
+    settings: list[str], variants: list[tuple[str, ...]]
+) -> None:
+    """Commas separate values, slashes those that are lists of their own; the first comes first."""
+    assert variants_of("sac", "classic", None, settings) == variants
+
+
+def test_a_folder_is_named_by_all_settings() -> None:
+    """Whatever they hold, within what a file system takes; two variants never share one."""
+    assert folder_name(["gamma=0.9", "hidden_sizes=8,8"]) == "gamma=0.9,hidden_sizes=8-8"
+    assert "/" not in folder_name(["gamma=../x"])
+    long = [f"gamma={'9' * 200}{i}" for i in range(2)]
+    assert len({folder_name([setting]) for setting in long}) == 2
+    assert max(len(folder_name([setting])) for setting in long) < 255
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer"),
+    [
+        (["gamma=0.9,"], "'gamma=0.9,' has an empty value"),
+        (["gamma=0.9,0.9"], "names a value twice"),
+        (["gamma=0.9,0.90"], "gamma=0.9 and gamma=0.90 are the same settings"),
+        (["gamma=0.9,high"], "--set: gamma is a number such as 0.99, not 'high'"),
+        (["gama=0.9,0.8"], "unknown setting 'gama'; did you mean gamma?"),
+        (["evaluation_rule=deterministic,sampled"], "scores of different rules do not compare"),
+        (
+            [
+                *(f"gamma={','.join(f'0.{i}' for i in range(10, 21))}", "batch_size=1,2"),
+                f"tau={','.join('123456789')}",
+            ],
+            "11 x 2 x 9 = 198 variants are more than 100: name fewer values",
+        ),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_in_one_line(
+    settings: list[str],
+    answer: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["reproduce", *WORDS[:10], "--set", *settings])
+    assert run_main(command_line.main) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert answer in said.err
+    assert list(tmp_path.glob("runs")) == []
+
+
+def test_variants_are_compared_with_the_first_and_their_number_is_counted(
+    tmp_path: Path, record_run: Callable[..., Path]
+) -> None:
+    """Welch's intervals and p-values; those are adjusted over tasks and variants (Holm)."""
+    tasks = (TASK, OTHER)
+    plans = [grid(tmp_path, f"gamma={gamma}", tasks=tasks) for gamma in (0.9, 0.95, 0.99)]
+    scores = np.array([[[1.0, 2.0, 4.0], [9.0, 9.5, 9.0], [2.0, 2.0, 3.0]]] * 2)
+    scores[1] *= -1.0
+    for task, of_task in zip(tasks, scores, strict=True):
+        for plan, of_plan in zip(plans, of_task, strict=True):
+            for seed, score in enumerate(of_plan, start=1):
+                record_run(plan, task, seed, {1000: score}, device="cpu")
+    table = sweep.compare(plans)
+    assert list(table["variant"]) == ["gamma=0.9", "gamma=0.95", "gamma=0.99"] * 2
+    np.testing.assert_allclose(table["score_mean"], scores.mean(axis=2).ravel())
+    against = [stats.ttest_ind(of[i], of[0], equal_var=False) for of in scores for i in (1, 2)]
+    compared = table[table["p"].notna()]
+    np.testing.assert_allclose(compared["p"], [test.pvalue for test in against])
+    intervals = [test.confidence_interval(0.95) for test in against]
+    np.testing.assert_allclose(compared[["ci_low", "ci_high"]], intervals)
+    least = min(test.pvalue for test in against)
+    assert table["p_holm"].min() == pytest.approx(4 * least)
+    assert len(compared) == 4
+
+
+def test_one_seed_is_shown_without_a_judgement(
+    tmp_path: Path, record_run: Callable[..., Path]
+) -> None:
+    """A difference without interval and p-value; runs that failed are no scores."""
+    plans = [grid(tmp_path, f"gamma={gamma}") for gamma in (0.9, 0.99)]
+    for plan in plans:
+        record_run(plan, TASK, 1, {1000: 5.0}, device="cpu")
+        record_run(plan, TASK, 2, {1000: 7.0}, status="failed", device="cpu")
+    table = sweep.compare(plans)
+    assert list(table["num_seeds"]) == [1, 1]
+    assert table.loc[1, "difference"] == 0.0
+    assert table[["ci_low", "ci_high", "p", "p_holm"]].isna().all(axis=None)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_sweep_from_command_to_table(
+    tmp_path: Path,
+    record_run: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dry run shows product and cost, and writes nothing; finished variants are only compared."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["reproduce", *WORDS, "--dry-run"])
+    assert run_main(command_line.main) == 0
+    out = capsys.readouterr().out
+    assert "2 variants of 1 task" in out
+    assert [out.count(f"gamma={gamma} ") for gamma in (0.9, 0.99)] == [1, 1]
+    assert not (tmp_path / "runs").exists()
+    for gamma, score in ((0.9, 1.0), (0.99, 9.0)):
+        plan = grid(Path("runs"), f"gamma={gamma}", "tau=0.01")
+        for seed in (1, 2, 3):
+            record_run(plan, TASK, seed, {1000: score + 0.1 * seed}, device="cpu")
+    monkeypatch.setattr(sys, "argv", ["reproduce", *WORDS])
+    assert run_main(command_line.main) == 0
+    out = capsys.readouterr().out
+    assert "gamma=0.99 9.20 ± 0.10 3 8.00 [7.77, 8.23] 6.51e-08" in " ".join(out.split())
+    assert "adjusted for the number of comparisons, 1 (Holm)" in out
+    for name in ("gamma=0.9,tau=0.01", "gamma=0.99,tau=0.01"):
+        assert f"runs/{name}/sac-classic/tuned/index.html" in out
+        assert (tmp_path / "runs" / name / "sac-classic" / "tuned" / "index.html").exists()
+    assert (tmp_path / "runs" / "sweep-sac-classic.csv").exists()
+    assert "curves: runs/sweep-sac-classic.png, .svg, .pdf" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_sweep_heeds_the_flags_of_a_grid(
+    tmp_path: Path, record_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every variant is mirrored and drawn with context, and the figure of all is opened."""
+    monkeypatch.chdir(tmp_path)
+    plans = [grid(Path("runs"), f"gamma={gamma}", "tau=0.01") for gamma in (0.9, 0.99)]
+    for plan in plans:
+        for seed in (1, 2, 3):
+            record_run(plan, TASK, seed, {1000: seed}, device="cpu")
+    mirrors, contexts, opened = list[tuple[Path, str]](), list[bool](), list[str]()
+
+    @contextlib.contextmanager
+    def mirrored(plan: Plan, kind: str, say: object) -> Iterator[None]:
+        mirrors.append((plan.directory, kind))
+        yield
+
+    monkeypatch.setattr("reproduce.commands.track.mirrored", mirrored)
+    monkeypatch.setattr("reproduce.commands.track.check_kind", lambda kind: None)
+    monkeypatch.setattr(
+        "reproduce.commands.sweep.write_report",
+        lambda plan, tables: contexts.append(plan.context),
+    )
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert command_line.main([*WORDS, "--track", "tensorboard", "--context", "--open"]) == 0
+    assert mirrors == [(plan.directory, "tensorboard") for plan in plans]
+    assert contexts == [True, True]
+    assert opened == [(tmp_path / "runs" / "sweep-sac-classic.svg").as_uri()]
+
+
+def test_a_report_on_a_sweeps_folder_names_its_variants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], published: Path
+) -> None:
+    """What is published is no answer there, and nothing is written among the variants."""
+    plans = [grid(tmp_path, f"gamma={gamma}") for gamma in ("0.9", "0.99")]
+    for plan in (*plans, make_plan("sac", "classic", device="cpu", runs_dir=published)):
+        plan.directory.mkdir(parents=True)
+        save_plan(plan)
+    before = sorted(tmp_path.rglob("*"))
+    report = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
+    with pytest.raises(UsageError) as refusal:
+        command_line.main(report)
+    first, second = (tmp_path / f"gamma={gamma}" for gamma in ("0.9", "0.99"))
+    ways = f"report one with --runs-dir {first}, or {second}"
+    assert str(refusal.value) == f"{tmp_path} has the variants of a sweep: {ways}"
+    table = tmp_path / "sweep-sac-classic.csv"
+    table.touch()
+    with pytest.raises(UsageError, match=f"sweep: {table} compares them; report one with"):
+        command_line.main(report)
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, table])
+    assert capsys.readouterr().out == ""

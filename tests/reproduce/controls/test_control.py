@@ -1,0 +1,514 @@
+"""Controls: somebody else's program is run, recorded, faulted and published as one of ours.
+
+Small scripts, run by a Python that has the standard library alone, stand in for peers.
+"""
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.a2c import Config
+from reproduce.__main__ import main
+from reproduce.controls import peer as control
+from reproduce.controls.peer import make_control, peer_of, peers, read_peer
+from reproduce.controls.publish import _budgets, check_publishable, publish
+from reproduce.gather import collect, references
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import command, save_plan
+from reproduce.plan.status import check_extensions
+from reproduce.run import pool as pooling
+from reproduce.run.launch import launch
+from suite.base.errors import UsageError
+from suite.record.records import KEYS, SCHEMA_VERSION, read_record
+from suite.settings import presets
+from suite.settings.presets import BUDGETS, read_presets, read_source
+
+TOML = """
+title = "Somebody's library"
+repository = "somebody/library"
+commit = "0123456789012345678901234567890123456789"
+licence = "MIT"
+families = ["classic"]
+publishes = ["rl_zoo"]
+
+[a2c]
+actions = ["discrete"]
+sets = ["num_envs", "unroll_length", "learning_rate", "hidden_sizes", "reward_normalisation"]
+sets_more = 0
+departures = ["its simulator is its own"]
+
+[a2c.choices]
+reward_normalisation = ["none", "discounted_returns"]
+
+[a2c.has]
+time_limit_is_terminal = { value = false, at = "library/a2c.py:7" }
+entropy_coef = { value = 0.25, at = "library/a2c.py:8-9" }
+rmsprop_epsilon_in_root = { value = false, because = "it says so nowhere" }
+rmsprop_initial_average = { value = 0.0, at = "library/a2c.py:10" }
+value_coef = { value = 0.5, at = "library/a2c.py:11" }
+normalise_observations = { value = false, at = "library/a2c.py:12" }
+""".replace("sets_more = 0\n", "")
+TRAIN = """
+def train(agent, config, seed, record):
+    print(agent, config["task"], config["entropy_coef"])
+    play = lambda seeds: [100.0 * seed + config["num_envs"]] * len(seeds)
+    for env_steps in range(10, config["env_steps"] + 1, 10):
+        record.episode(env_steps, seed + env_steps / 1000, 10)
+        record.advance(env_steps, env_steps // 5, play)
+    record.finish(env_steps, env_steps // 5, play)
+"""
+"""Ends an episode every ten steps; seed 3's at step 500 returns 3.5."""
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """A function that makes a peer called `fake` of its glue and its pins."""
+    controls, environments = tmp_path / "controls", tmp_path / "environments"
+    python = environments / "fake" / "bin" / "python"
+    controls.mkdir()
+    python.parent.mkdir(parents=True)
+    python.symlink_to(os.path.realpath(sys.executable))
+    monkeypatch.setattr(control, "GLUE", controls)
+    monkeypatch.setattr(control, "PEERS", environments)
+    monkeypatch.setattr(pooling, "POLL_SECONDS", 0.02)
+
+    def write(glue: str = TRAIN, pins: str = "# none\n", toml: str = TOML) -> None:
+        (controls / "fake.py").write_text(glue)
+        (controls / "fake.txt").write_text(pins)
+        (controls / "fake.toml").write_text(toml)
+
+    write()
+    return write
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of sources of the test's own, with `rl_zoo` to be judged by."""
+    folder = tmp_path / "references"
+    settings = "rl_zoo/a2c.toml", "tianshou_v3/a2c.toml"  # of MuJoCo these are the default
+    for name in (*settings, "comparable.csv", "rl_zoo/curves.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((presets.REFERENCES / name).read_bytes())
+    caches: list[Any] = [references._sources, references._table, references._comparable_table]
+    caches += [references.single_runs, references._stated_scores, references.reference_score]
+    caches += [references._places, references._comparable]
+    monkeypatch.setattr(presets, "REFERENCES", folder)
+    monkeypatch.setattr(references, "REFERENCES", folder)
+    for cache in caches:
+        cache.cache_clear()
+    yield folder
+    for cache in caches:
+        cache.cache_clear()
+
+
+def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> Plan:
+    """Return a plan of CartPole runs of 500 steps by the stand-in."""
+    asked = {"tasks": ["CartPole-v1"], "env_steps": 500, **asked}
+    plan = make_control("fake", "a2c", "classic", runs_dir=tmp_path, num_seeds=num_seeds, **asked)
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    return plan
+
+
+def ends(plan: Plan) -> dict[int, tuple[str, str]]:
+    """Run a plan; return state and error of every run by its seed."""
+    board = launch(plan, lambda _: None)
+    return {row.run.seed: (row.state, row.error) for row in board.rows}
+
+
+def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Path) -> None:
+    """Its folder and record are those of a run of ours, and so are its window and its speed.
+
+    The window (450, 500] holds the episodes that end at 460, ..., 500: on average at 480.
+    """
+    plan = plan_of(tmp_path)
+    assert plan.directory == tmp_path / "controls" / "fake" / "a2c-classic" / "rl_zoo"
+    assert {state for state, _ in ends(plan).values()} == {"finished"}
+    folder = plan.directory / "CartPole-v1" / "seed-3"
+    record = read_record(folder)
+    assert record is not None
+    assert record["status"] == "finished"
+    assert set(KEYS[SCHEMA_VERSION]) <= set(record)
+    assert record["config"]["entropy_coef"] == 0.25  # the peer's own
+    assert record["config"]["num_envs"] == 16  # the source's
+    assert "control fake a2c classic" in record["command"]
+    assert "reproduce/controls/peers/fake.py" in record["sources"]
+    assert collect.score(folder, "training", 500) == pytest.approx(3.48)
+    table = collect.collect_scores(plan, {})
+    assert table["score"].tolist() == pytest.approx([1.48, 2.48, 3.48])
+    log = (plan.directory / "CartPole-v1" / "seeds-3.log").read_text()
+    assert log == "a2c CartPole-v1 0.25\n"
+
+
+def test_finished_controls_are_kept(install: Install, tmp_path: Path, tree: Any) -> None:
+    """A second start runs nothing; a longer plan is refused, for a control cannot go on."""
+    ends(plan_of(tmp_path))
+    before = tree(tmp_path / "controls")
+    again = plan_of(tmp_path)
+    assert again.groups() == []
+    ends(again)
+    assert tree(tmp_path / "controls") == before
+    longer = plan_of(tmp_path, env_steps=600)
+    with pytest.raises(UsageError, match="ended at 500 steps and cannot go on to 600"):
+        check_extensions(longer, longer.runs())
+
+
+def test_evaluations_are_due_as_ours_are(install: Install, tmp_path: Path) -> None:
+    """Every interval and at the end, each episode with a seed of its own, by seed and step."""
+    glue = TRAIN.replace('[100.0 * seed + config["num_envs"]] * len(seeds)', "list(seeds)")
+    install(glue)
+    changes = ["evaluation_rule=sampled", "evaluation_interval=200", "evaluation_episodes=3"]
+    plan = plan_of(tmp_path, num_seeds=2, settings=changes)
+    ends(plan)
+    tables = [
+        collect.evaluations(plan.directory / "CartPole-v1" / f"seed-{seed}") for seed in (1, 2)
+    ]
+    singles = np.array([table[["return_0", "return_1", "return_2"]].to_numpy() for table in tables])
+    assert [table["env_steps"].tolist() for table in tables] == [[200, 400, 500]] * 2
+    assert np.unique(singles).size == singles.size
+    assert tables[0]["mean_return"].to_numpy() == pytest.approx(singles[0].mean(axis=1))
+
+
+CRASH = "raise ValueError('the peer is broken')"
+FAULTS = {
+    "crash": (f"if seed == 2: {CRASH}", "failed", "ValueError: the peer is broken"),
+    "thread crashes": (
+        f"if seed == 2: import threading as t; t.Thread(target=exec, args=[{CRASH!r}]).start(); "
+        "t.Event().wait()",
+        *("failed", "ValueError: the peer is broken"),
+    ),
+    "leaves early": ("if seed == 2: return", "failed", "exit 0"),
+    "is killed": ("if seed == 2: import os; os.kill(os.getpid(), 9)", "failed", "SIGKILL"),
+    "no number": ("if seed == 2: record.episode(10, float('nan'), 1)", "diverged", "not finite"),
+    "no text": ("if seed == 2: record.episode(10, 'much', 1)", "failed", "ValueError"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_peer_fails_its_own_run(install: Install, tmp_path: Path, fault: str) -> None:
+    """A crash, an early end or garbage is that run's end, with its reason; the others finish."""
+    line, state, reason = FAULTS[fault]
+    body = TRAIN.replace("    print(", f"    {line}\n    print(")
+    install(body)
+    found = ends(plan_of(tmp_path, workers=1))
+    assert [found[seed][0] for seed in (1, 2, 3)] == ["finished", state, "finished"]
+    assert reason in found[2][1]
+    if state == "failed":
+        assert [run.status for run in plan_of(tmp_path).runs()] == [
+            "finished",
+            "failed",
+            "finished",
+        ]
+
+
+def test_garbage_is_damaged_whatever_is_said_of_it(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
+    """A table that is none does not count, though the run says that it is finished."""
+    garbage = "record._folder.joinpath('evaluations.csv').write_bytes(b'\\xff\\n\\x00,1\\n')\n"
+    install(TRAIN.replace("    record.finish(", f"    if seed == 2: {garbage}    record.finish("))
+    plan = plan_of(tmp_path)
+    ends(plan)
+    runs = collect.collect_runs(plan).set_index("seed")
+    assert runs["status"].tolist() == ["finished", "failed", "finished"]
+    assert "unreadable" in runs["error"][2]
+    with pytest.raises(UsageError, match="seed 2 is failed: a reference needs every run"):
+        publish(plan)
+
+
+def test_another_environment_than_the_pinned_one_trains_nothing(
+    install: Install, tmp_path: Path
+) -> None:
+    """What is installed and what is pinned agree, or the run fails with the fix."""
+    install(pins="no-such-package==1.2\n")
+    ((state, error),) = ends(plan_of(tmp_path, num_seeds=1)).values()
+    assert state == "failed"
+    assert "no-such-package nothing, not 1.2: run `make peers PEER=fake`" in error
+
+
+def test_runs_of_other_glue_or_pins_do_not_count(install: Install, tmp_path: Path) -> None:
+    """A control counts only with the glue and the versions that made it."""
+    ends(plan_of(tmp_path, num_seeds=1))
+    install(TRAIN + "# changed\n")
+    (run,) = plan_of(tmp_path, num_seeds=1).runs()
+    assert run.status == "left out"
+    assert "fake.py has changed since" in run.remark
+    install(pins="library==1.0\n")
+    with pytest.raises(UsageError, match=r"other settings \(library unknown there, 1\.0 here\)"):
+        plan_of(tmp_path, num_seeds=1).runs()
+
+
+SAMPLED = "--set evaluation_rule=sampled"
+WRONG = {
+    "fakes a2c classic": "unknown peer 'fakes'; did you mean fake",
+    "fake a2cc classic": "unknown agent 'a2cc'",
+    "fake sac mujoco": "fake has no sac",
+    "fake a2c atari-7": "is atari: fake's a2c is here for tasks that are classic",
+    "fake a2c classic --tasks Pendulum-v1": "is continuous: fake's a2c is here for",
+    "fake a2c classic --tasks CartPole-v1 --set entropy_coef=0.5": (
+        "fake's a2c has entropy_coef = 0.25 of its own: leave out --set entropy_coef=0.5"
+    ),
+    "fake a2c classic --like nobody": "unknown source 'nobody'",
+    "fake a2c classic --tasks Pong-v5": "no task 'Pong-v5'",
+    "fake a2c classic --set gamma=0.5": "cannot have gamma = 0.5, only 0.99",
+    "fake a2c classic --set reward_normalisation=value_targets": "only none, discounted_returns",
+    "fake a2c classic --num-seeds 0": "--num-seeds must be at least 1",
+    f"fake a2c classic --tasks CartPole-v1 --publish --env-steps 15000 {SAMPLED}": "multiple of",
+    "fake a2c classic --tasks CartPole-v1": (
+        "the environment of fake is missing: run `make peers PEER=fake` first"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_bad_input_names_the_fix_and_writes_nothing(
+    install: Install, tmp_path: Path, words: str
+) -> None:
+    """A missing environment, too, is one line, before anything is trained."""
+    (tmp_path / "environments" / "fake" / "bin" / "python").unlink()
+    argv = ["control", *words.split(), "--runs-dir", str(tmp_path / "runs")]
+    with pytest.raises(UsageError) as caught:
+        main(argv)
+    assert WRONG[words] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_peer_has_needs_a_place(install: Install) -> None:
+    """A peer's own setting without a citation is refused, by name."""
+    install(toml=TOML.replace(', at = "library/a2c.py:7"', ""))
+    with pytest.raises(UsageError, match="time_limit_is_terminal needs a value, and at"):
+        read_peer("fake", "a2c")
+
+
+@pytest.mark.parametrize(("interval", "smoke"), [(30_000, 90_000), (80, 100_000)])
+def test_budgets_of_a_control_end_with_an_evaluation(
+    install: Install, tmp_path: Path, sources: Path, interval: int, smoke: int
+) -> None:
+    """A shorter one than the control's is made whole: between two there is no reference."""
+    settings = ["evaluation_rule=sampled", f"evaluation_interval={interval}"]
+    plan = plan_of(tmp_path, env_steps=240_000, settings=settings)
+    budgets = _budgets(plan, {"CartPole-v1": 240_000})
+    assert [budgets[name]["env_steps"] for name in BUDGETS] == [smoke, 240_000, 240_000]
+
+
+def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sources: Path) -> None:
+    """`--like fake_control` has the settings that the peer ran with, and its scores.
+
+    They cite the peer for what is its own and the source for the rest; at 400 steps the window is
+    (360, 400], whose episodes end on average at 385, and seeds 1 to 3 add their number.
+    """
+    plan = plan_of(tmp_path)
+    ends(plan)
+    check_publishable(plan)
+    folder = publish(plan)
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    ours = read_presets("a2c", Config, sources)["classic", "fake_control"]
+    changed = {"task": ours.config.task, "env_steps": ours.config.env_steps}
+    assert ours.config == dataclasses.replace(plan.config, **changed, device="auto")
+    assert ours.judged_by == "fake_control"
+    assert ours.departures == ("its simulator is its own",)
+    assert ours.budgets["paper"].env_steps == 500
+    assert ours.budgets["paper"].num_seeds == 3
+    text = (folder / "a2c.toml").read_text()
+    assert f"somebody/library@{'0123456789' * 4}:library/a2c.py:8-9" in text
+    assert "DLR-RM/rl-trained-agents@cd35bde" in text
+    settings = read_source(folder / "a2c.toml")["suites"]["classic"]["settings"]
+    assert {*peer_of(plan).sets, *peer_of(plan).has} <= set(
+        settings
+    )  # the agent's defaults may change
+    assert settings["learning_rate"]["because"] == "default of agents/a2c.py"
+    reference = references.reference_score("a2c", "fake_control", "CartPole-v1", 400, "training")
+    assert reference is not None
+    assert (reference.mean, reference.std) == pytest.approx((2.385, 1.0))
+    assert (reference.num_runs, reference.how) == (3, "single runs")
+    drawn = references.reference_curves("a2c", "CartPole-v1", "fake_control")
+    assert set(drawn[drawn["role"] == "judge"]["num_runs"]) == {3}
+    publish(plan)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+
+
+def test_a_run_goes_on_past_its_last_episode(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
+    """Scored by training episodes, a control reaches its end though no episode ends there."""
+    early = "    env_steps > 480 or record.episode("
+    install(TRAIN.replace("        record.episode(", f"    {early}"))
+    plan = plan_of(tmp_path)
+    ends(plan)
+    publish(plan)
+    scores = [
+        references.reference_score("a2c", "fake_control", "CartPole-v1", steps, "training")
+        for steps in (500, 501)
+    ]
+    assert [score and score.how for score in scores] == ["single runs", None]
+
+
+def test_seeds_are_declared_before_any_is_run(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
+    """A control that got more seeds after its first were known is no reference."""
+    plan = plan_of(tmp_path)
+    save_plan(plan)
+    ends(plan)
+    with pytest.raises(UsageError, match="declared before any was run"):
+        publish(plan_of(tmp_path, num_seeds=5))
+    with pytest.raises(
+        UsageError, match=r"was begun with seeds 2, too, and a verdict leaves none out"
+    ):
+        plan_of(tmp_path, num_seeds=None, seeds=[1, 3, 4], env_steps=450)
+
+
+def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:
+    """What was published of one task stays when another follows, unless settings differ.
+
+    So does what is said of how it was made, until it is made anew: the last line is the newest.
+    """
+    made = []
+    for task in ("CartPole-v1", "Acrobot-v1", "CartPole-v1"):
+        plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])
+        ends(plan)
+        made.append(command(plan))
+        folder = publish(plan)
+    data = read_source(folder / "a2c.toml")["data"]
+    assert data.path == "\n".join(made[1:])
+    assert len(data.notes.splitlines()) == 2
+    preset = read_presets("a2c", Config, sources)["classic", "fake_control"]
+    assert preset.tasks == ("CartPole-v1", "Acrobot-v1")
+    runs = references.single_runs()
+    assert set(runs["env_id"]) == {"CartPole-v1", "Acrobot-v1"}
+    two: dict[str, Any] = {"settings": ["num_envs=2"], "env_steps": 1_000}
+    other = plan_of(tmp_path / "other", tasks=["Acrobot-v1"], **two)
+    with pytest.raises(UsageError, match="holds CartPole-v1 in other settings"):
+        check_publishable(other)
+
+
+def test_a_task_has_one_curve_whatever_suite_it_was_run_in(
+    install: Install, tmp_path: Path, sources: Path
+) -> None:
+    """Its rows would be replaced, while the other suite goes on stating the old settings."""
+    plan = plan_of(tmp_path)
+    ends(plan)
+    path = publish(plan) / "a2c.toml"
+    path.write_text(path.read_text().replace("suites.classic", "suites.others"))
+    check_publishable(plan)
+    others: tuple[dict[str, Any], ...] = ({"settings": ["num_envs=2"]}, {"env_steps": 1_000})
+    for changes in others:
+        other = plan_of(tmp_path / "other", **changes)
+        with pytest.raises(UsageError, match="holds CartPole-v1 of others in other settings or"):
+            check_publishable(other)
+
+
+@pytest.mark.parametrize("name", peers())
+def test_peers_files_name_settings_that_exist(name: str) -> None:
+    """Each of our settings is handed over, the peer's own, or refused unless it is the default."""
+    said = control.tomllib.loads((control.GLUE / f"{name}.toml").read_text())
+    served = [agent for agent, of in said.items() if isinstance(of, dict)]
+    assert served
+    for agent in served:
+        peer = read_peer(name, agent)
+        fields = {
+            f.name for f in dataclasses.fields(importlib.import_module(f"agents.{agent}").Config)
+        }
+        named = [*peer.sets, *peer.has]
+        assert set(named) | set(peer.choices) <= fields
+        assert len(named) == len(set(named))
+        assert peer.pins["torch"] == peer.pins["torch"].partition("+")[0]
+
+
+GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
+    "pfrl acer": ("classic", "CartPole-v1", "chainerrl", []),
+    "pfrl acer_continuous": ("classic", "Pendulum-v1", "chainerrl", ["replay_start=1800"]),
+    "pfrl sac": ("classic", "Pendulum-v1", "tuned", ["learning_starts=1800"]),
+    "rllib impala": ("classic", "CartPole-v1", "tuned", ["log_interval=500"]),
+    "sb3 a2c": ("classic", "CartPole-v1", "rl_zoo", []),
+    "sb3 sac": ("classic", "Pendulum-v1", "tuned", ["learning_starts=1800"]),
+    "tianshou a2c": ("mujoco", "Hopper-v4", "tianshou_v3", []),
+    "tianshou sac": ("mujoco", "Hopper-v4", "tianshou_v3", ["learning_starts=1800"]),
+    "tianshou sac_discrete": ("classic", "CartPole-v1", "tuned", ["learning_starts=1800"]),
+}
+"""Of each peer and agent: suite, task and source of settings, and what makes a run short."""
+
+
+def grid_of(served: str, tmp_path: Path, **asked: Any) -> Plan:
+    """Return a plan of a grid of `GRIDS`."""
+    peer, agent = served.split()
+    suite, task, source, changes = GRIDS[served]
+    asked = {"tasks": [task], "source": source, "settings": changes, **asked}
+    return make_control(peer, agent, suite, runs_dir=tmp_path, **asked)
+
+
+def test_every_peer_has_a_grid() -> None:
+    """What a peer serves is run by the tests below."""
+    files = {peer: control.GLUE / f"{peer}.toml" for peer in peers()}
+    said = {peer: control.tomllib.loads(path.read_text()) for peer, path in files.items()}
+    pairs = {
+        f"{peer} {agent}" for peer in said for agent, of in said[peer].items() if type(of) is dict
+    }
+    assert pairs == set(GRIDS)
+
+
+@pytest.mark.parametrize("served", GRIDS)
+def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> None:
+    """No setting of the source is refused, and what a peer has of its own is said."""
+    plan = grid_of(served, tmp_path)
+    changed = {
+        key
+        for key, of in peer_of(plan).has.items()
+        if getattr(plan.preset.config, key) != of["value"]
+    }
+    said = [departure.partition(" = ")[0] for departure in plan.departures]
+    assert changed <= set(said)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("served", GRIDS)
+def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
+    """2,000 steps of one seed end finished, with updates and with every episode in its table."""
+    plan = grid_of(served, tmp_path, env_steps=2_000, num_seeds=1)
+    if not peer_of(plan).python.exists():
+        pytest.skip(
+            "the environment of {0} is missing: `make peers PEER={0}`".format(peer_of(plan).name)
+        )
+    plan.directory.mkdir(parents=True)
+    assert list(ends(plan).values()) == [("finished", "")]
+    (run,) = plan.runs()
+    episodes = collect.read_table(run.directory / "episodes.csv")
+    timing = collect.read_table(run.directory / "timing.csv").iloc[-1]
+    assert 1_600 < timing["env_steps"] <= 2_000
+    assert 0 < episodes["episode_length"].sum() <= timing["env_steps"]  # the last are unfinished
+    assert timing["num_updates"] > 0
+    assert (np.diff(episodes["env_steps"]) >= 0).all()
+
+
+@pytest.mark.training
+@pytest.mark.skipif(
+    not (control.PEERS / "sb3" / "bin" / "python").exists(),
+    reason="the environment of sb3 is missing: `make peers PEER=sb3`",
+)
+def test_stable_baselines3_trains_as_a_control(tmp_path: Path) -> None:
+    """The real peer: 2,000 steps of A2C of each of two seeds, which differ; every row is whole."""
+    asked: dict[str, Any] = {"tasks": ["CartPole-v1"], "env_steps": 2_000, "num_seeds": 2}
+    asked["settings"] = ["log_interval=500"]
+    plan = make_control("sb3", "a2c", "classic", runs_dir=tmp_path, **asked)
+    plan.directory.mkdir(parents=True)
+    assert {state for state, _ in ends(plan).values()} == {"finished"}
+    folders = [plan.directory / "CartPole-v1" / f"seed-{seed}" for seed in (1, 2)]
+    tables = [collect.read_table(folder / "episodes.csv") for folder in folders]
+    assert not tables[0].equals(tables[1])
+    for folder, table in zip(folders, tables, strict=True):
+        assert (table["episode_return"] == table["episode_length"]).all()  # reward 1 a step
+        assert 1_900 < table["env_steps"].max() <= 2_000
+        timing = collect.read_table(folder / "timing.csv")
+        assert timing["env_steps"].tolist() == [512, 1_008, 1_504, 2_000]
+        assert timing["num_updates"].tolist() == [6, 12, 18, 24]
+        versions = json.loads((folder / "run.json").read_text())["versions"]
+        assert versions["stable_baselines3"] == peer_of(plan).pins["stable_baselines3"]

@@ -1,0 +1,106 @@
+"""Initial weights are the sources': untrained policies return what theirs did."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from agents import AGENTS
+from reproduce.gather.references import first_evaluations
+from reproduce.judge import fingerprints
+from reproduce.judge import fingerprints as table_of_fingerprints
+from reproduce.judge.fingerprints import Pair
+from suite.base.errors import UsageError
+
+Pairs = dict[tuple[str, str, str], Pair]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    """Return every pair with evidence, by agent, source and task."""
+    found = [pair for agent in AGENTS for pair in fingerprints.pairs(agent)]
+    return {(pair.agent, pair.source, pair.task): pair for pair in found}
+
+
+@pytest.fixture
+def hopper() -> Pair:
+    """Return SAC's pair of jaxrl's settings on Hopper."""
+    pairs = fingerprints.pairs("sac")
+    return next(pair for pair in pairs if (pair.source, pair.task) == ("jaxrl", "Hopper-v4"))
+
+
+def test_every_pair_with_evidence_is_in_the_table(pairs: Pairs) -> None:
+    """A new preset or a new reference is compared before it is believed."""
+    table = fingerprints.read_table()
+    assert set(table[["agent", "source", "task"]].itertuples(index=False, name=None)) == set(pairs)
+    assert {"jaxrl", "nnabla_rl", "tianshou_v3", "simbav2_baselines"} <= set(table["judge"])
+
+
+def test_no_preset_is_refuted_by_its_source(pairs: Pairs) -> None:
+    """At 1 % over all pairs; the table's p-values are those of its returns and the references."""
+    for row in fingerprints.read_table().to_dict("records"):
+        pair = pairs[row["agent"], row["source"], row["task"]]
+        ours = np.array(row["our_returns"].split(), dtype=float)
+        assert row["p"] == pytest.approx(fingerprints.p_value(ours, pair.theirs), abs=1e-5)
+        assert row["p_holm"] > fingerprints.LEVEL, row
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_table_is_of_todays_initial_weights(hopper: Pair) -> None:
+    """Two short episodes' returns are as they stand: a changed preset needs a new table."""
+    table = fingerprints.read_table().query("source == 'jaxrl' and task == 'Hopper-v4'")
+    (returns,) = table["our_returns"]
+    seeds = fingerprints.SEEDS[:2]
+    stored = np.array(returns.split(), dtype=float)[:2]
+    assert fingerprints.untrained_returns(hopper.agent, hopper.config, seeds) == pytest.approx(
+        stored, rel=0.02
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_false_claim_is_found(hopper: Pair) -> None:
+    """Heads of gain 1e-3, as a later commit of jaxrl has them, are not those of its runs."""
+    false: Any = replace(hopper.config, policy_head_gain=1e-3)
+    returns = fingerprints.untrained_returns(hopper.agent, false, fingerprints.SEEDS[:6])
+    assert fingerprints.p_value(returns, hopper.theirs) < 1e-3
+
+
+def test_evidence_is_what_was_measured_before_the_first_update() -> None:
+    """The first evaluations of every run, if nothing was learned until then."""
+    before = first_evaluations("sac", "jaxrl", "Hopper-v4", 10_000)
+    assert before.size == 10
+    assert (before.min(), before.max()) == (14.62, 98.85)
+    assert first_evaluations("sac", "jaxrl", "Hopper-v4", 4_999).size == 0
+    assert first_evaluations("sac", "jaxrl", "Reacher-v4", 10_000).size == 0
+
+
+def test_when_learning_starts_may_be_up_to_the_task(pairs: Pairs) -> None:
+    """The judge of `sac_value` had learned for 4,000 steps on Hopper, and not on HalfCheetah."""
+    tasks = {task for agent, _, task in pairs if agent == "sac_value"}
+    assert tasks == {"HalfCheetah-v4"}
+
+
+def test_one_source_is_measured_without_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new reference costs its own pairs; every other row stays as it is."""
+    path, before = tmp_path / "fingerprints.csv", pd.read_csv(fingerprints.PATH)
+    stale = before.assign(p=before["p"].where(before["source"] != "sb3_control", 0.5))
+    stale.to_csv(path, index=False)
+    for module in (fingerprints, table_of_fingerprints):
+        monkeypatch.setattr(module, "PATH", path)
+    returns = {
+        (row["agent"], row["task"]): np.array(row["our_returns"].split(), dtype=float)
+        for row in before.query("source == 'sb3_control'").to_dict("records")
+    }
+    monkeypatch.setattr(
+        fingerprints, "untrained_returns", lambda agent, config: returns[agent, config.task]
+    )
+    assert fingerprints.main(["--agent", "sac", "--source", "sb3_control"]) == 0
+    table_of_fingerprints.read_table.cache_clear()
+    pd.testing.assert_frame_equal(pd.read_csv(path), before)
+    with pytest.raises(UsageError, match="no preset 'sb3' has a judge"):
+        fingerprints.main(["--source", "sb3"])
