@@ -1,1 +1,1 @@
-"""Somebody else's programs, run as our grids and published as references; `peers` has their glue."""
+"""Other programs, run as our grids and published as references; `peers` has their glue."""
