@@ -5,10 +5,11 @@ import fcntl
 import functools
 import importlib.util
 import inspect
+import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,28 @@ def _each_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def pytest_configure() -> None:
-    """Take back what `nohup` or a shell's `&` has the tests ignore: some of them send it."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--types`: checks take more of a short training's time than the training."""
+    parser.addoption("--types", action="store_true", help="check types and shapes of calls")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check types if asked to; take back what `nohup` or a shell's `&` has the tests ignore."""
+    if config.getoption("types"):
+        jaxtyping.install_import_hook(["suite", "agents", "reproduce"], "beartype.beartype")
+    config.addinivalue_line(
+        "markers", "stand_in: runs on a GPU that is not there; a lane of its own"
+    )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say in the last lines what this lane has left out."""
+    left_out = [] if config.getoption("types") else ["checks of types and shapes (--types)"]
+    if words := config.getoption("markexpr"):
+        left_out.append(f"what is not `{words}`")
+    terminalreporter.write_line(f"left out: {', '.join(left_out) or 'nothing'}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -144,3 +163,29 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No checks of types and shapes: of a training's time they take more than the training."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
+    """Return what gives the checksums of all golden runs of an agent, by run and file.
+
+    They are trained once: the first process of pytest's that asks keeps them for the others.
+    """
+    from tests.golden import trees  # imports what `--types` checks
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    @functools.cache
+    def of(agent: str) -> Any:
+        with (folder / f"golden-{agent}.json").open("a+") as kept:
+            fcntl.flock(kept, fcntl.LOCK_EX)
+            kept.seek(0)
+            if content := kept.read():
+                return json.loads(content)
+            found = process.run(agent, trees.stored_runs(agent))
+            json.dump(found, kept)
+            return found
+
+    with trees.Runner(trees.ROOT) as process:
+        yield of

@@ -6,10 +6,8 @@
 import contextlib
 import dataclasses
 import functools
-import importlib
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import agents
@@ -30,43 +28,32 @@ from suite.collector import Collector
 from suite.envs.vector_env import Spaces, Step
 from suite.graphs import WARM_UPS, Graphs
 from suite.nets import affine
-from suite.nets.networks import Stack
-from suite.player import Player
 from suite.record.recorder import Recorder
 from suite.unrolls import UnrollReplay
 from tests import stand_in_gpu
+from tests.agents.trainings import learned, module_of
 from tests.golden import configurations, runner
 from tests.stand_in_gpu import (
-    DEFAULT_STREAM,
     DEVICE,
     Graph,
     OnGpu,
     Pool,
-    Stream,
-    current,
     installed,
     memory,
     on_cpu,
     reads_nothing,
 )
 
+pytestmark = pytest.mark.stand_in
 RUNS = {
-    "a2c": (
-        *("classic, two seeds, cut", "classic, value targets", "mujoco, in full"),
-        "frames, sticky, two trunks",
-    ),
-    "acer": (
-        *("classic, normalised, cut", "classic, ChainerRL's choices", "memory, two seeds, cut"),
-        "frames, recurrent",
-    ),
+    "a2c": ("classic, two seeds, cut", "mujoco, in full", "frames, sticky, two trunks"),
+    "acer": ("classic, normalised, cut", "classic, ChainerRL's choices", "frames, recurrent"),
     "acer_continuous": (
-        *("classic, normalised, cut", "classic, learned deviation", "mujoco, pfrl"),
-        *("mujoco, chainerrl", "mujoco-small, recurrent, cut"),
+        *("classic, normalised, cut", "classic, learned deviation", "mujoco-small, recurrent, cut"),
     ),
     "impala": (
         *("classic, far behind, adam, cut", "classic, normalised, cut", "memory, two seeds, cut"),
-        *("classic, continuous, in turns, the rate reaches 0", "frames, rllib_2018"),
-        *("classic, continuous, recurrent, features alone", "frames, nature, recurrent"),
+        "classic, continuous, in turns, the rate reaches 0",
     ),
     "sac": (
         *("jaxrl, two seeds, cut", "tianshou_v3, sampled, one critic, replay twice over"),
@@ -76,35 +63,30 @@ RUNS = {
         "tuned, two seeds, all options but parts, cut",
         "parts, priorities, sampled, replay twice over, three seeds",
         "mixed, tuned, two seeds, cut",
-        "mixed, alf, sampled, one critic, replay twice over, three seeds",
         "discrete, two seeds, priorities, cut",
         "several steps, two seeds, actor seldom, orthogonal, cut",
-        "mixed, several steps, some draws in evaluations",
     ),
     "sac_discrete": (
         "classic, alf, evaluated, two seeds, replay twice over, cut",
         "classic, critics, three, their mean, a bound from the start",
-        "frames, slm_lab_v5_fig, two seeds, replay twice over",
     ),
     "sac_value": (
-        *("two seeds, cut", "sampled, one critic, replay twice over, cut"),
+        "two seeds, cut",
         "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut",
     ),
 }
 """Names of golden runs that between them take every branch on which tensors are made."""
-SLOW = {
-    ("acer", "memory, two seeds, cut"),
-    ("acer_continuous", "mujoco, chainerrl"),
-    ("acer_continuous", "mujoco, pfrl"),
-    ("impala", "frames, rllib_2018"),
-    ("sac_discrete", "frames, slm_lab_v5_fig, two seeds, replay twice over"),
-}
-"""A second or more each; what they alone use is a source's settings, or frames in `StepReplay`."""
-CASES = [
-    pytest.param(agent, name, marks=[pytest.mark.slow] * ((agent, name) in SLOW))
-    for agent, names in RUNS.items()
-    for name in names
+CASES = [(agent, name) for agent, names in RUNS.items() for name in names]
+UNROLLS = [each for each in CASES if each[0] not in runner.SEEDS_TOGETHER]
+"""Those of agents that learn from unrolls."""
+GRAPHS: list[tuple[str, str, dict[str, Any]]] = [
+    *(("sac", name, {}) for name in RUNS["sac"]),
+    ("sac", "jaxrl, two seeds, cut", {"policy_period": 2, "target_period": 3}),
+    ("sac_alf", "mixed, tuned, two seeds, cut", {"policy_period": 2}),
+    ("sac_alf", "several steps, two seeds, actor seldom, orthogonal, cut", {"td_steps": 1}),
+    *((*each, {"learning_rate_decay_steps": 10_000}) for each in UNROLLS),
 ]
+"""Those whose updates can be graphs, with periods, and a step size that is not frozen."""
 TASKS = {"continuous": "InvertedPendulum-v4", "discrete": "CartPole-v1"}
 """With episodes that end soon, for evaluations."""
 
@@ -129,20 +111,6 @@ def short(agent: str, name: str) -> Any:
     return dataclasses.replace(config, **changes, **steps)
 
 
-def learned(learner: Any) -> Iterator[Tensor]:
-    """Yield all that is learned, network by network, however a device joins them."""
-    for value in vars(learner).values():
-        if isinstance(value, Stack):
-            for seed in range(value.shape[0]):
-                yield from value.all_weights_of(seed).values()
-        else:
-            yield from runner.weights(value)
-
-
-def module_of(agent: str) -> Any:
-    return importlib.import_module(f"agents.{agent}")
-
-
 def train_on_gpu(
     agent: str, config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *, cut: bool = False
 ) -> Any:
@@ -164,7 +132,6 @@ def train_on_gpu(
         return runner.train(module, config, folder, cut=cut)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("agent", "name"), CASES)
 def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,75 +154,18 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
         torch.testing.assert_close(on_cpu(our), their.detach(), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("agent", "name", "changes"),
-    [
-        *(("sac", name, {}) for name in RUNS["sac"]),
-        ("sac", "jaxrl, two seeds, cut", {"policy_period": 2, "target_period": 3}),
-        ("sac_alf", "mixed, tuned, two seeds, cut", {"policy_period": 2}),
-        ("sac_alf", "several steps, two seeds, actor seldom, orthogonal, cut", {"td_steps": 1}),
-    ],
-)
-def test_an_update_as_a_graph_learns_what_it_learns_kernel_by_kernel(
+@pytest.mark.parametrize(("agent", "name", "changes"), GRAPHS)
+def test_graphs_learn_what_is_learned_kernel_by_kernel(
     agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from.
 
-    Only graphs make updates, and each combination of due parts has one in each life of the run.
-    """
-    calls: list[str] = []
-
-    def counted(owner: Any, method: str) -> None:
-        function = getattr(owner, method)
-
-        def call(*arguments: Any) -> Any:
-            calls.append(method)
-            return function(*arguments)
-
-        monkeypatch.setattr(owner, method, call)
-
-    counted(module_of(agent), "update")
-    counted(Graph, "replay")
-    config = dataclasses.replace(short(agent, name), **changes)
-    cut = configurations.RUNS[agent][name].cut
-    theirs = [*learned(train_on_gpu(agent, config, tmp_path / "plain", monkeypatch))]
-    number = len(calls)
-    assert calls == ["update"] * number
-    calls.clear()
-    config = dataclasses.replace(config, cuda_graphs=True)
-    learner = train_on_gpu(agent, config, tmp_path / "graphs", monkeypatch, cut=cut)
-    periods = config.policy_period, config.target_period
-    phases = {(n % periods[0] == 0, (n + 1) % periods[1] == 0) for n in range(number)}
-    assert number <= calls.count("replay") <= number * (1 + cut)
-    assert calls.count("update") <= (WARM_UPS + 1) * len(phases) * (1 + cut)
-    ours = [*learned(learner)]
-    assert len(ours) == len(theirs) > 0
-    for our, their in zip(ours, theirs, strict=True):
-        assert torch.equal(on_cpu(our), on_cpu(their))
-    assert_same_tables(tmp_path / "graphs", tmp_path / "plain")
-
-
-UNROLLS = [each for each in CASES if each.values[0] in ("a2c", "acer", "acer_continuous", "impala")]
-"""Those of agents that learn from unrolls."""
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("agent", "name"), UNROLLS)
-def test_acting_and_updates_as_graphs_learn_what_they_learn_kernel_by_kernel(
-    agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step size of an update is not frozen, warm-ups leave no trace, a run goes on.
-
-    Only graphs act and update: one to act with, one for updates, for other shapes of replay's one
-    more.
+    Only graphs act on unrolls and update: one for each combination of due parts, or for acting,
+    updates and replay's of another shape, in each life of the run.
     """
 
     def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:  # aligned as a graph's
-        def call(*inputs: Any) -> Any:
-            return step(*tree_map_only(Tensor, torch.clone, inputs))
-
-        return call
+        return lambda *inputs: step(*tree_map_only(Tensor, torch.clone, inputs))
 
     calls: list[str] = []
 
@@ -270,7 +180,7 @@ def test_acting_and_updates_as_graphs_learn_what_they_learn_kernel_by_kernel(
 
     counted(module_of(agent), "update")
     counted(Graph, "replay")
-    config = dataclasses.replace(short(agent, name), learning_rate_decay_steps=10_000)
+    config, unrolls = dataclasses.replace(short(agent, name), **changes), (agent, name) in UNROLLS
     with monkeypatch.context() as patch:
         for module in (player, unroll_session):  # the one acts, the other updates
             patch.setattr(module, "as_graph", on_copies)
@@ -281,11 +191,15 @@ def test_acting_and_updates_as_graphs_learn_what_they_learn_kernel_by_kernel(
     config = dataclasses.replace(config, cuda_graphs=True)
     cut = configurations.RUNS[agent][name].cut
     learner = train_on_gpu(agent, config, tmp_path / "graphs", monkeypatch, cut=cut)
-    assert calls.count("replay") >= number + config.env_steps // config.num_envs
-    assert calls.count("update") <= (WARM_UPS + 1) * 2 * (1 + cut)
-    ours = [*learned(learner)]
-    assert len(ours) == len(theirs) > 0
-    for our, their in zip(ours, theirs, strict=True):
+    if unrolls:
+        assert calls.count("replay") >= number + config.env_steps // config.num_envs
+        num_graphs = 2
+    else:
+        assert number <= calls.count("replay") <= number * (1 + cut)
+        periods = config.policy_period, config.target_period
+        num_graphs = len({(n % periods[0] == 0, (n + 1) % periods[1] == 0) for n in range(number)})
+    assert calls.count("update") <= (WARM_UPS + 1) * num_graphs * (1 + cut)
+    for our, their in zip(learned(learner), theirs, strict=True):
         assert torch.equal(on_cpu(our), on_cpu(their))
     assert_same_tables(tmp_path / "graphs", tmp_path / "plain")
 
@@ -314,7 +228,6 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_an_update_has_no_more_operators_than_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,7 +281,6 @@ def evaluated(agent: str, name: str) -> Any:
     return dataclasses.replace(config, evaluation_interval=interval, **changes)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("agent", "name"), [(agent, name) for agent, names in BESIDE.items() for name in names]
 )
@@ -399,7 +311,7 @@ def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
     assert_same_tables(tmp_path / "beside", tmp_path / "waits")
 
 
-@pytest.mark.usefixtures("unchecked", "evaluations")
+@pytest.mark.usefixtures("evaluations")
 @pytest.mark.parametrize("agent", ["a2c", "sac"])
 def test_an_evaluation_of_the_weights_that_training_changes_is_found(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -411,28 +323,6 @@ def test_an_evaluation_of_the_weights_that_training_changes_is_found(
         train_on_gpu(agent, config, tmp_path, monkeypatch)
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_training_waits_for_the_evaluation_of_a_closure(
-    evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No copy can be made of what a function found around itself, so it would see later weights."""
-    config = dataclasses.replace(evaluated("a2c", BESIDE["a2c"][0]), evaluate_beside=True)
-
-    def closure(*arguments: Any) -> Any:
-        playing = Player(*arguments)
-
-        def act(obs: np.ndarray, generators: Any) -> np.ndarray:
-            return playing(obs, generators)
-
-        act.memory, act.weights = playing.memory, playing.weights  # type: ignore[attr-defined]
-        return act
-
-    monkeypatch.setattr(module_of("a2c"), "Player", closure)
-    train_on_gpu("a2c", config, tmp_path, monkeypatch)
-    assert not evaluations
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_a_failed_evaluation_on_a_gpu_fails_the_run(
     evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,7 +338,6 @@ def test_a_failed_evaluation_on_a_gpu_fails_the_run(
     assert len(evaluations) == 1
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_an_evaluation_stops_with_the_run(
     evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -565,7 +454,6 @@ def frames_of_games(num_steps: int, spaces: Spaces) -> tuple[np.ndarray, list[St
     return stacks[0], steps
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("missed", [0, 1])
 def test_the_collector_of_impala_waits_for_its_observations_and_for_its_weights(
     missed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -584,128 +472,3 @@ def test_the_collector_of_impala_waits_for_its_observations_and_for_its_weights(
     with pytest.raises(AssertionError, match="does not wait for another stream"):
         train_on_gpu("impala", config, tmp_path, monkeypatch)
     assert len(waits) == missed + 1
-
-
-# The GPU that is not there
-
-
-HOST_GENERATOR = torch.Generator()
-
-
-def on_both() -> tuple[Tensor, Tensor]:
-    """Return a tensor on the GPU and one on the CPU."""
-    return torch.ones(3, device=DEVICE), torch.ones(3)
-
-
-def fused_adam(steps: torch.device | str) -> None:
-    weights, gradients = torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE)
-    averages = [[torch.zeros_like(weights)], [torch.zeros_like(weights)]]
-    step = [torch.ones((), device=steps)]
-    constants = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
-    constants |= {"amsgrad": False, "maximize": False}
-    fused: Any = torch._fused_adam_  # type: ignore[attr-defined]
-    fused([weights], [gradients], *averages, [], step, **constants)
-
-
-def of_onednn() -> None:
-    weights = torch.ones(3, 3, device=DEVICE)
-    torch.ops.mkldnn._linear_pointwise(weights, weights, None, "none", [], "")
-
-
-def backward() -> None:
-    weights = torch.ones(3, device=DEVICE, requires_grad=True)
-    (weights.exp().sum() * torch.ones(3)).sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("mistake", "message"),
-    [
-        (lambda: sum(on_both()), "tensors of both devices"),
-        (lambda: torch.where(on_both()[1] > 0, on_both()[0], 0.0), "both devices"),
-        (lambda: torch.stack(on_both()), "both devices"),
-        (lambda: on_both()[0].index_select(0, torch.tensor([0, 1])), "both devices"),
-        (lambda: nn.Linear(3, 3).to(DEVICE)(on_both()[1]), "both devices"),
-        (lambda: fused_adam("cpu"), "both devices"),
-        (backward, "both devices"),
-        (of_onednn, "is a processor's"),
-        (lambda: torch.ones(3, device="cuda"), "another GPU"),
-        (lambda: torch.ones(3).to("cuda:0"), "another GPU"),
-        (lambda: torch.Generator(torch.device("cuda:0")), "another GPU"),
-        (lambda: torch.rand(3, generator=HOST_GENERATOR, device=DEVICE), "processor's generator"),
-    ],
-)
-def test_what_a_gpu_refuses_is_refused(
-    mistake: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stand-in's rules: a mistake that a GPU would refuse, or send to GPU 0."""
-    with installed(monkeypatch), pytest.raises(AssertionError, match=message):
-        mistake()
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda tensor: tensor.sum().item(),
-        lambda tensor: float(tensor.sum()),
-        lambda tensor: bool((tensor > 0).all()),
-        lambda tensor: tensor.cpu(),
-        lambda tensor: tensor.to("cpu"),
-        lambda tensor: tensor.tolist(),
-        lambda tensor: torch.zeros(3).copy_(tensor),
-        lambda tensor: tensor[tensor > 0],
-        lambda tensor: tensor.nonzero(),
-        lambda tensor: torch.masked_select(tensor, tensor > 0),
-    ],
-)
-def test_what_waits_for_a_gpu_is_found(
-    read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stand-in's rules: every way to read a result back, also its size."""
-    with installed(monkeypatch):
-        tensor, _ = on_both()
-        read(tensor)
-        with reads_nothing(), pytest.raises(AssertionError, match="reads back to the host"):
-            read(tensor)
-
-
-def test_what_a_gpu_takes_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in's rules: numbers, copies to the GPU, optimisers, modules, and their results."""
-    with installed(monkeypatch):
-        with reads_nothing():
-            ours = torch.from_numpy(np.ones(3, np.float32)).to(DEVICE)
-            assert ours.device == DEVICE
-            assert (ours * 2.0 + torch.where(ours > 0, -1.0, 1.0)).is_cuda
-            ours[0] = torch.zeros(())
-            ours[[1]] = 5.0
-            assert nn.Linear(3, 3).to(DEVICE)(ours).is_cuda
-            fused_adam(DEVICE)
-        assert ours.tolist() == [0.0, 5.0, 1.0]
-        with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
-            ours.numpy()
-
-
-def test_streams_run_side_by_side_until_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in's rules: what was written, or is still read, elsewhere must have ended."""
-    with installed(monkeypatch):
-        side, memory = Stream(), torch.zeros(3, device=DEVICE)
-        memory += 1
-        with current(side), pytest.raises(AssertionError, match="does not wait"):
-            memory.clone()
-        side.wait_stream(DEFAULT_STREAM)
-        with current(side):
-            memory.clone()
-        memory.clone()  # both read
-        with pytest.raises(AssertionError, match="does not wait"):
-            memory += 1
-        side.synchronize()
-        memory += 1
-        with ThreadPoolExecutor(1) as threads:  # another thread's knowledge is its own
-            side.wait_stream(DEFAULT_STREAM)
-            with current(side):
-                memory += 0
-            threads.submit(side.synchronize).result()
-            with pytest.raises(AssertionError, match="does not wait"):
-                memory += 1
-        with Pool(1) as threads:  # unless its result is taken
-            threads.submit(side.synchronize).result()
-            memory += 1

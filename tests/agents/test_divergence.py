@@ -3,10 +3,8 @@
 They are injected where they would arise: into the simulator's rewards, a loss, the weights.
 """
 
-import importlib
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -16,33 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-import agents
 from suite import session
 from suite.envs.vector_env import Step, VectorEnv
-from suite.record.recorder import Recorder
+from tests.agents.trainings import SETTINGS, fields, module_of
 
 LOG_INTERVAL, POISONED = 50, 145
-TASKS = {
-    "sac": "Pendulum-v1",
-    "sac_discrete": "CartPole-v1",
-    "a2c": "CartPole-v1",
-    "impala": "CartPole-v1",
-    "acer": "CartPole-v1",
-    "acer_continuous": "Pendulum-v1",
-    "sac_value": "Pendulum-v1",
-    "sac_alf": "Pendulum-v1",
-}
-TINY = {
-    "sac": ("--learning-starts=20", "--batch-size=8"),
-    "sac_discrete": ("--num-envs=4", "--learning-starts=20", "--batch-size=8"),
-    "a2c": ("--num-envs=4", "--unroll-length=5"),
-    "impala": ("--num-envs=4", "--unroll-length=5"),
-    "acer": ("--num-envs=4", "--unroll-length=5"),
-    "acer_continuous": ("--num-envs=4", "--unroll-length=5", "--replay-start=0"),
-    "sac_value": ("--learning-starts=20", "--batch-size=8"),
-    "sac_alf": ("--learning-starts=20", "--batch-size=8", "--prioritised-replay"),
-}
-"""So that 240 steps are many updates; every agent logs and learns more often than each 50."""
+TINY = {"env_steps": 240, "log_interval": LOG_INTERVAL, "learning_starts": 24, "replay_start": 0}
+TINY |= {"evaluation_interval": 100_000, "evaluation_episodes": 1, "task": "Pendulum-v1"}
+"""So that a run makes many updates; every agent logs and learns more often than each 50 steps."""
 Poison = Callable[[ModuleType, str, pytest.MonkeyPatch], None]
 
 
@@ -112,69 +91,26 @@ def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> No
     counting(patch, hook)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("poison", [poison_reward, poison_weights, poison_loss])
-@pytest.mark.parametrize("agent", sorted(TASKS))
+@pytest.mark.parametrize("agent", SETTINGS)
 def test_what_is_no_number_is_found_within_one_log_interval(
     agent: str, poison: Poison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends as `diverged`, says where, saves no policy, and the command's status is 2."""
-    assert set(TASKS) == set(agents.AGENTS)
-    module = importlib.import_module(f"agents.{agent}")
+    module = module_of(agent)
     poison(module, agent, monkeypatch)
-    command = [f"--task={TASKS[agent]}", "--env-steps=240", "--device=cpu", f"--out={tmp_path}"]
-    command += [
-        "--hidden-sizes",
-        "8",
-        "8",
-        f"--log-interval={LOG_INTERVAL}",
-        "--evaluation-interval=100000",
-    ]
-    assert module.main([*command, "--evaluation-episodes=1", *TINY[agent]]) == 2
+    known = fields(module.Config)
+    settings = SETTINGS[agent] | {name: each for name, each in TINY.items() if name in known}
+    if agent in ("sac_discrete", "acer"):
+        settings["task"] = "CartPole-v1"
+    words = [f"--out={tmp_path}"]
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag, *map(str, value if isinstance(value, tuple) else [value])]
+    assert module.main(words) == 2
     record = json.loads((tmp_path / "seed-1" / "run.json").read_text())
     assert record["status"] == "diverged"
     found = re.fullmatch(r"non-finite .* at (\d+) env_steps", record["error"])
     assert found
     assert POISONED <= int(found[1]) <= POISONED + LOG_INTERVAL
     assert not (tmp_path / "seed-1" / "policy.safetensors").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("agent", sorted(TASKS))
-def test_looking_for_them_costs_next_to_nothing(
-    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check of one log interval, times their number, is at most 0.5 % of a run."""
-    module = importlib.import_module(f"agents.{agent}")
-    learners: list[Any] = []
-    num_logs = [0]
-    make_learner, log = module.make_learner, Recorder.log
-
-    def keep(*arguments: Any, **options: Any) -> Any:
-        learners.append(make_learner(*arguments, **options))
-        return learners[-1]
-
-    def count(recorder: Recorder, *arguments: Any) -> None:
-        num_logs[0] += 1
-        log(recorder, *arguments)
-
-    monkeypatch.setattr(module, "make_learner", keep)
-    monkeypatch.setattr(Recorder, "log", count)
-    command = [f"--task={TASKS[agent]}", "--env-steps=20000", "--device=cpu", f"--out={tmp_path}"]
-    if agent.startswith("sac"):
-        command += ["--env-steps=3000", "--learning-starts=1000"]
-    began = time.perf_counter()
-    assert module.main([*command, "--evaluation-interval=100000"]) == 0
-    seconds = time.perf_counter() - began
-    (learner,) = learners
-    began = time.perf_counter()
-    for _ in range(100):
-        if agent.startswith("sac"):
-            norms = learner.health()["weight_norm"].cpu().numpy()
-        else:
-            norms = np.array([learner.optimiser.weights.norm()])
-        values = {f"metric {k}": float(norms[0]) for k in range(12)}
-        assert all(np.isfinite(value) for value in values.values())
-    share = (time.perf_counter() - began) / 100 * num_logs[0] / seconds
-    print(f"{agent}: {num_logs[0]} checks in {seconds:.1f} s are {share:.4%} of the run")
-    assert share < 0.005

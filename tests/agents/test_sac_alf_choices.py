@@ -1,12 +1,9 @@
 """ALF's SAC with discrete and mixed actions: equations, the two limits, then what it must do."""
 
-import importlib
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,75 +11,35 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import AGENTS, sac, sac_alf, sac_discrete
-from suite import session
+from agents import sac, sac_alf, sac_discrete
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Spaces
-from suite.nets.networks import Stack
-from suite.record.recorder import Recorder
-from suite.replay import Batch, Replay
+from suite.replay import Batch
 from suite.resume.checkpoint import save_policy
 from suite.step_replay import StepBatch
-from tests.perceptrons import linear, vector, weights_in
+from tests.agents import trainings
+from tests.agents.alf import assert_same_weights, descend, plain_learner
+from tests.agents.trainings import CPU, networks, table, tiny, train
+from tests.perceptrons import linear, vector
 from tests.scripted import ScriptedEnv
 
-CPU = torch.device("cpu")
-TINY = sac_alf.Config(
-    task="Claw-v0",
-    device="cpu",
-    env_steps=120,
-    hidden_sizes=(16, 16),
-    batch_size=8,
-    learning_starts=40,
-    evaluation_interval=60,
-    evaluation_episodes=1,
-    log_interval=40,
-)
-SHORT = replace(TINY, env_steps=60, evaluation_interval=60, log_interval=10)
-"""20 updates."""
+TINY = tiny("sac_alf, mixed")
 
 
 def spaces(obs_size: int, num_dimensions: int, num_choices: int) -> Spaces:
     return Spaces.vectors(obs_size, num_dimensions)._replace(num_choices=num_choices)
 
 
-def train(config: sac_alf.Config, directory: Path) -> tuple[sac_alf.Learner, Recorder]:
-    run = {"agent": "sac_alf", "task": config.task}
-    recorder = Recorder(directory, run, config.seeds, keeps_checkpoint=False)
-    learner = sac_alf.train(config, recorder)
-    recorder.finish()
-    return learner, recorder
-
-
 def random_batch(generator: torch.Generator, seeds: int, size: int, of: Spaces) -> Batch:
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    (obs_size,) = of.obs_shape
-    observations, actions = (
-        draw(seeds, size, obs_size),
-        torch.tanh(draw(seeds, size, of.num_outputs)),
-    )
+    """Return transitions with the choice's number before each continuous action."""
+    (obs_size,), action_size = of.obs_shape, of.num_outputs
+    batch = trainings.random_batch(generator, seeds, size, obs_size, action_size)
     choices = torch.randint(0, of.num_choices, (seeds, size, 1), generator=generator)
-    rewards = draw(seeds, size)
-    previous = torch.zeros(seeds, size, of.num_outputs + 1)
-    return Batch(
-        obs=observations,
-        obs_actions=torch.cat([observations, choices, actions], -1),
-        rewards=rewards,
-        terminations=(draw(seeds, size) > 0.8).float(),
-        next_obs=draw(seeds, size, obs_size),
-        extras=torch.cat([rewards[..., None], previous], -1),
-    )
-
-
-def parameters_of(learner: Any) -> list[Tensor]:
-    return weights_in(*(net for net in stacks_of(learner) if net is not None))
-
-
-def stacks_of(learner: Any) -> list[Stack | None]:
-    return [learner.actor, learner.critics, learner.target_critics]
+    extras = torch.zeros(seeds, size, 1 + action_size + 1)
+    extras[..., 0] = batch.rewards
+    obs, actions = batch.obs_actions.split([obs_size, action_size], -1)
+    return batch._replace(obs_actions=torch.cat([obs, choices, actions], -1), extras=extras)
 
 
 def update(
@@ -156,37 +113,6 @@ def test_targets_and_losses_equal_a_slow_float64_enumeration() -> None:
     np.testing.assert_allclose(ours.numpy(), actor_losses, rtol=1e-12)
 
 
-def assert_same_weights(stack: Stack, member: int, slow: torch.nn.Module) -> None:
-    ours = vector(linear(stack, 0, member)).double()
-    torch.testing.assert_close(ours, vector(slow), atol=1e-6, rtol=1e-5)
-
-
-def descent(parameters: Iterable[Tensor]) -> Any:
-    """Plain gradient descent: a step shows the size of a gradient, and not only its sign."""
-    return torch.optim.SGD([*parameters], lr=0.1)
-
-
-def descend(parameters: Iterable[Tensor], loss: Tensor) -> None:
-    optimiser = descent(parameters)
-    loss.backward()
-    optimiser.step()
-    optimiser.zero_grad()
-
-
-def plain_learner(config: sac_alf.Config, of: Spaces) -> sac_alf.Learner:
-    """Return a learner whose steps show a gradient's size, with target copies that differ."""
-    learner = sac_alf.make_learner(config, of, CPU)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for weight in learner.target_critics.parameters():
-            weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
-    if learner.actor is not None:
-        learner.actor_optimiser = descent(learner.actor.parameters())
-    learner.critic_optimiser = descent(learner.critics.parameters())
-    learner.alpha_optimiser = descent([learner.log_alphas])
-    return learner
-
-
 def test_an_update_equals_plain_autograd() -> None:
     """Critics, actor, both temperatures, targets: float64, one transition and choice at a time."""
     of, config = spaces(3, 2, 4), replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
@@ -257,7 +183,7 @@ def test_with_one_discrete_action_it_is_sac() -> None:
         sac_alf.make_learner(hybrid, spaces(3, 2, 1), CPU),
         sac.make_learner(plain, 3, 2, CPU),
     )
-    for one, other in zip(parameters_of(ours), parameters_of(theirs), strict=True):
+    for one, other in zip(networks(ours), networks(theirs), strict=True):
         assert torch.equal(one, other)
     generator = torch.Generator().manual_seed(0)
     for num_updates in range(5):
@@ -269,7 +195,7 @@ def test_with_one_discrete_action_it_is_sac() -> None:
         for name, value in expected.items():
             torch.testing.assert_close(metrics[name], value, atol=1e-6, rtol=1e-5)
         assert metrics["choice_entropy"].tolist() == [0.0, 0.0]
-    for one, other in zip(parameters_of(ours), parameters_of(theirs), strict=True):
+    for one, other in zip(networks(ours), networks(theirs), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(ours.log_alphas[1], theirs.log_alpha)
     assert torch.equal(ours.log_alphas[0], torch.zeros(2))
@@ -359,75 +285,14 @@ def test_the_actor_step_builds_no_critic_gradients() -> None:
         assert torch.equal(vector(net), old)
 
 
-def test_critics_learn_of_the_action_taken_alone() -> None:
-    """The last layer moves in the heads that the batch took, and in no other."""
-    config, of = TINY, spaces(3, 2, 4)
-    learner = sac_alf.make_learner(config, of, CPU)
-    batch = random_batch(torch.Generator().manual_seed(0), 1, 8, of)
-    batch.obs_actions[..., 3] = torch.tensor([0, 2, 2, 0, 0, 2, 0, 2])
-    before = learner.critics.weights_of(0)["weight_2"].clone()
-    update(learner, config, batch, torch.randn(2, 1, 8, 2))
-    moved = (learner.critics.weights_of(0)["weight_2"] != before).any(0)
-    assert moved.tolist() == [True, False, True, False]
-
-
-@pytest.mark.parametrize("learned", [True, False])
-def test_each_temperature_follows_its_own_entropy(learned: bool) -> None:
-    """With one entropy above its target and one below, they part; unless kept, both stay."""
-    for share, per_action in ((0.999, -50.0), (0.001, 50.0)):
-        config = replace(TINY, learn_alpha=learned, target_entropy_share=share)
-        config = replace(config, target_entropy_per_action=per_action, alpha_learning_rate=0.01)
-        learner = sac_alf.make_learner(config, spaces(3, 2, 4), CPU)
-        with torch.no_grad():  # a policy that is not uniform, so that its entropy can rise
-            for member in range(2):
-                learner.critics.weights_of(0, member)["weight_2"].mul_(5)
-        for _ in range(3):
-            update_policy(learner, config, torch.randn(1, 8, 3), torch.randn(1, 8, 2))
-        signs = torch.sign(learner.log_alphas[:, 0]).tolist()
-        assert signs == ([0.0, 0.0] if not learned else [1.0, -1.0] if share > 0.5 else [-1.0, 1.0])
-
-
 # Training on scripted environments
 
 
-@pytest.fixture
-def scripted(scripted: type[ScriptedEnv], monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make it train on three choices and a number, with evaluations that score 0."""
-    scripted.spaces = spaces(1, 1, 3)
-    scripted.reward = staticmethod(lambda rows: np.ones_like(rows[..., 0]))
-    monkeypatch.setattr(session, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
-    return scripted
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("kind", "value"), [("truncation", 5.0), ("termination", 4.161)])
-def test_a_time_limit_bootstraps_and_a_termination_does_not(
-    kind: str, value: float, scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """Reward 1, gamma 0.8, hardly any entropy: 1 / (1 - 0.8), or (1 - 0.8^8) / 0.2 at an end."""
-    scripted.kind = kind
-    config = replace(
-        TINY,
-        env_steps=350,
-        learning_starts=100,
-        gamma=0.8,
-        initial_alpha=1e-6,
-        initial_choice_alpha=1e-6,
-        learn_alpha=False,
-        critic_learning_rate=1e-2,
-        batch_size=32,
-        tau=0.1,
-    )
-    learner, _ = train(config, tmp_path)
-    q_values = learner.critics(torch.tensor([[[0.0, 0.0]]]))
-    assert q_values.flatten().tolist() == pytest.approx([value] * 6, rel=0.1)
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_the_temperatures_move_both_entropies_to_their_targets(
     scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
     """A reward that wants one choice and one number alone is held at both targets."""
+    scripted.spaces = spaces(1, 1, 3)
     scripted.reward = staticmethod(
         lambda rows: (rows[..., 0] == 1.0) - 4 * (rows[..., 1] - 0.3) ** 2
     )
@@ -445,53 +310,14 @@ def test_the_temperatures_move_both_entropies_to_their_targets(
         gamma=0.5,
     )
     _, recorder = train(config, tmp_path)
-    rows = np.genfromtxt(recorder.seed_directories[0] / "updates.csv", delimiter=",", names=True)
-    assert rows["entropy"][0] > 0  # both start near those of uniform policies
-    assert rows["choice_entropy"][0] > 0.9 * math.log(3)
+    rows = table(recorder, "updates.csv")
+    assert rows.entropy[0] > 0  # both start near those of uniform policies
+    assert rows.choice_entropy[0] > 0.9 * math.log(3)
     assert rows["entropy"][-10:].mean() == pytest.approx(-0.5, abs=0.15)
     assert rows["choice_entropy"][-10:].mean() == pytest.approx(0.6 * math.log(3), abs=0.05)
 
 
-def test_a_reward_that_is_not_finite_ends_the_run_as_diverged(
-    scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """NaN in the rewards is found within one log interval and nothing is saved as a policy."""
-    scripted.reward = staticmethod(lambda rows: rows[..., 0] * math.nan)
-    _, recorder = train(replace(TINY, env_steps=400), tmp_path)
-    assert recorder.statuses == ["diverged"]
-    assert not (recorder.seed_directories[0] / "policy.safetensors").exists()
-
-
 # Training on the task
-
-
-def test_training_changes_every_network_and_records_everything(tmp_path: Path) -> None:
-    """Past the start of learning, actor, critics, targets and both temperatures have moved."""
-    before = sac_alf.make_learner(TINY, spaces(2, 2, 3), CPU)
-    learner, recorder = train(TINY, tmp_path)
-    for old, new in zip(parameters_of(before), parameters_of(learner), strict=True):
-        assert not torch.equal(old, new)
-    assert (learner.log_alphas != 0).all()
-    folder = recorder.seed_directories[0]
-    evaluations = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
-    assert evaluations["env_steps"].tolist() == [60, 120]
-    updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
-    assert updates["num_updates"].tolist() == [40, 80]
-
-
-def test_discrete_actions_alone_are_learned_and_loaded(tmp_path: Path) -> None:
-    """CartPole: critics and the choice's temperature move; the policy is that of the critics."""
-    config = replace(TINY, task="CartPole-v1", prioritised_replay=True)
-    learner, recorder = train(config, tmp_path)
-    assert learner.actor is None
-    assert learner.log_alphas[0].item() != 0 == learner.log_alphas[1].item()
-    policy = agents.load_policy(recorder.seed_directories[0])
-    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    values = learner.critics(torch.from_numpy(obs)[None]).amin(1)[0]
-    assert policy(obs).tolist() == values.argmax(-1).tolist()
-    draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(400)])
-    odds = torch.softmax(values / learner.log_alphas[0].exp(), -1).detach()
-    np.testing.assert_allclose((draws == 1).mean(0), odds[:, 1], atol=0.1)
 
 
 def test_the_warm_up_is_uniform_in_choices_and_numbers(
@@ -499,101 +325,13 @@ def test_the_warm_up_is_uniform_in_choices_and_numbers(
 ) -> None:
     """Every choice, and numbers from -1 to 1, before there is anything to prefer."""
     seen: list[np.ndarray] = []
+    scripted.spaces = spaces(1, 1, 3)
     scripted.reward = staticmethod(lambda rows: seen.append(rows.copy()) or rows[..., 0])
     train(replace(TINY, env_steps=400, learning_starts=400, num_envs=4), tmp_path)
     choices, numbers = np.concatenate(seen, axis=1)[0].T
     assert np.bincount(choices.astype(int), minlength=3) == pytest.approx([133] * 3, abs=33)
     assert np.histogram(numbers, 4, (-1, 1))[0] == pytest.approx([100] * 4, abs=30)
     assert set(choices) == {0.0, 1.0, 2.0}
-
-
-CLAWS = replace(TINY, env_steps=140, learning_starts=80, evaluation_interval=140)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("task", ["Claw-v0", "CartPole-v1"])
-def test_a_seed_in_a_batch_has_the_bytes_of_the_seed_alone(task: str, tmp_path: Path) -> None:
-    """Mixed and discrete actions, past several terminations: every table, and the policy."""
-    config = replace(CLAWS, task=task)
-    _, recorder = train(replace(config, seeds=(1, 2)), tmp_path / "together")
-    for i, seed in enumerate((1, 2)):
-        _, solo = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
-            ours = (recorder.seed_directories[i] / name).read_bytes()
-            assert ours == (solo.seed_directories[0] / name).read_bytes()
-        assert len((solo.seed_directories[0] / "episodes.csv").read_text().splitlines()) > 3
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_the_same_command_gives_the_same_bytes_and_a_sick_seed_changes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seed 2 is poisoned the second time: all bytes of seeds 1 and 3 stay, seed 2 is `diverged`."""
-    config = replace(CLAWS, seeds=(1, 2, 3))
-    _, healthy = train(config, tmp_path / "healthy")
-    make_learner = sac_alf.make_learner
-
-    def poisoned(*args: Any) -> sac_alf.Learner:
-        learner = make_learner(*args)
-        with torch.no_grad():
-            learner.critics.weights_of(1)["weight_0"].fill_(math.nan)
-        return learner
-
-    monkeypatch.setattr(sac_alf, "make_learner", poisoned)
-    _, recorder = train(config, tmp_path / "sick")
-    assert recorder.statuses == ["finished", "diverged", "finished"]
-    for i in (0, 2):
-        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
-            one, two = (each.seed_directories[i] / name for each in (healthy, recorder))
-            assert one.read_bytes() == two.read_bytes()
-
-
-@pytest.mark.parametrize(("ratio", "expected"), [(1.0, 20), (0.5, 10), (2.0, 40)])
-def test_updates_keep_pace_with_transitions(ratio: float, expected: int, tmp_path: Path) -> None:
-    """With four environments: as many updates as `update_ratio` times transitions after warm-up."""
-    _, recorder = train(replace(SHORT, num_envs=4, update_ratio=ratio), tmp_path)
-    folder = recorder.seed_directories[0]
-    updates = np.genfromtxt(folder / "updates.csv", delimiter=",", names=True)
-    assert updates["num_updates"][-1] == expected
-
-
-SETTINGS: dict[str, Any] = {
-    "initial_alpha": 0.3,
-    "initial_choice_alpha": 0.3,
-    "learn_alpha": False,
-    "target_entropy_per_action": -3.0,
-    "target_entropy_share": 0.9,
-    "actor_learning_rate": 3e-3,
-    "critic_learning_rate": 3e-3,
-    "alpha_learning_rate": 3e-3,
-    "hidden_sizes": (8, 8, 8),
-    "num_critics": 3,
-    "log_std_min": 0.5,
-    "log_std_max": -1.0,
-    "batch_size": 16,
-    "learning_starts": 50,
-    "tau": 0.5,
-    "gamma": 0.5,
-    "replay_capacity": 50,
-    "update_ratio": 2.0,
-    "num_envs": 2,
-}
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> sac_alf.Learner:
-    return train(SHORT, tmp_path_factory.mktemp("plain"))[0]
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_does_something(name: str, plain: sac_alf.Learner, tmp_path: Path) -> None:
-    """No setting is decoration: changing it alone changes what is learned."""
-    changed, recorder = train(replace(SHORT, **{name: SETTINGS[name]}), tmp_path)
-    assert recorder.statuses == ["finished"]
-    old, new = parameters_of(plain), parameters_of(changed)
-    shapes_differ = [p.shape for p in old] != [p.shape for p in new]
-    same = not shapes_differ and all(torch.equal(p, q) for p, q in zip(old, new, strict=True))
-    assert not (same and torch.equal(plain.log_alphas, changed.log_alphas))
 
 
 def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
@@ -657,46 +395,3 @@ def test_temperatures_of_several_seeds_are_refused() -> None:
 
 
 # Settings
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *[("gamma", 1.5), ("tau", 0.0), ("batch_size", 0), ("seeds", (1, 1)), ("log_std_min", 3.0)],
-        *[("initial_alpha", 0.0), ("initial_choice_alpha", 0.0), ("target_entropy_share", 1.0)],
-        *[("replay_capacity", 0), ("update_ratio", 0.0), ("num_envs", 7)],
-        *[("task", "Pong-v5"), ("task", "Clwa-v0")],
-    ],
-)
-def test_settings_that_make_no_sense_are_refused_with_their_value(field: str, value: Any) -> None:
-    """The message names the offending value."""
-    with pytest.raises(UsageError) as error:
-        replace(TINY, **{field: value})
-    shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
-    assert str(shown) in str(error.value)
-
-
-@pytest.mark.parametrize("agent", [name for name in AGENTS if name != "sac_alf"])
-def test_no_other_agent_takes_hybrid_actions(agent: str) -> None:
-    """One would read the choice's number as a further dimension, or none of the others."""
-    preset = next(iter(importlib.import_module(f"agents.{agent}").PRESETS.values()))
-    with pytest.raises(UsageError, match=r"^this agent cannot learn Claw-v0, which has hybrid"):
-        replace(preset.config, task="Claw-v0")
-
-
-@pytest.mark.gpu
-def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
-    """The same draws on another device: weights agree to rounding after 40 updates."""
-    config = replace(TINY, seeds=(1, 2), env_steps=80)
-    cpu, _ = train(config, tmp_path / "cpu")
-    gpu, _ = train(replace(config, device="cuda"), tmp_path / "gpu")
-    for ours, theirs in zip(parameters_of(gpu), parameters_of(cpu), strict=True):
-        torch.testing.assert_close(ours.cpu(), theirs, atol=1e-4, rtol=1e-3)
-
-
-def test_the_memory_of_a_run_is_known() -> None:
-    """That of its replay, and no more than a run fills."""
-    config = replace(TINY, env_steps=20_000)
-    replay = Replay(1, config.replay_size, 1, 2, 3, CPU, extra_size=1 + 3)
-    assert config.memory_bytes == pytest.approx(vars(replay)["_rows"].nbytes)
-    assert replace(config, replay_capacity=100).memory_bytes == 100 * 4 * (2 + 3 + 1 + 1 + 2 + 4)

@@ -14,39 +14,16 @@ from torch import Tensor
 
 import agents
 from agents import sac_discrete as sac
-from suite import session
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Spaces
-from suite.nets.networks import Stack
-from suite.record.recorder import Recorder
-from suite.step_replay import StepBatch, StepReplay, row_bytes
-from tests.perceptrons import linear, weights_in
+from suite.step_replay import StepBatch
+from tests.agents.trainings import CPU, learned, table, tiny, train
+from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
 
-CPU = torch.device("cpu")
 VECTORS, FRAMES = Spaces((3,), 4), Spaces((4, 84, 84), 6)
-TINY = sac.Config(
-    task="CartPole-v1",
-    device="cpu",
-    env_steps=120,
-    hidden_sizes=(16, 16),
-    batch_size=8,
-    learning_starts=40,
-    update_ratio=1.0,
-    target_period=10,
-    evaluation_interval=60,
-    evaluation_episodes=1,
-    log_interval=40,
-)
-
-
-def train(config: sac.Config, directory: Path) -> tuple[sac.Learner, Recorder]:
-    run = {"agent": "sac_discrete", "task": config.task}
-    recorder = Recorder(directory, run, config.seeds, keeps_checkpoint=False)
-    learner = sac.train(config, recorder)
-    recorder.finish()
-    return learner, recorder
+TINY = tiny("sac_discrete")
 
 
 def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
@@ -62,15 +39,6 @@ def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
         terminations=(draw(seeds, size) > 0.8).float(),
         next_obs=draw(seeds, size, *spaces.obs_shape),
     )
-
-
-def weights_of(networks: Stack) -> list[Tensor]:
-    return [weight.clone() for weight in networks.all_weights_of(0).values()]
-
-
-def updates_of(recorder: Recorder) -> np.ndarray:
-    path = recorder.seed_directories[0] / "updates.csv"
-    return np.genfromtxt(path, delimiter=",", names=True)
 
 
 # Mathematics
@@ -136,18 +104,6 @@ def test_targets_and_losses_equal_a_slow_float64_derivation(error: Any, how: Any
     np.testing.assert_allclose(loss.numpy(), temperature, rtol=1e-12)
 
 
-def test_a_soft_value_is_the_expectation_over_drawn_actions() -> None:
-    """The sum over pi(a|s) is what drawing actions by `act`'s rule gives on average."""
-    rng = np.random.default_rng(1)
-    q_values = torch.from_numpy(rng.normal(size=(1, 1, 3)))
-    log_probs = torch.from_numpy(rng.normal(size=(1, 1, 3))).log_softmax(-1)
-    alpha = torch.tensor([0.3], dtype=torch.float64)
-    drawn = (log_probs[0, 0].numpy() + rng.gumbel(size=(200_000, 3))).argmax(-1)
-    samples = (q_values - 0.3 * log_probs)[0, 0].numpy()[drawn]
-    exact = sac.soft_values(q_values, log_probs, alpha).item()
-    assert exact == pytest.approx(samples.mean(), abs=5 * samples.std() / math.sqrt(200_000))
-
-
 def test_softmax_of_q_over_alpha_maximises_the_expected_soft_value() -> None:
     """Its value is alpha log sum exp(Q / alpha), which no other policy exceeds (Eq. 12)."""
     rng = np.random.default_rng(2)
@@ -163,20 +119,6 @@ def test_softmax_of_q_over_alpha_maximises_the_expected_soft_value() -> None:
         assert (sac.soft_values(q_values, other, alpha) < values).all()
 
 
-def test_a_policy_network_converges_to_softmax_of_q_over_alpha() -> None:
-    """Gradient steps on `actor_loss` alone reach the other form's policy."""
-    rng = np.random.default_rng(3)
-    q_values, alpha = torch.from_numpy(rng.normal(size=(1, 2, 4))), torch.tensor([0.5]).double()
-    logits = torch.zeros(1, 2, 4, dtype=torch.float64, requires_grad=True)
-    optimiser, one = torch.optim.Adam([logits], lr=0.05), torch.ones(1, dtype=torch.float64)
-    for _ in range(600):
-        optimiser.zero_grad()
-        sac.actor_loss(sac.log_policy(logits, one), q_values, alpha).sum().backward()
-        optimiser.step()
-    reached, wanted = sac.log_policy(logits, one).exp(), sac.log_policy(q_values, alpha).exp()
-    torch.testing.assert_close(reached, wanted, atol=3e-3, rtol=0)
-
-
 def test_limits_of_the_temperature_are_greedy_and_uniform() -> None:
     """Alpha to 0: V is the largest Q; alpha large: the policy is uniform, its entropy log |A|."""
     q_values = torch.tensor([[[1.0, 3.0, -2.0]]])
@@ -185,14 +127,6 @@ def test_limits_of_the_temperature_are_greedy_and_uniform() -> None:
     assert sac.soft_values(q_values, greedy, cold).item() == pytest.approx(3.0)
     assert sac.entropies(greedy).item() == pytest.approx(0.0, abs=1e-6)
     assert sac.entropies(sac.log_policy(q_values, hot)).item() == pytest.approx(math.log(3))
-
-
-def test_a_single_action_is_plain_policy_evaluation() -> None:
-    """With |A| = 1 there is no entropy: the target is r + gamma Q(s')."""
-    ones = torch.ones(1, 2)
-    values = sac.soft_values(torch.tensor([[[4.0], [5.0]]]), torch.zeros(1, 2, 1), torch.ones(1))
-    targets = sac.q_targets(ones, torch.tensor([[0.0, 1.0]]), values, 0.5)
-    assert targets.tolist() == [[3.0, 1.0]]
 
 
 @pytest.mark.parametrize("objective", ["alpha", "log_alpha"])
@@ -301,21 +235,6 @@ def test_gradients_reach_only_what_they_should(spaces: Spaces) -> None:
         assert torch.equal(online, slow)  # tau = 1
 
 
-def test_the_actors_loss_moves_no_critic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With critics that do not learn, the actor's step leaves them and the copies as they are."""
-    config = replace(TINY, seeds=(1,), weight_decay=0.0)
-    learner = sac.make_learner(config, VECTORS, CPU)
-    monkeypatch.setattr(learner.critic_optimiser, "step", lambda: None)
-    assert learner.actor is not None
-    before = [weights_of(net) for net in (learner.critics, learner.target_critics)]
-    old = learner.actor.weights_of(0)["weight_0"].clone()
-    sac.update(learner, config, random_batch(0, 1, 8, VECTORS), 0)
-    after = [weights_of(net) for net in (learner.critics, learner.target_critics)]
-    for ours, theirs in zip(before, after, strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-    assert not torch.equal(old, learner.actor.weights_of(0)["weight_0"])
-
-
 @pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
 @pytest.mark.parametrize("policy", ["network", "critics"])
 def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces) -> None:
@@ -328,15 +247,7 @@ def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces
         solo = replace(config, seeds=(seed,))
         alone = sac.make_learner(solo, spaces, CPU)
         sac.update(alone, solo, StepBatch(*(column[[s]] for column in batch)), 0)
-        pairs = [(together.critics, alone.critics)]
-        pairs += [(together.target_critics, alone.target_critics)]
-        if together.actor is not None and alone.actor is not None:
-            pairs.append((together.actor, alone.actor))
-        for ours, theirs in pairs:
-            expected = theirs.all_weights_of(0)
-            for name, weight in ours.all_weights_of(s).items():
-                assert torch.equal(weight, expected[name])
-        assert torch.equal(together.log_alpha[[s]], alone.log_alpha)
+        assert all(map(torch.equal, learned(together, s), learned(alone)))
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
@@ -382,24 +293,6 @@ def test_actions_are_drawn_from_the_policy_or_are_its_mode(policy: Any) -> None:
         np.testing.assert_allclose(shares, wanted, atol=0.02)
 
 
-@pytest.mark.parametrize("policy", ["network", "critics"])
-@pytest.mark.parametrize("task", ["CartPole-v1", "Breakout-v5"])
-def test_a_saved_policy_acts_as_the_trained_one(policy: Any, task: str, tmp_path: Path) -> None:
-    """Read back from its folder it takes the same actions: modes, and draws."""
-    config = replace(TINY, policy=policy, task=task, env_steps=48, evaluation_rule="sampled")
-    config = replace(config, evaluation_interval=1_000, learning_starts=40, update_ratio=0.25)
-    learner, recorder = train(config, tmp_path)
-    loaded = agents.load_policy(recorder.seed_directories[0])
-    rng = np.random.default_rng(0)
-    obs = rng.standard_normal((1, 30, 4)).astype(np.float32)
-    if task == "Breakout-v5":
-        obs = rng.integers(0, 256, (1, 5, 4, 84, 84), dtype=np.uint8)
-    expected = sac.act(*learner.acting, config, obs)[0]
-    assert (loaded(obs[0]) == expected).all()
-    drawn = sac.act(*learner.acting, config, obs, [np.random.default_rng(7)])[0]
-    assert (loaded(obs[0], np.random.default_rng(7)) == drawn).all()
-
-
 def test_a_description_of_fewer_critics_is_refused(tmp_path: Path) -> None:
     """Without one of its critics it would be another policy."""
     config = replace(TINY, policy="critics", env_steps=48, evaluation_interval=1_000)
@@ -426,13 +319,6 @@ def test_a_temperature_for_several_seeds_is_refused() -> None:
 # Training where every value can be told beforehand
 
 
-@pytest.fixture
-def scripted(scripted: type[ScriptedEnv], monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
-    """Make evaluations score 0."""
-    monkeypatch.setattr(session, "evaluate", lambda *args, **kwargs: np.zeros((1, 1)))
-    return scripted
-
-
 FAST = replace(
     TINY,
     env_steps=300,
@@ -449,23 +335,6 @@ FAST = replace(
 )
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("policy", ["network", "critics"])
-@pytest.mark.parametrize(("kind", "value"), [("truncation", 5.0), ("termination", 4.161)])
-def test_a_time_limit_bootstraps_and_a_termination_does_not(
-    kind: str, value: float, policy: Any, scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """Reward 1, gamma 0.8, no entropy: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where it ends."""
-    scripted.kind = kind
-    config = replace(FAST, policy=policy, num_critics=2, tau=0.2)
-    config = replace(config, initial_alpha=1e-4, learn_alpha=False)
-    learner, _ = train(config, tmp_path)
-    first = torch.zeros(1, 1, 1)
-    with torch.no_grad():
-        assert learner.critics(first).mean().item() == pytest.approx(value, rel=0.05)
-
-
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("policy", ["network", "critics"])
 @pytest.mark.parametrize("objective", ["alpha", "log_alpha"])
 def test_the_temperature_moves_the_entropy_to_its_target(
@@ -476,9 +345,9 @@ def test_the_temperature_moves_the_entropy_to_its_target(
     config = replace(FAST, gamma=0.0, policy=policy, alpha_objective=objective)
     config = replace(config, target_entropy_share=0.5, log_interval=5)
     learner, recorder = train(config, tmp_path)
-    rows = updates_of(recorder)
-    assert rows["entropy"][0] > 0.85 * math.log(2)
-    assert rows["entropy"][-10:].mean() == pytest.approx(0.5 * math.log(2), abs=0.05)
+    rows = table(recorder, "updates.csv")
+    assert rows.entropy.iloc[0] > 0.85 * math.log(2)
+    assert rows.entropy[-10:].mean() == pytest.approx(0.5 * math.log(2), abs=0.05)
     # a difference of 1 in Q leaves this entropy at the temperature 1 / log(0.89 / 0.11)
     assert learner.log_alpha.exp().item() == pytest.approx(0.478, abs=0.08)
 
@@ -489,88 +358,3 @@ def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:
     learner, _ = train(low, tmp_path / "low")
     assert learner.log_alpha.item() == pytest.approx(-0.001)
     assert sac.make_learner(replace(TINY, max_log_alpha=-2.0), VECTORS, CPU).log_alpha.item() == -2
-
-
-# Training on the real simulator
-
-
-@pytest.mark.parametrize("policy", ["network", "critics"])
-def test_training_changes_every_network_and_records_everything(policy: Any, tmp_path: Path) -> None:
-    """Past the start of learning, all networks and the temperature have moved."""
-    config = replace(TINY, policy=policy)
-    before = sac.make_learner(config, Spaces((4,), 2), CPU)
-    learner, recorder = train(config, tmp_path)
-    for name in ("critics", "target_critics", *(["actor"] if policy == "network" else [])):
-        old, new = getattr(before, name), getattr(learner, name)
-        for one, other in zip(old.parameters(), new.parameters(), strict=True):
-            assert not torch.equal(one, other), name
-    assert learner.log_alpha.item() != 0
-    folder = recorder.seed_directories[0]
-    evaluations = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
-    assert evaluations["env_steps"].tolist() == [60, 120]
-    assert updates_of(recorder)["num_updates"].tolist() == [40, 80]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("task", ["CartPole-v1", "Breakout-v5"])
-def test_a_seed_in_a_batch_equals_the_seed_alone(task: str, tmp_path: Path) -> None:
-    """Past ends of episodes and updates: the same draws and the same weights, to the bit."""
-    config = replace(TINY, task=task, env_steps=120, num_envs=2, learning_starts=60)
-    if task == "Breakout-v5":
-        config = replace(config, evaluation_rule="training", update_ratio=0.05, batch_size=4)
-    together, recorder = train(replace(config, seeds=(1, 2)), tmp_path / "together")
-    for i, seed in enumerate((1, 2)):
-        alone, solo = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for name in ("critics", "target_critics", "actor"):
-            expected = getattr(alone, name).all_weights_of(0)
-            for key, weight in getattr(together, name).all_weights_of(i).items():
-                assert torch.equal(weight, expected[key])
-        if task == "CartPole-v1":
-            folders = recorder.seed_directories[i], solo.seed_directories[0]
-            assert len({(folder / "episodes.csv").read_bytes() for folder in folders}) == 1
-
-
-@pytest.mark.gpu
-def test_a_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
-    """The same draws on another device: weights agree to rounding after 40 updates."""
-    for task in ("CartPole-v1", "Breakout-v5"):
-        config = replace(TINY, task=task, seeds=(1, 2), env_steps=80, evaluation_interval=1_000)
-        cpu, _ = train(config, tmp_path / task / "cpu")
-        gpu, _ = train(replace(config, device="cuda"), tmp_path / task / "gpu")
-        for name in ("critics", "target_critics", "actor"):
-            ours, theirs = weights_in(getattr(gpu, name)), weights_in(getattr(cpu, name))
-            for one, other in zip(ours, theirs, strict=True):
-                torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"task": "Pendulum-v1"}, "Pendulum-v1 has continuous actions: use sac"),
-        ({"min_log_alpha": 2.0, "max_log_alpha": 1.0}, r"min_log_alpha must be below .* 1.0"),
-        ({"replay_capacity": 15, "num_envs": 2}, "must hold 8 observations .* 16, not 15"),
-        ({"num_envs": 7}, "env_steps must be a multiple of num_envs 7, not 120"),
-        ({"tau": 0.0}, r"tau must be in \(0, 1\], not 0.0"),
-        ({"target_entropy_share": 1.0}, r"target_entropy_share must be in \(0, 1\), not 1.0"),
-    ],
-)
-def test_settings_that_cannot_be_are_one_line(settings: dict[str, Any], message: str) -> None:
-    """The message names the setting and its value."""
-    with pytest.raises(UsageError, match=message):
-        replace(TINY, **settings)
-
-
-def test_the_memory_of_a_run_is_known() -> None:
-    """That of its replay: 6.6 GiB for a million frames, and no more than a run can fill."""
-    config = replace(sac.PRESETS["atari-7", "cleanrl"].config, env_steps=5_000_000)
-    assert 6.5 < config.memory_bytes / 2**30 < 6.7
-    small = replace(config, env_steps=100, num_envs=2)
-    assert small.replay_rows == 108
-    replay = StepReplay(FRAMES, 1, 2, small.replay_rows, CPU)
-    arrays = [a for a in vars(replay).values() if isinstance(a, np.ndarray) and len(a) == 216]
-    assert sum(a.nbytes for a in arrays) == small.memory_bytes
-    assert row_bytes(FRAMES) == 84 * 84 + 8
-    sizes = {"CartPole-v1": 4, "MountainCar-v0": 2, "LunarLander-v3": 8, "StatelessCartPole-v1": 2}
-    for task, obs_size in sizes.items():
-        vectors = replace(TINY, task=task)
-        assert vectors.memory_bytes == vectors.replay_rows * (4 * obs_size + 8)

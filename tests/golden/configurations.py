@@ -8,9 +8,33 @@ one run of every agent, as they decide how a processor adds up.
 compared does not change with a preset.
 """
 
+import ast
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+COMMON: dict[str, Any] = {"device": "cpu", "num_threads": 1, "evaluation_episodes": 1}
+CLASSIC: dict[str, Any] = {
+    **{"num_envs": 4, "env_steps": 1_000, "log_interval": 100, "evaluation_interval": 400},
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "SAC": {
+        **{"hidden_sizes": (16, 16), "batch_size": 8, "learning_starts": 100, "env_steps": 400},
+        **{"num_envs": 2, "log_interval": 60, "evaluation_interval": 200},
+    },
+    "CLASSIC": CLASSIC,
+    "MUJOCO": CLASSIC | {"log_interval": 200},
+    "FRAMES": {
+        **{"task": "Breakout-v5", "num_envs": 2, "env_steps": 160, "log_interval": 40},
+        "evaluation_interval": 10_000,
+    },
+    "ONE_STEP": {
+        **{"num_envs": 1, "env_steps": 56, "learning_starts": 24, "batch_size": 8},
+        **{"log_interval": 8, "target_period": 5},
+    },
+    "REPLAY": {"replay_start": 60, "replay_capacity": 150},
+}
+"""Settings that make runs short, by the names in the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,965 +57,401 @@ def configure(agent: Any, run: Run) -> Any:
     return dataclasses.replace(agent.PRESETS[run.preset].config, **run.settings)
 
 
-def _run(
-    suite: str, source: str, *small: dict[str, Any], cut: bool = False, **settings: Any
-) -> Run:
-    merged: dict[str, Any] = {}
-    for each in (COMMON, *small, settings):
-        merged |= each
-    return Run(preset=(suite, source), settings=merged, cut=cut)
+def _run(text: str) -> Run:
+    """Read a run: suite, source, names in `SMALL`, settings, and `cut`; later words decide."""
+    suite, source, *words = text.split()
+    settings = dict(COMMON)
+    for word in words:
+        name, is_setting, value = word.partition("=")
+        if is_setting:
+            settings[name] = _value(value)
+        elif name != "cut":
+            settings |= SMALL[name]
+    return Run(preset=(suite, source), settings=settings, cut="cut" in words)
 
 
-COMMON: dict[str, Any] = {"device": "cpu", "num_threads": 1, "evaluation_episodes": 1}
-SAC: dict[str, Any] = {
-    **{"hidden_sizes": (16, 16), "batch_size": 8, "learning_starts": 100, "env_steps": 400},
-    **{"num_envs": 2, "log_interval": 60, "evaluation_interval": 200},
-}
-CLASSIC: dict[str, Any] = {
-    **{"num_envs": 4, "env_steps": 1_000, "log_interval": 100, "evaluation_interval": 400},
-}
-MUJOCO: dict[str, Any] = {**CLASSIC, "log_interval": 200}
-FRAMES: dict[str, Any] = {
-    **{"task": "Breakout-v5", "num_envs": 2, "env_steps": 160, "log_interval": 40},
-    "evaluation_interval": 10_000,
-}
-ONE_STEP: dict[str, Any] = {
-    **{"num_envs": 1, "env_steps": 56, "learning_starts": 24, "batch_size": 8},
-    **{"log_interval": 8, "target_period": 5},
-}
-REPLAY: dict[str, Any] = {"replay_start": 60, "replay_capacity": 150}
+def _value(text: str) -> Any:
+    """Return a number, a tuple, a truth or None as Python writes it; else the word itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
-RUNS: dict[str, dict[str, Run]] = {
+
+TABLE: dict[str, dict[str, str]] = {
     "sac": {
-        "paper, in full": _run(
-            "mujoco",
-            "paper",
-            learning_starts=280,
-            env_steps=300,
-            log_interval=5,
-            evaluation_interval=300,
+        "paper, in full": (
+            "mujoco paper learning_starts=280 env_steps=300 log_interval=5 evaluation_interval=300"
         ),
-        "jaxrl, two seeds, cut": _run(
-            "mujoco", "jaxrl", SAC, task="Hopper-v4", seeds=(3, 4), evaluation_episodes=2, cut=True
+        "jaxrl, two seeds, cut": (
+            "mujoco jaxrl SAC task=Hopper-v4 seeds=(3,4) evaluation_episodes=2 cut"
         ),
-        "tianshou_v3, sampled, one critic, replay twice over": _run(
-            "mujoco",
-            "tianshou_v3",
-            SAC,
-            task="Walker2d-v4",
-            num_envs=1,
-            num_critics=1,
-            update_ratio=0.5,
-            evaluation_rule="sampled",
-            replay_capacity=150,
+        "tianshou_v3, sampled, one critic, replay twice over": (
+            "mujoco tianshou_v3 SAC task=Walker2d-v4 num_envs=1 num_critics=1 update_ratio=0.5 "
+            "evaluation_rule=sampled replay_capacity=150"
         ),
-        "simbav2_baselines, warm-up not counted, cut": _run(
-            "mujoco",
-            "simbav2_baselines",
-            SAC,
-            task="Ant-v4",
-            num_envs=4,
-            env_steps=200,
-            hidden_sizes=(16,),
-            update_ratio=1.5,
-            count_warm_up=False,
-            cut=True,
+        "simbav2_baselines, warm-up not counted, cut": (
+            "mujoco simbav2_baselines SAC task=Ant-v4 num_envs=4 env_steps=200 hidden_sizes=(16,) "
+            "update_ratio=1.5 count_warm_up=False cut"
         ),
-        "dmc, pytorch_sac, two seeds": _run(
-            "dmc",
-            "pytorch_sac",
-            SAC,
-            task="ReacherEasy-v1",
-            seeds=(1, 7),
-            hidden_sizes=(32, 32),
-            env_steps=160,
+        "dmc, pytorch_sac, two seeds": (
+            "dmc pytorch_sac SAC task=ReacherEasy-v1 seeds=(1,7) hidden_sizes=(32,32) env_steps=160"
         ),
-        "dmc, actor seldom, once": _run(
-            "dmc",
-            "paper",
-            SAC,
-            task="CartpoleSwingup-v1",
-            policy_period=3,
-            env_steps=300,
-            evaluation_interval=300,
-            compensate_policy_period=False,
-            num_critics=3,
+        "dmc, actor seldom, once": (
+            "dmc paper SAC task=CartpoleSwingup-v1 policy_period=3 env_steps=300 "
+            "evaluation_interval=300 compensate_policy_period=False num_critics=3"
         ),
-        "mujoco-small, actor seldom, bounds": _run(
-            "mujoco-small",
-            "paper",
-            SAC,
-            task="InvertedPendulum-v4",
-            seeds=(5, 6),
-            policy_period=2,
-            max_log_alpha=0.001,
-            action_gradient_clip=0.01,
-            entropy_in_target=False,
-            alpha_learning_rate=0.01,
-            target_entropy_per_action=2.0,
+        "mujoco-small, actor seldom, bounds": (
+            "mujoco-small paper SAC task=InvertedPendulum-v4 seeds=(5,6) policy_period=2 "
+            "max_log_alpha=0.001 action_gradient_clip=0.01 entropy_in_target=False "
+            "alpha_learning_rate=0.01 target_entropy_per_action=2.0"
         ),
-        "mujoco-small, tianshou_v3, bound from the start": _run(
-            "mujoco-small",
-            "tianshou_v3",
-            SAC,
-            task="Reacher-v4",
-            max_log_alpha=-3.0,
-            hidden_sizes=(16, 8, 16),
+        "mujoco-small, tianshou_v3, bound from the start": (
+            "mujoco-small tianshou_v3 SAC task=Reacher-v4 max_log_alpha=-3.0 hidden_sizes=(16,8,16)"
         ),
-        "mujoco, mushroom_rl": _run(
-            "mujoco", "mushroom_rl", SAC, task="Walker2d-v4", env_steps=240
+        "mujoco, mushroom_rl": "mujoco mushroom_rl SAC task=Walker2d-v4 env_steps=240",
+        "mujoco-small, sb3_control": (
+            "mujoco-small sb3_control SAC task=InvertedPendulum-v4 evaluation_interval=150"
         ),
-        "mujoco-small, sb3_control": _run(
-            "mujoco-small", "sb3_control", SAC, task="InvertedPendulum-v4", evaluation_interval=150
+        "classic, sb3_control": "classic sb3_control SAC task=Pendulum-v1 evaluation_interval=150",
+        "mujoco, sb3_control": "mujoco sb3_control SAC task=HalfCheetah-v4 evaluation_interval=150",
+        "mujoco, tianshou_control": (
+            "mujoco tianshou_control SAC task=HalfCheetah-v4 evaluation_interval=150"
         ),
-        "classic, sb3_control": _run(
-            "classic", "sb3_control", SAC, task="Pendulum-v1", evaluation_interval=150
-        ),
-        "mujoco, sb3_control": _run(
-            "mujoco", "sb3_control", SAC, task="HalfCheetah-v4", evaluation_interval=150
-        ),
-        "mujoco, tianshou_control": _run(
-            "mujoco", "tianshou_control", SAC, task="HalfCheetah-v4", evaluation_interval=150
-        ),
-        "classic, tuned, two seeds, cut": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="Pendulum-v1",
-            seeds=(2, 9),
-            cut=True,
-        ),
-        "classic, no temperature": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="Pendulum-v1",
-            env_steps=400,
-            learn_alpha=False,
-            initial_alpha=0.0,
-            reward_scale=0.1,
+        "classic, tuned, two seeds, cut": "classic tuned SAC task=Pendulum-v1 seeds=(2,9) cut",
+        "classic, no temperature": (
+            "classic tuned SAC task=Pendulum-v1 env_steps=400 learn_alpha=False initial_alpha=0.0 "
+            "reward_scale=0.1"
         ),
     },
     "a2c": {
-        "classic, separate optimisers, cut": _run(
-            "classic",
-            "rl_zoo",
-            CLASSIC,
-            task="CartPole-v1",
-            separate_optimisers=True,
-            shared_trunk=True,
-            cut=True,
+        "classic, separate optimisers, cut": (
+            "classic rl_zoo CLASSIC task=CartPole-v1 separate_optimisers=True shared_trunk=True cut"
         ),
-        "classic, two seeds, cut": _run(
-            "classic",
-            "rl_zoo",
-            CLASSIC,
-            task="CartPole-v1",
-            seeds=(1, 2),
-            evaluation_episodes=2,
-            cut=True,
+        "classic, two seeds, cut": (
+            "classic rl_zoo CLASSIC task=CartPole-v1 seeds=(1,2) evaluation_episodes=2 cut"
         ),
-        "classic, in full": _run("classic", "rl_zoo", task="Acrobot-v1", env_steps=800),
-        "classic, continuous, the rate reaches 0": _run(
-            "classic",
-            "rl_zoo",
-            CLASSIC,
-            task="Pendulum-v1",
-            activation="relu",
-            shared_trunk=True,
-            reward_normalisation="none",
-            learning_rate_decay_steps=700,
-            rmsprop_epsilon_in_root=True,
-            rmsprop_initial_average=1.0,
-            evaluation_rule="deterministic",
-            entropy_coef=0.01,
-            max_gradient_norm=None,
+        "classic, in full": "classic rl_zoo task=Acrobot-v1 env_steps=800",
+        "classic, continuous, the rate reaches 0": (
+            "classic rl_zoo CLASSIC task=Pendulum-v1 activation=relu shared_trunk=True "
+            "reward_normalisation=none learning_rate_decay_steps=700 rmsprop_epsilon_in_root=True "
+            "rmsprop_initial_average=1.0 evaluation_rule=deterministic entropy_coef=0.01 "
+            "max_gradient_norm=None"
         ),
-        "classic, one row at a time": _run(
-            "classic",
-            "sb3_control",
-            CLASSIC,
-            task="CartPole-v1",
-            num_envs=1,
-            unroll_length=1,
-            env_steps=200,
-            log_interval=1,
-            evaluation_rule="sampled",
+        "classic, one row at a time": (
+            "classic sb3_control CLASSIC task=CartPole-v1 num_envs=1 unroll_length=1 "
+            "env_steps=200 log_interval=1 evaluation_rule=sampled"
         ),
-        "mujoco-small, tianshou_control": _run(
-            "mujoco-small", "tianshou_control", MUJOCO, task="Reacher-v4", evaluation_interval=480
+        "mujoco-small, tianshou_control": (
+            "mujoco-small tianshou_control MUJOCO task=Reacher-v4 evaluation_interval=480"
         ),
-        "mujoco, in full": _run(
-            "mujoco",
-            "tianshou_v3",
-            task="HalfCheetah-v4",
-            env_steps=800,
-            log_interval=200,
-            evaluation_interval=800,
+        "mujoco, in full": (
+            "mujoco tianshou_v3 task=HalfCheetah-v4 env_steps=800 log_interval=200 "
+            "evaluation_interval=800"
         ),
-        "mujoco, mushroom_rl": _run(
-            "mujoco", "mushroom_rl", MUJOCO, task="Hopper-v4", num_envs=1, env_steps=300
+        "mujoco, mushroom_rl": "mujoco mushroom_rl MUJOCO task=Hopper-v4 num_envs=1 env_steps=300",
+        "mujoco, rl_zoo": "mujoco rl_zoo task=Hopper-v4 env_steps=300",
+        "mujoco, sb3_control": "mujoco sb3_control MUJOCO task=Walker2d-v4",
+        "mujoco-small, tianshou_v3, cut": (
+            "mujoco-small tianshou_v3 MUJOCO task=Reacher-v4 time_limit_is_terminal=True "
+            "seeds=(8,) cut"
         ),
-        "mujoco, rl_zoo": _run("mujoco", "rl_zoo", task="Hopper-v4", env_steps=300),
-        "mujoco, sb3_control": _run("mujoco", "sb3_control", MUJOCO, task="Walker2d-v4"),
-        "mujoco-small, tianshou_v3, cut": _run(
-            "mujoco-small",
-            "tianshou_v3",
-            MUJOCO,
-            task="Reacher-v4",
-            time_limit_is_terminal=True,
-            seeds=(8,),
-            cut=True,
+        "classic, value targets": (
+            "classic rl_zoo CLASSIC task=MountainCar-v0 evaluation_rule=deterministic "
+            "reward_normalisation=value_targets normalise_observations=False"
         ),
-        "classic, value targets": _run(
-            "classic",
-            "rl_zoo",
-            CLASSIC,
-            task="MountainCar-v0",
-            evaluation_rule="deterministic",
-            reward_normalisation="value_targets",
-            normalise_observations=False,
-        ),
-        "frames": _run(
-            "atari", "openai_baselines", FRAMES, env_steps=100, log_interval=20, cut=True
-        ),
-        "frames, nnabla_rl, evaluated": _run(
-            "atari-7", "nnabla_rl", FRAMES, learning_rate_decay_steps=320
-        ),
-        "frames, bfloat16": _run(
-            "atari-7", "openai_baselines", FRAMES, env_steps=100, bfloat16=True
-        ),
-        "frames, sticky, two trunks": _run(
-            "atari",
-            "openai_baselines",
-            FRAMES,
-            task="Pong-v5",
-            env_steps=100,
-            protocol="sticky",
-            shared_trunk=False,
+        "frames": "atari openai_baselines FRAMES env_steps=100 log_interval=20 cut",
+        "frames, nnabla_rl, evaluated": "atari-7 nnabla_rl FRAMES learning_rate_decay_steps=320",
+        "frames, bfloat16": "atari-7 openai_baselines FRAMES env_steps=100 bfloat16=True",
+        "frames, sticky, two trunks": (
+            "atari openai_baselines FRAMES task=Pong-v5 env_steps=100 protocol=sticky "
+            "shared_trunk=False"
         ),
     },
     "impala": {
-        "frames, shallow": _run("atari-7", "paper", FRAMES, env_steps=240),
-        "frames, nature": _run("atari-7", "paper", FRAMES, convolutions="nature", cut=True),
-        "frames, bfloat16": _run(
-            "atari-7", "paper", FRAMES, convolutions="deep", env_steps=240, bfloat16=True
+        "frames, shallow": "atari-7 paper FRAMES env_steps=240",
+        "frames, nature": "atari-7 paper FRAMES convolutions=nature cut",
+        "frames, bfloat16": "atari-7 paper FRAMES convolutions=deep env_steps=240 bfloat16=True",
+        "frames, cleanba": "atari cleanba FRAMES num_envs=4 env_steps=240",
+        "frames, rllib_2018": (
+            "atari-7 rllib_2018 FRAMES task=SpaceInvaders-v5 num_minibatches=2 env_steps=200"
         ),
-        "frames, cleanba": _run("atari", "cleanba", FRAMES, num_envs=4, env_steps=240),
-        "frames, rllib_2018": _run(
-            "atari-7",
-            "rllib_2018",
-            FRAMES,
-            task="SpaceInvaders-v5",
-            num_minibatches=2,
-            env_steps=200,
+        "frames, nature, in turns, evaluated": (
+            "atari paper FRAMES convolutions=nature policy_lag=0 initialisation=orthogonal "
+            "evaluation_rule=sampled"
         ),
-        "frames, nature, in turns, evaluated": _run(
-            "atari",
-            "paper",
-            FRAMES,
-            convolutions="nature",
-            policy_lag=0,
-            initialisation="orthogonal",
-            evaluation_rule="sampled",
+        "classic, two seeds, cut": (
+            "classic tuned CLASSIC unroll_length=8 seeds=(1,2) evaluation_rule=sampled "
+            "evaluation_episodes=2 cut"
         ),
-        "classic, two seeds, cut": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            unroll_length=8,
-            seeds=(1, 2),
-            evaluation_rule="sampled",
-            evaluation_episodes=2,
-            cut=True,
+        "classic, in full": "classic tuned task=Acrobot-v1 env_steps=1600",
+        "classic, rllib_control, whole unrolls": "classic rllib_control env_steps=800",
+        "classic, far behind, adam, cut": (
+            "classic tuned CLASSIC unroll_length=8 policy_lag=3 optimiser=adam activation=relu "
+            "initialisation=glorot_uniform learning_rate_decay_steps=0 max_gradient_norm=None cut"
         ),
-        "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
-        "classic, rllib_control, whole unrolls": _run("classic", "rllib_control", env_steps=800),
-        "classic, far behind, adam, cut": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            unroll_length=8,
-            policy_lag=3,
-            optimiser="adam",
-            activation="relu",
-            initialisation="glorot_uniform",
-            learning_rate_decay_steps=0,
-            max_gradient_norm=None,
-            cut=True,
+        "classic, continuous, in turns, the rate reaches 0": (
+            "classic tuned CLASSIC task=Pendulum-v1 unroll_length=8 policy_lag=0 "
+            "evaluation_rule=deterministic learning_rate_decay_steps=700 clip_rho_threshold=None "
+            "clip_c_threshold=None trace_lambda=0.9 clip_pg_rho_threshold=None "
+            "max_gradient_norm=None cut"
         ),
-        "classic, continuous, in turns, the rate reaches 0": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            task="Pendulum-v1",
-            unroll_length=8,
-            policy_lag=0,
-            evaluation_rule="deterministic",
-            learning_rate_decay_steps=700,
-            clip_rho_threshold=None,
-            clip_c_threshold=None,
-            trace_lambda=0.9,
-            clip_pg_rho_threshold=None,
-            max_gradient_norm=None,
-            cut=True,
+        "classic, continuous, sums": (
+            "classic tuned CLASSIC task=MountainCarContinuous-v0 evaluation_interval=1000 "
+            "loss_reduction=sum initialisation=cleanba evaluation_rule=sampled "
+            "rmsprop_epsilon_in_root=True rmsprop_initial_average=1.0 policy_lag=2 "
+            "time_limit_is_terminal=True"
         ),
-        "classic, continuous, sums": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            task="MountainCarContinuous-v0",
-            evaluation_interval=1_000,
-            loss_reduction="sum",
-            initialisation="cleanba",
-            evaluation_rule="sampled",
-            rmsprop_epsilon_in_root=True,
-            rmsprop_initial_average=1.0,
-            policy_lag=2,
-            time_limit_is_terminal=True,
+        "memory, two seeds, cut": (
+            "memory tuned CLASSIC task=StatelessCartPole-v1 env_steps=400 unroll_length=8 "
+            "seeds=(1,2) evaluation_rule=sampled cut"
         ),
-        "memory, two seeds, cut": _run(
-            "memory",
-            "tuned",
-            CLASSIC,
-            task="StatelessCartPole-v1",
-            env_steps=400,
-            unroll_length=8,
-            seeds=(1, 2),
-            evaluation_rule="sampled",
-            cut=True,
+        "classic, continuous, recurrent, features alone": (
+            "classic tuned CLASSIC task=Pendulum-v1 env_steps=400 unroll_length=8 lstm_size=16 "
+            "lstm_inputs=features evaluation_rule=deterministic"
         ),
-        "classic, continuous, recurrent, features alone": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            task="Pendulum-v1",
-            env_steps=400,
-            unroll_length=8,
-            lstm_size=16,
-            lstm_inputs="features",
-            evaluation_rule="deterministic",
+        "frames, nature, recurrent": (
+            "atari paper FRAMES convolutions=nature env_steps=80 lstm_size=32"
         ),
-        "frames, nature, recurrent": _run(
-            "atari", "paper", FRAMES, convolutions="nature", env_steps=80, lstm_size=32
+        "classic, normalised, cut": (
+            "classic tuned CLASSIC unroll_length=8 normalise_observations=True "
+            "evaluation_rule=sampled cut"
         ),
-        "classic, normalised, cut": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            unroll_length=8,
-            normalise_observations=True,
-            evaluation_rule="sampled",
-            cut=True,
-        ),
-        "classic, one row at a time": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            num_envs=1,
-            unroll_length=1,
-            num_minibatches=1,
-            env_steps=200,
-            log_interval=1,
-            initialisation="truncated_normal",
+        "classic, one row at a time": (
+            "classic tuned CLASSIC num_envs=1 unroll_length=1 num_minibatches=1 env_steps=200 "
+            "log_interval=1 initialisation=truncated_normal"
         ),
     },
     "acer": {
-        "classic, two seeds, cut": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            seeds=(1, 2),
-            evaluation_rule="sampled",
-            evaluation_episodes=2,
-            cut=True,
+        "classic, two seeds, cut": (
+            "classic tuned CLASSIC REPLAY seeds=(1,2) evaluation_rule=sampled "
+            "evaluation_episodes=2 cut"
         ),
-        "classic, in full": _run("classic", "tuned", task="Acrobot-v1", env_steps=1600),
-        "classic, pfrl_control, CartPole": _run("classic", "pfrl_control", env_steps=800),
-        "classic, ChainerRL's choices": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            task="MountainCar-v0",
-            statistics="logits",
-            advantage_target="q_opc",
-            entropy_in_trust_region=False,
-            loss_reduction="sum",
-            replay_count="fixed",
-            replay_ratio=2.0,
-            learning_rate_decay_steps=700,
-            activation="relu",
-            shared_trunk=True,
-            trust_region_delta=0.01,
-            evaluation_rule="deterministic",
-            cut=True,
+        "classic, in full": "classic tuned task=Acrobot-v1 env_steps=1600",
+        "classic, pfrl_control, CartPole": "classic pfrl_control env_steps=800",
+        "classic, ChainerRL's choices": (
+            "classic tuned CLASSIC REPLAY task=MountainCar-v0 statistics=logits "
+            "advantage_target=q_opc entropy_in_trust_region=False loss_reduction=sum "
+            "replay_count=fixed replay_ratio=2.0 learning_rate_decay_steps=700 activation=relu "
+            "shared_trunk=True trust_region_delta=0.01 evaluation_rule=deterministic cut"
         ),
-        "classic, logits, entropy inside": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            statistics="logits",
-            rmsprop_epsilon_in_root=True,
-            rmsprop_initial_average=1.0,
-            trust_region_delta=0.0,
+        "classic, logits, entropy inside": (
+            "classic tuned CLASSIC REPLAY statistics=logits rmsprop_epsilon_in_root=True "
+            "rmsprop_initial_average=1.0 trust_region_delta=0.0"
         ),
-        "classic, probabilities, entropy outside": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            entropy_in_trust_region=False,
-            clip_rho_threshold=1.0,
-            trust_region_delta=0.001,
-            time_limit_is_terminal=True,
+        "classic, probabilities, entropy outside": (
+            "classic tuned CLASSIC REPLAY entropy_in_trust_region=False clip_rho_threshold=1.0 "
+            "trust_region_delta=0.001 time_limit_is_terminal=True"
         ),
-        "classic, from replay alone, no truncation, no trust region": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            online_updates=False,
-            clip_rho_threshold=None,
-            trust_region_delta=None,
-            max_gradient_norm=None,
+        "classic, from replay alone, no truncation, no trust region": (
+            "classic tuned CLASSIC REPLAY online_updates=False clip_rho_threshold=None "
+            "trust_region_delta=None max_gradient_norm=None"
         ),
-        "classic, chainerrl": _run(
-            "classic", "chainerrl", CLASSIC, REPLAY, hidden_sizes=(16,), unroll_length=10
+        "classic, chainerrl": (
+            "classic chainerrl CLASSIC REPLAY hidden_sizes=(16,) unroll_length=10"
         ),
-        "memory, two seeds, cut": _run(
-            "memory",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            env_steps=400,
-            unroll_length=8,
-            seeds=(1, 2),
-            evaluation_rule="sampled",
-            cut=True,
+        "memory, two seeds, cut": (
+            "memory tuned CLASSIC REPLAY env_steps=400 unroll_length=8 seeds=(1,2) "
+            "evaluation_rule=sampled cut"
         ),
-        "frames, recurrent": _run(
-            "atari", "openai_baselines", FRAMES, REPLAY, env_steps=160, lstm_size=32
+        "frames, recurrent": "atari openai_baselines FRAMES REPLAY env_steps=160 lstm_size=32",
+        "classic, without replay": (
+            "classic tuned CLASSIC replay_ratio=0.0 replay_start=0 replay_capacity=10"
         ),
-        "classic, without replay": _run(
-            "classic", "tuned", CLASSIC, replay_ratio=0.0, replay_start=0, replay_capacity=10
+        "classic, one row at a time": (
+            "classic tuned CLASSIC REPLAY num_envs=1 unroll_length=1 env_steps=150 log_interval=1"
         ),
-        "classic, one row at a time": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            num_envs=1,
-            unroll_length=1,
-            env_steps=150,
-            log_interval=1,
-        ),
-        "classic, normalised, cut": _run(
-            "classic", "tuned", CLASSIC, REPLAY, normalise_observations=True, cut=True
-        ),
-        "frames": _run("atari-7", "openai_baselines", FRAMES, REPLAY, replay_start=40, cut=True),
-        "frames, bfloat16": _run(
-            "atari-7", "openai_baselines", FRAMES, REPLAY, replay_start=40, bfloat16=True
-        ),
-        "frames, replay twice over, two trunks, evaluated": _run(
-            "atari",
-            "openai_baselines",
-            FRAMES,
-            convolutions="a3c",
-            shared_trunk=False,
-            protocol="sticky",
-            replay_start=20,
-            replay_capacity=40,
-            evaluation_rule="sampled",
+        "classic, normalised, cut": "classic tuned CLASSIC REPLAY normalise_observations=True cut",
+        "frames": "atari-7 openai_baselines FRAMES REPLAY replay_start=40 cut",
+        "frames, bfloat16": "atari-7 openai_baselines FRAMES REPLAY replay_start=40 bfloat16=True",
+        "frames, replay twice over, two trunks, evaluated": (
+            "atari openai_baselines FRAMES convolutions=a3c shared_trunk=False protocol=sticky "
+            "replay_start=20 replay_capacity=40 evaluation_rule=sampled"
         ),
     },
     "acer_continuous": {
-        "mujoco": _run(
-            "mujoco", "tuned", MUJOCO, task="HalfCheetah-v4", env_steps=600, evaluation_interval=600
+        "mujoco": "mujoco tuned MUJOCO task=HalfCheetah-v4 env_steps=600 evaluation_interval=600",
+        "mujoco, pfrl": "mujoco pfrl MUJOCO REPLAY task=Hopper-v4 num_envs=2 env_steps=500",
+        "mujoco, chainerrl": (
+            "mujoco chainerrl MUJOCO REPLAY task=Walker2d-v4 num_envs=2 env_steps=500"
         ),
-        "mujoco, pfrl": _run(
-            "mujoco", "pfrl", MUJOCO, REPLAY, task="Hopper-v4", num_envs=2, env_steps=500
+        "mujoco-small, paper, cut": (
+            "mujoco-small tuned MUJOCO REPLAY task=InvertedPendulum-v4 unroll_length=10 "
+            "seeds=(9,) evaluation_episodes=2 cut"
         ),
-        "mujoco, chainerrl": _run(
-            "mujoco", "chainerrl", MUJOCO, REPLAY, task="Walker2d-v4", num_envs=2, env_steps=500
+        "classic, two seeds, cut": (
+            "classic tuned CLASSIC REPLAY seeds=(1,2) unroll_length=10 hidden_sizes=(16,) "
+            "batch_unrolls=3 advantage_hidden_sizes=(8,8) cut"
         ),
-        "mujoco-small, paper, cut": _run(
-            "mujoco-small",
-            "tuned",
-            MUJOCO,
-            REPLAY,
-            task="InvertedPendulum-v4",
-            unroll_length=10,
-            seeds=(9,),
-            evaluation_episodes=2,
-            cut=True,
+        "classic, chainerrl, cut": (
+            "classic chainerrl CLASSIC REPLAY unroll_length=10 evaluation_rule=deterministic "
+            "hidden_sizes=(16,16) num_envs=8 trust_region_delta=0.0 cut"
         ),
-        "classic, two seeds, cut": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            seeds=(1, 2),
-            unroll_length=10,
-            hidden_sizes=(16,),
-            batch_unrolls=3,
-            advantage_hidden_sizes=(8, 8),
-            cut=True,
+        "classic, pfrl_control": (
+            "classic pfrl_control REPLAY task=Pendulum-v1 env_steps=600 evaluation_interval=300"
         ),
-        "classic, chainerrl, cut": _run(
-            "classic",
-            "chainerrl",
-            CLASSIC,
-            REPLAY,
-            unroll_length=10,
-            evaluation_rule="deterministic",
-            hidden_sizes=(16, 16),
-            num_envs=8,
-            trust_region_delta=0.0,
-            cut=True,
+        "mujoco-small, recurrent, cut": (
+            "mujoco-small tuned REPLAY task=InvertedPendulum-v4 num_envs=4 env_steps=480 "
+            "log_interval=80 evaluation_interval=240 evaluation_episodes=2 unroll_length=10 "
+            "lstm_size=8 online_updates=True cut"
         ),
-        "classic, pfrl_control": _run(
-            "classic",
-            "pfrl_control",
-            REPLAY,
-            task="Pendulum-v1",
-            env_steps=600,
-            evaluation_interval=300,
+        "classic, learned deviation": (
+            "classic tuned CLASSIC REPLAY unroll_length=10 std=learned entropy_coef=0.01 "
+            "activation=tanh bounded_mean=False rmsprop_epsilon_in_root=False "
+            "rmsprop_initial_average=0.0 trust_region_delta=0.001 replay_count=fixed "
+            "batch_unrolls=2 max_gradient_norm=None hidden_sizes=(16,)"
         ),
-        "mujoco-small, recurrent, cut": _run(
-            "mujoco-small",
-            "tuned",
-            REPLAY,
-            task="InvertedPendulum-v4",
-            num_envs=4,
-            env_steps=480,
-            log_interval=80,
-            evaluation_interval=240,
-            evaluation_episodes=2,
-            unroll_length=10,
-            lstm_size=8,
-            online_updates=True,
-            cut=True,
+        "classic, learned deviation, no truncation, no trust region": (
+            "classic tuned CLASSIC REPLAY unroll_length=10 std=learned online_updates=True "
+            "clip_rho_threshold=None trust_region_delta=None hidden_sizes=(16,) "
+            "num_action_samples=1 evaluation_rule=training"
         ),
-        "classic, learned deviation": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            unroll_length=10,
-            std="learned",
-            entropy_coef=0.01,
-            activation="tanh",
-            bounded_mean=False,
-            rmsprop_epsilon_in_root=False,
-            rmsprop_initial_average=0.0,
-            trust_region_delta=0.001,
-            replay_count="fixed",
-            batch_unrolls=2,
-            max_gradient_norm=None,
-            hidden_sizes=(16,),
+        "classic, normalised, cut": (
+            "classic tuned CLASSIC REPLAY unroll_length=10 hidden_sizes=(16,) "
+            "normalise_observations=True observation_clip=1.0 cut"
         ),
-        "classic, learned deviation, no truncation, no trust region": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            unroll_length=10,
-            std="learned",
-            online_updates=True,
-            clip_rho_threshold=None,
-            trust_region_delta=None,
-            hidden_sizes=(16,),
-            num_action_samples=1,
-            evaluation_rule="training",
+        "classic, without replay": (
+            "classic tuned CLASSIC task=MountainCarContinuous-v0 evaluation_interval=1000 "
+            "unroll_length=10 online_updates=True replay_ratio=0.0 replay_capacity=10 "
+            "replay_start=0 clip_rho_threshold=0.5"
         ),
-        "classic, normalised, cut": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            unroll_length=10,
-            hidden_sizes=(16,),
-            normalise_observations=True,
-            observation_clip=1.0,
-            cut=True,
-        ),
-        "classic, without replay": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            task="MountainCarContinuous-v0",
-            evaluation_interval=1_000,
-            unroll_length=10,
-            online_updates=True,
-            replay_ratio=0.0,
-            replay_capacity=10,
-            replay_start=0,
-            clip_rho_threshold=0.5,
-        ),
-        "classic, one row at a time": _run(
-            "classic",
-            "tuned",
-            CLASSIC,
-            REPLAY,
-            num_envs=1,
-            unroll_length=1,
-            env_steps=250,
-            log_interval=1,
-            hidden_sizes=(16,),
-            replay_ratio=2.0,
+        "classic, one row at a time": (
+            "classic tuned CLASSIC REPLAY num_envs=1 unroll_length=1 env_steps=250 log_interval=1 "
+            "hidden_sizes=(16,) replay_ratio=2.0"
         ),
     },
     "sac_value": {
-        "paper, in full": _run(
-            "mujoco",
-            "paper",
-            learning_starts=280,
-            env_steps=300,
-            log_interval=5,
-            evaluation_interval=300,
+        "paper, in full": (
+            "mujoco paper learning_starts=280 env_steps=300 log_interval=5 evaluation_interval=300"
         ),
-        "two seeds, cut": _run(
-            "mujoco", "paper", SAC, task="Hopper-v4", seeds=(3, 4), evaluation_episodes=2, cut=True
+        "two seeds, cut": "mujoco paper SAC task=Hopper-v4 seeds=(3,4) evaluation_episodes=2 cut",
+        "warm-up and scale of the task": (
+            "mujoco paper SAC task=Humanoid-v4 env_steps=1060 learning_starts=None "
+            "evaluation_interval=600"
         ),
-        "warm-up and scale of the task": _run(
-            "mujoco",
-            "paper",
-            SAC,
-            task="Humanoid-v4",
-            env_steps=1_060,
-            learning_starts=None,
-            evaluation_interval=600,
+        "sampled, one critic, replay twice over, cut": (
+            "mujoco paper SAC task=Walker2d-v4 num_envs=1 num_critics=1 update_ratio=0.5 "
+            "evaluation_rule=sampled replay_capacity=150 cut"
         ),
-        "sampled, one critic, replay twice over, cut": _run(
-            "mujoco",
-            "paper",
-            SAC,
-            task="Walker2d-v4",
-            num_envs=1,
-            num_critics=1,
-            update_ratio=0.5,
-            evaluation_rule="sampled",
-            replay_capacity=150,
-            cut=True,
+        "dmc, hard target updates, actor seldom": (
+            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0 "
+            "target_period=50 policy_period=3"
         ),
-        "dmc, hard target updates, actor seldom": _run(
-            "dmc",
-            "paper",
-            SAC,
-            task="ReacherEasy-v1",
-            seeds=(1, 7),
-            env_steps=160,
-            update_ratio=4.0,
-            tau=1.0,
-            target_period=50,
-            policy_period=3,
+        "mujoco-small, own scale, three layers": (
+            "mujoco-small paper SAC task=Reacher-v4 hidden_sizes=(16,8,16) num_critics=3 "
+            "reward_scale=0.5 log_std_min=-2.0 log_std_max=0.1"
         ),
-        "mujoco-small, own scale, three layers": _run(
-            "mujoco-small",
-            "paper",
-            SAC,
-            task="Reacher-v4",
-            hidden_sizes=(16, 8, 16),
-            num_critics=3,
-            reward_scale=0.5,
-            log_std_min=-2.0,
-            log_std_max=0.1,
-        ),
-        "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut": _run(
-            "mujoco",
-            "paper",
-            SAC,
-            task="Walker2d-v4",
-            seeds=(3, 4),
-            learn_alpha=True,
-            initial_alpha=0.5,
-            reward_scale=1.0,
-            log_std_bound="tanh",
-            bound_means=True,
-            last_layer_bound=0.003,
-            sample_without_replacement=True,
-            cut=True,
+        "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut": (
+            "mujoco paper SAC task=Walker2d-v4 seeds=(3,4) learn_alpha=True initial_alpha=0.5 "
+            "reward_scale=1.0 log_std_bound=tanh bound_means=True last_layer_bound=0.003 "
+            "sample_without_replacement=True cut"
         ),
     },
     "sac_alf": {
-        "alf, in full": _run(
-            "mujoco",
-            "alf",
-            learning_starts=150,
-            env_steps=200,
-            log_interval=50,
-            evaluation_interval=200,
+        "alf, in full": (
+            "mujoco alf learning_starts=150 env_steps=200 log_interval=50 evaluation_interval=200"
         ),
-        "tuned, two seeds, all options but parts, cut": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="Pendulum-v1",
-            seeds=(3, 4),
-            env_steps=400,
-            prior="same_action",
-            normalise_entropy=True,
-            prioritised_replay=True,
-            cut=True,
+        "tuned, two seeds, all options but parts, cut": (
+            "classic tuned SAC task=Pendulum-v1 seeds=(3,4) env_steps=400 prior=same_action "
+            "normalise_entropy=True prioritised_replay=True cut"
         ),
-        "parts, priorities, sampled, replay twice over, three seeds": _run(
-            "mujoco-small",
-            "tuned",
-            SAC,
-            task="Reacher-v4",
-            seeds=(1, 2, 7),
-            reward_weights=(0.5, 0.5),
-            evaluation_episodes=2,
-            prioritised_replay=True,
-            priority_epsilon=0.01,
-            replay_capacity=150,
-            update_ratio=0.5,
-            evaluation_rule="sampled",
+        "parts, priorities, sampled, replay twice over, three seeds": (
+            "mujoco-small tuned SAC task=Reacher-v4 seeds=(1,2,7) reward_weights=(0.5,0.5) "
+            "evaluation_episodes=2 prioritised_replay=True priority_epsilon=0.01 "
+            "replay_capacity=150 update_ratio=0.5 evaluation_rule=sampled"
         ),
-        "uniform prior, weights of both signs, no entropy in targets, bounds, cut": _run(
-            "mujoco",
-            "alf",
-            SAC,
-            task="Ant-v4",
-            prior="uniform",
-            reward_weights=(1.0, -0.5, 0.0, 0.5),
-            entropy_in_target=False,
-            num_critics=3,
-            log_std_min=-1.0,
-            log_std_max=0.0,
-            tau=1.0,
-            update_ratio=1.5,
-            env_steps=300,
-            evaluation_interval=300,
-            cut=True,
+        "uniform prior, weights of both signs, no entropy in targets, bounds, cut": (
+            "mujoco alf SAC task=Ant-v4 prior=uniform reward_weights=(1.0,-0.5,0.0,0.5) "
+            "entropy_in_target=False num_critics=3 log_std_min=-1.0 log_std_max=0.0 tau=1.0 "
+            "update_ratio=1.5 env_steps=300 evaluation_interval=300 cut"
         ),
-        "tuned, no option, another target": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="Pendulum-v1",
-            env_steps=300,
-            evaluation_interval=300,
-            initial_alpha=0.2,
-            target_entropy_per_action=0.5,
+        "tuned, no option, another target": (
+            "classic tuned SAC task=Pendulum-v1 env_steps=300 evaluation_interval=300 "
+            "initial_alpha=0.2 target_entropy_per_action=0.5"
         ),
-        "a prior of one's own, equal priorities, all weighted": _run(
-            "mujoco-small",
-            "tuned",
-            SAC,
-            task="InvertedPendulum-v4",
-            env_steps=300,
-            evaluation_interval=300,
-            prior="same_action",
-            same_action_prob=0.5,
-            same_action_noise=0.3,
-            target_kl_per_action=1.0,
-            prioritised_replay=True,
-            priority_exponent=0.0,
-            importance_exponent=1.0,
+        "a prior of one's own, equal priorities, all weighted": (
+            "mujoco-small tuned SAC task=InvertedPendulum-v4 env_steps=300 "
+            "evaluation_interval=300 prior=same_action same_action_prob=0.5 same_action_noise=0.3 "
+            "target_kl_per_action=1.0 prioritised_replay=True priority_exponent=0.0 "
+            "importance_exponent=1.0"
         ),
-        "mixed, tuned, in full": _run(
-            "hybrid", "tuned", learning_starts=200, env_steps=300, log_interval=50
+        "mixed, tuned, in full": "hybrid tuned learning_starts=200 env_steps=300 log_interval=50",
+        "mixed, tuned, two seeds, cut": "hybrid tuned SAC seeds=(3,4) evaluation_episodes=2 cut",
+        "mixed, alf, batches in full": (
+            "hybrid alf env_steps=3840 num_envs=8 log_interval=128 evaluation_interval=1920"
         ),
-        "mixed, tuned, two seeds, cut": _run(
-            "hybrid", "tuned", SAC, seeds=(3, 4), evaluation_episodes=2, cut=True
+        "mixed, alf, sampled, one critic, replay twice over, three seeds": (
+            "hybrid alf SAC seeds=(1,2,7) num_critics=1 update_ratio=0.5 replay_capacity=150 "
+            "evaluation_rule=sampled"
         ),
-        "mixed, alf, batches in full": _run(
-            "hybrid",
-            "alf",
-            env_steps=3_840,
-            num_envs=8,
-            log_interval=128,
-            evaluation_interval=1_920,
+        "mixed, fixed temperatures, bounds, warm-up only at the start, cut": (
+            "hybrid tuned SAC num_envs=4 num_critics=3 learn_alpha=False log_std_min=-1.0 "
+            "log_std_max=0.0 tau=1.0 update_ratio=1.5 learning_starts=0 env_steps=200 cut"
         ),
-        "mixed, alf, sampled, one critic, replay twice over, three seeds": _run(
-            "hybrid",
-            "alf",
-            SAC,
-            seeds=(1, 2, 7),
-            num_critics=1,
-            update_ratio=0.5,
-            replay_capacity=150,
-            evaluation_rule="sampled",
+        "mixed, alf, dear actions, another share, two layers": (
+            "hybrid alf SAC initial_alpha=0.5 initial_choice_alpha=2.0 target_entropy_share=0.6 "
+            "target_entropy_per_action=-0.5 hidden_sizes=(16,8) env_steps=300 "
+            "evaluation_interval=300"
         ),
-        "mixed, fixed temperatures, bounds, warm-up only at the start, cut": _run(
-            "hybrid",
-            "tuned",
-            SAC,
-            num_envs=4,
-            num_critics=3,
-            learn_alpha=False,
-            log_std_min=-1.0,
-            log_std_max=0.0,
-            tau=1.0,
-            update_ratio=1.5,
-            learning_starts=0,
-            env_steps=200,
-            cut=True,
+        "discrete, two seeds, priorities, cut": (
+            "classic tuned SAC task=CartPole-v1 seeds=(1,2) prioritised_replay=True "
+            "normalise_entropy=True cut"
         ),
-        "mixed, alf, dear actions, another share, two layers": _run(
-            "hybrid",
-            "alf",
-            SAC,
-            initial_alpha=0.5,
-            initial_choice_alpha=2.0,
-            target_entropy_share=0.6,
-            target_entropy_per_action=-0.5,
-            hidden_sizes=(16, 8),
-            env_steps=300,
-            evaluation_interval=300,
+        "several steps, two seeds, actor seldom, orthogonal, cut": (
+            "mujoco-small tuned SAC task=InvertedPendulum-v4 seeds=(3,4) td_steps=3 "
+            "policy_period=2 target_period=3 action_gradient_clip=0.1 max_log_alpha=-1.0 "
+            "log_std_bound=tanh initialisation=orthogonal separate_heads=True reward_scale=2.0 "
+            "cut"
         ),
-        "discrete, two seeds, priorities, cut": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="CartPole-v1",
-            seeds=(1, 2),
-            prioritised_replay=True,
-            normalise_entropy=True,
-            cut=True,
+        "recurrent, mixed, two seeds, priorities, cut": (
+            "hybrid tuned SAC seeds=(3,4) lstm_size=8 td_steps=3 prioritised_replay=True "
+            "evaluation_rule=sampled epsilon_greedy=0.5 cut"
         ),
-        "several steps, two seeds, actor seldom, orthogonal, cut": _run(
-            "mujoco-small",
-            "tuned",
-            SAC,
-            task="InvertedPendulum-v4",
-            seeds=(3, 4),
-            td_steps=3,
-            policy_period=2,
-            target_period=3,
-            action_gradient_clip=0.1,
-            max_log_alpha=-1.0,
-            log_std_bound="tanh",
-            initialisation="orthogonal",
-            separate_heads=True,
-            reward_scale=2.0,
-            cut=True,
+        "several steps with priorities, actor seldom and once, warm-up uncounted": (
+            "mujoco-small tuned SAC task=InvertedPendulum-v4 td_steps=2 td_lambda=0.5 "
+            "prioritised_replay=True replay_capacity=150 policy_period=3 "
+            "compensate_policy_period=False count_warm_up=False initialisation=lecun_normal "
+            "env_steps=300 evaluation_interval=300"
         ),
-        "recurrent, mixed, two seeds, priorities, cut": _run(
-            "hybrid",
-            "tuned",
-            SAC,
-            seeds=(3, 4),
-            lstm_size=8,
-            td_steps=3,
-            prioritised_replay=True,
-            evaluation_rule="sampled",
-            epsilon_greedy=0.5,
-            cut=True,
-        ),
-        "several steps with priorities, actor seldom and once, warm-up uncounted": _run(
-            "mujoco-small",
-            "tuned",
-            SAC,
-            task="InvertedPendulum-v4",
-            td_steps=2,
-            td_lambda=0.5,
-            prioritised_replay=True,
-            replay_capacity=150,
-            policy_period=3,
-            compensate_policy_period=False,
-            count_warm_up=False,
-            initialisation="lecun_normal",
-            env_steps=300,
-            evaluation_interval=300,
-        ),
-        "mixed, several steps, some draws in evaluations": _run(
-            "hybrid",
-            "tuned",
-            SAC,
-            td_steps=3,
-            action_gradient_clip=0.01,
-            initialisation="torch",
-            evaluation_rule="sampled",
-            epsilon_greedy=0.5,
+        "mixed, several steps, some draws in evaluations": (
+            "hybrid tuned SAC td_steps=3 action_gradient_clip=0.01 initialisation=torch "
+            "evaluation_rule=sampled epsilon_greedy=0.5"
         ),
     },
     "sac_discrete": {
-        "classic, two seeds, cut": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="CartPole-v1",
-            seeds=(1, 2),
-            num_envs=1,
-            evaluation_episodes=2,
-            cut=True,
+        "classic, two seeds, cut": (
+            "classic tuned SAC task=CartPole-v1 seeds=(1,2) num_envs=1 evaluation_episodes=2 cut"
         ),
-        "classic, in full": _run(
-            "classic",
-            "tuned",
-            task="Acrobot-v1",
-            learning_starts=160,
-            env_steps=320,
-            log_interval=80,
-            evaluation_interval=160,
+        "classic, in full": (
+            "classic tuned task=Acrobot-v1 learning_starts=160 env_steps=320 log_interval=80 "
+            "evaluation_interval=160"
         ),
-        "classic, alf, evaluated, two seeds, replay twice over, cut": _run(
-            "classic",
-            "alf",
-            SAC,
-            task="CartPole-v1",
-            seeds=(3, 4),
-            hidden_sizes=(16,),
-            update_ratio=0.5,
-            replay_capacity=120,
-            evaluation_rule="sampled",
-            evaluation_epsilon=0.05,
-            cut=True,
+        "classic, alf, evaluated, two seeds, replay twice over, cut": (
+            "classic alf SAC task=CartPole-v1 seeds=(3,4) hidden_sizes=(16,) update_ratio=0.5 "
+            "replay_capacity=120 evaluation_rule=sampled evaluation_epsilon=0.05 cut"
         ),
-        "classic, slm_lab_v5_fig, one seed of three": _run(
-            "classic", "slm_lab_v5_fig", SAC, task="Acrobot-v1", num_envs=4, seeds=(1, 2, 7)
+        "classic, slm_lab_v5_fig, one seed of three": (
+            "classic slm_lab_v5_fig SAC task=Acrobot-v1 num_envs=4 seeds=(1,2,7)"
         ),
-        "classic, critics, three, their mean, a bound from the start": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="MountainCar-v0",
-            policy="critics",
-            num_critics=3,
-            q_of_critics="mean",
-            initialisation="orthogonal",
-            initial_alpha=0.5,
-            max_log_alpha=-3.0,
-            max_gradient_norm=0.5,
-            critic_error="huber",
-            mean_over_actions=True,
+        "classic, critics, three, their mean, a bound from the start": (
+            "classic tuned SAC task=MountainCar-v0 policy=critics num_critics=3 q_of_critics=mean "
+            "initialisation=orthogonal initial_alpha=0.5 max_log_alpha=-3.0 max_gradient_norm=0.5 "
+            "critic_error=huber mean_over_actions=True"
         ),
-        "classic, temperature kept": _run(
-            "classic",
-            "tuned",
-            SAC,
-            task="CartPole-v1",
-            learn_alpha=False,
-            weight_decay=0.1,
-            num_critics=1,
-            initial_alpha=0.1,
-            evaluation_rule="sampled",
+        "classic, temperature kept": (
+            "classic tuned SAC task=CartPole-v1 learn_alpha=False weight_decay=0.1 num_critics=1 "
+            "initial_alpha=0.1 evaluation_rule=sampled"
         ),
-        "frames": _run("atari-7", "cleanrl", FRAMES, ONE_STEP, task="Pong-v5", cut=True),
-        "frames, paper, evaluated, critics": _run(
-            "atari-7",
-            "paper",
-            FRAMES,
-            ONE_STEP,
-            env_steps=40,
-            policy="critics",
-            evaluation_epsilon=0.5,
+        "frames": "atari-7 cleanrl FRAMES ONE_STEP task=Pong-v5 cut",
+        "frames, paper, evaluated, critics": (
+            "atari-7 paper FRAMES ONE_STEP env_steps=40 policy=critics evaluation_epsilon=0.5"
         ),
-        "frames, slm_lab_v5_fig, two seeds, replay twice over": _run(
-            "atari-7",
-            "slm_lab_v5_fig",
-            FRAMES,
-            ONE_STEP,
-            num_envs=2,
-            seeds=(1, 2),
-            env_steps=40,
-            replay_capacity=16,
+        "frames, slm_lab_v5_fig, two seeds, replay twice over": (
+            "atari-7 slm_lab_v5_fig FRAMES ONE_STEP num_envs=2 seeds=(1,2) env_steps=40 "
+            "replay_capacity=16"
         ),
     },
 }
+"""By agent and name: see `_run`."""
+RUNS = {agent: {name: _run(text) for name, text in runs.items()} for agent, runs in TABLE.items()}
 """By agent and name."""

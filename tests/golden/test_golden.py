@@ -2,39 +2,61 @@
 
 import importlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+import torch
 
 from agents import AGENTS
 from suite.base import hardware
 from suite.settings.recorded import WITHOUT_EFFECT
-from tests.golden import trees
+from tests.golden import runner, trees
 from tests.golden.configurations import RUNS, configure
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[trees.Runner]:
-    """Runs this tree's code; one process for all agents, as its start takes seconds."""
-    with trees.Runner(trees.ROOT) as process:
-        yield process
-
-
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_gives_the_bytes_of_its_number(agent: str, runner: trees.Runner) -> None:
+def test_an_agent_gives_the_bytes_of_its_number(
+    agent: str, golden: Callable[[str], trees.Checksums]
+) -> None:
     """Whatever is rewritten, every short run has the CSV files and the weights that it had.
 
     Else its runs are not those of before: `BEHAVIOUR` goes up, and the older ones no longer count.
     """
     trees.check_stored(agent)
-    theirs, runs = trees.checksums(agent), trees.stored_runs(agent)
+    theirs = trees.checksums(agent)
     if not theirs:
         pytest.skip(f"{trees.MISSING}: python -m tests.golden --agent {agent} --update")
-    lines = trees.differences(theirs, runner.run(agent, {name: runs[name] for name in theirs}))
+    ours = golden(agent)
+    lines = trees.differences(theirs, {name: ours[name] for name in theirs})
     head = f"{agent} gives other bytes than behaviour {hardware.behaviour(agent)} in"
     wanted = f"if this is wanted, raise BEHAVIOUR: python -m tests.golden --agent {agent} --update"
     assert not lines, "\n".join([head, *lines, wanted])
+
+
+CUT = [(agent, name) for agent, runs in RUNS.items() for name, run in runs.items() if run.cut]
+
+
+@pytest.mark.parametrize(("agent", "name"), CUT)
+def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(
+    agent: str, name: str, golden: Callable[[str], trees.Checksums]
+) -> None:
+    """Nothing but the command decides: no kill, no seed trained before, no global generator."""
+    order = trees.stored_runs(agent, [name])[name]
+    *others, last = order["settings"]["seeds"]
+    seeds = [*others, last] if agent in runner.SEEDS_TOGETHER else [last]
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    whole = {"settings": order["settings"] | {"seeds": seeds}, "cut": False}
+    found, expected = (
+        runner.checksums(importlib.import_module(f"agents.{agent}"), whole),
+        golden(agent)[name],
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert f"seed-{last}/updates.csv" in found
+    assert found.items() <= expected.items()
+    updates = [expected[f"seed-{seed}/updates.csv"] for seed in (*others, last)]
+    assert len({*updates}) == len(updates)
 
 
 @pytest.mark.parametrize("agent", AGENTS)

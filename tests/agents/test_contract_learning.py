@@ -1,0 +1,316 @@
+"""What every agent must learn from: time limits, updates as asked, valid rows, its rate."""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import agents
+from suite.envs.vector_env import Spaces
+from suite.unrolls import UnrollReplay
+from tests.agents.trainings import (
+    CONTROL,
+    CPU,
+    SETTINGS,
+    SWINGING,
+    UNROLL_AGENTS,
+    VARIANTS,
+    learned,
+    module_of,
+    random_transitions,
+    table,
+    tiny,
+    train,
+)
+from tests.scripted import ScriptedEnv
+
+
+def plain_value(learner: Any) -> Tensor:
+    return learner.critics(torch.zeros(1, 1, 2))
+
+
+def expected_q_value(learner: Any) -> Tensor:
+    logits, q_values = learner.network(torch.zeros(1, 1))
+    return (logits.softmax(-1) * q_values).sum()
+
+
+NO_ENTROPY: dict[str, Any] = {
+    **{"env_steps": 350, "learning_starts": 100, "learn_alpha": False, "initial_alpha": 1e-6},
+    **{"hidden_sizes": (32, 32), "batch_size": 32, "tau": 0.1, "evaluation_interval": 350},
+}
+FAST: dict[str, Any] = {
+    **{"hidden_sizes": (32, 32), "evaluation_rule": "training", "env_steps": 2_000},
+    **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_epsilon": 1e-5},
+    **{"max_gradient_norm": 0.5, "learning_rate_decay_steps": 2_000, "entropy_coef": 0.0},
+}
+WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
+    "sac": (NO_ENTROPY | {"critic_learning_rate": 1e-2}, plain_value),
+    "sac_alf": (NO_ENTROPY | {"critic_learning_rate": 1e-2}, plain_value),
+    "sac_alf, mixed": (
+        NO_ENTROPY | {"critic_learning_rate": 1e-2, "initial_choice_alpha": 1e-6},
+        plain_value,
+    ),
+    "sac_value": (
+        NO_ENTROPY | {"learning_rate": 1e-2, "reward_scale": 1.0},
+        lambda learner: learner.value(torch.zeros(1, 1, 1)),
+    ),
+    "sac_discrete": (
+        NO_ENTROPY | {"critic_learning_rate": 1e-2, "target_period": 1, "tau": 0.2},
+        lambda learner: learner.critics(torch.zeros(1, 1, 1)),
+    ),
+    "a2c": (
+        FAST | {"learning_rate": 6e-3},
+        lambda learner: learner.network.value(torch.zeros(1, 1)),
+    ),
+    "impala": (
+        FAST | {"learning_rate": 6e-3, "loss_reduction": "mean"},
+        lambda learner: learner.network(torch.zeros(1, 1))[1],
+    ),
+    "acer": (
+        {**{key: FAST[key] for key in ("hidden_sizes", "evaluation_rule")}, "env_steps": 2_800}
+        | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_800},
+        expected_q_value,
+    ),
+    "acer_continuous": (
+        {**{key: FAST[key] for key in ("hidden_sizes", "evaluation_rule")}, "env_steps": 2_400}
+        | {"replay_ratio": 4.0, "batch_unrolls": 8, "rmsprop_epsilon": 1e-5}
+        | {"learning_rate": 5e-3},
+        lambda learner: learner.network.critic(torch.zeros(1, 1)),
+    ),
+}
+"""Settings that learn a value fast, and what the first observation's is then."""
+SPACES: dict[str, Spaces] = {
+    "sac_alf, mixed": Spaces.vectors(1, 1)._replace(num_choices=3),
+    **dict.fromkeys(("sac", "sac_alf", "sac_value", "acer_continuous"), Spaces.vectors(1, 1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "terminal", "value"),
+    [
+        *(
+            (variant, kind, False, value)
+            for variant in WORTH
+            for kind, value in (("truncation", 5.0), ("termination", 4.161))
+        ),
+        *((variant, "truncation", True, 4.161) for variant in UNROLL_AGENTS),
+    ],
+)
+def test_a_time_limit_bootstraps_unless_it_is_terminal(
+    variant: str,
+    kind: str,
+    terminal: bool,
+    value: float,
+    scripted: type[ScriptedEnv],
+    tmp_path: Path,
+) -> None:
+    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where an end is one.
+
+    The ignored row's reward of 1,000 shows nowhere, and its steps are not counted.
+    """
+    scripted.kind, scripted.spaces = kind, SPACES.get(variant, Spaces((1,), 2))
+    if variant == "sac_alf, mixed":
+        scripted.reward = staticmethod(lambda rows: np.ones_like(rows[..., 0]))
+    changes, worth = WORTH[variant]
+    changes = changes | ({"time_limit_is_terminal": True} if terminal else {})
+    config = tiny(variant, gamma=0.8, **changes)
+    learner, recorder = train(config, tmp_path)
+    with torch.no_grad():
+        values = worth(learner).flatten().tolist()
+    assert values == pytest.approx([value] * len(values), rel=0.1 if "mixed" in variant else 0.06)
+    ends = table(recorder, "episodes.csv").env_steps.tolist()[:: config.num_envs]
+    assert ends == list(range(8 * config.num_envs, max(ends) + 1, 8 * config.num_envs))
+
+
+@pytest.mark.parametrize("agent", [agent for agent in SETTINGS if agent.startswith("sac")])
+@pytest.mark.parametrize(("ratio", "expected"), [(1.0, 20), (0.5, 10), (2.0, 40)])
+def test_updates_keep_pace_with_transitions_after_the_warm_up(
+    agent: str, ratio: float, expected: int, tmp_path: Path
+) -> None:
+    """With four environments: none before the start, then `update_ratio` for each transition."""
+    config = tiny(agent, num_envs=4, env_steps=60, update_ratio=ratio, log_interval=20)
+    _, recorder = train(config, tmp_path)
+    updates = table(recorder, "updates.csv")
+    assert updates.env_steps.tolist()[-1] == 60
+    assert updates.num_updates.iloc[-1] == expected
+
+
+def count_updates(config: Any, directory: Path) -> tuple[int, int]:
+    """Return how many updates an ACER run made, and how many unrolls it collected."""
+    counts, module = [], importlib.import_module(type(config).__module__)
+
+    class Counted(UnrollReplay):
+        def read(self, numbers: np.ndarray, envs: np.ndarray) -> Any:
+            counts.append(self.num_unrolls)
+            return super().read(numbers, envs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "UnrollReplay", Counted)
+        _, recorder = train(replace(config, evaluation_rule="training"), directory)
+    assert len(counts) == table(recorder, "updates.csv").num_updates.iloc[-1]
+    return len(counts), max(counts)
+
+
+@pytest.mark.parametrize(
+    ("agent", "batch_unrolls", "drawn"),
+    [("acer", None, 3), ("acer_continuous", 2, 6)],
+)
+def test_replay_follows_its_ratio_and_waits_for_its_start(
+    agent: str, batch_unrolls: int | None, drawn: int, tmp_path: Path
+) -> None:
+    """Of four new unrolls 3 * 4 are learned from again: all four at once, or two in each update.
+
+    `replay_start` counts steps of each environment: with unrolls of 5, 60 are 12 unrolls.
+    """
+    sizes = {} if batch_unrolls is None else {"batch_unrolls": batch_unrolls}
+    config = tiny(agent, env_steps=600, replay_ratio=3.0, replay_start=0, **sizes)
+    config = replace(config, online_updates=True)
+    updates, unrolls = count_updates(config, tmp_path / "poisson")
+    assert updates != (1 + drawn) * unrolls
+    spread = 3 * math.sqrt(drawn / unrolls)
+    assert updates / unrolls == pytest.approx(1 + drawn, abs=spread)
+    fixed = replace(config, replay_count="fixed", env_steps=400)
+    updates, unrolls = count_updates(fixed, tmp_path / "fixed")
+    assert updates == (1 + drawn) * unrolls
+    late = replace(fixed, replay_start=60)
+    updates, unrolls = count_updates(late, tmp_path / "late")
+    assert updates == unrolls + drawn * (unrolls - 11) > unrolls
+    updates, unrolls = count_updates(replace(fixed, replay_ratio=0.0), tmp_path / "online")
+    assert updates == unrolls
+    updates, unrolls = count_updates(replace(fixed, online_updates=False), tmp_path / "replay")
+    assert updates == drawn * unrolls
+
+
+BEHAVIOUR_SIZES = {"a2c": (0, 0), "impala": (0, 0), "acer": (3, 0), "acer_continuous": (0, 4)}
+"""Numbers kept of the policy that acted, with discrete and with continuous actions; 0: one."""
+IGNORED = [
+    *(
+        ("a2c", spaces, {"reward_normalisation": how})
+        for spaces in (CONTROL, SWINGING)
+        for how in ("none", "value_targets")
+    ),
+    *(
+        ("impala", spaces, {"loss_reduction": how})
+        for spaces in (CONTROL, SWINGING)
+        for how in ("sum", "mean")
+    ),
+    *(("acer", CONTROL, {"lstm_size": size}) for size in (0, 6)),
+    *(("acer_continuous", SWINGING, {"lstm_size": size}) for size in (0, 6)),
+]
+
+
+@pytest.mark.parametrize(("agent", "spaces", "changes"), IGNORED)
+def test_ignored_rows_change_nothing(agent: str, spaces: Spaces, changes: dict[str, Any]) -> None:
+    """Everything recorded in them may be anything: weights and diagnostics keep their bits."""
+    config, module = tiny(agent, unroll_length=8, **changes), module_of(agent)
+    outcomes = []
+    for scramble in (False, True):
+        learner = module.make_learner(config, spaces, CPU)
+        size = BEHAVIOUR_SIZES[agent][spaces.continuous]
+        batch = random_transitions(config, spaces, 5, size)
+        ignored = batch.valid == 0
+        assert ignored.sum() >= 4
+        if scramble:
+            batch.rewards[ignored] = 1e3
+            batch.actions[ignored] = 1
+            batch.discounts[ignored] = 0.0
+            batch.behaviour[ignored] = -3.0
+        noise = torch.ones(1 + getattr(config, "num_action_samples", 0), *batch.actions.shape)
+        given = (batch, noise) if agent == "acer_continuous" else (batch,)
+        metrics = module.update(learner, config, *given, 1e-2)
+        outcomes.append([*learned(learner), learner.optimiser.weights.vector, metrics])
+    for plain, scrambled in zip(*outcomes, strict=True):
+        torch.testing.assert_close(plain, scrambled, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("agent", UNROLL_AGENTS)
+def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps before the newest unroll decide; past the horizon nothing is learned."""
+    module, rates = module_of(agent), []
+    update, place = module.update, -2 if agent != "a2c" else -1
+
+    def watched(*arguments: Any) -> Tensor:
+        rates.append(arguments[place])
+        return update(*arguments)
+
+    monkeypatch.setattr(module, "update", watched)
+    changes = {"evaluation_rule": "training", "learning_rate": 0.01}
+    if agent.startswith("acer"):
+        changes |= {"online_updates": True, "replay_start": 0}
+    config = tiny(agent, learning_rate_decay_steps=200, env_steps=300, **changes)
+    longer, _ = train(config, tmp_path / "longer")
+    distinct = list(dict.fromkeys(rates))
+    assert distinct[0] == 0.01
+    assert distinct[-1] == 0.0
+    steps = 200 * (1 - np.array(distinct[:-1]) / 0.01)
+    assert (np.diff(steps) <= config.unroll_rows + 1e-9).all()
+    assert (np.diff(steps) > config.unroll_rows / 2).all()
+    shorter, _ = train(replace(config, env_steps=240), tmp_path / "shorter")
+    assert torch.equal(shorter.optimiser.weights.vector, longer.optimiser.weights.vector)
+    rates.clear()
+    train(replace(config, learning_rate_decay_steps=0), tmp_path / "constant")
+    assert set(rates) == {0.01}
+
+
+@pytest.mark.parametrize("agent", ["a2c", "impala", "acer", "sac_discrete"])
+@pytest.mark.parametrize(("protocol", "num_actions"), [("noframeskip", 6), ("sticky", 18)])
+def test_the_protocol_reaches_the_simulator(
+    agent: str, protocol: Any, num_actions: int, tmp_path: Path
+) -> None:
+    """`sticky` has all 18 actions, `noframeskip` Pong's six; frames train and a policy loads."""
+    changes: dict[str, Any] = {"num_envs": 2, "env_steps": 20, "evaluation_rule": "training"}
+    if agent == "sac_discrete":
+        changes |= {"learning_starts": 16, "evaluation_interval": 20, "update_ratio": 0.5}
+    else:
+        changes |= {"convolutions": "shallow" if agent == "impala" else "a3c"}
+    if agent == "acer":
+        changes |= {"replay_start": 0, "replay_ratio": 1.0}
+    config = tiny(agent, task="Pong-v5", protocol=protocol, **changes)
+    learner, recorder = train(config, tmp_path)
+    policy = agents.load_policy(recorder.seed_directories[0])
+    assert policy.task.protocol == protocol
+    frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
+    prepared = torch.from_numpy(frames / 255).float()
+    with torch.no_grad():
+        network = (
+            learner.actor(prepared[None])[0]
+            if agent == "sac_discrete"
+            else learner.network(prepared)
+        )
+    logits = network[0]
+    assert logits.shape == (3, num_actions)
+    assert policy.act(frames).tolist() == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "variant", [each for each in VARIANTS if each in SETTINGS and each not in ("a2c", "impala")]
+)
+def test_slow_copies_begin_as_copies_that_do_not_learn(variant: str) -> None:
+    """Equal weights in other memory, without gradients; critics differ from each other."""
+    config, module = tiny(variant), module_of(variant)
+    continuous = config.find_task().actions == "continuous"
+    spaces = SWINGING if continuous else CONTROL
+    shapes = (4, 2) if variant in ("sac", "sac_value") else (spaces,)
+    learner = module.make_learner(config, *shapes, CPU)
+    names = {"sac_value": ("value", "target_value"), "acer": ("network", "average_policy")}
+    names["acer_continuous"] = names["acer"]
+    online, slow = (
+        getattr(learner, name) for name in names.get(variant, ("critics", "target_critics"))
+    )
+    online = getattr(online, "policy" if variant == "acer_continuous" else "actor", online)
+    for fast, copied in zip(online.parameters(), slow.parameters(), strict=True):
+        assert torch.equal(fast, copied)
+        assert fast.data_ptr() != copied.data_ptr()
+        assert not copied.requires_grad
+    if hasattr(learner, "critics"):
+        first, second = (learner.critics.weights_of(0, k)["weight_0"] for k in range(2))
+        assert not torch.equal(first, second)

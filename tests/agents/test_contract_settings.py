@@ -1,0 +1,341 @@
+"""What every agent's settings must do, once: each does something, or is refused by name."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from suite import replay, session, step_replay, unrolls
+from suite.base.errors import UsageError
+from tests.agents.trainings import (
+    SETTINGS,
+    VARIANTS,
+    fields,
+    module_of,
+    same,
+    tiny,
+    train,
+)
+from tests.golden import runner
+
+ADAM: dict[str, Any] = {f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")}
+OF_TRANSITIONS: dict[str, Any] = {
+    **{"num_envs": 2, "gamma": 0.5, "hidden_sizes": (8, 8, 8), "num_critics": 3, "batch_size": 16},
+    **{"replay_capacity": 50, "learning_starts": 50, "update_ratio": 2.0, "tau": 0.5},
+    **{"policy_period": 2, "target_period": 2, "log_std_min": 0.5, "log_std_max": -1.0},
+    **{"log_std_bound": "tanh", "reward_scale": 3.0},
+}
+OF_SAC: dict[str, Any] = {
+    **OF_TRANSITIONS,
+    **ADAM,
+    **{"initialisation": "lecun_normal", "hidden_gain": 0.5, "policy_head_gain": 0.3},
+    **{"separate_heads": True, "initial_alpha": 0.3, "learn_alpha": False, "max_log_alpha": -1.0},
+    **{"target_entropy_per_action": -3.0, "entropy_in_target": False},
+    **{"action_gradient_clip": 1e-4, "count_warm_up": False, "compensate_policy_period": False},
+}
+OF_UNROLLS: dict[str, Any] = {
+    **{"num_envs": 5, "unroll_length": 6, "gamma": 0.9, "hidden_sizes": (8, 8, 8)},
+    **{"hidden_gain": 1.0, "policy_head_gain": 0.5, "activation": "relu"},
+    **{"learning_rate": 3e-4, "learning_rate_decay_steps": 2_000, "entropy_coef": 0.1},
+    **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_decay": 0.9},
+    **{"rmsprop_epsilon": 0.1, "max_gradient_norm": 0.01, "time_limit_is_terminal": True},
+    **{"normalise_observations": True, "observation_clip": 0.3},
+}
+OF_REPLAY: dict[str, Any] = {
+    **OF_UNROLLS,
+    **{"replay_ratio": 1.0, "replay_count": "fixed", "replay_capacity": 20, "replay_start": 40},
+    **{"clip_rho_threshold": 0.9, "trust_region_delta": None, "tau": 0.5, "q_coef": 0.1},
+    "lstm_size": 5,
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "sac": OF_SAC,
+    "sac_value": {
+        **OF_TRANSITIONS,
+        **{"learning_rate": 3e-3, "learn_alpha": True, "initial_alpha": 0.3, "bound_means": True},
+        **{"last_layer_bound": 0.003, "sample_without_replacement": True},
+        **{"alpha_learning_rate": 1e-2, "target_entropy_per_action": 0.5},
+    },
+    "sac_alf": {
+        **OF_SAC,
+        **{"normalise_entropy": False, "prior": "uniform", "target_kl_per_action": 1.0},
+        **{"same_action_prob": 0.5, "same_action_noise": 0.5, "reward_weights": (1.0, 0.0)},
+        **{"td_steps": 3, "td_lambda": 0.5, "prioritised_replay": False},
+        **{"priority_exponent": 0.2, "priority_epsilon": 1.0, "importance_exponent": 1.0},
+    },
+    "sac_alf, mixed": {"initial_choice_alpha": 0.3, "target_entropy_share": 0.9},
+    "sac_discrete": {
+        **{name: OF_TRANSITIONS[name] for name in (*OF_TRANSITIONS,)[:9]},
+        "target_period": 2,
+        **ADAM,
+        **{"policy": "critics", "q_of_critics": "mean", "initialisation": "orthogonal"},
+        **{"adam_epsilon": 1e-3, "weight_decay": 0.1, "max_gradient_norm": 0.1},
+        **{"initial_alpha": 0.3, "learn_alpha": False, "alpha_objective": "log_alpha"},
+        **{"min_log_alpha": -1e-3, "max_log_alpha": -1.0, "target_entropy_share": 0.5},
+        **{"critic_error": "huber", "mean_over_actions": True},
+    },
+    "a2c": {
+        **OF_UNROLLS,
+        **{"gae_lambda": 0.5, "shared_trunk": True, "value_head_gain": 0.5, "value_coef": 0.1},
+        **{"initial_log_std": -1.0, "separate_optimisers": True, "reward_clip": 0.01},
+        **{"reward_normalisation": "discounted_returns", "initialisation": "nnabla_rl"},
+    },
+    "impala": {
+        **OF_UNROLLS,
+        **{"num_envs": 6, "num_minibatches": 2, "policy_lag": 2, "drop_last_row": True},
+        **{"clip_rho_threshold": 0.9, "clip_c_threshold": 0.9, "clip_pg_rho_threshold": 0.9},
+        **{"trace_lambda": 0.5, "value_coef": 0.1, "loss_reduction": "mean", "optimiser": "adam"},
+        **{"lstm_size": 5, "lstm_inputs": "features", "initialisation": "truncated_normal"},
+        **{"value_head_gain": 0.5, "initial_log_std": -1.0},
+    },
+    "acer": {
+        **OF_REPLAY,
+        **{"online_updates": False, "advantage_target": "q_opc", "statistics": "logits"},
+        **{"entropy_in_trust_region": False, "policy_coef": 0.5, "loss_reduction": "sum"},
+        **{"shared_trunk": False, "q_head_gain": 0.5},
+    },
+    "acer_continuous": {
+        **OF_REPLAY,
+        **{"online_updates": True, "batch_unrolls": 4, "reward_scale": 0.1, "value_coef": 0.1},
+        **{"num_action_samples": 2, "advantage_target": "q_retrace", "std": "fixed"},
+        **{"initial_std": 0.5, "bounded_mean": True, "advantage_hidden_sizes": (8,)},
+        **{"activation": "tanh", "value_head_gain": 0.5},
+    },
+}
+"""Another value of every setting."""
+NOT_LEARNED = {
+    *("task", "seeds", "env_steps", "device", "tf32", "num_threads", "env_threads", "cuda_graphs"),
+    *("evaluation_rule", "evaluation_interval", "evaluation_episodes", "evaluate_beside"),
+    *("log_interval", "evaluation_epsilon", "epsilon_greedy"),
+    *("protocol", "convolutions", "frame_divisor", "bfloat16"),
+}
+"""Settings of runs and evaluations, and those of frames, which golden runs use."""
+MOVING: dict[str, Any] = {"env_steps": 140, "policy_head_gain": 1.0, "evaluation_rule": "training"}
+"""A policy that moves away from its average and its past, so that every setting is felt."""
+FELT: dict[str, dict[str, Any]] = {
+    **{agent: {} for agent in ("sac", "sac_value")},
+    "sac_alf": VARIANTS["sac_alf, options"],
+    "sac_discrete": {},
+    "a2c": MOVING | {"task": "Pendulum-v1", "policy_head_gain": 0.01},
+    "impala": MOVING | {"task": "Pendulum-v1", "env_steps": 200},
+    "acer": MOVING | {"trust_region_delta": 1e-3, "learning_rate": 2e-2},
+    "acer_continuous": MOVING
+    | {"trust_region_delta": 0.01, "learning_rate": 1e-3}
+    | {"std": "learned", "batch_unrolls": 2},
+}
+FELT["sac_alf, mixed"] = {}
+NEEDED: dict[str, dict[str, Any]] = {
+    **{name: {"initialisation": "orthogonal"} for name in ("hidden_gain", "policy_head_gain")},
+    **{
+        name: {"learn_alpha": True} for name in ("alpha_learning_rate", "target_entropy_per_action")
+    },
+    "compensate_policy_period": {"policy_period": 2},
+    "observation_clip": {"normalise_observations": True},
+    "reward_clip": {"reward_normalisation": "discounted_returns"},
+    "lstm_inputs": {"lstm_size": 5},
+    "td_lambda": {"td_steps": 3},
+    "time_limit_is_terminal": {"env_steps": 220, "num_envs": 1, "unroll_length": 20},
+}
+"""Settings that others need to take effect; steps up to a time limit of 200."""
+
+
+@pytest.fixture(scope="session")
+def felt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return what gives the learner of a run whose settings all count, trained once."""
+
+    @cache
+    def of(variant: str, *changes: tuple[str, Any]) -> Any:
+        settings: dict[str, Any] = FELT[variant] | dict(changes)
+        if variant.startswith("sac"):
+            settings = {"env_steps": 60, "evaluation_interval": 60} | settings
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "evaluate", lambda *_, **__: np.zeros((1, 1)))
+            return train(tiny(variant, **settings), tmp_path_factory.mktemp("felt"))[0]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"), [(variant, name) for variant, names in OTHERS.items() for name in names]
+)
+def test_every_setting_does_something(variant: str, name: str, felt: Callable[..., Any]) -> None:
+    """No setting is decoration: changing it alone changes what is learned."""
+    config_class = module_of(variant).Config
+    needed = {
+        key: each for key, each in NEEDED.get(name, {}).items() if key in fields(config_class)
+    }
+    if name == "time_limit_is_terminal" and variant == "acer":
+        needed |= {"task": "MountainCar-v0"}
+    if name == "time_limit_is_terminal" and variant == "acer_continuous":
+        needed |= {
+            "task": "Pendulum-v1",
+            "online_updates": True,
+            "replay_ratio": 0.0,
+            "batch_unrolls": 1,
+        }
+    if variant == "sac_alf" and name == "target_entropy_per_action":
+        needed |= {"prior": "none"}
+    changed = needed | {name: OTHERS[variant][name]}
+    assert not same(felt(variant, *needed.items()), felt(variant, *changed.items()))
+
+
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_every_setting_has_another_value_above(agent: str) -> None:
+    given = {
+        name for variant in OTHERS if variant.partition(",")[0] == agent for name in OTHERS[variant]
+    }
+    assert given == fields(module_of(agent).Config) - NOT_LEARNED
+
+
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_numbers_out_of_range_are_refused_by_name(agent: str) -> None:
+    """A count below 0, and what is no number; unbounded are only logarithms and targets."""
+    config_class = module_of(agent).Config
+    unbounded = ("log_std_min", "log_std_max", "log_alpha", "target_entropy_per", "target_kl_per")
+    for name, hint in get_type_hints(config_class).items():
+        parts = (hint, *getattr(hint, "__args__", ()))
+        if int in parts and bool not in parts and name in fields(config_class) and name != "seeds":
+            with pytest.raises(UsageError, match=f"{name} .*-1"):
+                tiny(agent, **{name: -1})
+        elif float in parts and not hasattr(hint, "__origin__"):
+            values = [math.nan] if any(part in name for part in unbounded) else [math.nan, -1e6]
+            for value in values:
+                with pytest.raises(UsageError, match=name):
+                    tiny(agent, **{name: value})
+
+
+ALL, SACS, ACERS = " ".join(SETTINGS), "sac sac_value sac_discrete sac_alf", "acer acer_continuous"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    *((ALL, {"seeds": seeds}, "seeds") for seeds in ((), (1, 1), (2**31,))),
+    (ALL, {"task": "CartPol-v1"}, "CartPol-v1"),
+    (ALL.replace("sac_alf", ""), {"task": "Claw-v0"}, "Claw-v0, which has hybrid"),
+    ("sac sac_value acer_continuous", {"task": "CartPole-v1"}, "discrete"),
+    ("sac_discrete acer", {"task": "Pendulum-v1"}, "continuous"),
+    ("sac_alf", {"task": "Pong-v5"}, "Pong-v5"),
+    ("sac_alf", {"task": "CartPole-v1", "prior": "uniform"}, "prior"),
+    ("a2c impala acer acer_continuous", {"env_steps": 19}, "19"),
+    (SACS, {"num_envs": 7}, "7"),
+    (SACS, {"initial_alpha": 0.0}, "initial_alpha"),
+    (SACS, {"hidden_sizes": ()}, "hidden_sizes"),
+    ("sac sac_value sac_alf", {"log_std_min": 3.0}, "log_std_max 2.0, not 3.0"),
+    ("sac_discrete", {"min_log_alpha": 2.0, "max_log_alpha": 1.0}, "min_log_alpha"),
+    ("sac_discrete", {"replay_capacity": 15, "num_envs": 2}, "16, not 15"),
+    ("sac_value", {"sample_without_replacement": True, "learning_starts": 0}, "1, not 8"),
+    ("sac_value", {"sample_without_replacement": True, "replay_capacity": 6}, "6, not 8"),
+    ("sac_value", {"learning_starts": None, "num_envs": 60}, "learning_starts .* 60, not 1000"),
+    ("sac_alf", {"epsilon_greedy": 0.5}, "epsilon_greedy"),
+    *(("sac_alf", {"reward_weights": w}, "reward_weights") for w in ((), (1, 2), (math.inf,))),
+    ("sac_alf", {"cuda_graphs": True, "prioritised_replay": True}, "cuda_graphs is not for"),
+    ("sac_alf", {"cuda_graphs": True, "normalise_entropy": True}, "cuda_graphs is not for"),
+    ("sac_alf", {"cuda_graphs": True, "td_steps": 2}, "cuda_graphs is not for"),
+    (ACERS, {"online_updates": False, "replay_ratio": 0.0}, "online_updates"),
+    (ACERS, {"replay_start": 60_000}, "60000"),
+    (ACERS, {"replay_capacity": 4, "replay_start": 0}, "4"),
+    ("acer", {"replay_count": "fixed", "replay_ratio": 0.5}, r"whole, not 0\.5"),
+    ("acer_continuous", {"replay_count": "fixed", "batch_unrolls": 3}, r"whole, not 2\.666"),
+    ("acer", {"lstm_size": 8, "shared_trunk": False}, "shared_trunk"),
+    ("impala", {"num_minibatches": 3}, "3"),
+    ("impala", {"drop_last_row": True, "unroll_length": 1}, "2, not 1"),
+]
+"""Agents, settings that contradict each other or the task, and what the one line names."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "changes", "named"),
+    [(agent, *rest) for who, *rest in REFUSED for agent in who.split()],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    agent: str, changes: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UsageError, match=named):
+        tiny(agent, **changes)
+
+
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_graphs_without_a_gpu_are_refused(agent: str, tmp_path: Path) -> None:
+    """With the remedy: an update kernel by kernel must not pass for a graph."""
+    if "cuda_graphs" not in fields(module_of(agent).Config):
+        pytest.skip("it has no such setting")
+    with pytest.raises(UsageError, match=r"cuda_graphs needs a GPU, .*: leave it out"):
+        train(tiny(agent, cuda_graphs=True), tmp_path)
+
+
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_presets_grow_from_budget_to_budget(agent: str) -> None:
+    """Steps of smoke, laptop and paper; seeds go together only where an agent trains them so."""
+    for preset in module_of(agent).PRESETS.values():
+        steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
+        assert steps == sorted(steps)
+        assert agent in runner.SEEDS_TOGETHER or not preset.seeds_together
+
+
+class Stop(Exception):
+    """Ends a run that has made its replay."""
+
+
+MEMORY: list[tuple[str, dict[str, Any]]] = [
+    *((agent, {"task": "Humanoid-v4"}) for agent in ("sac", "sac_value")),
+    ("sac", {"count_warm_up": False}),
+    ("sac_alf", {"task": "Reacher-v4", "reward_weights": (1.0, 1.0)}),
+    ("sac_alf", {"task": "Claw-v0", "replay_capacity": 100}),
+    *(("sac_discrete", {"task": task}) for task in ("CartPole-v1", "Acrobot-v1")),
+    ("sac_discrete", {"task": "Pong-v5", "env_steps": 400}),
+    ("acer", {"task": "Acrobot-v1", "replay_capacity": 1_000}),
+    ("acer", {"task": "Pong-v5", "protocol": "sticky", "replay_capacity": 400}),
+    ("acer_continuous", {"task": "Humanoid-v4", "replay_capacity": 1_000}),
+]
+
+
+@pytest.mark.parametrize(("agent", "changes"), MEMORY)
+def test_the_memory_of_a_run_is_known(
+    agent: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of its replay, and no more than a run fills."""
+    made: list[Any] = []
+    for home, name in (
+        *((replay, name) for name in ("Replay", "HistoryReplay")),
+        *((step_replay, "StepReplay"), (unrolls, "UnrollReplay")),
+    ):
+        kind = getattr(home, name)
+        if getattr(module_of(agent), name, None) is kind:
+            monkeypatch.setattr(
+                module_of(agent),
+                name,
+                lambda *given, kind=kind: made.append(kind(*given)) or made[-1],
+            )
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Stop
+
+    monkeypatch.setattr("suite.record.journal.Journal.__init__", stop)
+    config = tiny(agent, **({"env_steps": 20_000} | changes))
+    with pytest.raises(Stop):
+        train(config, tmp_path)
+    (kept,) = made
+    arrays = [*vars(kept).values(), *getattr(kept, "_outcomes", ())]
+    size = sum(each.nbytes for each in arrays if isinstance(each, np.ndarray | Tensor))
+    assert config.memory_bytes == pytest.approx(size, rel=0.02)
+    if "replay_capacity" not in changes:
+        longer = replace(config, env_steps=4 * config.env_steps)
+        assert config.memory_bytes < 0.3 * longer.memory_bytes
+
+
+def test_a_process_imports_nothing_that_it_never_uses(tmp_path: Path) -> None:
+    """Neither drawing nor tables of others: they would take longer than all else that starts."""
+    script = """
+import sys
+from agents import sac
+words = "--task=Pendulum-v1 --device=cpu --env-steps=20 --learning-starts=10 --batch-size=4"
+sac.main([*words.split(), "--evaluation-episodes=1", "--out", sys.argv[1]])
+unused = {"matplotlib", "pandas", "scipy"} & set(sys.modules)
+assert not unused, unused
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)

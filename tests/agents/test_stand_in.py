@@ -1,0 +1,144 @@
+"""The rules of a GPU that is not there; see `tests/stand_in_gpu.py`."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.stand_in_gpu import (
+    DEFAULT_STREAM,
+    DEVICE,
+    Pool,
+    Stream,
+    current,
+    installed,
+    reads_nothing,
+)
+
+pytestmark = pytest.mark.stand_in
+
+
+HOST_GENERATOR = torch.Generator()
+
+
+def on_both() -> tuple[Tensor, Tensor]:
+    """Return a tensor on the GPU and one on the CPU."""
+    return torch.ones(3, device=DEVICE), torch.ones(3)
+
+
+def fused_adam(steps: torch.device | str) -> None:
+    weights, gradients = torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE)
+    averages = [[torch.zeros_like(weights)], [torch.zeros_like(weights)]]
+    step = [torch.ones((), device=steps)]
+    constants = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
+    constants |= {"amsgrad": False, "maximize": False}
+    fused: Any = torch._fused_adam_  # type: ignore[attr-defined]
+    fused([weights], [gradients], *averages, [], step, **constants)
+
+
+def of_onednn() -> None:
+    weights = torch.ones(3, 3, device=DEVICE)
+    torch.ops.mkldnn._linear_pointwise(weights, weights, None, "none", [], "")
+
+
+def backward() -> None:
+    weights = torch.ones(3, device=DEVICE, requires_grad=True)
+    (weights.exp().sum() * torch.ones(3)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: sum(on_both()), "tensors of both devices"),
+        (lambda: torch.where(on_both()[1] > 0, on_both()[0], 0.0), "both devices"),
+        (lambda: torch.stack(on_both()), "both devices"),
+        (lambda: on_both()[0].index_select(0, torch.tensor([0, 1])), "both devices"),
+        (lambda: nn.Linear(3, 3).to(DEVICE)(on_both()[1]), "both devices"),
+        (lambda: fused_adam("cpu"), "both devices"),
+        (backward, "both devices"),
+        (of_onednn, "is a processor's"),
+        (lambda: torch.ones(3, device="cuda"), "another GPU"),
+        (lambda: torch.ones(3).to("cuda:0"), "another GPU"),
+        (lambda: torch.Generator(torch.device("cuda:0")), "another GPU"),
+        (lambda: torch.rand(3, generator=HOST_GENERATOR, device=DEVICE), "processor's generator"),
+    ],
+)
+def test_what_a_gpu_refuses_is_refused(
+    mistake: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in's rules: a mistake that a GPU would refuse, or send to GPU 0."""
+    with installed(monkeypatch), pytest.raises(AssertionError, match=message):
+        mistake()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda tensor: tensor.sum().item(),
+        lambda tensor: float(tensor.sum()),
+        lambda tensor: bool((tensor > 0).all()),
+        lambda tensor: tensor.cpu(),
+        lambda tensor: tensor.to("cpu"),
+        lambda tensor: tensor.tolist(),
+        lambda tensor: torch.zeros(3).copy_(tensor),
+        lambda tensor: tensor[tensor > 0],
+        lambda tensor: tensor.nonzero(),
+        lambda tensor: torch.masked_select(tensor, tensor > 0),
+    ],
+)
+def test_what_waits_for_a_gpu_is_found(
+    read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in's rules: every way to read a result back, also its size."""
+    with installed(monkeypatch):
+        tensor, _ = on_both()
+        read(tensor)
+        with reads_nothing(), pytest.raises(AssertionError, match="reads back to the host"):
+            read(tensor)
+
+
+def test_what_a_gpu_takes_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's rules: numbers, copies to the GPU, optimisers, modules, and their results."""
+    with installed(monkeypatch):
+        with reads_nothing():
+            ours = torch.from_numpy(np.ones(3, np.float32)).to(DEVICE)
+            assert ours.device == DEVICE
+            assert (ours * 2.0 + torch.where(ours > 0, -1.0, 1.0)).is_cuda
+            ours[0] = torch.zeros(())
+            ours[[1]] = 5.0
+            assert nn.Linear(3, 3).to(DEVICE)(ours).is_cuda
+            fused_adam(DEVICE)
+        assert ours.tolist() == [0.0, 5.0, 1.0]
+        with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+            ours.numpy()
+
+
+def test_streams_run_side_by_side_until_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's rules: what was written, or is still read, elsewhere must have ended."""
+    with installed(monkeypatch):
+        side, memory = Stream(), torch.zeros(3, device=DEVICE)
+        memory += 1
+        with current(side), pytest.raises(AssertionError, match="does not wait"):
+            memory.clone()
+        side.wait_stream(DEFAULT_STREAM)
+        with current(side):
+            memory.clone()
+        memory.clone()  # both read
+        with pytest.raises(AssertionError, match="does not wait"):
+            memory += 1
+        side.synchronize()
+        memory += 1
+        with ThreadPoolExecutor(1) as threads:  # another thread's knowledge is its own
+            side.wait_stream(DEFAULT_STREAM)
+            with current(side):
+                memory += 0
+            threads.submit(side.synchronize).result()
+            with pytest.raises(AssertionError, match="does not wait"):
+                memory += 1
+        with Pool(1) as threads:  # unless its result is taken
+            threads.submit(side.synchronize).result()
+            memory += 1
