@@ -18,7 +18,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --b
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv lock browser test test-slow test-tracking test-gpu check format lint types
+.PHONY: reproduce venv lock browser test test-all test-slow test-tracking test-gpu check format lint types
 .PHONY: train published docs up-to-date site verify bench peers clean
 
 ## Train the smoke grid and show its verdicts (8 to 13 minutes on two cores).
@@ -56,9 +56,15 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite (five and a half to six minutes on two cores).
+## The test suite (TIME on two cores), but for types and shapes of calls, pages in a browser and
+## agents on a GPU that is not there; its last line says so.
+LONG := not training and not slow and not tracking
 test: venv
-	$(PYTEST) -m "not training and not slow and not tracking" $(BESIDE)
+	$(PYTEST) -m "$(LONG) and not browser and not stand_in" $(BESIDE)
+
+## The test suite with those.
+test-all: venv
+	$(PYTEST) --types -m "$(LONG)" $(BESIDE)
 
 ## The tests of TensorBoard and Weights & Biases, which are installed for them.
 test-tracking: $(VENV)/.tracking
@@ -83,7 +89,7 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
 ## site, each on one core; short trainings, one published run of every agent made again, tests.
 check: format lint
 	$(MAKE) --jobs=2 --output-sync=target types up-to-date site
-	$(MAKE) train verify test test-tracking
+	$(MAKE) train verify test-all test-tracking
 
 format: venv
 	$(BIN)/ruff format --check .

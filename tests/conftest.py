@@ -96,9 +96,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check types if asked to; take back what `nohup` or a shell's `&` has the tests ignore."""
     if config.getoption("types"):
         jaxtyping.install_import_hook(["suite", "agents", "reproduce"], "beartype.beartype")
-    config.addinivalue_line(
-        "markers", "stand_in: runs on a GPU that is not there; a lane of its own"
-    )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
