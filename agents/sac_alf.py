@@ -21,7 +21,7 @@ file beside it, at 23aca49; the note is docs/notes/sac_with_hybrid_action_types.
 | squared residual, mean over parts, its root | td_loss.py:225; 1046-1060 | `critic_loss`          |
 | alpha_c log pi_c - E_d[weighted sum of Q]   | lines 726-729, 785-822   | `actor_loss`            |
 | temperature objective, for each entropy     | lines 887-893            | `alpha_loss`            |
-| memories along a sequence, from 0 on        | algorithm.py:1762-1797   | `Stack.unroll`          |
+| memories along a sequence, from 0 on        | algorithm.py:1762-1797   | `lstm_size`             |
 | draws by priority, importance weights       | algorithm.py:1230-1250, 1845-1854 | `PriorityDraws`|
 | modes and draws in evaluations              | dist_utils.py:1070-1095  | `noise_or_none`         |
 

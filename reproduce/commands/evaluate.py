@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy  # loads `scipy.stats` when it is first used
@@ -20,7 +20,9 @@ from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
 from suite.record.manifest import BEST
 from suite.record.records import read_record
-from suite.resume.checkpoint import Policy
+
+if TYPE_CHECKING:
+    from suite.resume.checkpoint import Policy  # torch
 
 
 class Scores(NamedTuple):
@@ -170,7 +172,7 @@ def policy_folder(run: Path, best: bool) -> Path:
     return folder
 
 
-def _load(run: Path, best: bool) -> tuple[Policy, dict[str, Any] | None]:
+def _load(run: Path, best: bool) -> tuple["Policy", dict[str, Any] | None]:
     """Return a run's policy and its record, None without one."""
     record = read_record(run)
     policy = agents.load_policy(policy_folder(run, best))
@@ -198,7 +200,7 @@ def _evaluations(run: Path) -> list[dict[str, str]]:
 
 
 def _score(
-    policy: Policy, seed: int, episodes: int, *, sampled: bool, env_steps: int | None = None
+    policy: "Policy", seed: int, episodes: int, *, sampled: bool, env_steps: int | None = None
 ) -> Scores:
     """Play episodes, and keep the actions of the first.
 

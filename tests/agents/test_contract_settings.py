@@ -67,7 +67,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         **OF_SAC,
         **{"normalise_entropy": False, "prior": "uniform", "target_kl_per_action": 1.0},
         **{"same_action_prob": 0.5, "same_action_noise": 0.5, "reward_weights": (1.0, 0.0)},
-        **{"td_steps": 3, "td_lambda": 0.5, "prioritised_replay": False},
+        **{"td_steps": 3, "td_lambda": 0.5, "lstm_size": 8, "prioritised_replay": False},
         **{"priority_exponent": 0.2, "priority_epsilon": 1.0, "importance_exponent": 1.0},
     },
     "sac_alf, mixed": {"initial_choice_alpha": 0.3, "target_entropy_share": 0.9},
@@ -137,6 +137,7 @@ NEEDED: dict[str, dict[str, Any]] = {
         name: {"learn_alpha": True} for name in ("alpha_learning_rate", "target_entropy_per_action")
     },
     "compensate_policy_period": {"policy_period": 2},
+    "lstm_size": {"td_steps": 3},
     "observation_clip": {"normalise_observations": True},
     "reward_clip": {"reward_normalisation": "discounted_returns"},
     "lstm_inputs": {"lstm_size": 5},

@@ -557,7 +557,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert "runs/fresh-1/sac-classic/tuned" in "".join(out.split())
     (desk / "runs" / "fresh-1").mkdir()
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
-    monkeypatch.setattr(grid, "_report", lambda *arguments, **options: 0)
+    monkeypatch.setattr("reproduce.commands.report.report", lambda *arguments, **options: 0)
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
 
 
@@ -643,7 +643,7 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
     desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
-    monkeypatch.setattr(grid, "_report", lambda *arguments, **options: 0)
+    monkeypatch.setattr("reproduce.commands.report.report", lambda *arguments, **options: 0)
     short = [word for word in TINY if word != "2"]
     longer = [{"300": "500"}.get(word, word) for word in short] + ["--drop-checkpoints"]
     assert say(short)[0] == 0

@@ -14,7 +14,7 @@ import torch
 import agents
 from agents import sac
 from reproduce import __main__ as command_line
-from reproduce.commands.export import OUTPUTS, default_name, export_onnx, graph_of
+from reproduce.commands.onnx_graph import OUTPUTS, default_name, export_onnx, graph_of
 from reproduce.plan.grid import PUBLISHED
 from suite.base.errors import UsageError
 from suite.resume.checkpoint import Policy, read_policy, save_policy
@@ -180,7 +180,7 @@ def test_what_has_no_onnx_form_says_so_in_a_line(
     run = PUBLISHED / RUNS["impala"] / "seed-1"
     weights, description = read_policy(run)
     with pytest.raises(UsageError, match="a recurrent policy has no ONNX form here"):
-        graph_of(weights, {**description, "lstm_size": 8})
+        graph_of({**weights, "core.lstm.weight": torch.zeros(1)}, description)
     with pytest.raises(UsageError, match="a policy with bfloat16 has no ONNX form here"):
         graph_of(weights, {**description, "bfloat16": True})
     shutil.copytree(run, tmp_path / "copy")
