@@ -378,8 +378,9 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
 class Stack(nn.Module):
     """K networks for each of S seeds: perceptrons, or trunks for frames. They share nothing.
 
-    Each has parameters of its own, so a seed has the same bits alone and beside others. On a GPU
-    perceptrons are joined, one batched product per layer for all of them, which is faster there.
+    Each has parameters of its own, so a seed has the same numbers alone and beside others, bit by
+    bit at most sizes. On a GPU perceptrons are joined, one batched product per layer for all of
+    them, which is faster there.
 
     Args:
         members: `members[s][k]`.
