@@ -105,10 +105,10 @@ def scores() -> str:
 
 
 def draw_overview(directory: Path) -> list[Path]:
-    """Draw README's figure: SAC on HalfCheetah beside three references, a panel for each."""
+    """Draw README's figure: SAC on HalfCheetah beside three references, and all scores."""
     curves, references, remarks = [], [], {}
     for source, name in OVERVIEW.items():
-        panel, grid = f"beside {name}", PUBLISHED / "sac-mujoco" / source
+        panel, grid = f"HalfCheetah, beside {name}", PUBLISHED / "sac-mujoco" / source
         ours, theirs = (
             rows[rows["task"] == "HalfCheetah-v4"].assign(task=panel)
             for rows in (read_table(grid, "curves"), read_table(grid, "reference_curves"))
@@ -117,8 +117,28 @@ def draw_overview(directory: Path) -> list[Path]:
         references.append(theirs[theirs["role"] == "judge"].assign(source="theirs"))
         (cell,) = (row for row in verdict_rows(grid) if row["task"] == "HalfCheetah-v4")
         remarks[panel] = cell["verdict"]
-    frame = frames.learning_curves({"ours": pd.concat(curves)}, pd.concat(references))
-    return figures.draw_curves(frame, remarks, directory, "overview", "HalfCheetah-v4, return")
+    last = "Normalised scores"
+    planned = {**dict.fromkeys(remarks, 0), last: 0}
+    remarks[last] = "of all tasks that have a deciding interval; dots: runs\n"
+    remarks[last] += "green: reproduced, blue: above, red: below, brown: inconclusive"
+    frame = frames.learning_curves({"ours": pd.concat(curves)}, pd.concat(references), planned)
+    return figures.draw_overview(frame, remarks, _normalised(), directory)
+
+
+def _normalised() -> pd.DataFrame:
+    """Return the normalised scores of all runs that have a deciding interval, beside it."""
+    parts = []
+    for cell in (cell for cell in cells() if not pd.isna(cell["ci_low"])):
+        scores = read_table(cell["folder"], "scores")
+        value = scores.loc[scores["task"] == cell["task"], "normalised_score"]
+        gap = 10 * cell["margin"]
+        ends = {end: 1 + cell[f"ci_{end}"] / gap for end in ("low", "high")}
+        row = f"{cell['agent']} {cell['task'].rpartition('-')[0]}, {cell['source']}"
+        part = {"row": row, "verdict": cell["verdict"], "value": value, "mean": cell["ratio"]}
+        parts.append(pd.DataFrame({**part, "lower": ends["low"], "upper": ends["high"]}))
+    frame = pd.concat(parts, ignore_index=True)
+    numbers = ["value", "mean", "lower", "upper"]
+    return frame.assign(**frame[numbers].clip(*frames.WIDEST))
 
 
 def results(which: str = "") -> str:

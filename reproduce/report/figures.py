@@ -13,7 +13,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, ScalarFormatter
 
 from reproduce.report import frames
 from suite.base.files import write_atomically
@@ -28,6 +28,11 @@ DASHES |= {"longdash": (9, 3)}
 COLOURS = {"reproduced": "#00694D", "above": "#005A94", "below": "#A83A00"}
 COLOURS |= {"inconclusive": "#765A00"}
 """Of what stands under a title, by its first word."""
+CAPTION = "thick: mean of our seeds, with 95 % of its bootstrap resamples; thin: each seed; "
+CAPTION += "references: mean ± std"
+MEANS: dict[str, Any] = {"x": "end", "estimator": "median", "errorbar": ("pi", 100)}
+MEANS |= {"linestyle": "none", "marker": "D", "markersize": 6, "legend": False}
+"""Of a mean and the ends of its interval, a row each: their median is the mean."""
 
 
 def draw_curves(
@@ -38,6 +43,43 @@ def draw_curves(
     unit: str = "episode return",
 ) -> list[Path]:
     """Draw a panel per task of a frame `CURVES`: seeds, means and bands, references."""
+    with mpl.rc_context(_style()):
+        return _save(_curves(curves, remarks, unit), CAPTION, directory, name)
+
+
+def draw_overview(
+    curves: pd.DataFrame, remarks: Mapping[str, str], scores: pd.DataFrame, directory: Path
+) -> list[Path]:
+    """Draw panels of a frame `CURVES`; the last, without curves, shows normalised scores.
+
+    Args:
+        curves: the frame.
+        remarks: what stands under the name of each panel.
+        scores: a row per run: `row` (a label), `verdict`, `value`, and `mean`, `lower`, `upper` of
+            its row; 1 is the reference.
+        directory: where the files `overview` go.
+    """
+    with mpl.rc_context(_style()):
+        grid = _curves(curves, remarks, "episode return")
+        panel = grid.axes_dict[curves["task"].iloc[-1]]
+        panel.xaxis.set_major_formatter(ScalarFormatter())
+        common: dict[str, Any] = {"y": "row", "hue": "verdict", "palette": COLOURS, "ax": panel}
+        means: dict[str, Any] = MEANS | {"markersize": 3}
+        sns.stripplot(scores, x="value", jitter=False, alpha=0.5, size=3, legend=False, **common)
+        ends = scores.drop_duplicates("row").melt(
+            ["row", "verdict"], ["lower", "mean", "upper"], value_name="end"
+        )
+        sns.pointplot(ends, err_kws={"lw": 1.2}, **common, **means)
+        for place, dash in ((0.9, "--"), (1.0, "-")):
+            panel.axvline(place, color="grey", lw=1.0, ls=dash, zorder=0)
+        panel.set_xlim(*frames.WIDEST)
+        panel.tick_params("y", labelsize=6)
+        panel.set(xlabel="0: nothing learned, 1: reference, dashed: margin", ylabel="")
+        return _save(grid, CAPTION, directory, "overview")
+
+
+def _curves(curves: pd.DataFrame, remarks: Mapping[str, str], unit: str) -> sns.FacetGrid:
+    """Return the panels of `draw_curves`."""
     colours, dashes = frames.looks(curves)
     roles = dict(zip(curves["source"], curves["role"], strict=True))
     common: dict[str, Any] = {"x": "env_steps", "y": "mean_return", "hue": "source"}
@@ -47,33 +89,30 @@ def draw_curves(
     panels: dict[str, Any] = {"col": "task", "col_order": curves["task"].unique(), "height": 3.2}
     panels |= {"col_wrap": {1: 1, 2: 2, 4: 2}.get(curves["task"].nunique(), 3), "aspect": 1.5}
     panels["facet_kws"] = {"sharex": False, "sharey": False}
-    style: Any = sns.axes_style("whitegrid") | STYLE
-    with mpl.rc_context(style):
-        means = curves[curves["kind"] == "mean"]
-        if means["mean_return"].isna().all():  # seaborn has no axes for nothing
-            means = means.assign(env_steps=0.0, mean_return=0.0)
-        grid = sns.relplot(means, kind="line", **common, **look, **panels)
-        grid.set_titles("")
-        for task, panel in grid.axes_dict.items():
-            own = curves[curves["task"] == task]
-            seeds = own[own["kind"] == "seed"]
-            if len(seeds):
-                sns.lineplot(seeds, lw=0.8, alpha=0.4, legend=False, ax=panel, **common)
-            bands = own[own["role"] != "context"].dropna(subset="lower")
-            for (source, _), rows in bands.groupby(["source", "seed"]):
-                ends = (rows[column] for column in ("env_steps", "lower", "upper"))
-                panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
-            panel.set(xlabel="", ylabel="")  # seaborn names every axis
-            panel.set_xlim(0.0, own["env_steps"].max() if own["env_steps"].any() else 1.0)
-            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-            said = remarks.get(task, "")
-            panel.set_title(task, loc="left", weight="bold", pad=20 + 13 * said.count("\n"))
-            offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
-            offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
-            panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
-        grid.set_axis_labels("environment steps", unit)
-        said = "thick: mean of our seeds, with 95 % of its bootstrap resamples; thin: each seed"
-        return _save(grid, f"{said}; references: mean ± std", directory, name)
+    means = curves[curves["kind"] == "mean"]
+    if means["mean_return"].isna().all():  # seaborn has no axes for nothing
+        means = means.assign(env_steps=0.0, mean_return=0.0)
+    grid = sns.relplot(means, kind="line", **common, **look, **panels)
+    grid.set_titles("")
+    for task, panel in grid.axes_dict.items():
+        own = curves[curves["task"] == task]
+        seeds = own[own["kind"] == "seed"]
+        if len(seeds):
+            sns.lineplot(seeds, lw=0.8, alpha=0.4, legend=False, ax=panel, **common)
+        bands = own[own["role"] != "context"].dropna(subset="lower")
+        for (source, _), rows in bands.groupby(["source", "seed"]):
+            ends = (rows[column] for column in ("env_steps", "lower", "upper"))
+            panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
+        panel.set(xlabel="", ylabel="")  # seaborn names every axis
+        panel.set_xlim(0.0, own["env_steps"].max() if own["env_steps"].any() else 1.0)
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        said = remarks.get(task, "")
+        panel.set_title(task, loc="left", weight="bold", pad=20 + 13 * said.count("\n"))
+        offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
+        offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
+        panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
+    grid.set_axis_labels("environment steps", unit)
+    return grid
 
 
 def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
@@ -93,23 +132,24 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
     panels |= {"height": 0.8 * rows.mean(), "aspect": 9.0 / rows.mean(), "sharey": False}
     panels["facet_kws"] = {"gridspec_kws": {"height_ratios": list(rows)}}
     dots = {"x": "value", "dodge": True, "jitter": False, "alpha": 0.6}
-    means: dict[str, Any] = {"x": "end", "estimator": "median", "errorbar": ("pi", 100)}
-    means["dodge"] = 0.8 - 0.8 / len(colours)  # seaborn's own, of the dots
-    means |= {"linestyle": "none", "marker": "D", "markersize": 6, "legend": False}
-    style: Any = sns.axes_style("whitegrid") | STYLE
-    with mpl.rc_context(style):
+    dodge: Any = 0.8 - 0.8 / len(colours)  # seaborn's own, of the dots
+    with mpl.rc_context(_style()):
         grid = sns.catplot(
             scores[scores["kind"] == "run"], kind="strip", **common, **dots, **panels
         )
         for axis, panel in grid.set_titles("").axes_dict.items():
-            own = ends[ends["axis"] == axis]  # lower, mean, upper: their median is the mean
-            sns.pointplot(own, err_kws={"lw": 1.5}, ax=panel, **common, **means)
+            own = ends[ends["axis"] == axis]
+            sns.pointplot(own, err_kws={"lw": 1.5}, dodge=dodge, ax=panel, **common, **MEANS)
             for place, dash in zip((0.0, 0.9, 1.0), ("-", "--", "-"), strict=True):
                 if axis == frames.NORMALISED:
                     panel.axvline(place, color="grey", lw=1.2, ls=dash, zorder=0)
             panel.set(xlabel=axis, ylabel="")
         said = "dots: runs; diamonds: means, ours with the interval that decides, theirs ± std"
         return _save(grid, said, directory, "scores")
+
+
+def _style() -> Any:
+    return sns.axes_style("whitegrid") | STYLE
 
 
 def _save(grid: sns.FacetGrid, caption: str, directory: Path, name: str) -> list[Path]:
