@@ -232,7 +232,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sac_value", {"sample_without_replacement": True, "replay_capacity": 6}, "6, not 8"),
     ("sac_value", {"learning_starts": None, "num_envs": 60}, "learning_starts .* 60, not 1000"),
     ("sac_alf", {"epsilon_greedy": 0.5}, "epsilon_greedy"),
-    *(("sac_alf", {"reward_weights": w}, "reward_weights") for w in ((), (1, 2), (math.inf,))),
+    *(("sac_alf", {"reward_weights": w}, "reward_weights") for w in ((), (1.0, 2.0), (math.inf,))),
     ("sac_alf", {"cuda_graphs": True, "prioritised_replay": True}, "cuda_graphs is not for"),
     ("sac_alf", {"cuda_graphs": True, "normalise_entropy": True}, "cuda_graphs is not for"),
     ("sac_alf", {"cuda_graphs": True, "td_steps": 2}, "cuda_graphs is not for"),
