@@ -126,19 +126,21 @@ def draw_overview(directory: Path) -> list[Path]:
 
 
 def _normalised() -> pd.DataFrame:
-    """Return the normalised scores of all runs that have a deciding interval, beside it."""
+    """Return rows of the frame `SCORES` of our runs and means that have a deciding interval.
+
+    `label` names agent, task and source; `verdict` is the task's.
+    """
     parts = []
-    for cell in (cell for cell in cells() if not pd.isna(cell["ci_low"])):
-        scores = read_table(cell["folder"], "scores")
-        value = scores.loc[scores["task"] == cell["task"], "normalised_score"]
-        gap = 10 * cell["margin"]
-        ends = {end: 1 + cell[f"ci_{end}"] / gap for end in ("low", "high")}
-        row = f"{cell['agent']} {cell['task'].rpartition('-')[0]}, {cell['source']}"
-        part = {"row": row, "verdict": cell["verdict"], "value": value, "mean": cell["ratio"]}
-        parts.append(pd.DataFrame({**part, "lower": ends["low"], "upper": ends["high"]}))
-    frame = pd.concat(parts, ignore_index=True)
-    numbers = ["value", "mean", "lower", "upper"]
-    return frame.assign(**frame[numbers].clip(*frames.WIDEST))
+    for folder, grid in {cell["folder"]: cell for cell in cells()}.items():
+        decided = read_table(folder, "verdicts").dropna(subset="ci_low")
+        if decided.empty:
+            continue
+        ours, theirs = (read_table(folder, name) for name in ("scores", "reference_scores"))
+        scores = frames.final_scores(ours, theirs, decided, {}).query("role == 'ours'")
+        names = grid["agent"] + " " + scores["task"].str.rpartition("-")[0] + ", " + grid["source"]
+        verdicts = scores["task"].map(decided.set_index("task")["verdict"])
+        parts.append(scores.assign(label=names, verdict=verdicts))
+    return pd.concat(parts, ignore_index=True)
 
 
 def results(which: str = "") -> str:

@@ -55,20 +55,17 @@ def draw_overview(
     Args:
         curves: the frame.
         remarks: what stands under the name of each panel.
-        scores: a row per run: `row` (a label), `verdict`, `value`, and `mean`, `lower`, `upper` of
-            its row; 1 is the reference.
+        scores: rows of a frame `SCORES` on the axis `NORMALISED`, with a `label` and a `verdict`.
         directory: where the files `overview` go.
     """
     with mpl.rc_context(_style()):
         grid = _curves(curves, remarks, "episode return")
         panel = grid.axes_dict[curves["task"].iloc[-1]]
         panel.xaxis.set_major_formatter(ScalarFormatter())
-        common: dict[str, Any] = {"y": "row", "hue": "verdict", "palette": COLOURS, "ax": panel}
+        common: dict[str, Any] = {"y": "label", "hue": "verdict", "palette": COLOURS, "ax": panel}
+        runs, ends = scores[scores["kind"] == "run"], _ends(scores, ["label", "verdict"])
         means: dict[str, Any] = MEANS | {"markersize": 3}
-        sns.stripplot(scores, x="value", jitter=False, alpha=0.5, size=3, legend=False, **common)
-        ends = scores.drop_duplicates("row").melt(
-            ["row", "verdict"], ["lower", "mean", "upper"], value_name="end"
-        )
+        sns.stripplot(runs, x="value", jitter=False, alpha=0.5, size=3, legend=False, **common)
         sns.pointplot(ends, err_kws={"lw": 1.2}, **common, **means)
         for place, dash in ((0.9, "--"), (1.0, "-")):
             panel.axvline(place, color="grey", lw=1.0, ls=dash, zorder=0)
@@ -121,9 +118,7 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
     Tasks with a scale share an axis; every other task has its own, in units of return.
     """
     scores = scores.assign(label=scores["task"] + "\n" + scores["task"].map(remarks))
-    ends = scores[scores["kind"] == "mean"].melt(
-        ["axis", "label", "source"], ["lower", "value", "upper"], value_name="end"
-    )
+    ends = _ends(scores, ["axis", "label", "source"])
     rows = scores.groupby("axis", sort=False)["task"].nunique() + 0.5
     colours, _ = frames.looks(scores)
     common: dict[str, Any] = {"y": "label", "hue": "source", "palette": colours}
@@ -146,6 +141,12 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
             panel.set(xlabel=axis, ylabel="")
         said = "dots: runs; diamonds: means, ours with the interval that decides, theirs ± std"
         return _save(grid, said, directory, "scores")
+
+
+def _ends(scores: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return means and the ends of their intervals, a row each, as `MEANS` draws them."""
+    means = scores[scores["kind"] == "mean"]
+    return means.melt(keys, ["lower", "value", "upper"], value_name="end")
 
 
 def _style() -> Any:
