@@ -20,9 +20,8 @@ from reproduce.plan.origin import number_of
 from suite.base.errors import UsageError
 from suite.base.files import compress
 from suite.envs.tasks import find_task
-from suite.record.manifest import TABLES, leave_out_policy
+from suite.record.manifest import POLICY, TABLES, leave_out_policy
 from suite.record.records import read_record
-from suite.resume.checkpoint import WEIGHTS
 
 EPISODES = "episodes.csv"
 RECORDS = "*/seed-*/run.json"
@@ -90,7 +89,7 @@ def _keep_small(plan: Plan) -> None:
                 continue
             if is_game or (path.name == EPISODES and path.stat().st_size > LONG_TABLE):
                 compress(path)
-        if (run.directory / WEIGHTS).exists():
+        if (run.directory / POLICY[0]).exists():
             whose = "games" if is_game else run.task
             if whose in kept:
                 leave_out_policy(run.directory)

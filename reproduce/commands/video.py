@@ -13,6 +13,7 @@ from reproduce.report.films import FOLDER, film_name
 from reproduce.report.page import write_page
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task, tasks_in
+from suite.record.manifest import POLICY
 
 
 def film_of_grid(
@@ -43,9 +44,7 @@ def film_of_grid(
     source = source_of(agent, suite, request.source)
     grids = [source.folder(root) for root in (request.runs_dir, PUBLISHED)]
     runs = [grid / task / f"seed-{seed}" for grid in grids]
-    from suite.resume.checkpoint import WEIGHTS  # torch
-
-    run = next((run for run in runs if (run / WEIGHTS).exists()), None)
+    run = next((run for run in runs if (run / POLICY[0]).exists()), None)
     if run is None:
         raise UsageError(
             f"no policy in {runs[0]}, nor in {runs[1]}: train it by `python -m reproduce {agent} "
