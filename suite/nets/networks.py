@@ -328,10 +328,16 @@ class Perceptron(nn.Module):
 
     def forward(self, inputs: Float[Tensor, "*N B I"]) -> Float[Tensor, "*N B O"]:
         """Return the outputs of the last layer."""
+        return self._last(self._hidden(inputs))
+
+    def _hidden(self, inputs: Tensor) -> Tensor:
         for weight, bias in self._layers[:-1]:
             inputs = _affine(bias, inputs, weight).relu_()
+        return inputs
+
+    def _last(self, hidden: Tensor) -> Tensor:
         weight, bias = self._layers[-1]
-        return _affine(bias, inputs, weight)
+        return _affine(bias, hidden, weight)
 
 
 class RecurrentPerceptron(Perceptron):
@@ -360,12 +366,9 @@ class RecurrentPerceptron(Perceptron):
         self, inputs: Float[Tensor, "B I"], memory: Float[Tensor, "B M"]
     ) -> tuple[Float[Tensor, "B O"], Float[Tensor, "B M"]]:
         """Return the outputs of one step, and the memory after it."""
-        for weight, bias in self._layers[:-1]:
-            inputs = _affine(bias, inputs, weight).relu_()
         state, no_starts = torch.stack(memory.chunk(2, -1)), torch.zeros_like(memory[None, :, 0])
-        (hidden,), state = self.lstm(inputs[None], state, no_starts)
-        weight, bias = self._layers[-1]
-        return _affine(bias, hidden, weight), torch.cat([*state], -1)
+        (hidden,), state = self.lstm(self._hidden(inputs)[None], state, no_starts)
+        return self._last(hidden), torch.cat([*state], -1)
 
 
 def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
