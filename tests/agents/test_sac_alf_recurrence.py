@@ -1,7 +1,6 @@
 """ALF's SAC with an LSTM in every network: updates against ALF's loop over steps, then training."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from suite.envs.vector_env import Spaces
 from suite.evaluation import evaluate
 from suite.nets.networks import Stack
 from suite.nets.recurrence import StackMemory
-from suite.record.recorder import Recorder
 from suite.replay import Batch
+from tests.agents.alf import descend, plain_learner
+from tests.agents.trainings import train
 from tests.perceptrons import vector
 
-CPU = torch.device("cpu")
 TINY = sac_alf.Config(
     task="Pendulum-v1",
     device="cpu",
@@ -74,29 +73,6 @@ class Slow(nn.Module):
             torch.allclose(*pair, atol=1e-6, rtol=1e-5)
             for pair in zip(now, self.learned, strict=True)
         )
-
-
-def descend(weights: Iterable[Tensor], loss: Tensor) -> None:
-    weights = [*weights]
-    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-        weight.data -= 0.1 * gradient
-
-
-def plain_learner(config: sac_alf.Config, spaces: Spaces) -> sac_alf.Learner:
-    """Return a learner whose steps show a gradient's size, with target copies that differ."""
-    learner = sac_alf.make_learner(config, spaces, CPU)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for weight in learner.target_critics.parameters():
-            weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
-    for name in ("actor", "critics"):
-        if (stack := getattr(learner, name)) is not None:
-            setattr(
-                learner, f"{name.rstrip('s')}_optimiser", torch.optim.SGD(stack.parameters(), 0.1)
-            )
-    alphas: Any = torch.optim.SGD([learner.log_alphas], 0.1)
-    learner.alpha_optimiser = alphas
-    return learner
 
 
 LENGTHS = torch.tensor([1, 2, 3, 3, 2, 1])
@@ -252,14 +228,6 @@ def test_what_stands_beyond_an_end_changes_nothing() -> None:
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
 
-def train(config: sac_alf.Config, directory: Path) -> Recorder:
-    run = {"agent": "sac_alf", "task": config.task}
-    recorder = Recorder(directory, run, config.seeds, keeps_checkpoint=False)
-    sac_alf.train(config, recorder)
-    recorder.finish()
-    return recorder
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("task", TASKS)
 def test_a_seed_has_its_bytes_and_its_saved_policy_the_recorded_returns(
@@ -267,10 +235,10 @@ def test_a_seed_has_its_bytes_and_its_saved_policy_the_recorded_returns(
 ) -> None:
     """A seed alone and beside another; the policy forgets where an episode begins, as it did."""
     config = replace(TINY, task=task, seeds=(1, 2))
-    together = train(config, tmp_path / "together")
+    _, together = train(config, tmp_path / "together")
     for i, seed in enumerate(config.seeds):
         folder = together.seed_directories[i]
-        alone = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
+        _, alone = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
         for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
             assert (folder / name).read_bytes() == (alone.seed_directories[0] / name).read_bytes()
         policy = agents.load_policy(folder)
