@@ -63,10 +63,10 @@ def main(argv: Sequence[str]) -> int:
     if not word.startswith("-") and word not in agents.AGENTS:
         refuse_old_agent(word)
         raise UsageError(f"unknown agent {word!r}{nearest(word, (*agents.AGENTS, *COMMANDS))}")
-    return grid.main(argv, _help_on_verbs())
+    return grid.main(argv, _help_on_commands())
 
 
-def _help_on_verbs() -> str:
+def _help_on_commands() -> str:
     lines = [f"  {f'{word} {words}':<28} {text}" for word, (words, text) in COMMANDS.items()]
     return "\n".join(["other commands:", *lines])
 
