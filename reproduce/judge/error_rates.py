@@ -8,7 +8,6 @@ tables has its own Generator, so each can be made alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ COUNTS = ((3, 3), (3, 10), (3, 30), (5, 3), (5, 10), (10, 10))
 FAILING_COUNTS = ((5, 5), (10, 5), (30, 5), (100, 5), (10, 10))
 """The same where runs of both sides fail."""
 
-NUM_TASKS = (1, 2, 5, 9, 26, 57)
+NUM_TASKS = (2, 5, 9, 26, 57)
 """Tasks of a suite."""
 
 TAME_SPREAD = 0.05
@@ -47,6 +46,9 @@ WILD_SPREADS = (0.50, 0.70)
 
 RESAMPLED_AT = 1_000_000
 """Environment steps at which published runs are scored, to be resampled."""
+
+TRUTHS = {"Short by exactly the margin": MARGIN_FRACTION, "Equal": 0.0}
+"""True means of ours beside theirs, by the titles of their tables."""
 
 SEED = 20_240_601
 
@@ -71,102 +73,78 @@ def normal_tables() -> str:
     """Return the tables of one task with normal runs."""
     rng = np.random.default_rng(SEED)
     rates = {
-        (shortfall, f"{spread:.0%}"): [
+        (title, f"{spread:.0%}"): [
             simulate(normal(spread, shortfall), n, m, rng) for n, m in COUNTS
         ]
-        for shortfall in (MARGIN_FRACTION, 0.0)
+        for title, shortfall in TRUTHS.items()
         for spread in SPREADS
     }
-    titles = (
-        ("`reproduced` although the true mean falls short by exactly the margin", 0.1, 0),
-        ("`below` although the true mean falls short by no more than the margin", 0.1, 1),
-        ("`reproduced` when the true means are equal", 0.0, 0),
-        ("`below` although the true means are equal", 0.0, 1),
-    )
-    return _tables("spread", _named(COUNTS), rates, titles)
+    return _tables("spread", _named(COUNTS), rates)
 
 
 def other_runs_tables() -> str:
-    """Return the tables of `reproduced` for normal, skewed, bimodal and published runs."""
+    """Return the table of `reproduced` for normal, skewed, bimodal and published runs."""
     rng = np.random.default_rng(SEED)
-    made = {
+    sources = {
         "normal": normal(0.15, MARGIN_FRACTION),
         "a few far below": skewed(0.15, MARGIN_FRACTION, -1),
         "a few far above": skewed(0.15, MARGIN_FRACTION, +1),
         "one in eight fails, on both sides": bimodal(0.03, theirs_fail=True),
         "one in eight of ours fails: short by 12.5 %": bimodal(0.03, theirs_fail=False),
+        **{name: resampled(scores) for name, scores in published_runs().items()},
     }
-    found = {name: resampled(scores) for name, scores in published_runs().items()}
     rates = {
-        (origin, name): [simulate(sides, n, m, rng) for n, m in COUNTS]
-        for origin, sources in (("made", made), ("found", found))
+        ("`reproduced` although short by the margin or more, in %", name): [
+            (simulate(sides, n, m, rng).reproduced,) for n, m in COUNTS
+        ]
         for name, sides in sources.items()
     }
-    titles = (
-        ("`reproduced` although short by the margin or more", "made", 0),
-        ("The same, resampled from published runs", "found", 0),
-    )
-    return _tables("runs", _named(COUNTS), rates, titles)
+    return _tables("runs", _named(COUNTS), rates)
 
 
 def failing_tables() -> str:
-    """Return the tables of two equal agents, runs of both of which fail."""
+    """Return the table of two equal agents, runs of both of which fail."""
     rng = np.random.default_rng(SEED)
     rates = {
-        ("equal", f"one in {round(1.0 / share)} fails"): [
+        ("Both agents are equal", f"one in {round(1.0 / share)} fails"): [
             simulate(failing(0.03, share), n, m, rng) for n, m in FAILING_COUNTS
         ]
         for share in (1.0 / 8.0, 1.0 / 5.0)
     }
-    titles = (
-        ("`below` although both agents are equal", "equal", 1),
-        ("`reproduced` when both agents are equal", "equal", 0),
-    )
-    return _tables("runs", _named(FAILING_COUNTS), rates, titles)
+    return _tables("runs", _named(FAILING_COUNTS), rates)
 
 
 def adding_tables() -> str:
     """Return the table of seeds that are added until a verdict appears."""
     rng = np.random.default_rng(SEED)
-    columns = [f"{title}, {m} of theirs" for m in (3, 10) for title in ("`reproduced`", "`below`")]
     looks = {"10 seeds, declared": 10, "3, 4, ... 10, until one decides": range(3, 11)}
     rates = {
-        ("added", name): [
-            (rate,)
-            for m in (3, 10)
-            for rate in simulate(normal(0.15, MARGIN_FRACTION), num_seeds, m, rng)
+        ("Short by exactly the margin, at a spread of 15 %", name): [
+            simulate(normal(0.15, MARGIN_FRACTION), num_seeds, m, rng) for m in (3, 10)
         ]
         for name, num_seeds in looks.items()
     }
-    title = "Short by exactly the margin, at a spread of 15 %"
-    return _tables("seeds", columns, rates, [(title, "added", 0)])
+    return _tables("seeds", [f"{m} of theirs" for m in (3, 10)], rates)
 
 
 def suite_tables() -> str:
-    """Return the tables of suites."""
+    """Return the tables of suites; the third rate is that of a task below, by Holm's adjustment."""
     rng = np.random.default_rng(SEED)
-    counts = {"3 of ours, 3 of theirs": (3, 3), "3, 10": (3, 10), "10, 10": (10, 10)}
-    spreads = (0.15, 0.30, 0.50)
-    rates = {}
-    for shortfall in (MARGIN_FRACTION, 0.0):
-        for num_tasks in NUM_TASKS:
-            rates[shortfall, str(num_tasks)] = [
-                (*outcome, any_below)
-                for spread in spreads
-                for n, m in counts.values()
-                for outcome, any_below in [
-                    simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
-                ]
+    counts, spreads = ((3, 3), (3, 10), (10, 10)), (0.15, 0.30, 0.50)
+    rates = {
+        (title, str(num_tasks)): [
+            (*outcome, any_below)[: 3 if shortfall else 2]
+            for spread in spreads
+            for n, m in counts
+            for outcome, any_below in [
+                simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
             ]
-    titles = (
-        ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
-        ("Suite `below` although every task falls short by no more than the margin", 0.1, 1),
-        ("Any task `below` after Holm's adjustment, in the same suites", 0.1, 2),
-        ("Suite `reproduced` when the true means are equal", 0.0, 0),
-        ("Suite `below` although the true means are equal", 0.0, 1),
-    )
-    columns = [f"{spread:.0%}, {name}" for spread in spreads for name in counts]
-    return _tables("tasks", columns, rates, titles)
+        ]
+        for title, shortfall in TRUTHS.items()
+        for num_tasks in NUM_TASKS
+    }
+    columns = [f"{spread:.0%}: {name}" for spread in spreads for name in _named(counts)]
+    return _tables("tasks", columns, rates)
 
 
 def wild_tables() -> str:
@@ -174,47 +152,40 @@ def wild_tables() -> str:
     rng = np.random.default_rng(SEED)
     counts = ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
     rates = {}
-    for shortfall in (MARGIN_FRACTION, 0.0):
+    for title, shortfall in TRUTHS.items():
         for wild in WILD_SPREADS:
             for num_tasks in (2, 5, 9):
                 spreads = np.array([wild, *[TAME_SPREAD] * (num_tasks - 1)])
-                rates[shortfall, f"{num_tasks} tasks, one of {wild:.0%}"] = [
+                rates[title, f"{num_tasks} tasks, {wild:.0%}"] = [
                     simulate_suite(normal(spreads, shortfall), n, m, num_tasks, rng)[0]
                     for n, m in counts
                 ]
-    titles = (
-        ("Suite `below` although every task falls short by exactly the margin", 0.1, 1),
-        ("Suite `reproduced` although every task falls short by exactly the margin", 0.1, 0),
-        ("Suite `below` although the true means are equal", 0.0, 1),
-    )
-    return _tables("suite", _named(counts), rates, titles)
+    return _tables("suite", _named(counts), rates)
 
 
 def _named(counts: Sequence[tuple[int, int]]) -> list[str]:
-    return [f"{n} of ours, {m} of theirs" for n, m in counts]
+    return [f"{n}, {m}" for n, m in counts]
 
 
 def _tables(
     corner: str,
     columns: Sequence[str],
-    rates: Mapping[Any, Sequence[Sequence[float]]],
-    titles: Sequence[tuple[str, Any, int]],
+    rates: Mapping[tuple[str, str], Sequence[Sequence[float]]],
 ) -> str:
     """Return tables as markdown.
 
     Args:
         corner: heading of the rows' names.
         columns: headings of the others.
-        rates: by group and row, the rates of every outcome in each column.
-        titles: of each table, with its group and the place of its outcome.
+        rates: by title and row, the rates of every outcome in each column.
     """
     tables = []
-    for title, group, outcome in titles:
+    for title in dict.fromkeys(title for title, _ in rates):
         lines = [f"**{title}**", "", f"| {corner} | {' | '.join(columns)} |"]
         lines.append("|---|" + "---|" * len(columns))
-        rows = {name: row for (of, name), row in rates.items() if of == group}
-        for name, row in rows.items():
-            lines.append(f"| {name} | {' | '.join(f'{each[outcome]:.1%}' for each in row)} |")
+        for name, row in ((name, row) for (of, name), row in rates.items() if of == title):
+            cells = (", ".join(f"{100 * rate:.1f}" for rate in cell) for cell in row)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
         tables.append("\n".join(lines) + "\n")
     return "\n".join(tables)
 
