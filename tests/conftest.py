@@ -18,6 +18,9 @@ import pytest
 import torch
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import messages
+
+Message = Callable[[str, object], None]
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = (
@@ -90,6 +93,8 @@ def _each_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--types`: checks take more of a short training's time than the training."""
     parser.addoption("--types", action="store_true", help="check types and shapes of calls")
+    text = "write what the tests of whole files say to tests/messages.txt; without -n"
+    parser.addoption("--messages", action="store_true", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,8 +113,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(f"left out: {', '.join(left_out) or 'nothing'}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
+    if config.getoption("--messages"):  # a file's messages are those that its tests give now
+        files = {_file(item.path) for item in items}
+        kept = messages.read().items()
+        messages.write({key: said for key, said in kept if key.split(": ")[0] not in files})
     missing = {}
     if not torch.cuda.is_available():
         missing["gpu"] = "needs an NVIDIA GPU"
@@ -154,6 +163,29 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             return (yield)
         finally:
             fcntl.flock(room, fcntl.LOCK_UN)  # a process that the test forked may have it open
+
+
+def _file(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).as_posix()
+
+
+@pytest.fixture
+def message(request: pytest.FixtureRequest, tmp_path: Path) -> Message:
+    """A function that compares what is said in a case with `messages.txt`.
+
+    The test's own folder is `TMP` there. A case has one name in its file.
+    """
+
+    def check(case: str, said: object) -> None:
+        key = f"{_file(request.path)}: {case}"
+        text = "".join(f"{line}\n" for line in str(said).replace(str(tmp_path), "TMP").splitlines())
+        if request.config.getoption("--messages"):
+            kept = messages.read()
+            assert key not in kept, f"two cases are called {key}"
+            messages.write(kept | {key: text})
+        assert text == messages.read().get(key), "approve it by --messages, see tests/messages.py"
+
+    return check
 
 
 @pytest.fixture
