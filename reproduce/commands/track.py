@@ -1,124 +1,82 @@
-"""Mirror recorded runs into TensorBoard or Weights & Biases (extra `tracking`).
+"""`track`: mirror recorded runs into TensorBoard or Weights & Biases (extra `tracking`).
 
 `--track KIND` mirrors a grid's runs while they are written, `track KIND RUNS LOGDIR` any runs. The
-recorded files stay the truth; a mirror can be deleted and made again at any time.
+recorded files stay the truth: a mirror is made anew whenever one of them begins.
 """
 
 import contextlib
 import importlib.util
+import math
 import os
 import shutil
 import threading
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reproduce.commands import flags
+from reproduce.gather.collect import read_table
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import check_writable
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
-from suite.base.files import check_inside, open_plain, read_json, write_json
-from suite.record.records import ENDED, LARGEST_RECORD
+from suite.base.files import check_inside
+from suite.record.records import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
-STATE = "mirrored.json"
-"""In a run's mirror: which record it mirrors, and how many rows of each table."""
-FOLLOW_SECONDS = 5.0
+FOLLOW_SECONDS = 10.0
 """Time between two looks at runs that are being written."""
 
-
-class Sink(ABC):
-    """Takes the points of one run.
-
-    Args:
-        folder: where the mirror goes.
-        name: the run's.
-        key: a name that no other run has.
-        config: the run's settings.
-    """
-
-    @abstractmethod
-    def __init__(self, folder: Path, name: str, key: str, config: Mapping[str, Any]) -> None: ...
-
-    @abstractmethod
-    def add(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Add values, by name, at a number of environment steps."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Hand over everything that was added."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Flush, and take nothing more."""
+Add = Callable[[int, Mapping[str, float]], None]
+"""Adds values, by name, at a number of environment steps."""
+Sink = tuple[Add, Callable[[], None]]
+"""Adds points; closes."""
 
 
-class TensorBoard(Sink):
-    """Writes event files; TensorBoard names a run by its folder."""
+def tensorboard(folder: Path, name: str, record: Mapping[str, Any]) -> Sink:
+    """Write event files; TensorBoard names a run by its folder."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, folder: Path, name: str, key: str, config: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    writer = SummaryWriter(str(folder), flush_secs=int(FOLLOW_SECONDS) + 1)
 
-        self._writer = SummaryWriter(str(folder))
+    def add(env_steps: int, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            writer.add_scalar(key, value, env_steps)
 
-    def add(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Add a scalar for each value."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, env_steps)
-
-    def flush(self) -> None:
-        """Write queued values."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Write queued values and stop the writer's thread."""
-        self._writer.close()
+    return add, writer.close
 
 
-class Wandb(Sink):
-    """Writes runs of Weights & Biases: files only, unless `WANDB_MODE` says otherwise."""
+def wandb(folder: Path, name: str, record: Mapping[str, Any]) -> Sink:
+    """Write a run of Weights & Biases: files only, unless `WANDB_MODE` says otherwise."""
+    os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # it takes `agents` for another package
+    package = importlib.import_module("wandb")
 
-    def __init__(self, folder: Path, name: str, key: str, config: Mapping[str, Any]) -> None:
-        wandb = importlib.import_module("wandb")
-
-        os.environ.setdefault(
-            "WANDB_DISABLE_WEAVE", "true"
-        )  # it takes `agents` for another package
-        mode: Any = os.environ.get("WANDB_MODE") or "offline"
-        quiet: dict[str, Any] = {"silent": True, "x_disable_stats": True, "x_disable_meta": True}
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or "encore",
-            id=key,
-            name=name,
-            group=name.rpartition("/")[0],
-            dir=folder,
-            config=dict(config),
-            mode=mode,
-            resume="allow" if mode == "online" else None,
-            reinit="create_new",
-            settings=wandb.Settings(console="off", disable_git=True, save_code=False, **quiet),
-        )
-        self._run.define_metric("*", step_metric="env_steps")
-
-    def add(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Log the values together, beside the steps."""
-        self._run.log({"env_steps": env_steps, **values})
-
-    def flush(self) -> None:
-        """Do nothing: wandb hands over values as they come."""
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "wandb").exists():
+        shutil.rmtree(folder / "wandb")
+    quiet: dict[str, Any] = {"silent": True, "x_disable_stats": True, "x_disable_meta": True}
+    run = package.init(
+        project=os.environ.get("WANDB_PROJECT") or "encore",
+        id=uuid.uuid5(uuid.NAMESPACE_URL, f"{folder.absolute()} {record['started_at']}").hex[:16],
+        name=name,
+        group=name.rpartition("/")[0],
+        dir=folder,
+        config=dict(record["config"]),
+        mode=os.environ.get("WANDB_MODE") or "offline",
+        reinit="create_new",
+        settings=package.Settings(console="off", disable_git=True, save_code=False, **quiet),
+    )
+    run.define_metric("*", step_metric="env_steps")
+    return lambda env_steps, values: run.log({"env_steps": env_steps, **values}), run.finish
 
 
-SINKS: dict[str, type[Sink]] = {"tensorboard": TensorBoard, "wandb": Wandb}
+SINKS = {"tensorboard": tensorboard, "wandb": wandb}
 LOOK = {
     "tensorboard": "tensorboard --logdir {}",
-    "wandb": "wandb sync --append $(find {} -name 'offline-run-*')",
+    "wandb": "wandb sync $(find {} -name 'offline-run-*')",
 }
 """How to look at a mirror, by kind."""
 
@@ -132,7 +90,7 @@ def check_kind(kind: str) -> None:
 
 
 class Mirror:
-    """The mirror of one run, which goes on where an earlier one of the same record stopped.
+    """The mirror of one run.
 
     Args:
         run: the run's folder.
@@ -150,131 +108,41 @@ class Mirror:
         if (self._folder / "run.json").exists():
             raise UsageError(f"{self._folder} is a run's own folder: mirror into another")
         self._sink: Sink | None = None
-        self._state: dict[str, Any] = {}
-        self._tables: dict[str, _Rows] = {}
+        self._begun: object = None
+        self._has_ended = False
+        self._rows = dict.fromkeys(TABLES, 0)
 
     def update(self) -> None:
         """Mirror the rows that were added since, once each.
 
-        Raises:
-            OSError: if writing fails.
+        A run that goes on after a kill cuts its tables to those of its checkpoint, and writes the
+        same rows again. One that begins anew has a mirror anew.
         """
-        try:
-            record = read_json(self._run / "run.json", LARGEST_RECORD)
-            begun, config, status = record["started_at"], record["config"], record["status"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # it has not begun
-        if self._state.get("started_at") != begun:
-            self._begin(begun)
-        for table, rows in self._tables.items():
-            for env_steps, values in rows.new():
-                self._sink = self._sink or self._open(config)
-                self._sink.add(env_steps, {f"{table}/{key}": v for key, v in values.items()})
-        counts = {table: rows.count for table, rows in self._tables.items()}
-        if self._sink and counts != self._state["rows"]:
-            self._sink.flush()
-            self._state["rows"] = counts
-            write_json(self._folder / STATE, self._state)
-        if status in ENDED:
+        record = None if self._has_ended else read_record(self._run)
+        if record is None or record["status"] == "damaged":
+            return
+        if record["started_at"] != self._begun:
+            self.close()
+            self._begun, self._rows = record["started_at"], dict.fromkeys(TABLES, 0)
+            self._sink = SINKS[self._kind](self._folder, self._name, record)
+        assert self._sink is not None
+        for name in TABLES:
+            with contextlib.suppress(UsageError):  # a damaged table has no more points
+                table = read_table(self._run / f"{name}.csv")
+                for row in table.iloc[self._rows[name] :].to_dict("records"):
+                    steps = int(row.pop("env_steps"))
+                    values = {f"{name}/{key}": v for key, v in row.items() if not math.isnan(v)}
+                    self._sink[0](steps, values)
+                self._rows[name] = max(self._rows[name], len(table))
+        self._has_ended = record["status"] in ENDED
+        if self._has_ended:
             self.close()
 
     def close(self) -> None:
         """Hand over the mirrored rows."""
         if self._sink:
-            self._sink.close()
+            self._sink[1]()
             self._sink = None
-
-    def _begin(self, begun: str) -> None:
-        """Go on with the mirror of this record; begin anew if there is one of another record."""
-        self.close()
-        try:
-            state = read_json(self._folder / STATE)
-            counts = {table: int(state["rows"][table]) for table in TABLES}
-            key = str(state["key"])
-            if state["started_at"] != begun:
-                shutil.rmtree(self._folder)
-                raise KeyError(begun)
-        except (OSError, ValueError, KeyError, TypeError):
-            counts, key = dict.fromkeys(TABLES, 0), uuid.uuid4().hex[:16]
-        self._state = {"started_at": begun, "key": key, "rows": counts}
-        self._tables = {t: _Rows(self._run / f"{t}.csv", counts[t]) for t in TABLES}
-
-    def _open(self, config: Mapping[str, Any]) -> Sink:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return SINKS[self._kind](self._folder, self._name, self._state["key"], config)
-
-
-class _Rows:
-    """The rows of a table that grows, each once.
-
-    A run that goes on after a kill cuts its tables to those of its checkpoint, and writes the same
-    rows again: they are told by their number.
-
-    Args:
-        path: the table, which may be absent.
-        count: number of its first rows that are left out.
-    """
-
-    def __init__(self, path: Path, count: int) -> None:
-        self._path, self.count = path, count
-        self._stamp: object = None
-        self._place = self._row = 0
-        self._columns: list[str] = []
-
-    def new(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Yield the new rows: environment steps, and the other columns."""
-        with contextlib.suppress(OSError), open_plain(self._path) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size < self._place:
-                self._place = self._row = 0
-            file.seek(self._place)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return  # it is being written
-                self._place += len(line)
-                yield from self._read(line)
-
-    def _read(self, line: bytes) -> Iterator[tuple[int, dict[str, float]]]:
-        cells = line.decode(errors="replace").strip().split(",")
-        if self._row == 0:
-            self._columns = cells
-        self._row += 1
-        if self._row - 1 <= self.count:  # the header, or a row that is mirrored
-            return
-        self.count += 1
-        with contextlib.suppress(ValueError, KeyError, OverflowError):  # a damaged row
-            named = dict(zip(self._columns, cells, strict=True))
-            steps = int(float(named.pop("env_steps")))
-            yield steps, {key: float(cell) for key, cell in named.items() if cell}
-
-
-def mirror(kind: str, runs: Path, logdir: Path) -> int:
-    """Mirror every run below a folder; return their number.
-
-    Args:
-        kind: a key of `SINKS`.
-        runs: a folder with runs somewhere below it.
-        logdir: where the mirrors go, one folder per run, named as below `runs`.
-
-    Raises:
-        UsageError: for an unknown kind, without its package, if there is no run below `runs`, or
-            if nothing can be written to `logdir`.
-    """
-    check_kind(kind)
-    records = sorted(runs.rglob("run.json"))
-    if not records:
-        raise UsageError(f"{runs} holds no runs (<task>/seed-<k>/run.json)")
-    check_writable(logdir, "logdir")
-    for record in records:
-        one = Mirror(record.parent, logdir, record.parent.relative_to(runs).as_posix(), kind)
-        one.update()
-        one.close()
-    return len(records)
-
-
-def folder_of_mirror(plan: Plan, kind: str) -> Path:
-    """Return where the mirrors of all grids of a plan's runs directory go."""
-    return plan.runs_dir / "tracking" / kind
 
 
 @contextlib.contextmanager
@@ -291,7 +159,7 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
     if not kind:
         yield
         return
-    root = folder_of_mirror(plan, kind)
+    root = plan.runs_dir / "tracking" / kind
     grid = "/".join(plan.directory.parts[-2:])
     mirrors = [
         Mirror(run.directory, root, f"{grid}/{run.task}/seed-{run.seed}", kind)
@@ -322,6 +190,30 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
         for problem in problems:
             say(f"The mirror is not complete ({problem}), the record is: {plan.directory}")
     say(f"Mirrored into {root}; look at it with: {LOOK[kind].format(root)}")
+
+
+def mirror(kind: str, runs: Path, logdir: Path) -> int:
+    """Mirror every run below a folder; return their number.
+
+    Args:
+        kind: a key of `SINKS`.
+        runs: a folder with runs somewhere below it.
+        logdir: where the mirrors go, one folder per run, named as below `runs`.
+
+    Raises:
+        UsageError: for an unknown kind, without its package, if there is no run below `runs`, or
+            if nothing can be written to `logdir`.
+    """
+    check_kind(kind)
+    records = sorted(runs.rglob("run.json"))
+    if not records:
+        raise UsageError(f"{runs} holds no runs (<task>/seed-<k>/run.json)")
+    check_writable(logdir, "logdir")
+    for record in records:
+        one = Mirror(record.parent, logdir, record.parent.relative_to(runs).as_posix(), kind)
+        one.update()
+        one.close()
+    return len(records)
 
 
 def main(argv: Sequence[str]) -> int:
