@@ -21,7 +21,7 @@ COMMANDS = {
     "verify": ("AGENT [RUN]", "make a recorded run's beginning again, compare byte by byte"),
     "evaluate": ("RUN --episodes N", "score the policy that a run saved"),
     "video": ("AGENT SUITE", "film an episode that a run was scored by (--task T --seed K)"),
-    "export": ("RUN --onnx [FILE]", "write the policy that a run saved for ONNX runtimes"),
+    "export": ("RUN --onnx FILE", "write the policy that a run saved for ONNX runtimes"),
     "compare": ("RUNS_A RUNS_B", "before-and-after table of two folders of runs"),
     "judge": (
         "AGENT CURVES --like SOURCE",

@@ -6,11 +6,12 @@ shapes of its inputs and outputs.
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from reproduce.commands.evaluate import policy_folder
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.envs.vector_env import Spaces
-from suite.nets import networks
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import Perceptron, Stack
 from suite.resume.checkpoint import Policy, config_of, read_policy
@@ -84,9 +84,8 @@ class Graph(nn.Module):
         inputs = observations
         if observations.dtype == torch.uint8:
             inputs = observations.float() * self._frame_factor
-        if (
-            self._mean is not None and self._deviation is not None
-        ):  # in float64, as `RunningMoments.standardise`
+        if self._mean is not None and self._deviation is not None:
+            # in float64, as `RunningMoments.standardise`
             scaled = (observations.double() - self._mean) / self._deviation
             inputs = scaled.clamp(-self._clip, self._clip).float()
         actions, *parameters = self._rule(inputs)
@@ -98,32 +97,26 @@ class Graph(nn.Module):
         return actions, *parameters
 
 
-def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Path, list[str]]:
+def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
     """Write a run's policy as an ONNX file.
 
     Args:
         run: the run's folder.
-        file: the file to write, `.onnx`; None: `default_name` in the current folder.
+        file: the file to write, `.onnx`.
         best: take the policy of the run's best evaluation, which `--keep-best` kept.
 
     Returns:
-        the file, and a line for each input and output: name, type and shape.
+        a line for each input and output: name, type and shape.
 
     Raises:
         UsageError: without a readable policy or the packages, for a damaged run, a recurrent policy
-            or one of an agent whose graph is not known here, or a file that cannot be written;
-            without a name, if another policy's file has the default one.
+            or one of an agent whose graph is not known here, or a file that cannot be written.
     """
     folder = policy_folder(run, best)
-    if file is not None and file.suffix != ".onnx":
-        raise UsageError(f"--onnx: {file} must end in .onnx")
-    if file is not None and not file.parent.is_dir():
-        raise UsageError(f"--onnx: cannot write {file}: {file.parent} is no folder")
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'") from None
+    if file.suffix != ".onnx" or not file.parent.is_dir():
+        raise UsageError(f"--onnx: {file} must end in .onnx, in a folder that is there")
+    if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
+        raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'")
     policy = agents.load_policy(folder)  # refuses what cannot be read, and damaged runs
     weights, description = read_policy(folder)
     graph = graph_of(weights, description)
@@ -135,28 +128,11 @@ def export_onnx(run: Path, file: Path | None, *, best: bool = False) -> tuple[Pa
     facts |= {"policy": graph.kind, "low": policy._spaces.low, "high": policy._spaces.high}
     for key, value in facts.items():
         model.metadata_props.add(key=key, value=value if type(value) is str else json.dumps(value))
-    content, is_named = model.SerializeToString(), file is not None
-    file = file or Path(default_name(run, description["agent"], policy.task.name, best=best))
     try:
-        if not is_named and file.exists() and file.read_bytes() != content:
-            raise UsageError(f"--onnx: {file} is there, with other content: name the file to write")
-        write_atomically(file, content)
+        write_atomically(file, model.SerializeToString())
     except OSError as error:
         raise UsageError(f"--onnx: cannot write {file}: {error}") from None
-    return file, [_in_words(value) for value in (*model.graph.input, *model.graph.output)]
-
-
-def default_name(run: Path, agent: str, task: str, *, best: bool = False) -> str:
-    """Return `<agent>-<task>-<run's folder>.onnx`, as in `sac-Reacher-v4-seed-1.onnx`.
-
-    Args:
-        run: the run's folder.
-        agent: the agent's name.
-        task: the task's.
-        best: whether it is the policy of the best evaluation, which adds `-best`.
-    """
-    words = [agent, task, run.resolve().name, *(["best"] if best else [])]
-    return f"{'-'.join(words).replace(':', '-').replace('/', '-')}.onnx"
+    return [_in_words(value) for value in (*model.graph.input, *model.graph.output)]
 
 
 def _acts_as(graph: Graph, policy: Policy) -> bool:
@@ -194,7 +170,8 @@ def graph_of(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> G
 def _of_trunk(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
     """Return the graph of A2C, ACER or IMPALA."""
     spaces, moments = Spaces.from_json(said), RunningMoments.from_weights(weights)
-    network = module.ActorCritic(config, spaces, np.random.default_rng(0))
+    make = getattr(module, "GaussianPolicy", None) or module.ActorCritic
+    network = make(config, spaces, np.random.default_rng(0))
     network.load_state_dict(weights)
     network.requires_grad_(False)
 
@@ -203,26 +180,13 @@ def _of_trunk(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -
         return logits.argmax(-1), logits.log_softmax(-1)
 
     def continuous(inputs: Tensor) -> tuple[Tensor, ...]:
-        means = network(inputs)[0]
-        return means.clamp(-1, 1), means, network.log_stds.expand_as(means)
+        means, *others = network(inputs)
+        log_stds = getattr(network, "log_stds", others[0])  # of the state, in ACER
+        return means.clamp(-1, 1), means, log_stds.expand_as(means)
 
     kind, rule = ("gaussian", continuous) if spaces.continuous else ("categorical", discrete)
     frame_factor = 1 / getattr(config, "frame_divisor", 255)
     return Graph(kind, rule, spaces, moments, config.observation_clip, frame_factor)
-
-
-def _of_gaussian(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
-    """Return the graph of ACER for continuous actions."""
-    spaces, moments = Spaces.from_json(said), RunningMoments.from_weights(weights)
-    network = module.GaussianPolicy(config, spaces, np.random.default_rng(0))
-    network.load_state_dict(weights)
-    network.requires_grad_(False)
-
-    def rule(inputs: Tensor) -> tuple[Tensor, ...]:
-        means, log_stds = network(inputs)
-        return means.clamp(-1, 1), means, log_stds
-
-    return Graph("gaussian", rule, spaces, moments, config.observation_clip)
 
 
 def _of_squashed(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:
@@ -290,7 +254,7 @@ def _of_alf(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> 
 
 
 GRAPHS: Mapping[str, Callable[[Any, Any, dict[str, Tensor], Mapping[str, Any]], Graph]] = {
-    "GaussianPolicy": _of_gaussian,
+    "GaussianPolicy": _of_trunk,
     "ActorCritic": _of_trunk,
     "draw_networks": _of_discrete,
     "choice_log_probs": _of_alf,
@@ -301,37 +265,31 @@ GRAPHS: Mapping[str, Callable[[Any, Any, dict[str, Tensor], Mapping[str, Any]], 
 
 def _trace(graph: Graph) -> Any:
     """Return the ONNX model of a graph; what the exporter says on its way is dropped."""
-    with _silence(), torch.no_grad():
-        program = torch.onnx.export(
-            graph,
-            (graph.example,),
-            input_names=["observations"],
-            output_names=list(OUTPUTS[graph.kind]),
-            dynamic_shapes={"observations": {0: torch.export.Dim("batch")}},
-            dynamo=True,
-            verbose=False,
-        )
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            contextlib.redirect_stdout(io.StringIO()),
+            torch.no_grad(),
+        ):
+            program = torch.onnx.export(
+                graph,
+                (graph.example,),
+                input_names=["observations"],
+                output_names=list(OUTPUTS[graph.kind]),
+                dynamic_shapes={"observations": {0: torch.export.Dim("batch")}},
+                dynamo=True,
+                verbose=False,
+            )
+    finally:
+        logging.disable(disabled)
     assert program is not None
     model = program.model_proto
     for part in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
         part.ClearField("metadata_props")  # lines of our sources, and where they lie here
         part.ClearField("doc_string")
     return model
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Drop what the exporter says; let trunks compute by torch's products, which ONNX knows."""
-    ours, networks.affine = networks.affine, torch.addmm
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-        networks.affine = ours
 
 
 def _in_words(value: Any) -> str:
