@@ -173,12 +173,13 @@ def _file(path: Path) -> str:
 def message(request: pytest.FixtureRequest, tmp_path: Path) -> Message:
     """A function that compares what is said in a case with `messages.txt`.
 
-    The test's own folder is `TMP` there. A case has one name in its file.
+    The test's own folder is `TMP` there, the project's `ROOT`. A case has one name in its file.
     """
 
     def check(case: str, said: object) -> None:
         key = f"{_file(request.path)}: {case}"
-        text = "".join(f"{line}\n" for line in str(said).replace(str(tmp_path), "TMP").splitlines())
+        plain = str(said).replace(str(tmp_path), "TMP").replace(str(ROOM.parent), "ROOT")
+        text = "".join(f"{line}\n" for line in plain.splitlines())
         if request.config.getoption("--messages"):
             kept = messages.read()
             assert key not in kept, f"two cases are called {key}"

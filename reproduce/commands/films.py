@@ -6,11 +6,11 @@ encoder one by one. Beside the film stands a contact sheet: its first, middle an
 """
 
 import contextlib
+import importlib.util
 import io
 import itertools
 import os
-import subprocess
-import tempfile
+import re
 import textwrap
 import time
 import uuid
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from rich.progress import track
@@ -42,36 +42,8 @@ SHEET_HEIGHT = 240
 """Pixels of a frame on a contact sheet."""
 GAP = 4
 """Pixels between two."""
-TIMESTEPS = {
-    "mujoco": {
-        "Ant": "0.01",
-        "HalfCheetah": "0.01",
-        "Hopper": "0.002",
-        "Humanoid": "0.003",
-        "InvertedDoublePendulum": "0.01",
-        "InvertedPendulum": "0.02",
-        "Reacher": "0.01",
-        "Swimmer": "0.01",
-        "Walker2d": "0.002",
-    },
-    "dmc": {
-        "Acrobot": "0.01",
-        "BallInCup": "0.002",
-        "Cartpole": "0.01",
-        "Cheetah": "0.01",
-        "Finger": "0.01",
-        "Fish": "0.004",
-        "Hopper": "0.005",
-        "Humanoid": "0.005",
-        "Pendulum": "0.02",
-        "Quadruped": "0.005",
-        "Reacher": "0.02",
-        "Swimmer": "0.002",
-        "Walker": "0.0025",
-    },
-}
-"""Seconds of a simulator frame, by family and by the beginning of a task's name: those of envpool's
-model files, which a test compares."""
+MODELS = {"mujoco": "assets_gym", "dmc": "assets_dmc"}
+"""Folders of envpool's model files, by family."""
 
 Follow = Callable[[Iterable[np.ndarray], int], Iterable[np.ndarray]]
 """Passes frames on and shows how many of how many there were."""
@@ -91,14 +63,20 @@ class Episode:
 def frames_per_second(task: Task) -> Fraction:
     """Return how many decisions a task takes in a second, as its simulator counts time.
 
-    Tasks of classic control and of gymnasium state their rate; games run at 60 frames.
+    MuJoCo's models state a timestep, or have its default, 0.002 s; tasks of classic control and of
+    gymnasium state their rate; games run at 60 frames.
     """
     if task.family == "atari":
         return Fraction(ATARI_HERTZ, task.frame_skip)
-    timesteps = TIMESTEPS.get(task.family, {})
-    for name, seconds in timesteps.items():
-        if task.name.startswith(name):
-            return 1 / (Fraction(seconds) * task.frame_skip)
+    if task.family in MODELS:
+        assets = cast(Any, importlib.util.find_spec("envpool_assets")).submodule_search_locations[0]
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", task.name).lower()
+        files = Path(assets, "mujoco", MODELS[task.family]).glob("*.xml")
+        fitting = [file for file in files if words.startswith(file.stem)]
+        if fitting:
+            text = max(fitting, key=lambda file: len(file.stem)).read_text()
+            stated = re.search(r'timestep="([^"]+)"', text)
+            return 1 / (Fraction(stated[1] if stated else "0.002") * task.frame_skip)
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
 
@@ -127,7 +105,8 @@ def check_film(film: Path, task: Task) -> None:
 
 def check_drawn(task: Task) -> None:
     """Raise a `UsageError` if frames of a task cannot be drawn here, or not be encoded."""
-    _encoder()
+    if not all(map(importlib.util.find_spec, ("imageio_ffmpeg", "PIL"))):
+        raise UsageError("--video needs an encoder: pip install 'encore-rl[video]'")
     first = VectorEnv(task, np.zeros((1, 1), dtype=np.int64), render=True)
     first.reset()
     first.render()
@@ -202,48 +181,29 @@ def _keep(frames: Iterable[np.ndarray], shown: dict[int, Any]) -> Iterator[np.nd
         yield frame
 
 
-def _encoder() -> str:
-    """Return the path of ffmpeg."""
-    try:
-        from imageio_ffmpeg import get_ffmpeg_exe
-        from PIL import Image  # noqa: F401  draws the contact sheet
-
-        return get_ffmpeg_exe()
-    except (ImportError, RuntimeError):
-        raise UsageError("--video needs an encoder: pip install 'encore-rl[video]'") from None
-
-
 def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
     """Pass frames to ffmpeg as they come.
 
     Raises:
-        OSError: with what ffmpeg says.
+        OSError: if ffmpeg ends before they do; it says why on standard error.
     """
+    from imageio_ffmpeg import write_frames
+
     first = next(frames)
     height, width = first.shape[:2]
-    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate)]
+    how: dict[str, Any] = {"codec": "libx264", "output_params": ["-movflags", "+faststart"]}
     if film.suffix == ".gif":  # every frame with the 256 colours that suit it
         palette = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
-        output = ["-filter_complex", f"fps={min(rate, FASTEST_GIF)},{palette}"]
+        filters = ["-filter_complex", f"fps={min(rate, FASTEST_GIF)},{palette}"]
+        how = {"codec": "gif", "pix_fmt_out": "pal8", "output_params": filters, "quality": None}
     else:  # the pixels that all players know come in squares of four
-        even = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
-        output = ["-c:v", "libx264", "-vf", even, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
-    command = [_encoder(), "-y", "-v", "error", *source, "-i", "-", "-an", *output, str(film)]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said)
-        try:  # one that ended early says why by itself
-            with contextlib.suppress(BrokenPipeError), cast(IO[bytes], process.stdin) as pipe:
-                for frame in itertools.chain([first], frames):
-                    pipe.write(np.ascontiguousarray(frame).data)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            status = process.wait()
-        if status:
-            said.seek(0)
-            text = said.read().decode(errors="replace")
-            raise OSError(" ".join(text.split())[-300:] or f"ffmpeg ended with status {status}")
+        how["output_params"] += ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+    size = (width, height)
+    writer = write_frames(film, size, fps=rate, macro_block_size=1, ffmpeg_log_level="error", **how)
+    with contextlib.closing(writer):
+        writer.send(None)
+        for frame in itertools.chain([first], frames):
+            writer.send(np.ascontiguousarray(frame))
 
 
 def _sheet(frames: Sequence[Any], caption: str) -> bytes:
