@@ -4,23 +4,21 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reproduce import ROOT
-from reproduce import __main__ as command_line
 from reproduce.commands import verify as verifying
 from reproduce.plan import grid as planning
 from suite.base import hardware
 from suite.base.files import compress
 from suite.record.manifest import write_manifest
 from suite.record.records import read_record
-from suite.settings.command_line import run_main
 from suite.settings.recorded import REMOVED
+from tests.conftest import Message
+from tests.reproduce.conftest import Say
 
 TASK = "Pendulum-v1"
 
@@ -53,173 +51,95 @@ def edit(folder: Path, **entries: Any) -> None:
     write_manifest(folder, (folder / "run.json").read_bytes())
 
 
-def change_row(folder: Path, name: str = "updates.csv") -> None:
-    """Change the last digit of the second row of a table."""
-    lines = (folder / name).read_text().splitlines()
-    lines[2] = lines[2][:-1] + ("1" if lines[2][-1] != "1" else "2")
-    (folder / name).write_text("\n".join(lines) + "\n")
+def change_row(folder: Path, row: int = 2) -> None:
+    """Change the last digit of a row of `updates.csv`; the record's manifest follows."""
+    lines = (folder / "updates.csv").read_text().splitlines()
+    lines[row] = lines[row][:-1] + ("1" if lines[row][-1] != "1" else "2")
+    (folder / "updates.csv").write_text("\n".join(lines) + "\n")
+    edit(folder)
 
 
-def at_commit(monkeypatch: pytest.MonkeyPatch, tree: Path = ROOT) -> list[str]:
-    """Let every commit have the code of a tree; return the list of commits that are asked for."""
-    asked: list[str] = []
-
-    @contextmanager
-    def worktree(revision: str) -> Iterator[Path]:
-        asked.append(revision)
-        yield tree
-
-    monkeypatch.setattr(verifying, "worktree", worktree)
-    return asked
-
-
-def say(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    """Call the command and return its exit status."""
-    monkeypatch.setattr(sys, "argv", ["reproduce", "verify", *map(str, words)])
-    return run_main(command_line.main)
-
-
-def test_a_run_of_todays_code_is_made_again(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_todays_code_is_made_again(run: Path, say: Say) -> None:
     """Byte by byte, though a table is compressed as long ones are when they are published."""
     compress(run / "episodes.csv")
-    assert say(monkeypatch, "a2c", "--seconds", "5", run) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"ok {run}: the first ")
-    assert said.endswith("byte by byte\n")
+    status, out, err = say(["verify", "a2c", str(run), "--seconds", "5"])
+    assert (status, err) == (0, "")
+    assert out.startswith(f"ok {run}: the first ")
 
 
+@pytest.mark.parametrize("row", [1, 2])
 def test_a_changed_row_is_found_and_named(
-    run: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    row: int, run: Path, made: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the record's own processor its rows must come again."""
-    change_row(run)
-    edit(run, commit="0" * 40, dirty=False)
-    asked = at_commit(monkeypatch)
+    """On the record's own processor its rows must come again; on another they may be others."""
+    change_row(run, row)
     monkeypatch.setattr(verifying, "_make_again", lambda *arguments: made)
-    monkeypatch.setattr(verifying, "_run", lambda *arguments: made)
-    assert say(monkeypatch, "a2c", run, "--seconds", "5") == 1
-    said = capsys.readouterr().out
-    assert "differs from today's code in updates.csv, row 2, " in said
-    assert "the record was changed" in said
-    assert said.count("\n") == 1
-    assert asked == ["0" * 40]
-
-
-@pytest.mark.parametrize("known", ["cpu", "processor"])
-def test_elsewhere_the_records_commit_decides(
-    known: str, run: Path, made: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """Another processor rounds otherwise; there what counts is what the record's commit does.
-
-    Another generation of the same name is another processor; older records know only the name.
-    """
-    change_row(run)
-    record = json.loads((run / "run.json").read_text())
-    elsewhere = record["machine"] | {known: "another"}
-    if known == "cpu":
-        del elsewhere["processor"]
-    edit(run, commit="0" * 40, dirty=False, machine=elsewhere)
-    at_commit(monkeypatch)
-    monkeypatch.setattr(verifying, "_make_again", lambda *arguments: made)
-    monkeypatch.setattr(verifying, "_run", lambda *arguments: made)
-    assert say(monkeypatch, "a2c", run, "--seconds", "5") == 0
-    assert "are those of its commit 0000000 here (recorded on another)" in capsys.readouterr().out
-    monkeypatch.setattr(
-        verifying, "_make_at_commit", lambda *arguments: _broken(run, tmp_path / "broken")
-    )
-    assert say(monkeypatch, "a2c", run, "--seconds", "5") == 1
-    assert "today's code differs from commit 0000000 in episodes.csv" in capsys.readouterr().out
-
-
-def _broken(run: Path, folder: Path) -> Path:
-    """Return rows as another code would give them."""
-    shutil.copytree(run, folder)
-    change_row(folder, "episodes.csv")
-    return folder
+    status, out, _ = say(["verify", "a2c", str(run)])
+    assert status == 1
+    assert out.startswith(f"DIFFERS {run}: updates.csv, line {row + 1}: ")
+    machine = json.loads((run / "run.json").read_text())["machine"]
+    for known in ("processor", "cpu"):  # older records know its name alone
+        edit(run, machine={**machine, known: "another"})
+        status, out, _ = say(["verify", "a2c", str(run)])
+        assert (status, out[:11]) == (0, "not decided")
+        assert "it was recorded on another" in out
+        machine.pop("processor", None)
 
 
 def test_rows_are_compared_as_far_as_both_go(run: Path, tmp_path: Path) -> None:
     """A torn line does not count; today's beginning may not go further than the finished record."""
     short = shutil.copytree(run, tmp_path / "short")
     lines = (run / "updates.csv").read_bytes().splitlines(keepends=True)
-    (short / "updates.csv").write_bytes(b"".join(lines[:3]) + b"12,torn")
+    (short / "updates.csv").write_bytes(b"".join(lines[:-1]) + b"12,torn")
     rows, difference = verifying.compare(short, run)
     assert difference == ""
     assert 2 < rows < verifying.compare(run, run)[0]
-    assert "updates.csv: it has 3 lines, today's" in verifying.compare(run, short)[1]
-    assert verifying.compare(run, short, both_cut=True)[1] == ""
+    assert verifying.compare(run, short)[1].startswith("updates.csv: it has ")
 
 
 @pytest.mark.parametrize(
-    ("words", "entries", "hint"),
+    ("words", "entries"),
     [
-        (["acb"], {}, "unknown agent 'acb'"),
-        (["a2c", "nowhere"], {}, "nowhere is not a run's folder"),
-        (["sac", "RUN"], {}, "is a run of a2c, not of sac"),
-        (["a2c", "RUN"], {"seed": 2}, "is damaged: it says seed 2"),
-        (["a2c", "RUN"], {"status": "failed"}, "only a finished run can be verified"),
-        (["a2c", "RUN", "--seconds", "0"], {}, "--seconds must be above 0"),
-        (["a2c", "RUN"], {"machine": {}, "commit": None}, "its code was never committed"),
+        (["acb"], {}),
+        (["a2c", "nowhere"], {}),
+        (["sac", "RUN"], {}),
+        (["a2c", "RUN"], {"seed": 2}),
+        (["a2c", "RUN"], {"status": "failed"}),
+        (["a2c", "RUN", "--seconds", "0"], {}),
     ],
+    ids=["agent", "folder", "another's run", "damaged", "failed", "seconds"],
 )
 def test_bad_input_is_one_line_and_status_2(
-    words: list[str], entries: dict[str, Any], hint: str, run: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], entries: dict[str, Any], run: Path, say: Say, message: Message,
+    request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     """It names what is wrong."""
-    if "commit" in entries:
-        change_row(run)
-        monkeypatch.setattr(verifying, "_make_again", lambda *arguments: _broken(run, run / "x"))
     edit(run, **entries)
-    assert say(monkeypatch, *(run if word == "RUN" else word for word in words)) == 2
-    captured = capsys.readouterr()
-    assert hint in captured.err
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    status, out, err = say(["verify", *(str(run) if word == "RUN" else word for word in words)])
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    message(request.node.callspec.id, err)
 
 
-def test_without_a_name_the_quickest_run_of_todays_number_is_taken(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Continuous integration asks whether runs of today's number are still made.
-
-    What was never committed cannot be made again on another processor: it is taken last.
-    """
-    settings = json.loads((run / "run.json").read_text())["config"]
-    for seed, seconds, dirty in ((2, 1e6, False), (3, 1e7, False), (4, 1e5, True)):
+def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, say: Say) -> None:
+    """One that was made on another processor cannot be decided here: it is taken last."""
+    record = json.loads((run / "run.json").read_text())
+    there = record["machine"] | {"processor": "another"}
+    for seed, seconds, machine in (
+        (2, 1e6, record["machine"]),
+        (3, 1e7, record["machine"]),
+        (4, 1e5, there),
+    ):
         copy = shutil.copytree(run, run.with_name(f"seed-{seed}"))
-        config = settings | {"seeds": [seed]}
-        edit(copy, seed=seed, wall_seconds=seconds, dirty=dirty, config=config)
+        config = record["config"] | {"seeds": [seed]}
+        edit(copy, seed=seed, wall_seconds=seconds, machine=machine, config=config)
     for folder in run.parent.iterdir():
         edit(folder, behaviour=99)
-    assert say(monkeypatch, "a2c") == 0
-    assert "no published run of a2c has today's number: name a RUN" in capsys.readouterr().out
+    out = "no published run of a2c has today's number: name a RUN\n"
+    assert say(["verify", "a2c"]) == (0, out, "")
     for folder in run.parent.iterdir():
         if folder != run:
             edit(folder, behaviour=hardware.behaviour("a2c"))
     assert verifying.default_run("a2c") == run.with_name("seed-2")
-
-
-def test_the_records_command_is_run_for_its_own_seeds(
-    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A command of three seeds that ran in turn is asked for the record's alone, elsewhere."""
-    commands: list[list[str]] = []
-    at_commit(monkeypatch)
-    monkeypatch.setattr(
-        verifying, "_run", lambda command, *_: commands.append(list(command)) or tmp_path
-    )
-    record = dict(read_record(run) or {})
-    record |= {"commit": "0" * 40, "dirty": False}
-    record["command"] = "python -m agents.a2c --seeds 1 2 3 --out runs/x --device cpu"
-    verifying._make_at_commit(record, tmp_path, 1.0)
-    expected = ["-m", "agents.a2c", "--seeds", "1", "--out", str(tmp_path), "--device", "cpu"]
-    assert commands[0][1:] == expected
-    for command in ("python -m agents.sac --out x", "rm -rf x", "python -m agents.a2c"):
-        with pytest.raises(verifying.UsageError, match="cannot be run again"):
-            verifying._make_at_commit(record | {"command": command}, tmp_path, 1.0)
 
 
 def test_settings_are_the_records_and_not_a_presets(run: Path, tmp_path: Path) -> None:
