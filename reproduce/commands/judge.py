@@ -1,6 +1,5 @@
 """`judge AGENT CURVES`: verdicts on anybody's runs, from one table of their evaluations."""
 
-import csv
 import dataclasses
 import importlib
 from collections.abc import Sequence
@@ -151,7 +150,10 @@ def score_runs(
     if rule == "training" and from_grid:
         at_step = rows[rows["env_steps"] == steps].set_index("seed")["mean_return"]
         for seed in ends.index.difference(at_step.index).tolist():
-            raise UsageError(_no_mean(rows, seed, steps))
+            raise UsageError(
+                f"seed {seed} has no row at {steps:,}, and with a column rule each row is a mean "
+                "over (0.9 t, t] at its own t: give an --env-steps that all runs have"
+            )
         return steps, {seed: float(at_step[seed]) for seed in ends.index.tolist()}
     scores, rows = {}, rows.sort_values("env_steps", kind="stable")
     for seed in ends.index.tolist():
@@ -176,17 +178,6 @@ def _on_schedule(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     before, last = run["env_steps"].to_numpy()[:-1], run["env_steps"].iloc[-1]
     alone = before.size < 2 or 10 * before[-1] <= 9 * env_steps
     return run if alone or last % (np.gcd.reduce(before) or 1) == 0 else run[:-1]
-
-
-def _no_mean(rows: pd.DataFrame, seed: int, env_steps: int) -> str:
-    """Return what to do where a run of a grid's table has no row at `env_steps`."""
-    counts = rows.groupby("env_steps")["seed"].nunique()
-    shared = counts.index[counts == rows["seed"].nunique()].to_numpy()
-    known = f"an --env-steps that all runs have, such as {shared[-1]:,}, or " if shared.size else ""
-    return (
-        f"seed {seed} has no row at {env_steps:,}, and with a column rule each row is a mean over "
-        f"(0.9 t, t] at its own t: give {known}a row for each episode and no column rule"
-    )
 
 
 def _check_unique(path: Path, rows: pd.DataFrame, rule: str, said: str | None) -> None:
@@ -214,7 +205,7 @@ def read_curves(path: Path) -> Curves:
     """Return a table of curves with `COLUMNS`; others but `rule` are dropped.
 
     Raises:
-        UsageError: if it is none, naming the column, and the line if a cell is wrong.
+        UsageError: if it is none, naming the column, and the row if a cell is wrong.
     """
     needed = f"it needs {', '.join(COLUMNS)}"
     try:
@@ -236,42 +227,21 @@ def read_curves(path: Path) -> Curves:
     if len(rules) > 1:
         both = " and ".join(map(repr, rules[:2]))
         raise UsageError(f"{path}: its column rule holds {both}: judge each rule by its own file")
-    _check_cells(path, table)
-    whole = {"seed": np.int64, "env_steps": np.int64}
-    return Curves(table.astype({"task": str, **whole}), rules[0] or None)
-
-
-def _check_cells(path: Path, table: pd.DataFrame) -> None:
-    """Raise UsageError for the first cell of a column that cannot be one."""
     for column in COLUMNS:
         cells = table[column]
-        numbers = pd.to_numeric(cells.astype(str), errors="coerce").astype(np.float64).to_numpy()
+        numbers = pd.to_numeric(cells.astype(str), errors="coerce").astype(np.float64)
+        right, must = np.isfinite(numbers), "a finite number"
         if column == "task":
-            right, must = cells.notna().to_numpy(), "a task's name"
-        elif column == "mean_return":
-            right, must = np.isfinite(numbers), "a finite number"
-        else:
-            right = (np.floor(numbers) == numbers) & (numbers >= 0) & (numbers <= MOST_STEPS)
+            right, must = cells.notna(), "a task's name"
+        elif column != "mean_return":
+            right = (np.floor(numbers) == numbers) & numbers.between(0, MOST_STEPS)
             must = f"a whole number from 0 to {MOST_STEPS:,}"
         if not right.all():
-            row = int(right.argmin())
+            row = int(right.to_numpy().argmin())
             cell = "missing" if cells.isna()[row] else repr(str(cells[row])[:40])
-            raise UsageError(f"{path}, line {_line(path, row)}: {column} is {cell}: give {must}")
-
-
-def _line(path: Path, row: int) -> int:
-    """Return the line, from 1, of a row of a CSV file, from 0 behind the header."""
-    lines = pd.read_csv(
-        path,
-        sep="\x01",
-        names=["text"],
-        quoting=csv.QUOTE_NONE,
-        dtype=str,
-        keep_default_na=False,
-        skip_blank_lines=False,
-    )
-    filled = np.flatnonzero(lines["text"].str.strip() != "")
-    return int(filled[row + 1]) + 1
+            raise UsageError(f"{path}, row {row + 1}: {column} is {cell}: give {must}")
+    whole = {"seed": np.int64, "env_steps": np.int64}
+    return Curves(table.astype({"task": str, **whole}), rules[0] or None)
 
 
 def main(argv: Sequence[str]) -> int:
