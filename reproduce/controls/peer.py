@@ -29,7 +29,6 @@ from suite.base import hardware
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task
 from suite.record.records import SCHEMA_VERSION
-from suite.settings.presets import CITATION, COMMIT
 
 GLUE = ROOT / "reproduce" / "controls" / "peers"
 PEERS = ROOT / ".venv-peers"
@@ -170,34 +169,30 @@ def read_peer(name: str, agent: str) -> Peer:
     """Return how a peer trains an agent.
 
     Raises:
-        UsageError: naming the nearest peer or agent, or what its file lacks.
+        UsageError: naming the nearest peer or agent.
     """
     if name not in peers():
         raise UsageError(f"unknown peer {name!r}{nearest(name, peers())}")
     check_agent(agent)
-    path = GLUE / f"{name}.toml"
-    try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
-        if agent not in agents_of(name):
-            raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
-        facts, of = {key: said[key] for key in FACTS}, said[agent]
-        has = of.get("has", {})
-        _check(path, facts["commit"], has)
-        return Peer(
-            is_ours=False,
-            verb=("control", name),
-            prefix=f"{facts['title']}: ",
-            pins=_pins(name),
-            asked={"device": "auto", "published": True, "workers": None},
-            **facts,
-            **{"name": name, "agent": agent, "sets": of["sets"], "has": has},
-            **{"choices": of.get("choices", {}), "stated": of["departures"]},
-            **{"actions": of.get("actions", ("discrete", "continuous"))},
-        )
-    except KeyError as error:
-        raise UsageError(f"{path}: {error.args[0]} is missing") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}") from None
+    if agent not in agents_of(name):
+        raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
+    said = tomllib.loads((GLUE / f"{name}.toml").read_text(encoding="utf-8"))
+    facts, of = {key: said[key] for key in FACTS}, said[agent]
+    return Peer(
+        is_ours=False,
+        verb=("control", name),
+        prefix=f"{facts['title']}: ",
+        pins=_pins(name),
+        asked={"device": "auto", "published": True, "workers": None},
+        name=name,
+        agent=agent,
+        sets=of["sets"],
+        has=of.get("has", {}),
+        choices=of.get("choices", {}),
+        stated=of["departures"],
+        actions=of.get("actions", ("discrete", "continuous")),
+        **facts,
+    )
 
 
 def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
@@ -240,13 +235,3 @@ def _pins(name: str) -> dict[str, str]:
     """Return the versions of every package in a peer's environment."""
     lines = (GLUE / f"{name}.txt").read_text(encoding="utf-8").split()
     return dict(line.split("==", 1) for line in lines if "==" in line)
-
-
-def _check(path: Path, commit: str, has: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that a peer's file says where each of its own settings stands."""
-    if not COMMIT.fullmatch(commit):
-        raise UsageError(f"{path}: commit must be 40 hexadecimal digits, not {commit!r}")
-    for key, of in has.items():
-        at, because = of.get("at", ""), of.get("because", "")
-        if "value" not in of or bool(at) == bool(because) or (at and not CITATION.fullmatch(at)):
-            raise UsageError(f'{path}: {key} needs a value, and at = "file:line" or because = ...')

@@ -4,9 +4,7 @@ What is written is what any source has there (see the README beside them), so `-
 trains ours with the settings that the peer ran with, and what the peer reached judges it.
 """
 
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import lzma
@@ -291,14 +289,11 @@ def _write_table(plan: Plan, path: Path, rows: pd.DataFrame) -> None:
 def _write_comparable(plan: Plan, source: str) -> None:
     """Let every task compare with itself."""
     path = presets.REFERENCES / "comparable.csv"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    ours = [(plan.agent, source, task, task, "", "") for task in plan.tasks]
-    kept = [line for line in lines if not line.startswith(tuple(",".join(key[:4]) for key in ours))]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        (*key, "the same task and version") for key in ours
-    )
-    write_atomically(path, ("".join(kept) + text.getvalue()).encode())
+    ours = [f"{plan.agent},{source},{task},{task}," for task in plan.tasks]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith(tuple(ours))]
+    kept += [f"{start},,the same task and version" for start in ours]
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
 
 def _toml(document: Mapping[str, Any]) -> str:

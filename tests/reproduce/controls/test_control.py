@@ -5,7 +5,6 @@ Small scripts, run by a Python that has the standard library alone, stand in for
 
 import dataclasses
 import importlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from agents.a2c import Config
@@ -30,6 +30,7 @@ from suite.base.errors import UsageError
 from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
+from tests.conftest import Message
 
 TOML = """
 title = "Somebody's library"
@@ -42,7 +43,6 @@ publishes = ["rl_zoo"]
 [a2c]
 actions = ["discrete"]
 sets = ["num_envs", "unroll_length", "learning_rate", "hidden_sizes", "reward_normalisation"]
-sets_more = 0
 departures = ["its simulator is its own"]
 
 [a2c.choices]
@@ -55,7 +55,7 @@ rmsprop_epsilon_in_root = { value = false, because = "it says so nowhere" }
 rmsprop_initial_average = { value = 0.0, at = "library/a2c.py:10" }
 value_coef = { value = 0.5, at = "library/a2c.py:11" }
 normalise_observations = { value = false, at = "library/a2c.py:12" }
-""".replace("sets_more = 0\n", "")
+"""
 TRAIN = """
 def train(agent, config, seed, record):
     print(agent, config["task"], config["entropy_coef"])
@@ -201,12 +201,6 @@ def test_a_broken_peer_fails_its_own_run(install: Install, tmp_path: Path, fault
     found = ends(plan_of(tmp_path, workers=1))
     assert [found[seed][0] for seed in (1, 2, 3)] == ["finished", state, "finished"]
     assert reason in found[2][1]
-    if state == "failed":
-        assert [run.status for run in plan_of(tmp_path).runs()] == [
-            "finished",
-            "failed",
-            "finished",
-        ]
 
 
 def test_garbage_is_damaged_whatever_is_said_of_it(
@@ -246,47 +240,33 @@ def test_runs_of_other_glue_or_pins_do_not_count(install: Install, tmp_path: Pat
         plan_of(tmp_path, num_seeds=1).runs()
 
 
-SAMPLED = "--set evaluation_rule=sampled"
-WRONG = {
-    "fakes a2c classic": "unknown peer 'fakes'; did you mean fake",
-    "fake a2cc classic": "unknown agent 'a2cc'",
-    "fake sac mujoco": "fake has no sac",
-    "fake a2c atari-7": "is atari: fake's a2c is here for tasks that are classic",
-    "fake a2c classic --tasks Pendulum-v1": "is continuous: fake's a2c is here for",
-    "fake a2c classic --tasks CartPole-v1 --set entropy_coef=0.5": (
-        "fake's a2c has entropy_coef = 0.25 of its own: leave out --set entropy_coef=0.5"
-    ),
-    "fake a2c classic --like nobody": "unknown source 'nobody'",
-    "fake a2c classic --tasks Pong-v5": "no task 'Pong-v5'",
-    "fake a2c classic --set gamma=0.5": "cannot have gamma = 0.5, only 0.99",
-    "fake a2c classic --set reward_normalisation=value_targets": "only none, discounted_returns",
-    "fake a2c classic --num-seeds 0": "--num-seeds must be at least 1",
-    f"fake a2c classic --tasks CartPole-v1 --publish --env-steps 15000 {SAMPLED}": "multiple of",
-    "fake a2c classic --tasks CartPole-v1": (
-        "the environment of fake is missing: run `make peers PEER=fake` first"
-    ),
-}
+WRONG = """
+fakes a2c classic
+fake a2cc classic
+fake sac mujoco
+fake a2c atari-7
+fake a2c classic --tasks Pendulum-v1
+fake a2c classic --tasks CartPole-v1 --set entropy_coef=0.5
+fake a2c classic --like nobody
+fake a2c classic --set gamma=0.5
+fake a2c classic --set reward_normalisation=value_targets
+fake a2c classic --num-seeds 0
+fake a2c classic --tasks CartPole-v1 --publish --env-steps 15000 --set evaluation_rule=sampled
+fake a2c classic --tasks CartPole-v1
+"""
+"""The last one has no mistake: the peer's environment is missing."""
 
 
-@pytest.mark.parametrize("words", WRONG)
+@pytest.mark.parametrize("words", WRONG.split("\n")[1:-1])
 def test_bad_input_names_the_fix_and_writes_nothing(
-    install: Install, tmp_path: Path, words: str
+    install: Install, tmp_path: Path, words: str, message: Message
 ) -> None:
     """A missing environment, too, is one line, before anything is trained."""
     (tmp_path / "environments" / "fake" / "bin" / "python").unlink()
-    argv = ["control", *words.split(), "--runs-dir", str(tmp_path / "runs")]
-    with pytest.raises(UsageError) as caught:
-        main(argv)
-    assert WRONG[words] in str(caught.value)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError) as error:
+        main(["control", *words.split(), "--runs-dir", str(tmp_path / "runs")])
+    message(words, error.value)
     assert not (tmp_path / "runs").exists()
-
-
-def test_what_a_peer_has_needs_a_place(install: Install) -> None:
-    """A peer's own setting without a citation is refused, by name."""
-    install(toml=TOML.replace(', at = "library/a2c.py:7"', ""))
-    with pytest.raises(UsageError, match="time_limit_is_terminal needs a value, and at"):
-        read_peer("fake", "a2c")
 
 
 @pytest.mark.parametrize(("interval", "smoke"), [(30_000, 90_000), (80, 100_000)])
@@ -336,15 +316,17 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
-def test_a_run_goes_on_past_its_last_episode(
+def test_a_run_reaches_its_end_without_an_episode_there(
     install: Install, tmp_path: Path, sources: Path
 ) -> None:
     """Scored by training episodes, a control reaches its end though no episode ends there."""
-    early = "    env_steps > 480 or record.episode("
-    install(TRAIN.replace("        record.episode(", f"    {early}"))
+    out = "env_steps > 480 or (seed == 2 and env_steps < 200)"
+    install(TRAIN.replace("record.episode(", f"{out} or record.episode("))
     plan = plan_of(tmp_path)
     ends(plan)
-    publish(plan)
+    folder = publish(plan)
+    curve = pd.read_csv(folder / "curves.csv")
+    assert set(curve["num_runs"]) == {3}  # it begins where all have ended an episode
     scores = [
         references.reference_score("a2c", "fake_control", "CartPole-v1", steps, "training")
         for steps in (500, 501)
@@ -409,7 +391,7 @@ def test_a_task_has_one_curve_whatever_suite_it_was_run_in(
 
 @pytest.mark.parametrize("name", peers())
 def test_peers_files_name_settings_that_exist(name: str) -> None:
-    """Each of our settings is handed over, the peer's own, or refused unless it is the default."""
+    """Handed over, or the peer's own with its place; others are refused but for their default."""
     said = control.tomllib.loads((control.GLUE / f"{name}.toml").read_text())
     served = [agent for agent, of in said.items() if isinstance(of, dict)]
     assert served
@@ -422,6 +404,10 @@ def test_peers_files_name_settings_that_exist(name: str) -> None:
         assert set(named) | set(peer.choices) <= fields
         assert len(named) == len(set(named))
         assert peer.pins["torch"] == peer.pins["torch"].partition("+")[0]
+        assert presets.COMMIT.fullmatch(peer.commit)
+        for key, of in peer.has.items():  # where it stands, or why it is so
+            is_cited = presets.CITATION.fullmatch(of.get("at", "")) is not None
+            assert is_cited != bool(of.get("because")), key
 
 
 GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
@@ -487,28 +473,3 @@ def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     assert 0 < episodes["episode_length"].sum() <= timing["env_steps"]  # the last are unfinished
     assert timing["num_updates"] > 0
     assert (np.diff(episodes["env_steps"]) >= 0).all()
-
-
-@pytest.mark.training
-@pytest.mark.skipif(
-    not (control.PEERS / "sb3" / "bin" / "python").exists(),
-    reason="the environment of sb3 is missing: `make peers PEER=sb3`",
-)
-def test_stable_baselines3_trains_as_a_control(tmp_path: Path) -> None:
-    """The real peer: 2,000 steps of A2C of each of two seeds, which differ; every row is whole."""
-    asked: dict[str, Any] = {"tasks": ["CartPole-v1"], "env_steps": 2_000, "num_seeds": 2}
-    asked["settings"] = ["log_interval=500"]
-    plan = make_control("sb3", "a2c", "classic", runs_dir=tmp_path, **asked)
-    plan.directory.mkdir(parents=True)
-    assert {state for state, _ in ends(plan).values()} == {"finished"}
-    folders = [plan.directory / "CartPole-v1" / f"seed-{seed}" for seed in (1, 2)]
-    tables = [collect.read_table(folder / "episodes.csv") for folder in folders]
-    assert not tables[0].equals(tables[1])
-    for folder, table in zip(folders, tables, strict=True):
-        assert (table["episode_return"] == table["episode_length"]).all()  # reward 1 a step
-        assert 1_900 < table["env_steps"].max() <= 2_000
-        timing = collect.read_table(folder / "timing.csv")
-        assert timing["env_steps"].tolist() == [512, 1_008, 1_504, 2_000]
-        assert timing["num_updates"].tolist() == [6, 12, 18, 24]
-        versions = json.loads((folder / "run.json").read_text())["versions"]
-        assert versions["stable_baselines3"] == peer_of(plan).pins["stable_baselines3"]
