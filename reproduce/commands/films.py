@@ -198,8 +198,8 @@ def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
         how = {"codec": "gif", "pix_fmt_out": "pal8", "output_params": filters, "quality": None}
     else:  # the pixels that all players know come in squares of four
         how["output_params"] += ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-    size = (width, height)
-    writer = write_frames(film, size, fps=rate, macro_block_size=1, ffmpeg_log_level="error", **how)
+    how |= {"fps": float(rate), "macro_block_size": 1, "ffmpeg_log_level": "error"}
+    writer = write_frames(film, (width, height), **how)
     with contextlib.closing(writer):
         writer.send(None)
         for frame in itertools.chain([first], frames):

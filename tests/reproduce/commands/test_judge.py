@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -179,7 +180,7 @@ def test_an_evaluation_off_the_schedule_counts_in_neither_score(
 
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
-OF_GRID: dict[str, tuple[Change, dict[str, int]]] = {
+OF_GRID: dict[str, tuple[Change, dict[str, Any]]] = {
     "between two rows": (lambda t: t, {"env_steps": 499_999}),
     "behind the last row": (lambda t: t, {"env_steps": 500_001}),
     "episodes": (lambda t: pd.concat([t, t[-1:]]), {}),
