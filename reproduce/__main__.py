@@ -17,33 +17,21 @@ from suite.settings.command_line import run_main
 from suite.settings.recorded import refuse_old_agent
 
 COMMANDS = {
-    "report": ("AGENT SUITE", "gather, check and draw again what was run, or is published"),
-    "verify": ("AGENT [RUN]", "make a recorded run's beginning again, compare byte by byte"),
-    "evaluate": ("RUN --episodes N", "score the policy that a run saved"),
-    "video": ("AGENT SUITE", "film an episode that a run was scored by (--task T --seed K)"),
-    "export": ("RUN --onnx FILE", "write the policy that a run saved for ONNX runtimes"),
+    "report": ("AGENT SUITE", "judge and draw again what was run, or is published"),
+    "list": ("[NAME]", "agents, suites, sources, results; or one of them"),
+    "watch": ("[RUNS_DIR]", "show a grid that another process or machine runs"),
+    "judge": ("AGENT CSV --like SOURCE", "verdicts on the curves of any program"),
     "compare": ("RUNS_A RUNS_B", "before-and-after table of two folders of runs"),
-    "judge": (
-        "AGENT CURVES --like SOURCE",
-        "verdicts on runs of any program, from a CSV file of their curves",
-    ),
-    "throughput": ("", "does an update cost more; is this tree slower than a commit?"),
-    "list": (
-        "[AGENT | --like SOURCE]",
-        "agents, suites, tasks, sources and who judges, results; or one agent, or one source",
-    ),
-    "published": (
-        "[--check]",
-        "draw all of results/published again, or say what is out of date",
-    ),
-    "docs": ("[--check]", "write README's scores anew, or say if they are old"),
-    "site": ("[--out DIR]", "build the documentation, with all published grids"),
-    "track": ("KIND RUNS LOGDIR", "mirror recorded runs into tensorboard or wandb"),
-    "watch": ("[RUNS_DIR]", "show a grid that another process or machine runs, live"),
-    "control": (
-        "PEER AGENT SUITE",
-        "run somebody else's program, record it as ours, make it a reference",
-    ),
+    "evaluate": ("RUN", "score the policy that a run saved"),
+    "video": ("AGENT SUITE", "film an episode that a run was scored by"),
+    "export": ("RUN --onnx FILE", "write a policy for ONNX runtimes"),
+    "track": ("KIND RUNS LOGDIR", "mirror runs into tensorboard or wandb"),
+    "verify": ("AGENT [RUN]", "make a recorded run's beginning again, byte by byte"),
+    "control": ("PEER AGENT SUITE", "run somebody else's program as a grid"),
+    "throughput": ("", "does an update cost more than before?"),
+    "published": ("[--check]", "draw results/published again"),
+    "docs": ("[--check]", "write README's scores anew"),
+    "site": ("[--out DIR]", "build the documentation"),
 }
 """By word, which is a file of `commands`: its arguments and its line in the help."""
 
@@ -63,12 +51,8 @@ def main(argv: Sequence[str]) -> int:
     if not word.startswith("-") and word not in agents.AGENTS:
         refuse_old_agent(word)
         raise UsageError(f"unknown agent {word!r}{nearest(word, (*agents.AGENTS, *COMMANDS))}")
-    return grid.main(argv, _help_on_commands())
-
-
-def _help_on_commands() -> str:
-    lines = [f"  {f'{word} {words}':<28} {text}" for word, (words, text) in COMMANDS.items()]
-    return "\n".join(["other commands:", *lines])
+    lines = [f"  {f'{word} {words}':<31} {text}" for word, (words, text) in COMMANDS.items()]
+    return grid.main(argv, "\n".join(["commands:", *lines]))
 
 
 if __name__ == "__main__":

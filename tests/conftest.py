@@ -179,7 +179,7 @@ def message(request: pytest.FixtureRequest, tmp_path: Path) -> Message:
     def check(case: str, said: object) -> None:
         key = f"{_file(request.path)}: {case}"
         plain = str(said).replace(str(tmp_path), "TMP").replace(str(ROOM.parent), "ROOT")
-        text = "".join(f"{line}\n" for line in plain.splitlines())
+        text = "".join(f"{line.rstrip()}\n" for line in plain.splitlines())
         if request.config.getoption("--messages"):
             kept = messages.read()
             assert key not in kept, f"two cases are called {key}"

@@ -16,11 +16,11 @@ def read() -> dict[str, str]:
     messages: dict[str, str] = {}
     key = ""
     for line in KEPT.read_text(encoding="utf-8").splitlines():
-        if line.startswith(INDENT):
-            messages[key] += line.removeprefix(INDENT) + "\n"
-        elif line:
+        if line and not line.startswith(INDENT):
             key = line
             messages[key] = ""
+        else:
+            messages[key] += line.removeprefix(INDENT) + "\n"
     return messages
 
 
@@ -28,5 +28,6 @@ def write(messages: dict[str, str]) -> None:
     """Write all messages, in the order of their keys."""
     text = ""
     for key, message in sorted(messages.items()):
-        text += key + "\n" + "".join(f"{INDENT}{line}\n" for line in message.splitlines())
+        lines = [key, *(f"{INDENT}{line}".rstrip() for line in message.splitlines())]
+        text += "".join(f"{line}\n" for line in lines)
     KEPT.write_text(text, encoding="utf-8")

@@ -248,7 +248,7 @@ def main(argv: Sequence[str]) -> int:
     """Score the policy that a run saved."""
     about = "score the policy that a run saved"
     parser = flags.make_parser("evaluate", about, "run", "--best", "--task-from")
-    parser.add_argument("--episodes", type=int, default=10, metavar="N")
+    parser.add_argument("--episodes", type=int, default=10, metavar="N", help="default: 10")
     actions = parser.add_mutually_exclusive_group()
     rule = {"dest": "sampled", "default": None}
     text = "draw actions from the policy"

@@ -7,8 +7,8 @@ from reproduce.commands import flags
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the policy that a run saved in another form."""
-    about = "write the policy that a run saved in another form"
+    """Write the policy that a run saved for ONNX runtimes."""
+    about = "write the policy that a run saved for ONNX runtimes"
     parser = flags.make_parser("export", about, "run", "--best", "--task-from")
     text = "the file to write, such as reacher.onnx"
     parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help=text)

@@ -42,13 +42,12 @@ def program() -> str:
     return "encore" if Path(sys.argv[0]).stem == "encore" else "python -m reproduce"
 
 
-def make_parser(word: str, description: str, *shared: str, epilog: str = "") -> Parser:
+def make_parser(word: str, description: str, *shared: str) -> Parser:
     """Return a parser for the arguments after `word`, with some of the `SHARED` ones."""
     parser = Parser(
         prog=f"{program()} {word}".strip(),
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
-        epilog=epilog,
     )
     for name in shared:
         parser.add_argument(name, **SHARED[name])

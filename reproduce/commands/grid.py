@@ -29,14 +29,16 @@ from suite.base.hardware import num_cores
 from suite.settings.command_line import printable, say_todays_name
 
 
-def main(argv: Sequence[str], epilog: str = "") -> int:
+def main(argv: Sequence[str], commands: str = "") -> int:
     """Plan, run, gather, check, draw.
 
     Args:
         argv: the command's words.
-        epilog: what its help ends with.
+        commands: the other commands, for the help.
     """
-    parser = flags.make_parser("", "regenerate a paper's curves and judge them", epilog=epilog)
+    about = f"Regenerate a paper's curves and judge them, or use one of the commands.\n\n{commands}"
+    parser = flags.make_parser("", about)
+    parser.usage = f"{parser.prog} AGENT SUITE [flags]\n       {parser.prog} COMMAND ..."
     parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
     add_flags(parser)
     request = read_request(parser.parse(argv))

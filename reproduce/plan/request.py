@@ -104,6 +104,16 @@ class Request:
 
 
 FIELDS: Mapping[str, Field[Any]] = {field.name: field for field in fields(Request)}
+GROUPS = {
+    "what": ("agent", "suite", "tasks", "source", "settings"),
+    "how much": ("budget", "seeds", "num_seeds", "env_steps", "published", "fresh", "dry_run"),
+    "how": (
+        *("device", "workers", "launcher", "ray_address"),
+        *("checkpoint_minutes", "drop_checkpoints", "keep_best"),
+    ),
+    "where": ("runs_dir", "track", "context", "open"),
+}
+"""Fields by their place in the help."""
 GRID = ("agent", "suite", "source", "runs_dir")
 """Fields that select a grid which was run before."""
 SIZE = ("tasks", "budget", "env_steps", "workers", "settings", "num_seeds", "seeds")
@@ -119,12 +129,14 @@ def _flag_of(field: Field[Any]) -> str:
 
 def add_flags(parser: Parser, names: Collection[str] = FIELDS.keys()) -> None:
     """Add the flags of a request, or of some of its fields."""
-    for field in (FIELDS[name] for name in FIELDS if name in names):
-        how = {key: value for key, value in field.metadata.items() if key != "name"}
-        if field.default is MISSING:
-            parser.add_argument(field.name, **how)
-        else:
-            parser.add_argument(_flag_of(field), dest=field.name, default=SUPPRESS, **how)
+    for title, group in GROUPS.items():
+        place = parser.add_argument_group(title)
+        for field in (FIELDS[name] for name in group if name in names):
+            how = {key: value for key, value in field.metadata.items() if key != "name"}
+            if field.default is MISSING:
+                place.add_argument(field.name, **how)
+            else:
+                place.add_argument(_flag_of(field), dest=field.name, default=SUPPRESS, **how)
 
 
 def read_request(options: Namespace) -> Request:

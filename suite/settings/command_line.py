@@ -16,8 +16,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-import tyro
-
 from suite.base.errors import UsageError, near, nearest
 from suite.base.files import NO_SPACE
 from suite.envs.tasks import Task, find_task, tasks_in
@@ -126,7 +124,7 @@ def override(
     *,
     prog: str = "",
     about: str = "",
-    beside: Mapping[str, str] | None = None,
+    beside: Mapping[str, tuple[str, str]] | None = None,
 ) -> ConfigT:
     """Return `config` with command-line flags such as `--gamma 0.9` applied.
 
@@ -135,7 +133,7 @@ def override(
         flags: the command line.
         prog: the program's name, for `--help`.
         about: what `--help` begins with; empty: what the configuration's class says.
-        beside: flags that the caller has read already, with their help, for `--help`.
+        beside: flags that the caller has read already, with metavar and text, for `--help`.
 
     Raises:
         UsageError: for an unknown flag (with the nearest known one) or a value that does not fit.
@@ -144,19 +142,14 @@ def override(
     beside = beside or {}
     known = {f.name.replace("_", "-") for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     known |= {name.removeprefix("--") for name in beside}
-    also = "\n".join(f"{name}: {text}" for name, text in beside.items())
-    description = f"{about or type(config).__doc__}\n\n{also}" if beside else None
     for flag in flags:
         if flag.startswith("--") and flag != "--help":
             _refuse_unknown(flag.split("=")[0], known)
     if {"-h", "--help"} & set(flags):
-        return tyro.cli(
-            type(config),
-            args=["--help"],
-            default=config,
-            prog=prog or None,
-            description=description,
-        )
+        from suite.settings.help import print_help
+
+        print_help(config, prog, about or str(type(config).__doc__), beside)
+        sys.exit(0)
     hints, values = get_type_hints(type(config)), dict[str, Any]()
     as_people_write = {"--env-steps": whole, "--seeds": whole_numbers}
     for flag, words in _by_flag(flags):
@@ -334,18 +327,36 @@ def _able_suite(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> st
 
 
 RUN_FLAGS = {
-    "--task-from": "module:id, a task that importing this module registers with gymnasium",
-    "--out": "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)",
-    "--suite": "suite whose preset gives the defaults (default: the first that has the task)",
-    "--like": "published source whose preset gives the defaults (default: the suite's own)",
-    "--checkpoint-minutes": "time between two checkpoints; a killed command that is started again "
-    "resumes from the last one (default: 5; 0: at every update)",
-    "--drop-checkpoints": "remove the last checkpoint at the end; where it is kept, a larger "
-    "--env-steps extends a finished run",
-    "--keep-best": "keep the policy of the best evaluation, too, in the folder `best` of the run",
-    "--plot": "draw return, losses, entropy and temperature while training",
+    "--task-from": (
+        "MODULE:ID",
+        "in place of --task: a task that importing this module registers with gymnasium",
+    ),
+    "--suite": (
+        "SUITE",
+        "suite whose preset gives the defaults (default: the first that has the task)",
+    ),
+    "--like": (
+        "SOURCE",
+        "published source whose preset gives the defaults (default: the suite's own)",
+    ),
+    "--out": (
+        "DIR",
+        "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)",
+    ),
+    "--checkpoint-minutes": (
+        "N",
+        "time between two checkpoints; a killed command that is started again resumes from the "
+        "last one (default: 5; 0: at every update)",
+    ),
+    "--drop-checkpoints": (
+        "",
+        "remove the last checkpoint at the end; where it is kept, a larger --env-steps extends a "
+        "finished run",
+    ),
+    "--keep-best": ("", "keep the policy of the best evaluation, too, in `best` of the run"),
+    "--plot": ("", "draw return, losses, entropy and temperature while training"),
 }
-"""Flags of an agent's command beside its settings, with their help."""
+"""Flags of an agent's command beside its settings, with metavar and text."""
 
 
 @dataclass(frozen=True)

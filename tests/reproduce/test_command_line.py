@@ -1,9 +1,11 @@
 """The command line as its users meet it: right, wrong, interrupted and hostile."""
 
+import dataclasses
 import errno
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from reproduce.commands import list as listing
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.request import FIELDS, GROUPS
 from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
 from reproduce.run import launch as launching
@@ -273,20 +276,43 @@ def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
     assert list(desk.iterdir()) == []
 
 
-def test_the_help_names_every_command(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 0, and all verbs and flags in it."""
+def test_the_help_names_commands_first_and_flags_in_groups(
+    message: Message, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every flag is in a group: what, how much, how, where."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/encore"])
     with pytest.raises(SystemExit) as stop:
         command_line.main(["--help"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
-    for word in (*command_line.COMMANDS, "--dry-run", "--runs-dir", "--set", "--like"):
-        assert word in said
+    assert {name for group in GROUPS.values() for name in group} == set(FIELDS)
+    assert [word for word in command_line.COMMANDS if f"\n  {word} " not in said] == []
+    message("--help", said)
+
+
+@pytest.mark.parametrize("agent", agents.AGENTS)
+def test_an_agents_help_has_every_setting_in_its_group(
+    agent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run, algorithm, speed; each setting with a text."""
+    module = importlib.import_module(f"agents.{agent}")
+    with pytest.raises(SystemExit):
+        module.main(["--help"])
+    run, rest = capsys.readouterr().out.split("\nalgorithm:\n")
+    algorithm, speed = rest.split("\nspeed:\n")
+    assert "--out DIR" in run
+    assert "--gamma VALUE" in algorithm
+    assert "--tf32, --no-tf32" in speed
+    for field in dataclasses.fields(module.Config):
+        assert f"--{field.name.replace('_', '-')}" in run + rest
+    assert not re.search(r"(?:VALUE|\}) +\(default", run + rest)
 
 
 def test_the_list_shows_what_can_be_named(
     desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Agents with suites and sources, suites with tasks, and results that were published."""
+    """Agents with suites and sources, suites, and results that were published; a suite's tasks."""
     results = desk / "published" / "sac-mujoco" / "paper"
     results.mkdir(parents=True)
     (results / "verdicts.csv").write_text("task,verdict\n")
@@ -297,7 +323,9 @@ def test_the_list_shows_what_can_be_named(
     assert "agent sac" in lines
     mujoco = "  mujoco: paper (judged by nnabla_rl), jaxrl, "
     assert any(line.startswith(mujoco) for line in lines)
-    assert any(line.startswith("suite classic (5 tasks): CartPole-v1 ") for line in lines)
+    assert "suite atari: 57 tasks" in lines
+    names = say(["list", "atari"])[1].split()
+    assert (names[0], names[-1], len(names)) == ("Alien-v5", "Zaxxon-v5", 57)
     assert f"published sac-mujoco/paper: {results}" in lines
 
 
@@ -621,7 +649,7 @@ def test_the_console_command_names_itself(
         with pytest.raises(SystemExit) as stop:
             started()
         assert stop.value.code == 0
-        assert capsys.readouterr().out.startswith(f"usage: {called} [-h]")
+        assert capsys.readouterr().out.startswith(f"usage: {called} AGENT SUITE")
         monkeypatch.setattr(sys, "argv", [program])
         with pytest.raises(SystemExit):
             started()

@@ -302,16 +302,18 @@ def test_a_time_that_is_none_is_refused(minutes: str) -> None:
         read(f"--checkpoint-minutes={minutes}")
 
 
-def test_help_shows_the_flags_beside_the_configuration(
+def test_help_has_the_runs_flags_before_the_algorithms(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where a run goes, and whose settings it takes, are not found by reading the code."""
+    """Those that are no settings, too; with the text and the default of each."""
     with pytest.raises(SystemExit) as stop:
         read("--task", "Hopper-v4", "--help")
     assert stop.value.code in (0, None)
-    shown = capsys.readouterr().out
-    for flag in ("--out", "--suite", "--like", "--num-envs"):
-        assert flag in shown
+    run, algorithm = capsys.readouterr().out.split("\nalgorithm:\n")
+    for flag in ("--out DIR", "--suite SUITE", "--task VALUE", "--keep-best "):
+        assert flag in run
+    for words in ("--gamma VALUE", "Discount. (default: 0.99)", "--compile, --no-compile"):
+        assert words in algorithm
 
 
 # run_main
