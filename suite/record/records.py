@@ -7,22 +7,23 @@ their settings the names of today.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_json, read_plain
 from suite.envs.tasks import SUITES, tasks_in
-from suite.record.manifest import BEST, MANIFEST, damage, stamp
+from suite.record.manifest import BEST, MANIFEST, TABLES, damage, stamp
 from suite.settings.config import MOST_STEPS
 from suite.settings.recorded import todays_agent
 
 STATUSES = ("running", "finished", "diverged", "failed")
 ENDED = ("finished", "diverged")
-TYPES = {"task": str, "seed": int, "machine": dict, "log_tail": list}
+TYPES = {"task": str, "seed": int, "machine": dict, "resumed_at": list, "log_tail": list}
 """Entries that a record must have in this type, if it has them."""
 LARGEST_RECORD = 2**18
 """Bytes of a `run.json` that are read: 256 KiB; one of one seed has 10 KB."""
@@ -40,7 +41,7 @@ SCHEMA_VERSION = max(KEYS)
 SEED = re.compile(r"seed-(\d+)")
 """Name of a run's folder."""
 CLOCKS = ("env_steps", "num_updates", "wall_seconds")
-"""Columns of `timing.csv` that never decrease."""
+"""First columns of a table that never decrease; the others may."""
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
@@ -161,38 +162,51 @@ def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
     return f"differs from its manifest: {changed}" if changed else ""
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
-    """Yield the cells of a table, compressed or not, row by row; none if it cannot be read."""
-    try:
-        lines = read_plain(path).decode(errors="replace").splitlines()
-    except (OSError, *DAMAGED):
-        return
-    yield from (line.split(",") for line in lines[1:])
-
-
 def _backwards(directory: Path, record: Mapping[str, Any]) -> str:
     """Return which times of a record run backwards; empty if none do."""
-    started, ended = record["started_at"], record["ended_at"]
+    said = [("started", record["started_at"])]
+    said += [("resumed", text) for text in record.get("resumed_at", ())]
+    said += [("ended", record["ended_at"])]
+    times = [(what, text, time) for what, text in said if (time := _time(text)) is not None]
+    for (before, earlier, first), (what, text, second) in pairwise(times):
+        if second < first:
+            return f"{what} at {text}, before it {before} at {earlier}"
+    for name in TABLES:
+        stamps = tuple(stamp(directory / each) for each in (name, f"{name}.xz"))
+        if found := _table_backwards(directory / name, stamps):
+            return found
+    return ""
+
+
+def _time(text: object) -> datetime | None:
+    """Return a moment, in UTC if no zone is named; None if no moment is named."""
     try:
-        if datetime.fromisoformat(ended) < datetime.fromisoformat(started):
-            return f"ended at {ended}, before it started at {started}"
-    except (TypeError, ValueError):  # older ones, or those of other programs, name no times
-        pass
-    names = ("timing.csv", "timing.csv.xz")
-    return _timing_backwards(directory, tuple(stamp(directory / name) for name in names))
+        time = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @lru_cache(maxsize=4096)
-def _timing_backwards(directory: Path, stamps: tuple[object, ...]) -> str:
-    """Return the first number of `CLOCKS` below the one before it; empty without one."""
-    path, before = directory / "timing.csv", [0.0] * len(CLOCKS)
-    for cells in _rows(path):
-        try:
-            now = [float(cell) for cell in cells[: len(CLOCKS)]]
-        except ValueError:  # whoever reads the table says so
-            return ""
-        for name, earlier, later in zip(CLOCKS, before, now, strict=False):
-            if later < earlier:
-                return f"runs backwards: in timing.csv {name} is {later:.15g} after {earlier:.15g}"
-        before = now
+def _table_backwards(path: Path, stamps: tuple[object, ...]) -> str:
+    """Return the first number of `CLOCKS` below one before it; empty without one.
+
+    Cells that are no numbers are left to who reads the table.
+    """
+    try:
+        head, *rows = read_plain(path).decode(errors="replace").splitlines() or [""]
+    except (OSError, *DAMAGED):
+        return ""
+    clocks = list(takewhile(CLOCKS.__contains__, head.split(",")))
+    latest = [0.0] * len(clocks)
+    for row in rows:
+        for i, cell in enumerate(row.split(",", len(clocks))[: len(clocks)]):
+            try:
+                now = float(cell)
+            except ValueError:
+                continue
+            if now < latest[i]:
+                said = f"{clocks[i]} is {now:.15g} after {latest[i]:.15g}"
+                return f"runs backwards: in {path.name} {said}"
+            latest[i] = max(latest[i], now)  # in this order NaN changes nothing
     return ""

@@ -174,7 +174,7 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         description = read_json(directory / DESCRIPTION, LARGEST_DESCRIPTION)
         weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TABLE))
-        if not isinstance(description, dict) or "agent" not in description:
+        if not isinstance(description, dict) or not isinstance(description.get("agent"), str):
             raise ValueError(f"{DESCRIPTION} names no agent")
     except FileNotFoundError:
         raise UsageError(

@@ -218,11 +218,15 @@ def test_a_forged_header_is_refused(content: bytes, tmp_path: Path) -> None:
         read_policy(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"7", b'"agent"', b'{"task": "Hopper-v4"}', b"\xff\xfe", b"[" * 100_000],
-    ids=["empty", "torn", "list", "number", "string", "no agent", "no text", "too deep"],
-)
+WRONG = {
+    **{"empty": b"", "torn": b"{", "list": b"[]", "number": b"7", "string": b'"agent"'},
+    **{"no agent": b'{"task": "Hopper-v4"}', "null agent": b'{"agent": null}'},
+    **{"list agent": b'{"agent": ["sac"]}', "table agent": b'{"agent": {"sac": 1}}'},
+    **{"no text": b"\xff\xfe", "too deep": b"[" * 100_000},
+}
+
+
+@pytest.mark.parametrize("content", WRONG.values(), ids=WRONG)
 def test_a_wrong_description_is_refused(content: bytes, tmp_path: Path) -> None:
     """Every bad description is one line of usage error, never a traceback."""
     (saved(tmp_path) / "policy.json").write_bytes(content)
