@@ -1,4 +1,4 @@
-"""pfrl's ACER and SAC, unchanged, on gymnasium's tasks; see docs/controls.md.
+"""pfrl's ACER, unchanged, on gymnasium's tasks; see docs/controls.md.
 
 ACER's loop is that of one of pfrl's asynchronous processes, so a seed has one environment.
 """
@@ -11,14 +11,14 @@ import gymnasium
 import numpy as np
 import torch
 from pfrl import policies
-from pfrl.agents import SoftActorCritic, acer
+from pfrl.agents import acer
 from pfrl.nn import ConcatObsAndAction
 from pfrl.nn.lmbda import Lambda
 from pfrl.optimizers import SharedRMSpropEpsInsideSqrt
 from pfrl.q_functions import DiscreteActionValueHead
-from pfrl.replay_buffers import EpisodicReplayBuffer, ReplayBuffer
+from pfrl.replay_buffers import EpisodicReplayBuffer
 from pfrl.utils import set_random_seed
-from torch import distributions, nn
+from torch import nn
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -28,7 +28,7 @@ def train(name: str, config: dict[str, Any], seed: int, record: Any) -> None:
     torch.set_num_threads(1)
     set_random_seed(seed)
     env = _environment(config)
-    makers = {"acer": _acer, "acer_continuous": _acer_continuous, "sac": _sac}
+    makers = {"acer": _acer, "acer_continuous": _acer_continuous}
     agent, optimiser = makers[name](config, env)
     updates = [0]
     optimiser.register_step_post_hook(lambda *_: updates.__setitem__(0, updates[0] + 1))
@@ -160,55 +160,6 @@ def _acer_of(model: nn.Module, config: dict[str, Any], **coefs: float) -> tuple[
         **coefs,
     )
     return agent, optimiser
-
-
-def _sac(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
-    """Return SAC as pfrl's `train_soft_actor_critic.py` makes it, and its policy's optimiser."""
-    size, actions = env.observation_space.shape[0], env.action_space.shape[0]
-    policy = nn.Sequential(
-        _glorot([size, *config["hidden_sizes"], 2 * actions]), Lambda(_squashed_gaussian)
-    )
-    sizes = [size + actions, *config["hidden_sizes"], 1]
-    critics = [nn.Sequential(ConcatObsAndAction(), _glorot(sizes)) for _ in range(2)]
-    rates = [config["actor_learning_rate"], *[config["critic_learning_rate"]] * 2]
-    optimisers = [
-        torch.optim.Adam(module.parameters(), lr=rate)
-        for module, rate in zip([policy, *critics], rates, strict=True)
-    ]
-    target_entropy = config["target_entropy_per_action"] * actions
-    agent = SoftActorCritic(
-        policy,
-        *critics,
-        *optimisers,
-        ReplayBuffer(config["replay_capacity"]),
-        gamma=config["gamma"],
-        replay_start_size=config["learning_starts"],
-        minibatch_size=config["batch_size"],
-        soft_update_tau=config["tau"],
-        burnin_action_func=lambda: np.random.uniform(-1, 1, actions).astype(np.float32),  # noqa: NPY002
-        initial_temperature=config["initial_alpha"],
-        entropy_target=target_entropy if config["learn_alpha"] else None,
-        temperature_optimizer_lr=config["alpha_learning_rate"],
-    )
-    return agent, optimisers[0]
-
-
-def _squashed_gaussian(outputs: torch.Tensor) -> distributions.Distribution:
-    """Return the policy of pfrl's example."""
-    means, log_stds = outputs.chunk(2, dim=1)
-    normal = distributions.Normal(means, log_stds.clamp(-20.0, 2.0).exp())
-    tanh = distributions.transforms.TanhTransform(cache_size=1)
-    return distributions.TransformedDistribution(distributions.Independent(normal, 1), [tanh])
-
-
-def _glorot(sizes: list[int]) -> nn.Sequential:
-    """Return layers with the weights of pfrl's example: Glorot's, biases as torch draws them."""
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in itertools.pairwise(sizes):
-        layer = nn.Linear(fan_in, fan_out)
-        nn.init.xavier_uniform_(layer.weight)
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def _perceptron(config: dict[str, Any], sizes: list[int], head_gain: float) -> nn.Sequential:

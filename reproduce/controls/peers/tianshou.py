@@ -1,4 +1,4 @@
-"""tianshou's A2C and SACs as its examples put them together, unchanged; see docs/controls.md."""
+"""tianshou's A2C and SAC as its examples put them together, unchanged; see docs/controls.md."""
 
 import math
 from functools import partial
@@ -7,8 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from tianshou.algorithm import A2C, SAC, DiscreteSAC
-from tianshou.algorithm.modelfree.discrete_sac import DiscreteSACPolicy
+from tianshou.algorithm import A2C, SAC
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
 from tianshou.algorithm.optim import (
@@ -26,7 +25,6 @@ from tianshou.trainer import (
 )
 from tianshou.utils.net.common import ActorCritic, Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
-from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
 from torch.distributions import Independent, Normal
 
@@ -119,7 +117,7 @@ class WatchedOnPolicy(Watched, OnPolicyTrainer):
 
 
 class WatchedOffPolicy(Watched, OffPolicyTrainer):
-    """The trainer of both kinds of SAC."""
+    """The trainer of SAC."""
 
 
 def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
@@ -132,7 +130,7 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
     envs: Any = _environments(config, [int(each) for each in seeds], ended)
     if config.get("normalise_observations"):
         envs = VectorEnvNormObs(envs)
-    algorithm = {"a2c": _a2c, "sac": _sac, "sac_discrete": _sac_discrete}[agent](config)
+    algorithm = {"a2c": _a2c, "sac": _sac}[agent](config)
     watch = Watch(config, record, envs, ended)
     make = _on_policy if agent == "a2c" else _off_policy
     trainer = make(algorithm, config, envs)
@@ -267,37 +265,19 @@ def _sac(config: dict[str, Any]) -> SAC:
     critics = [
         ContinuousCritic(preprocess_net=layers(action_shape=actions, concat=True)) for _ in range(2)
     ]
-    target_entropy = config["target_entropy_per_action"] * math.prod(actions)
-    return SAC(policy=policy, **_shared(config, critics, target_entropy))
-
-
-def _sac_discrete(config: dict[str, Any]) -> DiscreteSAC:
-    """Return discrete SAC whose three networks share no layers."""
-    env = gymnasium.make(config["task"])
-    size, actions = env.observation_space.shape, int(env.action_space.n)
-    layers = partial(Net, state_shape=size, hidden_sizes=config["hidden_sizes"])
-    policy = DiscreteSACPolicy(
-        actor=DiscreteActor(preprocess_net=layers(), action_shape=actions, softmax_output=False),
-        action_space=env.action_space,
-        deterministic_eval=config["evaluation_rule"] == "deterministic",
-    )
-    critics = [DiscreteCritic(preprocess_net=layers(), last_size=actions) for _ in range(2)]
-    target_entropy = config["target_entropy_share"] * math.log(actions)
-    return DiscreteSAC(policy=policy, **_shared(config, critics, target_entropy))
-
-
-def _shared(
-    config: dict[str, Any], critics: list[nn.Module], target_entropy: float
-) -> dict[str, Any]:
-    """Return what both kinds of SAC are made of beside the policy."""
-    adam = partial(AdamOptimizerFactory, eps=config.get("adam_epsilon", 1e-8))
+    adam = AdamOptimizerFactory
     alpha: Any = float(config["initial_alpha"])
     if config["learn_alpha"]:
+        target_entropy = config["target_entropy_per_action"] * math.prod(actions)
         optimiser = adam(lr=config["alpha_learning_rate"])
         alpha = AutoAlpha(target_entropy, math.log(alpha), optimiser)
-    return {
-        **{"critic": critics[0], "critic2": critics[1]},
-        "policy_optim": adam(lr=config["actor_learning_rate"]),
-        "critic_optim": adam(lr=config["critic_learning_rate"]),
-        **{"tau": config["tau"], "gamma": config["gamma"], "alpha": alpha},
-    }
+    return SAC(
+        policy=policy,
+        critic=critics[0],
+        critic2=critics[1],
+        policy_optim=adam(lr=config["actor_learning_rate"]),
+        critic_optim=adam(lr=config["critic_learning_rate"]),
+        tau=config["tau"],
+        gamma=config["gamma"],
+        alpha=alpha,
+    )
