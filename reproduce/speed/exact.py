@@ -6,6 +6,7 @@ alarm; `docs/speed.md` says what they hold for.
 
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,9 @@ READING = tuple(
     getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "to", "__array__")
 )
 """Methods that may bring a tensor to the host; on a CPU they dispatch no operator."""
+INSTRUCTIONS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+"""Environment of a process that counts the same on every processor: with AVX-512 oneDNN lays out
+tensors differently, and affine layers use it (`suite/nets/affine.py`)."""
 Counts = dict[str, Any]
 """Of one workload: `operators` by name, and numbers."""
 
@@ -152,22 +156,21 @@ def _quiet_stderr() -> Iterator[None]:
 
 def environment() -> dict[str, Any]:
     """Return the facts, other than the code, that counts depend on."""
-    return {
-        "torch": torch.__version__.partition("+")[0],
-        "onednn": workloads.ONEDNN_LINEAR is not None,
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-    }
+    return {"torch": torch.__version__.partition("+")[0]}
 
 
 def count_all(names: Sequence[str] = UPDATES) -> dict[str, Counts]:
-    """Return the counts of updates by name.
+    """Return the counts of updates by name, made in a process held to `INSTRUCTIONS`.
 
     Raises:
         UsageError: for a workload that is not an update.
     """
     workloads.check_names(names, UPDATES, "update")
-    with built(names) as works:
-        return {name: count(work) for name, work in works.items()}
+    command = [sys.executable, "-m", "reproduce.speed.exact", *names]
+    made = subprocess.run(
+        command, cwd=ROOT, env=os.environ | INSTRUCTIONS, stdout=subprocess.PIPE, check=True
+    )
+    return json.loads(made.stdout)
 
 
 def write(counts: Mapping[str, Counts], path: Path = BASELINE) -> None:
@@ -179,9 +182,7 @@ def write(counts: Mapping[str, Counts], path: Path = BASELINE) -> None:
 def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
     """Compare counts with the baseline: any difference is an alarm.
 
-    With another version of torch, or with oneDNN on one side only, nothing is compared, and the
-    findings say so. On a processor with other instructions, allocations are not compared, since
-    oneDNN lays out its tensors differently.
+    With another version of torch nothing is compared, and the findings say so.
 
     Raises:
         UsageError: without a baseline.
@@ -190,9 +191,6 @@ def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
     here, problem = environment(), ""
     if baseline["torch"] != here["torch"]:
         problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
-    elif baseline["onednn"] != here["onednn"]:
-        problem = "not compared: only one of baseline and this torch has oneDNN"
-    same_processor = baseline["instructions"] == here["instructions"]
     findings = []
     for name, now in counts.items():
         before = baseline["workloads"].get(name)
@@ -201,16 +199,15 @@ def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
         elif before is None:
             findings.append(Finding(name, True, f"has no baseline; declare it: {DECLARE}"))
         else:
-            changes = _changes(before, now, allocations=same_processor)
+            changes = _changes(before, now)
             text = f"{'; '.join(changes)}; if that is meant, declare it: {DECLARE}"
-            note = "" if same_processor else "; allocations not compared: other instructions"
             num_operators = sum(now["operators"].values())
-            same = f"{num_operators} operators, {now['flops']:,} FLOPs, as declared{note}"
+            same = f"{num_operators} operators, {now['flops']:,} FLOPs, as declared"
             findings.append(Finding(name, bool(changes), text if changes else same))
     return findings
 
 
-def _changes(before: Counts, now: Counts, *, allocations: bool) -> list[str]:
+def _changes(before: Counts, now: Counts) -> list[str]:
     """Return the differences, operators first: "aten.mul.Tensor 3 -> 4"."""
     old, new = before["operators"], now["operators"]
     changes = [
@@ -218,13 +215,10 @@ def _changes(before: Counts, now: Counts, *, allocations: bool) -> list[str]:
         for operator in sorted({*old, *new})
         if old.get(operator) != new.get(operator)
     ]
-    names = [name for name in now if name != "operators"]
-    if not allocations:
-        names = [name for name in names if name not in ("allocations", "allocated_bytes")]
     return changes + [
         f"{name} {before.get(name):,} -> {now[name]:,}"
-        for name in names
-        if before.get(name) != now[name]
+        for name in now
+        if name != "operators" and before.get(name) != now[name]
     ]
 
 
@@ -238,3 +232,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"no baseline {path}: make one with {DECLARE}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
+
+
+if __name__ == "__main__":
+    with built(sys.argv[1:]) as works:
+        print(json.dumps({name: count(work) for name, work in works.items()}))

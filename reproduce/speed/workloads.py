@@ -33,8 +33,6 @@ from suite.settings.config import UnrollConfig
 from suite.unrolls import Unroll, UnrollReplay
 
 CPU = torch.device("cpu")
-ONEDNN_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-"""OneDNN's `x @ w.T + b`; None where torch was built without it."""
 POLICIES = Path(agents.__file__).parents[1] / "results" / "published"
 HALF_CHEETAH = Spaces((17,), 6, (-1.0,) * 6, (1.0,) * 6)
 CARTPOLE, PONG = Spaces((4,), 2), Spaces((4, 84, 84), 6)
@@ -52,22 +50,9 @@ def count_flops(repeat: Work) -> int:
     """Return the floating-point operations of matrix products and convolutions in `repeat`."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
-    mapping: dict[Any, Any] = {torch.ops.aten._addmm_activation: _affine_relu_flops}
-    if ONEDNN_LINEAR is not None:
-        mapping[ONEDNN_LINEAR] = _affine_flops
-    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+    with FlopCounterMode(display=False) as counter:
         repeat()
     return counter.get_total_flops()
-
-
-def _affine_flops(inputs: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    """Return the FLOPs of oneDNN's `inputs @ weight.T`, which torch does not count."""
-    return 2 * math.prod(inputs) * weight[0]
-
-
-def _affine_relu_flops(_: Any, inputs: Sequence[int], weight: Sequence[int], **__: Any) -> int:
-    """Return the FLOPs of `relu(inputs @ weight + bias)` in one operator, which it misses too."""
-    return 2 * math.prod(inputs) * weight[1]
 
 
 def simulator(task: str, num_envs: int, _: Path, num_threads: int = 1) -> Work:
