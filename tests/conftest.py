@@ -20,7 +20,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import messages
 
-Message = Callable[[str, object], None]
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = (
@@ -84,8 +83,9 @@ checks = jaxtyping.jaxtyped = Checks(jaxtyping.jaxtyped)
 
 
 @pytest.fixture(autouse=True)
-def _each_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def _each_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check first calls anew, and wait for no disk: no power is lost here."""
+    messages.Running.begin(request.node)
     checks.num_calls.clear()
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
@@ -116,7 +116,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
     if config.getoption("--messages"):  # a file's messages are those that its tests give now
-        files = {_file(item.path) for item in items}
+        files = {messages.file_of(item) for item in items}
         kept = messages.read().items()
         messages.write({key: said for key, said in kept if key.split(": ")[0] not in files})
     missing = {}
@@ -163,30 +163,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             return (yield)
         finally:
             fcntl.flock(room, fcntl.LOCK_UN)  # a process that the test forked may have it open
-
-
-def _file(path: Path) -> str:
-    return path.relative_to(Path(__file__).parent).as_posix()
-
-
-@pytest.fixture
-def message(request: pytest.FixtureRequest, tmp_path: Path) -> Message:
-    """A function that compares what is said in a case with `messages.txt`.
-
-    The test's own folder is `TMP` there, the project's `ROOT`. A case has one name in its file.
-    """
-
-    def check(case: str, said: object) -> None:
-        key = f"{_file(request.path)}: {case}"
-        plain = str(said).replace(str(tmp_path), "TMP").replace(str(ROOM.parent), "ROOT")
-        text = "".join(f"{line.rstrip()}\n" for line in plain.splitlines())
-        if request.config.getoption("--messages"):
-            kept = messages.read()
-            assert key not in kept, f"two cases are called {key}"
-            messages.write(kept | {key: text})
-        assert text == messages.read().get(key), "approve it by --messages, see tests/messages.py"
-
-    return check
 
 
 @pytest.fixture

@@ -1,14 +1,74 @@
 """What the program says to people, case by case, in one file: `messages.txt` beside this one.
 
-A test names the case and gives what was said: `message("sca classic", err)`. Where a sentence
-changes on purpose, `pytest --messages FILE ...` writes those of the whole files anew; the diff of
-`messages.txt` is what a reviewer approves.
+`with refused():` holds what must end with a `UsageError`, `check(said, "sca classic")` gives what
+was said. Where a sentence changes on purpose, `pytest --messages FILE ...` writes those of the
+whole files anew; the diff of `messages.txt` is what a reviewer approves.
 """
 
+import contextlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from suite.base.errors import UsageError
 
 KEPT = Path(__file__).with_suffix(".txt")
 INDENT = "    "
+
+
+class Running:
+    """The test that runs in this process; pytest's fixture of every test says which."""
+
+    item: pytest.Item
+    places: Iterator[int]
+
+    @classmethod
+    def begin(cls, item: pytest.Item) -> None:
+        """Count the messages of another test."""
+        cls.item, cls.places = item, itertools.count(1)
+
+
+def file_of(item: pytest.Item) -> str:
+    """Return the file of a test, as keys name it."""
+    return item.path.relative_to(Path(__file__).parent).as_posix()
+
+
+def check(said: object, case: str = "") -> None:
+    """Compare what is said with `messages.txt`.
+
+    The test's own folder is `TMP` there, that of shared ones `BASE`, the project's `ROOT`.
+
+    Args:
+        said: the message.
+        case: its name, one in a file; default: the test's name, and which of its messages it is.
+    """
+    item = Running.item
+    if not case:
+        place = next(Running.places)
+        case = item.name + (f", {place}" if place > 1 else "")
+    key, plain = f"{file_of(item)}: {case}", str(said)
+    folders = getattr(item, "funcargs", {})
+    if "tmp_path" in folders:
+        plain = plain.replace(str(folders["tmp_path"]), "TMP")
+    if "tmp_path_factory" in folders:
+        plain = plain.replace(str(folders["tmp_path_factory"].getbasetemp()), "BASE")
+    plain = plain.replace(str(KEPT.parents[1]), "ROOT")
+    text = "".join(f"{line.rstrip()}\n" for line in plain.splitlines())
+    if item.config.getoption("--messages"):
+        kept = read()
+        assert key not in kept, f"two cases are called {key}"
+        write(kept | {key: text})
+    assert text == read().get(key), "approve it by --messages, see tests/messages.py"
+
+
+@contextlib.contextmanager
+def refused(case: str = "") -> Iterator[None]:
+    """Hold what must end with a `UsageError` whose text is that of `messages.txt`; see `check`."""
+    with pytest.raises(UsageError) as error:
+        yield
+    check(error.value, case)
 
 
 def read() -> dict[str, str]:

@@ -35,7 +35,7 @@ from reproduce.run import launch as launching
 from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.settings.presets import REFERENCES
-from tests.conftest import Message
+from tests.messages import check
 from tests.reproduce.conftest import Say
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -168,7 +168,7 @@ def words_of(line: str) -> list[str]:
 
 @pytest.mark.parametrize("line", WITH_TORCH.split("\n")[1:-1])
 def test_a_mistake_only_an_agent_sees_is_one_line(
-    line: str, desk: Path, say: Say, message: Message, monkeypatch: pytest.MonkeyPatch
+    line: str, desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status 2, one line on standard error that names the fix, nothing written."""
     (desk.parent / "FILE").touch()
@@ -176,7 +176,7 @@ def test_a_mistake_only_an_agent_sees_is_one_line(
     monkeypatch.setattr(grid, "run_plan", lambda plan, *_: 0)  # should a line be accepted
     status, out, err = say(words_of(line))
     assert (status, out, err.count("\n"), list(desk.iterdir())) == (2, "", 1, [])
-    message(line, err)
+    check(err, line)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -205,11 +205,11 @@ def in_a_shell(
     )
 
 
-def test_a_mistake_in_a_shell_is_one_line(desk: Path, message: Message) -> None:
+def test_a_mistake_in_a_shell_is_one_line(desk: Path) -> None:
     """No traceback, no usage page, no import's warning: one line, status 2."""
     ended = in_a_shell(["-m", "reproduce", "sac", "classic", "--like", "papr"], desk)
     assert (ended.returncode, ended.stdout) == (2, "")
-    message("a shell", ended.stderr)
+    check(ended.stderr, "a shell")
 
 
 def test_a_plan_is_shown_before_a_simulator_is_imported(desk: Path) -> None:
@@ -226,9 +226,7 @@ assert not slow, slow
     assert "342 processes" in ended.stdout
 
 
-def test_what_names_alone_can_tell_is_one_line_before_torch_is_imported(
-    desk: Path, message: Message
-) -> None:
+def test_what_names_alone_can_tell_is_one_line_before_torch_is_imported(desk: Path) -> None:
     """It takes a moment, not the seconds that torch needs; status 2 and nothing written."""
     (desk.parent / "FILE").touch()
     script = """
@@ -244,7 +242,7 @@ for words in json.load(sys.stdin):
     ended = in_a_shell(["-c", script], desk, json.dumps([words_of(line) for line in lines]))
     assert (ended.returncode, ended.stdout, list(desk.iterdir())) == (0, "", []), ended.stderr
     for line, said in zip(lines, ended.stderr.splitlines(), strict=True):
-        message(line or "nothing", said)
+        check(said, line or "nothing")
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(desk: Path, say: Say) -> None:
@@ -277,7 +275,7 @@ def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
 
 
 def test_the_help_names_commands_first_and_flags_in_groups(
-    message: Message, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every flag is in a group: what, how much, how, where."""
     monkeypatch.setenv("COLUMNS", "100")
@@ -288,7 +286,7 @@ def test_the_help_names_commands_first_and_flags_in_groups(
     said = capsys.readouterr().out
     assert {name for group in GROUPS.values() for name in group} == set(FIELDS)
     assert [word for word in command_line.COMMANDS if f"\n  {word} " not in said] == []
-    message("--help", said)
+    check(said, "--help")
 
 
 @pytest.mark.parametrize("agent", agents.AGENTS)
@@ -355,7 +353,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_file_that_is_no_agent_yet_is_named_in_one_line_and_breaks_nothing_else(
-    case: str, desk: Path, say: Say, message: Message, monkeypatch: pytest.MonkeyPatch
+    case: str, desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own command says what is wrong; `list` says the same and goes on with the others."""
     sys.modules.pop("agents.half", None)  # another content's
@@ -364,7 +362,7 @@ def test_a_file_that_is_no_agent_yet_is_named_in_one_line_and_breaks_nothing_els
     monkeypatch.setattr(agents, "AGENTS", ("half", *agents.AGENTS))
     status, out, err = say(["half", "classic"])
     assert (status, out, err.count("\n")) == (2, "", 1)
-    message(case, err)
+    check(err, case)
     status, out, _ = say(["list"])
     assert status == 0
     assert f"agent half\n  {err.removeprefix('error: ')}" in out
@@ -392,12 +390,12 @@ def test_a_reader_that_ends_first_ends_the_command_quietly(words: list[str], des
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_the_list_shows_one_source(say: Say, message: Message) -> None:
+def test_the_list_shows_one_source(say: Say) -> None:
     """Each setting with its place, departures, what it judges; an older name is answered, too."""
     status, out, err = say(["list", "--like", "cleanba_impala_1gpu_10cpu"])
     assert status == 0
     assert max(map(len, out.splitlines())) <= 100
-    message("one source", err + out)
+    check(err + out, "one source")
 
 
 @pytest.mark.parametrize("source", sorted({path.parent.name for path in REFERENCES.glob("*/*")}))

@@ -23,7 +23,7 @@ from reproduce.report.films import contact_sheets
 from suite.base.errors import UsageError
 from suite.envs import vector_env
 from suite.envs.tasks import SUITES, find_task
-from tests.conftest import Message
+from tests.messages import refused
 
 RED = np.full((11, 13, 3), (255, 0, 0), dtype=np.uint8)
 
@@ -95,25 +95,24 @@ def test_an_episode_that_does_not_repeat_itself_is_not_filmed(run: Path, tmp_pat
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
-def refused(run: Path, film: Path, monkeypatch: pytest.MonkeyPatch) -> UsageError:
-    """Return what is said where nothing may be played."""
+def film_refused(case: str, run: Path, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for a film where nothing may be played."""
     monkeypatch.setattr(evaluate, "evaluate", None)
-    with pytest.raises(UsageError) as error:
+    with refused(case):
         command_line.main(["evaluate", str(run), "--video", str(film)])
     assert not list(film.parent.glob("*"))
-    return error.value
 
 
 @pytest.mark.parametrize("name", ["a", "a.jpg", "none/a.mp4"])
 def test_a_wrong_file_is_refused_before_anything_is_played(
-    name: str, run: Path, tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+    name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten episodes may take minutes; the name of a file takes none."""
-    message(name, refused(run, tmp_path / name, monkeypatch))
+    film_refused(name, run, tmp_path / name, monkeypatch)
 
 
 def test_a_machine_without_egl_says_which_package_it_lacks(
-    run: Path, tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, before anything is played."""
 
@@ -129,7 +128,7 @@ def test_a_machine_without_egl_says_which_package_it_lacks(
 
     make = vector_env._make_pool
     monkeypatch.setattr(vector_env, "_make_pool", lambda *args: Pool(make(*args)))
-    message("no EGL", refused(run, tmp_path / "a.mp4", monkeypatch))
+    film_refused("no EGL", run, tmp_path / "a.mp4", monkeypatch)
 
 
 def test_frames_of_odd_size_are_filmed(tmp_path: Path) -> None:
@@ -188,11 +187,10 @@ def test_a_grids_film_is_on_its_page(
     ],
 )
 def test_what_cannot_be_filmed_says_so_in_a_line(
-    words: tuple[str, str, str, int], tmp_path: Path, message: Message
+    words: tuple[str, str, str, int], tmp_path: Path
 ) -> None:
     """A task without pictures, a run without a policy, a name that nobody knows."""
     request = Request(agent=words[0], suite=words[1], runs_dir=tmp_path)
-    with pytest.raises(UsageError) as error:
+    with refused(" ".join(map(str, words))):
         film_of_grid(request, *words[2:], follow=silently)
-    message(" ".join(map(str, words)), error.value)
     assert not list(tmp_path.rglob("*"))

@@ -17,7 +17,7 @@ from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
 from suite.base.errors import UsageError
-from tests.conftest import Message
+from tests.messages import check, refused
 from tests.reproduce.conftest import Say
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"
@@ -148,10 +148,10 @@ def test_a_run_whose_last_episode_ends_in_the_window_reached_the_step(
     if reached:
         assert score_runs(rows, "training", False, 1000) == (1000, {7: 3.0})
     else:
-        with pytest.raises(UsageError, match="seed 7 ends at 900: use a smaller --env-steps than"):
+        with refused():
             score_runs(rows, "training", False, 1000)
     for rule, from_grid in (("training", True), ("sampled", False)):
-        with pytest.raises(UsageError, match=f"seed 7 ends at {last}: "):
+        with refused():
             score_runs(rows, rule, from_grid, 1000)
 
 
@@ -191,16 +191,13 @@ OF_GRID: dict[str, tuple[Change, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", OF_GRID)
-def test_a_grids_table_is_taken_as_what_it_says(
-    case: str, tmp_path: Path, message: Message
-) -> None:
+def test_a_grids_table_is_taken_as_what_it_says(case: str, tmp_path: Path) -> None:
     """A step between its rows, another rule than the source's, or episodes: refused in one line."""
     change, asked = OF_GRID[case]
     table = pd.read_csv(TRAINING / "curves.csv").query("task == @CART")
     change(table).to_csv(tmp_path / "curves.csv", index=False)
-    with pytest.raises(UsageError) as error:
+    with refused(case):
         judge_curves("a2c", tmp_path / "curves.csv", "rl_zoo", **asked)
-    message(case, error.value)
 
 
 WRONG = {
@@ -228,9 +225,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_judged_is_one_line(
-    case: str, tmp_path: Path, say: Say, message: Message
-) -> None:
+def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) -> None:
     """It names the row, the column, the run or the nearest name; nothing is written."""
     path = tmp_path / "mine.csv"
     path.write_text(WRONG[case].replace("H", ",".join(COLUMNS)))
@@ -238,7 +233,7 @@ def test_what_cannot_be_judged_is_one_line(
     words = " ".join(["--like nnabla_rl", *asked]).split()
     status, out, err = say(["judge", "sac", str(path), *words])
     assert (status, out, err.count("\n"), list(tmp_path.iterdir())) == (2, "", 1, [path])
-    message(case, err)
+    check(err, case)
 
 
 def test_the_command_says_by_what_rule_and_gives_a_grids_status(
@@ -274,7 +269,7 @@ def test_only_a_regular_file_is_opened(kind: str, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGALRM, hangs)
     signal.alarm(10)
     try:
-        with pytest.raises(UsageError, match=f"^unreadable {re.escape(str(path))}: Not a regular"):
+        with refused():
             read_curves(path)
     finally:
         signal.alarm(0)

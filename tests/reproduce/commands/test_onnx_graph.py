@@ -15,9 +15,8 @@ from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.commands.onnx_graph import OUTPUTS, export_onnx, graph_of
 from reproduce.plan.grid import PUBLISHED
-from suite.base.errors import UsageError
 from suite.resume.checkpoint import Policy, read_policy, save_policy
-from tests.conftest import Message
+from tests.messages import check, refused
 
 RUNS = {
     "a2c": "a2c-classic/rl_zoo/Pendulum-v1",
@@ -78,7 +77,7 @@ def test_a_copy_of_an_agents_file_has_its_graph(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "agents.my_sac", sac)
     assert graph_of(weights, said).kind == "tanh_gaussian"
     monkeypatch.setitem(sys.modules, "agents.my_sac", types.ModuleType("agents.my_sac"))
-    with pytest.raises(UsageError, match="my_sac has no ONNX form"):
+    with refused():
         graph_of(weights, said)
 
 
@@ -90,7 +89,7 @@ def test_a_copy_that_acts_otherwise_has_no_graph(
     pytest.importorskip("onnxscript")
     act = sac.act
     monkeypatch.setattr(sac, "act", lambda *arguments: 0.5 * act(*arguments))
-    with pytest.raises(UsageError, match="sac has no ONNX form: it acts otherwise"):
+    with refused():
         export_onnx(PUBLISHED / RUNS["sac"] / "seed-1", tmp_path / "a.onnx")
     assert not any(tmp_path.iterdir())
 
@@ -113,7 +112,7 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["sac", "a2c", "a2c, frames"])
-def test_both_act_alike(case: str, tmp_path: Path, message: Message) -> None:
+def test_both_act_alike(case: str, tmp_path: Path) -> None:
     """A perceptron, normalised observations and frames of bytes, in batches of any size."""
     onnxruntime = pytest.importorskip("onnxruntime")
     folder = PUBLISHED / RUNS[case] / "seed-1"
@@ -125,14 +124,14 @@ def test_both_act_alike(case: str, tmp_path: Path, message: Message) -> None:
         actions, *_ = session.run(None, {"observations": obs})
         assert actions.dtype == policy(obs).dtype
         np.testing.assert_allclose(actions, policy(obs), rtol=1e-4, atol=1e-5)
-    message(case, "\n".join(lines))
+    check("\n".join(lines), case)
     said = session.get_modelmeta().custom_metadata_map
     assert (said["agent"], said["task"]) == (case[:3], policy.task.name)
     assert b"reproduce/" not in file.read_bytes()  # where the sources lie is nobody's business
 
 
 def test_what_has_no_onnx_form_says_so_in_a_line(
-    tmp_path: Path, message: Message, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Recurrent policies, bfloat16, an unknown agent, another ending, a folder without a policy."""
     weights, said = read_policy(PUBLISHED / RUNS["impala"] / "seed-1")
@@ -146,8 +145,7 @@ def test_what_has_no_onnx_form_says_so_in_a_line(
         "no best": lambda: command_line.main([*export, "a.onnx", "--best"]),
         "no policy": lambda: command_line.main(["export", str(tmp_path), "--onnx", "a.onnx"]),
     }.items():
-        with pytest.raises(UsageError) as error:
+        with refused(case):
             refuse()
-        message(case, error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
     assert capsys.readouterr().out == ""

@@ -15,8 +15,7 @@ from reproduce.commands import track
 from reproduce.commands.track import Mirror, Sink, mirror, mirrored
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from suite.base.errors import UsageError
-from tests.conftest import Message
+from tests.messages import refused
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -95,16 +94,14 @@ def test_a_mirror_harms_no_run_and_no_file(
     memory: dict[str, list[Point]],
     record_run: RecordRun,
     tree: Callable[[Path], dict[str, bytes]],
-    message: Message,
 ) -> None:
     """Runs' own folders, and what cannot be written to, are refused in a line."""
     run = record_run(grid(tmp_path), TASK, 1, status="running")
     (tmp_path / "FILE").touch()
     before = tree(tmp_path)
     for case, logdir in ("own folder", run.parent), ("no folder", tmp_path / "FILE" / "below"):
-        with pytest.raises(UsageError) as error:
+        with refused(case):
             mirror("tensorboard", run.parent, logdir)
-        message(case, error.value)
     assert (tree(tmp_path), memory) == (before, {})
 
 
@@ -182,12 +179,9 @@ def test_a_mirror_that_fails_is_said_and_stops_nothing(
     assert lines[0].startswith("The mirror is not complete (RuntimeError: no service)")
 
 
-def test_what_cannot_be_tracked_is_refused_in_one_line(
-    message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_tracked_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown kind names the nearest; a missing package names the extra."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for kind in ("wandbb", "wandb"):
-        with pytest.raises(UsageError) as error:
+        with refused(kind):
             track.check_kind(kind)
-        message(kind, error.value)

@@ -17,7 +17,7 @@ from suite.base.files import compress
 from suite.record.manifest import write_manifest
 from suite.record.records import read_record
 from suite.settings.recorded import REMOVED
-from tests.conftest import Message
+from tests.messages import check
 from tests.reproduce.conftest import Say
 
 TASK = "Pendulum-v1"
@@ -110,14 +110,14 @@ def test_rows_are_compared_as_far_as_both_go(run: Path, tmp_path: Path) -> None:
     ids=["agent", "folder", "another's run", "damaged", "failed", "seconds"],
 )
 def test_bad_input_is_one_line_and_status_2(
-    words: list[str], entries: dict[str, Any], run: Path, say: Say, message: Message,
+    words: list[str], entries: dict[str, Any], run: Path, say: Say,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     """It names what is wrong."""
     edit(run, **entries)
     status, out, err = say(["verify", *(str(run) if word == "RUN" else word for word in words)])
     assert (status, out, err.count("\n")) == (2, "", 1)
-    message(request.node.callspec.id, err)
+    check(err, request.node.callspec.id)
 
 
 def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, say: Say) -> None:
