@@ -22,7 +22,7 @@ from suite.envs.vector_env import Step
 from suite.nets.moments import RunningMoments
 from suite.nets.optimisers import FlatWeights
 from suite.player import Actor, PolicyNetwork
-from suite.record.recorder import Stopwatch
+from suite.record.clock import Stopwatch
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Unroll
 

@@ -27,7 +27,9 @@ from suite.nets.recurrence import Memory, StackMemory
 from suite.record.best import copy_weights
 from suite.record.journal import Journal
 from suite.record.manifest import BEST
-from suite.record.recorder import Means, Recorder, has_passed, refuse_finished, status_of
+from suite.record.means import Means
+from suite.record.recorder import Recorder, status_of
+from suite.record.seed_record import refuse_finished
 from suite.replay import Replay
 from suite.resume.checkpoint import save_policy
 from suite.settings.command_line import read_command_line
@@ -98,7 +100,8 @@ class Session:
     def is_due(self, interval: int, env_steps: int, gained: int) -> bool:
         """Return whether the last `gained` steps reached a multiple of `interval`, or the end."""
         last = env_steps + self._stride > self._config.env_steps
-        return last or has_passed(interval, env_steps, gained)
+        passes = env_steps // interval > (env_steps - gained) // interval
+        return last or (env_steps > 0 and passes)
 
     def log_is_due(self, env_steps: int, gained: int) -> bool:
         """Return whether it is time for a row of `updates.csv`."""

@@ -25,7 +25,8 @@ from suite.envs.vector_env import Step
 from suite.graphs import as_graph
 from suite.player import Player
 from suite.record.journal import Journal
-from suite.record.recorder import Means, Recorder
+from suite.record.means import Means
+from suite.record.recorder import Recorder
 from suite.session import Session
 from suite.settings.config import UnrollConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from suite.draws import Draw
-from suite.record.recorder import Means
+from suite.record.means import Means
 from suite.replay import Replay
 
 Learn = Callable[[int, Tensor, Tensor], dict[str, Tensor]]

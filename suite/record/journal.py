@@ -19,7 +19,8 @@ from torch import Tensor
 from suite.base.errors import UsageError
 from suite.base.files import append
 from suite.envs.vector_env import Step
-from suite.record.recorder import ACTIONS, Recorder
+from suite.record.recorder import Recorder
+from suite.record.resumption import ACTIONS
 from suite.resume.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
 
 STEPS_AT_ONCE = 4_096

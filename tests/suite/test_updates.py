@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from suite.draws import Draw, Draws
-from suite.record.recorder import Means
+from suite.record.means import Means
 from suite.replay import Replay
 from suite.updates import Updates, updates_due
 

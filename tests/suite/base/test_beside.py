@@ -164,7 +164,7 @@ def test_rows_held_back_are_those_that_were_recorded(tmp_path: Path) -> None:
     assert not (tmp_path / "seed-1" / "timing.csv").exists()
     losses[:] = rewards[:] = np.nan
     time.sleep(0.05)
-    before = time.perf_counter() - recorder._started
+    before = time.perf_counter() - recorder.clock._started
     recorder.settle()
     folder = tmp_path / "seed-1"
     assert (folder / "updates.csv").read_text() == "env_steps,num_updates,loss\n5,1,2.0\n"

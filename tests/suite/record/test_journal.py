@@ -22,7 +22,8 @@ from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import VectorEnv
 from suite.record.journal import Journal
-from suite.record.recorder import Means, Recorder
+from suite.record.means import Means
+from suite.record.recorder import Recorder
 from suite.resume.snapshot import Snapshot, pack, read_snapshot, unpack, write_snapshot
 
 ENDS = 60

@@ -18,17 +18,12 @@ from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Step
-from suite.record import recorder
-from suite.record.recorder import (
-    ACTIONS,
-    EPISODE_COLUMNS,
-    SECTIONS,
-    TIMING_COLUMNS,
-    Means,
-    Recorder,
-    Stopwatch,
-    has_passed,
-)
+from suite.record import clock as clocks
+from suite.record import recorder, seed_record
+from suite.record.clock import SECTIONS, TIMING_COLUMNS, Stopwatch
+from suite.record.means import Means
+from suite.record.recorder import EPISODE_COLUMNS, Recorder
+from suite.record.resumption import ACTIONS, Found
 from suite.settings.command_line import RunOptions
 
 RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
@@ -301,7 +296,8 @@ def test_a_run_is_claimed_before_its_files_change(
         actions.parent.mkdir()
         actions.touch()
         content = old.checkpoint((0, sha256().hexdigest()))
-        monkeypatch.setattr(Recorder, "_find_snapshot", lambda _: SimpleNamespace(content=content))
+        found = Found(SimpleNamespace(content=content), "")
+        monkeypatch.setattr(recorder, "find", lambda *_: found)
         log(old, 20, [2.0])
     refused = []
 
@@ -312,7 +308,7 @@ def test_a_run_is_claimed_before_its_files_change(
         refused.append(path)
         write_json(path, value)
 
-    monkeypatch.setattr(recorder, "write_json", write)
+    monkeypatch.setattr(seed_record, "write_json", write)
     new = record(tmp_path, [1])
     assert len(refused) == 2
     log(new, 40, [4.0])
@@ -415,15 +411,6 @@ def test_means_leave_the_losses_given_alone() -> None:
     assert means.read()["loss"].item() == 1.0
 
 
-@pytest.mark.parametrize("num_envs", [1, 3, 8, 20])
-def test_an_interval_is_passed_once_per_multiple(num_envs: int) -> None:
-    """Whatever the stride, each multiple of 10 is met by the first step at or beyond it."""
-    steps = range(-2 * num_envs, 200, num_envs)
-    met = [step for step in steps if has_passed(10, step, num_envs)]
-    first_beyond = {min(s for s in steps if s >= k) for k in range(10, steps[-1] + 1, 10)}
-    assert met == sorted(first_beyond)
-
-
 # Directories
 
 
@@ -481,7 +468,7 @@ def test_a_record_that_may_not_be_read_is_left_alone(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("suite.record.recorder.read_json", forbid)
+        patch.setattr("suite.record.seed_record.read_json", forbid)
         with pytest.raises(UsageError, match=r"^cannot read .*run\.json: Permission denied$"):
             record(tmp_path, [1])
     assert (folder / "episodes.csv").read_text() == "old"
@@ -505,7 +492,7 @@ def test_a_folder_that_lets_nothing_be_written_is_a_usage_error(
     def forbid(path: Path, value: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(recorder, "write_json", forbid)
+    monkeypatch.setattr(seed_record, "write_json", forbid)
     with pytest.raises(UsageError, match=r"^cannot write to .*seed-1: Permission denied$"):
         record(tmp_path, [1])
 
@@ -556,7 +543,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(recorder, "time", clock)
+    monkeypatch.setattr(clocks, "time", clock)
     return clock
 
 

@@ -1,0 +1,95 @@
+"""Whether the checkpoint of a killed run fits the run that starts now."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.base.errors import UsageError
+from suite.base.files import extent
+from suite.record.manifest import TABLES
+from suite.record.seed_record import ENDS, SeedRecord
+from suite.settings.recorded import WITHOUT_EFFECT
+
+ACTIONS = "actions.bin"
+"""File of all actions of an unfinished run, in its checkpoint folder."""
+UNFINISHED = ("running", "diverged")
+"""Statuses of the seeds of an unfinished group."""
+
+
+class Found(NamedTuple):
+    """The checkpoint that a run resumes from, or why there is none."""
+
+    snapshot: Any
+    """A `suite.resume.snapshot.Snapshot`; None: the run starts from the beginning."""
+    misfit: str
+    """Why one that is there does not fit; empty if there is none, or it fits."""
+
+
+def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> Found:
+    """Return the checkpoint in a folder, if these seeds can resume exactly from it.
+
+    Args:
+        folder: the checkpoint's.
+        identity: of the run that starts; see `identity_of`.
+        seeds: its records.
+    """
+    from suite.resume.snapshot import BROKEN, read_snapshot  # imports torch
+
+    try:
+        snapshot = read_snapshot(folder)
+        if snapshot is None or not any(seed.is_running for seed in seeds):
+            return Found(None, "")
+        misfit = _misfit(snapshot.content, identity, folder, seeds)
+        return Found(None, misfit) if misfit else Found(snapshot, "")
+    except UsageError as error:
+        return Found(None, str(error))
+    except (OSError, *BROKEN) as error:
+        return Found(None, f"unreadable checkpoint: {error}")
+
+
+def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
+    """Return everything that two commands must share to give the same bytes, as JSON values.
+
+    `env_steps` may be larger when a run goes on: nothing that it does before its end depends on it.
+    Settings `WITHOUT_EFFECT` may be others.
+    """
+    first, config = seeds[0].entries, run.get("config", {})
+    machine, elsewhere = first["machine"], ("env_steps", *WITHOUT_EFFECT)
+    identity = {
+        **{key: value for key, value in run.items() if key != "command"},
+        "env_steps": config.get("env_steps", 0),
+        "config": {key: value for key, value in config.items() if key not in elsewhere},
+        "seeds": [seed.entries["seed"] for seed in seeds],
+        "processor": [machine["cpu"], machine["gpu"], machine["gpu_driver"]],
+        **{key: first[key] for key in ("sources", "versions")},
+    }
+    return json.loads(json.dumps(identity))
+
+
+def _misfit(
+    content: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    folder: Path,
+    seeds: Sequence[SeedRecord],
+) -> str:
+    """Return why these runs cannot resume exactly from a checkpoint; empty if they can."""
+    theirs, ours = dict(content["identity"]), dict(identity)
+    if not theirs.pop("env_steps", 0) <= ours.pop("env_steps"):
+        return "its checkpoint is of a longer run"
+    differs = [key for key, value in ours.items() if theirs.get(key) != value]
+    if differs:
+        return f"its checkpoint has another {', '.join(differs)}"
+    ends, files_of = content["ends"], content["files"]
+    json.dumps(ends, allow_nan=False)
+    if any(end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in ends):
+        raise ValueError("a seed has an impossible status")
+    for rows in (ends, files_of):
+        if not isinstance(rows, list) or len(rows) != len(seeds):
+            raise ValueError("not one entry for each seed")
+    extents = {folder / ACTIONS: content["actions"]}
+    for seed, files in zip(seeds, files_of, strict=True):
+        if seed.status != "finished":
+            extents |= {seed.folder / name: files[name] for name in TABLES if name in files}
+    changed = [path for path, known in extents.items() if extent(path, known[0]) != known]
+    return f"{changed[0]} was changed" if changed else ""

@@ -1,0 +1,238 @@
+"""One seed's folder while it trains: its `run.json` and its tables.
+
+A folder has one writer. Whoever starts the run again replaces `run.json`, by which an older process
+sees at its next write that the folder is no longer its own.
+"""
+
+import datetime
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from suite.base.errors import UsageError
+from suite.base.files import (
+    CHECKPOINT,
+    append,
+    extent,
+    open_inside,
+    open_regular,
+    read_json,
+    to_json,
+    write_atomically,
+    write_json,
+)
+from suite.record.manifest import FILES, TABLES, write_manifest
+from suite.record.records import LARGEST_RECORD
+from suite.settings.command_line import printable
+
+ENDS = ("status", "error", "ended_at", "wall_seconds")
+"""Entries of `run.json` that change when a seed ends."""
+Status = Literal["running", "finished", "diverged", "failed"]
+
+
+class SeedRecord:
+    """A seed's record, which only one process writes.
+
+    Args:
+        root: the folder that the user named.
+        folder: the seed's, in it.
+        entries: of `run.json`.
+        status: `finished` for a seed that has nothing to write any more.
+    """
+
+    def __init__(self, root: Path, folder: Path, entries: dict[str, Any], status: Status) -> None:
+        self._root, self.folder, self.entries = root, folder, entries
+        self.status: Status = status
+        self.recent: list[float] = []
+        """Returns of the training episodes since the last line, if these are its score."""
+        self._rows: dict[str, list[str]] = {}
+        self._columns: dict[str, tuple[str, ...]] = {}
+        self._stamp: tuple[int, int] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the seed still trains."""
+        return self.status == "running"
+
+    def begin(self) -> None:
+        """Start a run in its folder; remove the files that an unfinished run left there.
+
+        The record claims the folder before a file changes, and says afterwards that all have.
+
+        Raises:
+            UsageError: if the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "run.json", self.entries)
+            remove_checkpoint(self.folder)
+            for name in FILES:
+                (self.folder / name).unlink(missing_ok=True)
+            write_json(self.folder / "run.json", self.entries)
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.folder}: {error.strerror}") from None
+
+    def go_on(self, ends: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+        """Cut the tables to those of a checkpoint that fits, and take its status.
+
+        The record is written before, which stops an older process, and after.
+
+        Args:
+            ends: the checkpoint's `ends` of this seed.
+            files: its extents of this seed's tables.
+        """
+        before = read_entries(self.folder)
+        earlier = before.get("resumed_at")
+        self.entries["started_at"] = before.get("started_at", self.entries["started_at"])
+        self.entries["resumed_at"] = [*(earlier if isinstance(earlier, list) else []), now()]
+        self.entries |= ends
+        self.status = self.entries["status"]
+        write_json(self.folder / "run.json", self.entries)
+        for name in FILES:
+            if name not in files:
+                (self.folder / name).unlink(missing_ok=True)
+                continue
+            open_inside(self._root, self.folder / name, files[name][0]).close()
+            with open_regular(self.folder / name) as file:
+                header = file.readline().decode().rstrip("\n")
+            self._columns[name], self._rows[name] = tuple(header.split(",")), []
+        write_json(self.folder / "run.json", self.entries)
+
+    def own(self) -> None:
+        """Take the `run.json` that lies there now as this process's own."""
+        self._stamp = self._find_stamp()
+
+    def append(self, name: str, row: Mapping[str, int | float | np.generic]) -> None:
+        """Buffer a row under the columns of the file's first row; missing cells stay empty."""
+        if not self.is_running:
+            return
+        if name not in self._rows:
+            self._columns[name] = tuple(row)
+            self._rows[name] = [",".join(row) + "\n"]
+        columns = self._columns[name]
+        if not row.keys() <= set(columns):
+            raise ValueError(f"{name} has no column for {sorted(row.keys() - set(columns))}")
+        cells = (_text(row[column]) if column in row else "" for column in columns)
+        self._rows[name].append(",".join(cells) + "\n")
+
+    def flush(self) -> None:
+        """Append the buffered rows to the files, whole rows only."""
+        for name, lines in self._rows.items():
+            if lines:
+                self.check_ours()
+                append(self._root, self.folder / name, "".join(lines).encode())
+                lines.clear()
+
+    def say(self, env_steps: int, mean_return: np.floating) -> None:
+        """Print the last evaluation; without any, the mean of the latest training episodes."""
+        name = self.folder.name
+        print(f"{name} env_steps {env_steps} mean_return {mean_return:.4g}", flush=True)
+
+    def end(self, status: Status, error: str | None, wall_seconds: float) -> None:
+        """Write how the seed ended; `finished` comes last, after the sums of all files."""
+        self.status = status
+        if error:
+            print(f"{self.folder.name} {status}: {error}", file=sys.stderr, flush=True)
+        seconds = round(wall_seconds, 3)
+        self.entries.update(status=status, error=error, ended_at=now(), wall_seconds=seconds)
+        content = to_json(self.entries)
+        self.check_ours()
+        if status == "finished":
+            write_manifest(self.folder, content)
+        write_atomically(self.folder / "run.json", content)
+        self.own()
+        if status == "finished":
+            print(f"{self.folder.name} finished: {printable(str(self.folder))}", flush=True)
+
+    def extents(self) -> dict[str, list[Any]]:
+        """Return sizes and sums of the tables that are there, for a checkpoint."""
+        paths = [self.folder / name for name in TABLES]
+        return {path.name: extent(path) for path in paths if path.exists()}
+
+    def check_ours(self) -> None:
+        """Check that the folder still belongs to this process.
+
+        Raises:
+            UsageError: if another process has replaced `run.json`, or it is gone.
+        """
+        stamp = self._find_stamp()
+        if stamp is None:
+            lost = "was removed, or its disk: what was learned there is lost"
+            raise UsageError(f"{self.folder} {lost}")
+        if stamp != self._stamp:
+            raise UsageError(
+                f"{self.folder} was started again by another process, which continues it"
+            )
+
+    def _find_stamp(self) -> tuple[int, int] | None:
+        """Return numbers that identify one `run.json`; None without one."""
+        try:
+            facts = (self.folder / "run.json").stat()
+        except FileNotFoundError:
+            return None
+        return facts.st_ino, facts.st_mtime_ns
+
+
+def is_finished(folder: Path, env_steps: int = 0) -> bool:
+    """Return whether a folder holds a finished run of at least `env_steps`, as far as known."""
+    entries = read_entries(folder)
+    config = entries.get("config")
+    steps = config.get("env_steps") if isinstance(config, dict) else 0
+    is_shorter = isinstance(steps, int) and steps < env_steps
+    return entries.get("status") == "finished" and not is_shorter
+
+
+def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
+    """Refuse to start a run in the folder of a finished one.
+
+    Args:
+        folder: the run's.
+        env_steps: finished runs of fewer steps are not refused: they may be extended.
+        why: why a finished run cannot be extended.
+
+    Raises:
+        UsageError: naming the folder.
+    """
+    if is_finished(folder, env_steps):
+        reason = f" that cannot be extended ({why})" if why else ""
+        raise UsageError(
+            f"{folder} holds a finished run{reason}: choose another --out, or delete it"
+        )
+
+
+def read_entries(folder: Path) -> dict[str, Any]:
+    """Return the content of `run.json`, unchecked; empty if it is absent or not a record.
+
+    Raises:
+        UsageError: if it cannot be read.
+    """
+    try:
+        entries = read_json(folder / "run.json", LARGEST_RECORD)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    except OSError as error:
+        raise UsageError(f"cannot read {folder / 'run.json'}: {error.strerror}") from None
+    return entries if isinstance(entries, dict) else {}
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove a run's checkpoint, be it a folder, a file or a link."""
+    path = folder / CHECKPOINT
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def now() -> str:
+    """Return the moment, as records name it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _text(cell: int | float | np.generic) -> str:
+    """Return a number as text that reads back as the same number."""
+    return repr(cell.item() if isinstance(cell, np.generic) else cell)
