@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suite.nets.networks import FrameLayers, Trunk, draw_perceptron, join_steps, prepare
+from suite.nets.networks import FrameLayers, Trunk, join_steps, prepare
+from suite.nets.perceptrons import draw_perceptron
 
 CPU = torch.device("cpu")
 NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)
