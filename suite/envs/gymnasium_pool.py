@@ -8,7 +8,7 @@ import importlib
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -119,13 +119,12 @@ def describe(name: str) -> Task:
             f"{name} has observations {_in_words(obs)}, not vectors: "
             "register it inside gymnasium.wrappers.FlattenObservation"
         )
-    kind: Literal["discrete", "hybrid", "continuous"] = "continuous"
     choices: Any = None
     if isinstance(actions, Discrete):
-        kind, choices = "discrete", actions
+        choices = actions
     elif isinstance(actions, Tuple) and len(actions) == 2 and isinstance(actions[0], Discrete):
-        kind, (choices, actions) = "hybrid", actions.spaces
-    if kind != "discrete" and not _is_bounded(actions):
+        choices, actions = actions.spaces
+    if choices is not actions and not _is_bounded(actions):
         raise UsageError(
             f"{name} has actions {in_words}: register it inside a wrapper that makes them "
             "Discrete, a Box of one axis with finite bounds, or a Tuple of these two"
@@ -135,7 +134,6 @@ def describe(name: str) -> Task:
         name=name,
         family="other",
         simulator="gymnasium",
-        actions=kind,
         time_limit=time_limit,
         obs_size=obs.shape[0],
         action_size=action_size,

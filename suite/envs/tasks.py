@@ -7,7 +7,7 @@ called `module:id`: importing the module registers the id with gymnasium.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,8 +28,6 @@ class Task:
     name: str
     """For example `HalfCheetah-v4`, or `module:id` for a task without a row."""
     family: Literal["mujoco", "classic", "dmc", "atari", "box2d", "memory", "hybrid", "other"]
-    actions: Literal["continuous", "discrete", "hybrid"]
-    """Hybrid ones are a discrete action and a continuous one together."""
     time_limit: int
     """Decisions after which an episode is truncated."""
     simulator: Literal["envpool", "gymnasium"] = "envpool"
@@ -52,6 +50,13 @@ class Task:
     """Discrete actions; 0 of a game, which has up to 18, and where there are none."""
     reward_parts: tuple[str, ...] = ()
     """Names of the simulator's numbers whose sum is the reward; empty: it tells the sum alone."""
+
+    @property
+    def actions(self) -> Literal["continuous", "discrete", "hybrid"]:
+        """Return their kind; hybrid ones are a discrete action and a continuous one together."""
+        if self.action_size:
+            return "hybrid" if self.num_actions else "continuous"
+        return "discrete"
 
     @property
     def simulator_id(self) -> str:
@@ -119,51 +124,68 @@ def shortest_episodes() -> Mapping[tuple[str, str], int]:
     return MappingProxyType({key: length for key, length in known.items() if length is not None})
 
 
-MUJOCO_FRAME_SKIPS = {
-    "HalfCheetah": 5,
-    "Hopper": 4,
-    "Walker2d": 4,
-    "Ant": 5,
-    "Humanoid": 5,
-    "Reacher": 2,
-    "Swimmer": 4,
-    "InvertedPendulum": 2,
-    "InvertedDoublePendulum": 5,
+MUJOCO = {
+    "HalfCheetah": (5, 17, 6),
+    "Hopper": (4, 11, 3),
+    "Walker2d": (4, 17, 6),
+    "Ant": (5, 27, 8),
+    "Humanoid": (5, 376, 17),
+    "Reacher": (2, 11, 2),
+    "Swimmer": (4, 8, 2),
+    "InvertedPendulum": (2, 4, 1),
+    "InvertedDoublePendulum": (5, 11, 1),
 }
+"""Frame skip, numbers of an observation and of an action, by environment."""
 MUJOCO_SMALL = ("Reacher", "Swimmer", "InvertedPendulum", "InvertedDoublePendulum")
 VERSION_2 = ("Reacher", "InvertedPendulum", "InvertedDoublePendulum")
 """MuJoCo environments whose legacy version is v2; the others' is v3."""
-
-# Physics steps per control step, by dm_control domain.
-DMC_TASKS = {
-    "AcrobotSwingup": 1,
-    "BallInCupCatch": 10,
-    "CartpoleBalance": 1,
-    "CartpoleBalanceSparse": 1,
-    "CartpoleSwingup": 1,
-    "CartpoleSwingupSparse": 1,
-    "CheetahRun": 1,
-    "FingerSpin": 2,
-    "FingerTurnEasy": 2,
-    "FingerTurnHard": 2,
-    "FishSwim": 10,
-    "FishUpright": 10,
-    "HopperHop": 4,
-    "HopperStand": 4,
-    "HumanoidRun": 5,
-    "HumanoidStand": 5,
-    "HumanoidWalk": 5,
-    "PendulumSwingup": 1,
-    "QuadrupedRun": 4,
-    "QuadrupedWalk": 4,
-    "ReacherEasy": 1,
-    "ReacherHard": 1,
-    "SwimmerSwimmer6": 15,
-    "SwimmerSwimmer15": 15,
-    "WalkerRun": 10,
-    "WalkerStand": 10,
-    "WalkerWalk": 10,
+OTHER_OBS_SIZES = {
+    "Ant-v3": 111,
+    "Ant-v5": 105,
+    "Humanoid-v5": 348,
+    "Reacher-v5": 10,
+    "InvertedDoublePendulum-v5": 9,
 }
+"""Numbers of an observation of the versions in which they differ."""
+MUJOCO_REWARD_PARTS = {
+    "HalfCheetah": ("reward_run", "reward_ctrl"),
+    "Ant": ("reward_forward", "reward_ctrl", "reward_contact", "reward_survive"),
+    "Humanoid": ("reward_linvel", "reward_quadctrl", "reward_alive", "reward_impact"),
+    "Reacher": ("reward_dist", "reward_ctrl"),
+    "Swimmer": ("reward_fwd", "reward_ctrl"),
+}
+"""The parts of the reward that envpool tells, by environment, in all versions."""
+
+DMC = {
+    "AcrobotSwingup": (1, 6, 1),
+    "BallInCupCatch": (10, 8, 2),
+    "CartpoleBalance": (1, 5, 1),
+    "CartpoleBalanceSparse": (1, 5, 1),
+    "CartpoleSwingup": (1, 5, 1),
+    "CartpoleSwingupSparse": (1, 5, 1),
+    "CheetahRun": (1, 17, 6),
+    "FingerSpin": (2, 12, 2),
+    "FingerTurnEasy": (2, 12, 2),
+    "FingerTurnHard": (2, 12, 2),
+    "FishSwim": (10, 24, 5),
+    "FishUpright": (10, 24, 5),
+    "HopperHop": (4, 15, 4),
+    "HopperStand": (4, 15, 4),
+    "HumanoidRun": (5, 95, 21),
+    "HumanoidStand": (5, 95, 21),
+    "HumanoidWalk": (5, 95, 21),
+    "PendulumSwingup": (1, 3, 1),
+    "QuadrupedRun": (4, 113, 12),
+    "QuadrupedWalk": (4, 113, 12),
+    "ReacherEasy": (1, 6, 2),
+    "ReacherHard": (1, 6, 2),
+    "SwimmerSwimmer6": (15, 25, 5),
+    "SwimmerSwimmer15": (15, 61, 14),
+    "WalkerRun": (10, 24, 6),
+    "WalkerStand": (10, 24, 6),
+    "WalkerWalk": (10, 24, 6),
+}
+"""Physics steps per control step, numbers of an observation and of an action, of dm_control."""
 
 # fmt: off
 ATARI_GAMES = (
@@ -191,209 +213,65 @@ ATARI_PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
     },
 }
 
-CLASSIC_TASKS = (
-    Task(
-        name="CartPole-v1",
-        family="classic",
-        actions="discrete",
-        time_limit=500,
-        obs_size=4,
-        num_actions=2,
-    ),
-    Task(
-        name="Acrobot-v1",
-        family="classic",
-        actions="discrete",
-        time_limit=500,
-        obs_size=6,
-        num_actions=3,
-    ),
-    Task(
-        name="MountainCar-v0",
-        family="classic",
-        actions="discrete",
-        time_limit=200,
-        obs_size=2,
-        num_actions=3,
-    ),
-    Task(
-        name="Pendulum-v1",
-        family="classic",
-        actions="continuous",
-        time_limit=200,
-        obs_size=3,
-        action_size=1,
-    ),
-    Task(
-        name="MountainCarContinuous-v0",
-        family="classic",
-        actions="continuous",
-        time_limit=999,
-        obs_size=2,
-        action_size=1,
-    ),
+# envpool has Box2D's tasks too; gymnasium's are those that others publish scores of.
+# StatelessCartPole shows position and angle without velocities: its best return is the time limit.
+# TMaze's best return is 1, without memory 1/2 (memory_tasks.py). Claw's is 0.7 in every episode
+# (hybrid_tasks.py).
+# fmt: off
+OTHER_TASKS = (
+    Task(name="CartPole-v1", family="classic", time_limit=500, obs_size=4, num_actions=2),
+    Task(name="Acrobot-v1", family="classic", time_limit=500, obs_size=6, num_actions=3),
+    Task(name="MountainCar-v0", family="classic", time_limit=200, obs_size=2, num_actions=3),
+    Task(name="Pendulum-v1", family="classic", time_limit=200, obs_size=3, action_size=1),
+    Task(name="MountainCarContinuous-v0", family="classic", time_limit=999, obs_size=2,
+         action_size=1),
+    Task(name="LunarLander-v3", family="box2d", simulator="gymnasium", time_limit=1000,
+         obs_size=8, num_actions=4),
+    Task(name="LunarLanderContinuous-v3", family="box2d", simulator="gymnasium", time_limit=1000,
+         obs_size=8, action_size=2),
+    Task(name="BipedalWalker-v3", family="box2d", simulator="gymnasium", time_limit=1600,
+         obs_size=24, action_size=4),
+    Task(name="StatelessCartPole-v1", family="memory", made_as="CartPole-v1", observed=(0, 2),
+         time_limit=500, obs_size=2, num_actions=2),
+    Task(name="TMaze-v0", family="memory", simulator="gymnasium", time_limit=50, obs_size=2,
+         num_actions=3),
+    Task(name="Claw-v0", family="hybrid", simulator="gymnasium", time_limit=20, obs_size=2,
+         action_size=2, num_actions=3),
 )
-
-# envpool has these too; gymnasium's are those that others publish scores of.
-BOX2D_TASKS = (
-    Task(
-        name="LunarLander-v3",
-        family="box2d",
-        simulator="gymnasium",
-        actions="discrete",
-        time_limit=1000,
-        obs_size=8,
-        num_actions=4,
-    ),
-    Task(
-        name="LunarLanderContinuous-v3",
-        family="box2d",
-        simulator="gymnasium",
-        actions="continuous",
-        time_limit=1000,
-        obs_size=8,
-        action_size=2,
-    ),
-    Task(
-        name="BipedalWalker-v3",
-        family="box2d",
-        simulator="gymnasium",
-        actions="continuous",
-        time_limit=1600,
-        obs_size=24,
-        action_size=4,
-    ),
-)
-
-MEMORY_TASKS = (
-    # CartPole's position and angle without their velocities. The best return is the time limit's.
-    Task(
-        name="StatelessCartPole-v1",
-        family="memory",
-        made_as="CartPole-v1",
-        observed=(0, 2),
-        actions="discrete",
-        time_limit=500,
-        obs_size=2,
-        num_actions=2,
-    ),
-    # See suite/envs/memory_tasks.py: the best return is 1, without memory 1/2.
-    Task(
-        name="TMaze-v0",
-        family="memory",
-        simulator="gymnasium",
-        actions="discrete",
-        time_limit=50,
-        obs_size=2,
-        num_actions=3,
-    ),
-)
-
-# See suite/envs/hybrid_tasks.py: the best return of every episode is exactly 0.7.
-HYBRID_TASKS = (
-    Task(
-        name="Claw-v0",
-        family="hybrid",
-        simulator="gymnasium",
-        actions="hybrid",
-        time_limit=20,
-        obs_size=2,
-        action_size=2,
-        num_actions=3,
-    ),
-)
+# fmt: on
 
 
-MUJOCO_SIZES = {
-    "HalfCheetah": (17, 6),
-    "Hopper": (11, 3),
-    "Walker2d": (17, 6),
-    "Ant": (27, 8),
-    "Humanoid": (376, 17),
-    "Reacher": (11, 2),
-    "Swimmer": (8, 2),
-    "InvertedPendulum": (4, 1),
-    "InvertedDoublePendulum": (11, 1),
-}
-"""Numbers of an observation and of an action, by environment."""
-OTHER_OBS_SIZES = {
-    "Ant-v3": 111,
-    "Ant-v5": 105,
-    "Humanoid-v5": 348,
-    "Reacher-v5": 10,
-    "InvertedDoublePendulum-v5": 9,
-}
-"""Numbers of an observation of the versions in which they differ."""
-MUJOCO_REWARD_PARTS = {
-    "HalfCheetah": ("reward_run", "reward_ctrl"),
-    "Ant": ("reward_forward", "reward_ctrl", "reward_contact", "reward_survive"),
-    "Humanoid": ("reward_linvel", "reward_quadctrl", "reward_alive", "reward_impact"),
-    "Reacher": ("reward_dist", "reward_ctrl"),
-    "Swimmer": ("reward_fwd", "reward_ctrl"),
-}
-"""The parts of the reward that envpool tells, by environment, in all versions."""
-DMC_SIZES = {
-    "AcrobotSwingup": (6, 1),
-    "BallInCup": (8, 2),
-    "Cartpole": (5, 1),
-    "CheetahRun": (17, 6),
-    "Finger": (12, 2),
-    "Fish": (24, 5),
-    "Hopper": (15, 4),
-    "Humanoid": (95, 21),
-    "PendulumSwingup": (3, 1),
-    "Quadruped": (113, 12),
-    "Reacher": (6, 2),
-    "SwimmerSwimmer6": (25, 5),
-    "SwimmerSwimmer15": (61, 14),
-    "Walker": (24, 6),
-}
-"""The same by the beginning of a dm_control task's name."""
-
-
-def _mujoco_tasks() -> list[Task]:
-    tasks = []
-    for name, frame_skip in MUJOCO_FRAME_SKIPS.items():
-        legacy = "v2" if name in VERSION_2 else "v3"
-        obs_size, action_size = MUJOCO_SIZES[name]
-        tasks += [
-            Task(
-                name=f"{name}-{version}",
+def _mujoco_tasks() -> Iterator[Task]:
+    for stem, (frame_skip, obs_size, action_size) in MUJOCO.items():
+        for version in ("v2" if stem in VERSION_2 else "v3", "v4", "v5"):
+            name = f"{stem}-{version}"
+            yield Task(
+                name=name,
                 family="mujoco",
-                actions="continuous",
-                time_limit=50 if name == "Reacher" else 1000,
+                time_limit=50 if stem == "Reacher" else 1000,
                 frame_skip=frame_skip,
-                obs_size=OTHER_OBS_SIZES.get(f"{name}-{version}", obs_size),
+                obs_size=OTHER_OBS_SIZES.get(name, obs_size),
                 action_size=action_size,
-                reward_parts=MUJOCO_REWARD_PARTS.get(name, ()),
+                reward_parts=MUJOCO_REWARD_PARTS.get(stem, ()),
             )
-            for version in (legacy, "v4", "v5")
-        ]
-    return tasks
 
 
-def _dmc_tasks() -> list[Task]:
-    return [
-        Task(
-            name=f"{name}-v1",
+def _dmc_tasks() -> Iterator[Task]:
+    for stem, (frame_skip, obs_size, action_size) in DMC.items():
+        yield Task(
+            name=f"{stem}-v1",
             family="dmc",
-            actions="continuous",
             time_limit=1000,
             frame_skip=frame_skip,
             obs_size=obs_size,
             action_size=action_size,
         )
-        for name, frame_skip in DMC_TASKS.items()
-        for domain, (obs_size, action_size) in DMC_SIZES.items()
-        if name.startswith(domain)
-    ]
 
 
 def _atari_task(name: str, protocol: Protocol) -> Task:
     return Task(
         name=name,
         family="atari",
-        actions="discrete",
         time_limit=27_000,
         frame_skip=4,
         protocol=protocol,
@@ -401,30 +279,27 @@ def _atari_task(name: str, protocol: Protocol) -> Task:
     )
 
 
+_GAMES = (_atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES)
 TASKS: Mapping[str, Task] = MappingProxyType(
-    {
-        task.name: task
-        for task in (
-            *(*_mujoco_tasks(), *CLASSIC_TASKS, *_dmc_tasks()),
-            *(*BOX2D_TASKS, *MEMORY_TASKS, *HYBRID_TASKS),
-        )
-    }
-    | {f"{game}-v5": _atari_task(f"{game}-v5", "noframeskip") for game in ATARI_GAMES}
+    {task.name: task for task in (*_mujoco_tasks(), *OTHER_TASKS, *_dmc_tasks(), *_GAMES)}
 )
 """Every task by name; Atari games in the `noframeskip` protocol (see `find_task`)."""
 
+
+def _names(family: str) -> tuple[str, ...]:
+    return tuple(task.name for task in TASKS.values() if task.family == family)
+
+
 SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "classic": tuple(task.name for task in CLASSIC_TASKS),
-        "mujoco": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS if n not in MUJOCO_SMALL),
+        "classic": _names("classic"),
+        "mujoco": tuple(f"{n}-v4" for n in MUJOCO if n not in MUJOCO_SMALL),
         "mujoco-small": tuple(f"{n}-v4" for n in MUJOCO_SMALL),
-        "mujoco-9": tuple(f"{n}-v4" for n in MUJOCO_FRAME_SKIPS),
-        "dmc": tuple(f"{name}-v1" for name in DMC_TASKS),
+        "mujoco-9": tuple(f"{n}-v4" for n in MUJOCO),
+        "dmc": _names("dmc"),
         "atari-7": tuple(f"{game}-v5" for game in ATARI_7),
-        "atari": tuple(f"{game}-v5" for game in ATARI_GAMES),
-        "box2d": tuple(task.name for task in BOX2D_TASKS),
-        "memory": tuple(task.name for task in MEMORY_TASKS),
-        "hybrid": tuple(task.name for task in HYBRID_TASKS),
+        "atari": _names("atari"),
+        **{family: _names(family) for family in ("box2d", "memory", "hybrid")},
     }
 )
 """Task names by suite; an agent's presets keep the order of suites."""

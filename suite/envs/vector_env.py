@@ -135,15 +135,7 @@ class VectorEnv:
         render: bool = False,
         reward_parts: bool = False,
     ) -> None:
-        env_seeds = np.asarray(env_seeds)
-        if env_seeds.ndim != 2 or env_seeds.size == 0 or env_seeds.dtype.kind not in "iu":
-            raise ValueError(f"env_seeds must be [S, N] integers, not {env_seeds!r:.80}")
-        if env_seeds.min() < 0 or env_seeds.max() > 2**31 - 1:
-            raise ValueError(f"env_seeds outside 0..2**31-1: {env_seeds.min()}, {env_seeds.max()}")
-        if num_threads < 1:
-            raise ValueError(f"num_threads must be at least 1, not {num_threads}")
-        if reset not in ("next_step", "same_step"):
-            raise ValueError(f"reset must be 'next_step' or 'same_step', not {reset!r}")
+        env_seeds = _checked(env_seeds, num_threads, reset)
         self.task = task
         self.num_seeds, self.num_envs = env_seeds.shape
         self._shape = (self.num_seeds, self.num_envs)
@@ -358,6 +350,20 @@ class VectorEnv:
         if self._observed:
             pool_obs = pool_obs[:, self._observed]
         return pool_obs if pool_obs.dtype == np.uint8 else pool_obs.astype(np.float32)
+
+
+def _checked(env_seeds: np.ndarray, num_threads: int, reset: str) -> np.ndarray:
+    """Return the seeds as an array, after a look at arguments of `VectorEnv`."""
+    env_seeds = np.asarray(env_seeds)
+    if env_seeds.ndim != 2 or env_seeds.size == 0 or env_seeds.dtype.kind not in "iu":
+        raise ValueError(f"env_seeds must be [S, N] integers, not {env_seeds!r:.80}")
+    if env_seeds.min() < 0 or env_seeds.max() > 2**31 - 1:
+        raise ValueError(f"env_seeds outside 0..2**31-1: {env_seeds.min()}, {env_seeds.max()}")
+    if num_threads < 1:
+        raise ValueError(f"num_threads must be at least 1, not {num_threads}")
+    if reset not in ("next_step", "same_step"):
+        raise ValueError(f"reset must be 'next_step' or 'same_step', not {reset!r}")
+    return env_seeds
 
 
 def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool) -> Any:

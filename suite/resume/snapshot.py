@@ -94,22 +94,8 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
         if not fits or not (into is None or isinstance(into, int | float | str)):
             raise ValueError(f"{tree!r:.80} instead of a {type(into).__name__}")
         return tree
-    if "tensor" in tree:
-        tensor = tensors[tree["tensor"]]
-        return tensor.to(tree["device"]) if into is None else _overwrite(into, tensor)
-    if "scalar" in tree:
-        return tensors[tree["scalar"]].numpy()[()]
-    if "array" in tree:
-        array = tensors[tree["array"]].numpy().copy()
-        if not isinstance(into, np.ndarray) or not into.flags.writeable:
-            return array
-        if into.shape == array.shape:
-            into[...] = array
-        elif into.shape[1:] == array.shape[1:] and len(into) > len(array):
-            into[: len(array)] = array  # a ring of a shorter run, which has not come round
-        else:
-            return array
-        return into
+    if "dict" not in tree:
+        return _unpack_tensor(tree, tensors, into)
     entries: list[list[Any]] = tree["dict"]
     if into is None or isinstance(into, dict):
         known = {} if into is None else into
@@ -128,6 +114,25 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
             value = unpack(item, tensors, attributes[key])
             if not isinstance(into, nn.Module):  # whose tensors have been overwritten
                 setattr(into, key, value)
+    return into
+
+
+def _unpack_tensor(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
+    """Restore a tensor, an array or a number of numpy's."""
+    if "tensor" in tree:
+        tensor = tensors[tree["tensor"]]
+        return tensor.to(tree["device"]) if into is None else _overwrite(into, tensor)
+    if "scalar" in tree:
+        return tensors[tree["scalar"]].numpy()[()]
+    array = tensors[tree["array"]].numpy().copy()
+    if not isinstance(into, np.ndarray) or not into.flags.writeable:
+        return array
+    if into.shape == array.shape:
+        into[...] = array
+    elif into.shape[1:] == array.shape[1:] and len(into) > len(array):
+        into[: len(array)] = array  # a ring of a shorter run, which has not come round
+    else:
+        return array
     return into
 
 

@@ -29,7 +29,6 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
         name=f"{HERE}:Tape-v0",
         family="other",
         simulator="gymnasium",
-        actions="discrete",
         time_limit=8,
         obs_size=3,
         num_actions=3,
