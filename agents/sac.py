@@ -50,8 +50,7 @@ from suite.base.errors import UsageError, require
 from suite.base.noise import stacked_normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
-from suite.nets.perceptrons import Perceptron
-from suite.nets.stack import Stack, weight_norms
+from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.resume.checkpoint import Policy, config_of, for_one_seed

@@ -93,9 +93,8 @@ from suite.base.noise import choose, noise_or_none, stacked_normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces, Step
 from suite.nets import truncated_normal
-from suite.nets.perceptrons import Perceptron
+from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.nets.recurrence import StackMemory
-from suite.nets.stack import Stack, weight_norms
 from suite.priorities import PriorityDraws
 from suite.record.recorder import Recorder
 from suite.replay import Batch, HistoryReplay, row_bytes

@@ -55,8 +55,7 @@ from suite.base.noise import choose
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import FrameLayers, Trunk, prepare
-from suite.nets.perceptrons import Perceptron
-from suite.nets.stack import Stack, weight_norms
+from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.record.recorder import Recorder
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from suite.nets.stack import Stack
+from suite.nets.perceptrons import Stack
 
 
 def linear(stack: Stack, seed: int = 0, member: int = 0) -> nn.Sequential:

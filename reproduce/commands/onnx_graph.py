@@ -26,8 +26,7 @@ from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import RunningMoments
-from suite.nets.perceptrons import Perceptron
-from suite.nets.stack import Stack
+from suite.nets.perceptrons import Perceptron, Stack
 from suite.resume.checkpoint import Policy, config_of, read_policy
 
 OUTPUTS = {

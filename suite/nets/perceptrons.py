@@ -1,13 +1,17 @@
-"""Perceptrons: affine layers with ReLU between them, with an LSTM before the last or without."""
+"""Perceptrons, with an LSTM or without, and stacks: networks of many seeds side by side."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from suite.base.errors import check_shape
 from suite.nets.initialisation import Scheme, draw_layer
 from suite.nets.recurrence import LSTM
 
@@ -154,3 +158,150 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     if weight.dim() == 2:
         return torch.addmm(bias, inputs, weight)
     return torch.baddbmm(bias.unsqueeze(1), inputs, weight)
+
+
+class Stack(nn.Module):
+    """K networks for each of S seeds: perceptrons, or trunks for frames. They share nothing.
+
+    Each has parameters of its own, so a seed has the same numbers alone and beside others, bit by
+    bit at most sizes. On a GPU perceptrons are joined, one batched product per layer for all of
+    them, which is faster there.
+
+    Args:
+        members: `members[s][k]`.
+        device: the weights' device.
+    """
+
+    def __init__(
+        self, members: Sequence[Sequence[Any]], device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        self.shape = len(members), len(members[0])
+        networks = [network for of_seed in members for network in of_seed]
+        many = len(networks) > 1 and torch.device(device).type == "cuda"
+        self.is_recurrent = isinstance(networks[0], RecurrentPerceptron)
+        self._is_joined = many and isinstance(networks[0], Perceptron) and not self.is_recurrent
+        if self._is_joined:
+            networks = [Perceptron.joined(networks)]
+        self.networks = nn.ModuleList(networks).to(device)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the weights' device."""
+        return next(self.parameters()).device
+
+    def forward(self, inputs: Float[Tensor, "S B ..."]) -> Float[Tensor, "S K B O"]:
+        """Apply every network of seed s to that seed's batch."""
+        per_seed = self.shape[1]
+        if self._is_joined:
+            repeated = inputs.unsqueeze(1).expand(-1, per_seed, -1, -1).flatten(0, 1)
+            return self.networks[0](repeated).unflatten(0, self.shape)
+        outputs = [network(inputs[i // per_seed]) for i, network in enumerate(self.networks)]
+        return torch.stack(outputs).unflatten(0, self.shape)
+
+    def begin(self, number: int) -> Float[Tensor, "S K B M"]:
+        """Return the memories with which a number of each seed's episodes begins."""
+        members: list[Any] = [*self.networks]
+        return torch.stack([each.begin(number) for each in members]).unflatten(0, self.shape)
+
+    def step(
+        self, inputs: Float[Tensor, "S B I"], memories: Float[Tensor, "S K B M"]
+    ) -> tuple[Float[Tensor, "S K B O"], Float[Tensor, "S K B M"]]:
+        """Return the outputs of one step of recurrent networks, and their memories after it."""
+        per_seed, rows = self.shape[1], memories.flatten(0, 1)
+        members: list[Any] = [*self.networks]
+        steps = [each.step(inputs[i // per_seed], rows[i]) for i, each in enumerate(members)]
+        outputs, after = (torch.stack(each) for each in zip(*steps, strict=True))
+        return outputs.unflatten(0, self.shape), after.unflatten(0, self.shape)
+
+    def unroll(
+        self, inputs: Float[Tensor, "S TB I"], num_steps: int, cut: bool = False
+    ) -> Float[Tensor, "S K TB O"]:
+        """Apply every network to T steps of episodes, whose memories begin with 0.
+
+        Without recurrence steps are nothing but further rows.
+
+        Args:
+            inputs: of all first steps, then of all second ones, up to T.
+            num_steps: T.
+            cut: whether gradients of a step stay in it: memories are constants.
+        """
+        if not self.is_recurrent:
+            return self(inputs)
+        steps, outputs = inputs.unflatten(1, (num_steps, -1)).unbind(1), []
+        memories = self.begin(steps[0].shape[1])
+        for each in steps:
+            output, memories = self.step(each, memories.detach() if cut else memories)
+            outputs.append(output)
+        return torch.cat(outputs, 2)
+
+    def weights_of(self, seed: int, member: int = 0) -> dict[str, Tensor]:
+        """Return one network's weights by name, for a file."""
+        place = seed * self.shape[1] + member
+        if self._is_joined:
+            return {name: each[place] for name, each in self.networks[0].state_dict().items()}
+        return self.networks[place].state_dict()
+
+    def all_weights_of(self, seed: int) -> dict[str, Tensor]:
+        """Return the weights of all of a seed's networks by name, for a file."""
+        members = [(k, self.weights_of(seed, k)) for k in range(self.shape[1])]
+        return {f"{k}.{name}": weight for k, named in members for name, weight in named.items()}
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights of the only seed's networks by those that `all_weights_of` returned.
+
+        Raises:
+            ValueError: naming those that are missing or strange, or a wrong shape.
+        """
+        own = self.all_weights_of(0)
+        if strange := sorted(own.keys() ^ weights.keys()):
+            raise ValueError(f"not the weights of these networks: {', '.join(strange)}")
+        for name, weight in own.items():
+            check_shape(name, weights[name], weight.shape)
+        for name, weight in own.items():
+            weight.copy_(weights[name])
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Treat the weights as constants: gradients reach the inputs only."""
+        self.requires_grad_(False)
+        yield
+        self.requires_grad_(True)
+
+    @torch.no_grad()
+    def follow(self, online: "Stack", rate: float) -> None:
+        """Move the weights towards those of another stack: rate * online + (1 - rate) * slow."""
+        for slow, fast in zip(self.parameters(), online.parameters(), strict=True):
+            slow.lerp_(fast, rate)
+
+    def clip_gradients(self, bound: float) -> None:
+        """Scale the gradient of each network down to a Euclidean norm of at most `bound`."""
+        if not self._is_joined:
+            for network in self.networks:
+                nn.utils.clip_grad_norm_(network.parameters(), bound)
+            return
+        gradients = [each.grad for each in self.parameters() if each.grad is not None]
+        squares = [each.square().flatten(1).sum(1) for each in gradients]
+        norms = torch.stack(squares).sum(0).sqrt()  # [S * K]
+        factors = (bound / (norms + 1e-6)).clamp_(max=1)  # as `clip_grad_norm_`
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+    def squared_norms(self) -> Float[Tensor, " S"]:
+        """Return the sum of squares of each seed's weights."""
+        weights = [each.detach() for each in self.parameters()]
+        if self._is_joined:
+            squares = torch.stack([each.square().flatten(1).sum(1) for each in weights], 1)
+        else:
+            squares = torch.stack([each.square().sum() for each in weights])
+        return _in_order(squares.view(self.shape[0], -1).unbind(1))
+
+
+def _in_order(terms: Iterable[Tensor]) -> Tensor:
+    """Return the sum of tensors in one order, whatever their shape: a seed's bits are its own."""
+    return functools.reduce(torch.add, terms)
+
+
+def weight_norms(*stacks: Stack) -> Float[Tensor, " S"]:
+    """Return each seed's Euclidean norm over all weights of stacks; finite while healthy."""
+    return _in_order(stack.squared_norms() for stack in stacks).sqrt()

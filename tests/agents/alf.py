@@ -8,7 +8,7 @@ from torch import Tensor
 
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
-from suite.nets.stack import Stack
+from suite.nets.perceptrons import Stack
 from suite.replay import Batch
 from tests.agents import trainings
 from tests.agents.trainings import CPU

@@ -15,8 +15,8 @@ import agents
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
 from suite.evaluation import evaluate
+from suite.nets.perceptrons import Stack
 from suite.nets.recurrence import StackMemory
-from suite.nets.stack import Stack
 from suite.replay import Batch
 from tests.agents.alf import descend, plain_learner
 from tests.agents.trainings import train

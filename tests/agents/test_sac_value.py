@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agents import sac, sac_value
-from suite.nets.stack import Stack
+from suite.nets.perceptrons import Stack
 from suite.replay import Batch
 from tests.agents.trainings import CPU, random_batch, tiny
 from tests.perceptrons import linear, vector

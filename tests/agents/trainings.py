@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from suite.envs.vector_env import Spaces
-from suite.nets.stack import Stack
+from suite.nets.perceptrons import Stack
 from suite.record.recorder import Recorder
 from suite.replay import Batch
 from suite.unrolls import Outcomes, Transitions

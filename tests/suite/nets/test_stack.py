@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from suite.nets.initialisation import draw_layer
 from suite.nets.networks import FrameLayers, Trunk
-from suite.nets.perceptrons import Perceptron, draw_perceptron
-from suite.nets.stack import Stack, weight_norms
+from suite.nets.perceptrons import Perceptron, Stack, draw_perceptron, weight_norms
 from tests.perceptrons import linear, vector
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
