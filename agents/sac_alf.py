@@ -249,7 +249,7 @@ class Config(sac.Config):
     """Weight of longer returns in these targets; 1: the longest alone, 0: one step."""
     lstm_size: Whole = 0
     """Units of an LSTM before every network's last layer, trained on all T steps; 0: none."""
-    epsilon_greedy: Fraction = 1.0
+    evaluation_epsilon: Fraction = 1.0
     """Probability of drawing an action in evaluations by the rule `sampled`, or taking its mode."""
     prioritised_replay: bool = False
     """Draw transitions by their last error instead of uniformly."""
@@ -272,8 +272,9 @@ class Config(sac.Config):
         fits = weights is None or (len(weights) == len(parts) and all(map(math.isfinite, weights)))
         rule = f"reward_weights must be {len(parts)} numbers, of {', '.join(parts)}"
         require(fits, rule, weights)
-        draws = self.evaluation_rule == "sampled" or self.epsilon_greedy == 1
-        require(draws, "epsilon_greedy below 1 needs evaluation_rule sampled", self.epsilon_greedy)
+        chance, draws = self.evaluation_epsilon, self.evaluation_rule == "sampled"
+        rule = "evaluation_epsilon below 1 needs evaluation_rule sampled"
+        require(draws or chance == 1, rule, chance)
         rule = "with lstm_size td_steps must be above 1"
         require(self.td_steps > 1 or not self.lstm_size, rule, self.td_steps)
         changing = self.prioritised_replay or self.normalise_entropy or self.td_steps > 1
@@ -624,7 +625,7 @@ def act(
     return torch.cat([numbers[..., None], actions], -1).cpu().numpy()
 
 
-ACTING = (*sac.ACTING, "num_critics", "reward_weights", "epsilon_greedy", "evaluation_rule")
+ACTING = (*sac.ACTING, "num_critics", "reward_weights", "evaluation_epsilon", "evaluation_rule")
 """Settings that acting needs, beside the task."""
 
 
@@ -647,7 +648,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
         critics = Stack([networks])
     reward_weights, memory = torch.tensor(config.reward_weights or (1.0,)), StackMemory()
     policy = partial(act, actor, critics, reward_weights, log_alphas, config)
-    policy = partial(policy, epsilon=config.epsilon_greedy, memory=memory)
+    policy = partial(policy, epsilon=config.evaluation_epsilon, memory=memory)
     return Policy(config.find_task(), spaces, for_one_seed(policy), memory)
 
 
@@ -690,7 +691,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0
 
     policy = partial(act, *learner.acting, config, memory=memory)
-    judged = partial(policy, epsilon=config.epsilon_greedy, memory=judged_memory)
+    judged = partial(policy, epsilon=config.evaluation_epsilon, memory=judged_memory)
     session.updater(learn, replay, draws, learner, parts_due)
     warm_up = config.learning_starts
     uncounted = 0 if config.count_warm_up else warm_up  # at negative `env_steps`

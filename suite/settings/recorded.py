@@ -54,7 +54,7 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "sac": {"separate_heads": True},
     "sac_alf": {
         **{"num_critics": 2, "reward_weights": None, "log_std_bound": "clip"},
-        **{"epsilon_greedy": 1.0, "evaluation_rule": "deterministic"},
+        **{"evaluation_epsilon": 1.0, "evaluation_rule": "deterministic"},
     },
     "sac_value": {"log_std_bound": "clip", "bound_means": False},
 }

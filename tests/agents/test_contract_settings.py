@@ -113,7 +113,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 NOT_LEARNED = {
     *("task", "seeds", "env_steps", "device", "tf32", "num_threads", "env_threads", "cuda_graphs"),
     *("evaluation_rule", "evaluation_interval", "evaluation_episodes", "evaluate_beside"),
-    *("log_interval", "evaluation_epsilon", "epsilon_greedy"),
+    *("log_interval", "evaluation_epsilon"),
     *("protocol", "convolutions", "frame_divisor", "bfloat16"),
 }
 """Settings of runs and evaluations, and those of frames, which golden runs use."""
@@ -231,7 +231,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sac_value", {"sample_without_replacement": True, "learning_starts": 0}, "1, not 8"),
     ("sac_value", {"sample_without_replacement": True, "replay_capacity": 6}, "6, not 8"),
     ("sac_value", {"learning_starts": None, "num_envs": 60}, "learning_starts .* 60, not 1000"),
-    ("sac_alf", {"epsilon_greedy": 0.5}, "epsilon_greedy"),
+    ("sac_alf", {"evaluation_epsilon": 0.5}, "evaluation_epsilon"),
     *(("sac_alf", {"reward_weights": w}, "reward_weights") for w in ((), (1.0, 2.0), (math.inf,))),
     ("sac_alf", {"cuda_graphs": True, "prioritised_replay": True}, "cuda_graphs is not for"),
     ("sac_alf", {"cuda_graphs": True, "normalise_entropy": True}, "cuda_graphs is not for"),

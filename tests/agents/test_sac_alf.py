@@ -409,7 +409,7 @@ def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> Non
     """Never: the modes' returns; always: all draws; between: neither. Training stays the same."""
     found, learned = {}, []
     for rule, epsilon in (("deterministic", 1.0), *(("sampled", e) for e in (0.0, 0.5, 1.0))):
-        changes = {"evaluation_rule": rule, "epsilon_greedy": epsilon, "evaluation_episodes": 3}
+        changes = {"evaluation_rule": rule, "evaluation_epsilon": epsilon, "evaluation_episodes": 3}
         config = replace(SHORT, task=task, **changes)
         learner, recorder = train(config, tmp_path / f"{rule}-{epsilon}")
         learned.append(learner)

@@ -405,7 +405,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "recurrent, mixed, two seeds, priorities, cut": (
             "hybrid tuned SAC seeds=(3,4) lstm_size=8 td_steps=3 prioritised_replay=True "
-            "evaluation_rule=sampled epsilon_greedy=0.5 cut"
+            "evaluation_rule=sampled evaluation_epsilon=0.5 cut"
         ),
         "several steps with priorities, actor seldom and once, warm-up uncounted": (
             "mujoco-small tuned SAC task=InvertedPendulum-v4 td_steps=2 td_lambda=0.5 "
@@ -415,7 +415,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "mixed, several steps, some draws in evaluations": (
             "hybrid tuned SAC td_steps=3 action_gradient_clip=0.01 initialisation=torch "
-            "evaluation_rule=sampled epsilon_greedy=0.5"
+            "evaluation_rule=sampled evaluation_epsilon=0.5"
         ),
     },
     "sac_discrete": {
