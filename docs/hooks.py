@@ -55,7 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             elif path.suffix in COPIED:
                 files.append(File.generated(config, place, abs_src_path=str(path)))
     for name in {path.parent.name for path in REFERENCES.glob("*/*.toml")}:
-        text = f"{ASIDE}# {name}\n\n```text\n{describe_source(name)[1]}```\n"
+        text = f"{ASIDE}# {name}\n\n```text\n{describe_source(name)}```\n"
         files.append(File.generated(config, f"references/{name}.md", content=text))
     for path, file in pages.items():
         text = ADDRESS.sub(

@@ -10,7 +10,6 @@ from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
-from suite.settings.command_line import say_todays_name
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,7 +25,6 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     request = read_request(options)
     plan = peer.make_control(options.peer, **vars(request))
-    say_todays_name(request.source, plan.source)
     check_extensions(plan, plan.runs())
     check_memory(plan)
     if options.publish:

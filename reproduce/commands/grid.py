@@ -26,7 +26,7 @@ from reproduce.run.view import say
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.hardware import num_cores
-from suite.settings.command_line import printable, say_todays_name
+from suite.settings.command_line import printable
 
 
 def main(argv: Sequence[str], commands: str = "") -> int:
@@ -68,7 +68,6 @@ def _run_grid(request: Request, cluster: Cluster | None) -> int:
     if len(chosen) > 1:
         return _run_sweep(request, cluster, chosen)
     plan = _make_plan(request, cluster)
-    say_todays_name(request.source, plan.source)
     console = flags.make_console()
     console.print(plan_table(plan))
     _say_outlook(plan, console)
@@ -92,7 +91,6 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
     for settings in chosen:
         each = replace(request, settings=settings, runs_dir=root / folder_name(settings))
         plans.append(_make_plan(each, cluster, is_variant=True))
-    say_todays_name(request.source, plans[0].source)
     sweep.refuse_alike(plans)
     console = flags.make_console()
     console.print(sweep.plan_table(plans))

@@ -11,7 +11,6 @@ from reproduce.plan.presets import presets_of
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES
-from suite.settings.command_line import say_todays_name
 from suite.settings.recorded import refuse_old_agent
 
 
@@ -24,9 +23,7 @@ def main(argv: Sequence[str]) -> int:
     if options.like is not None:
         if options.name is not None:
             raise UsageError("list prints one name or one source: leave out either")
-        name, text = describe_source(options.like)
-        say_todays_name(options.like, name)
-        print(text)
+        print(describe_source(options.like))
         return 0
     if options.name in SUITES:
         print("\n".join(SUITES[options.name]))

@@ -16,7 +16,6 @@ from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError
-from suite.settings.command_line import say_todays_name
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +41,6 @@ def main(argv: Sequence[str]) -> int:
         say(console, variants)
     else:
         plan = load_plan(*where)
-    say_todays_name(request.source, plan.source)
     return report(replace(plan, context=request.context, open=request.open), console)
 
 

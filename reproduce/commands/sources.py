@@ -15,25 +15,17 @@ from suite.settings.presets import REFERENCES, Preset, read_source
 WIDTH = 100
 
 
-def describe_source(asked: str) -> tuple[str, str]:
-    """Return the name that a source has today, and a text on it.
-
-    Args:
-        asked: its name, of today or of before.
+def describe_source(name: str) -> str:
+    """Return a text on a source.
 
     Raises:
         UsageError: naming the nearest source.
     """
     folders = {path.parent.name for path in REFERENCES.glob("*/*.toml")}
-    name = asked
-    if asked not in folders:
-        texts = {path: read_source(path) for path in sorted(REFERENCES.glob("*/*.toml"))}
-        former = {old: path for path, said in texts.items() for old in said.get("formerly", ())}
-        if asked not in former:
-            raise UsageError(f"--like: unknown source {asked!r}{nearest(asked, folders)}")
-        name = former[asked].parent.name
+    if name not in folders:
+        raise UsageError(f"--like: unknown source {name!r}{nearest(name, folders)}")
     paths = sorted((REFERENCES / name).glob("*.toml"))
-    return name, "\n".join(line for path in paths for line in _describe(path))
+    return "\n".join(line for path in paths for line in _describe(path))
 
 
 def _describe(path: Path) -> Iterator[str]:

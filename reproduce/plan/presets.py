@@ -26,10 +26,8 @@ class Source(NamedTuple):
     preset: Preset[Any]
 
     def folder(self, root: Path) -> Path:
-        """Return its grid's folder below a runs directory: of its name, or of an older one's."""
-        folder = root / f"{self.agent}-{self.suite}"
-        names = (self.name, *self.preset.formerly)
-        return folder / next((name for name in names if (folder / name).exists()), self.name)
+        """Return its grid's folder below a runs directory."""
+        return root / f"{self.agent}-{self.suite}" / self.name
 
 
 def check_agent(agent: str) -> None:
@@ -40,7 +38,7 @@ def check_agent(agent: str) -> None:
 
 
 def source_of(agent: str, suite: str, asked: str | None) -> Source:
-    """Return the source that is asked for, by its name of today or before.
+    """Return the source that is asked for, by its name.
 
     Args:
         agent: name of a file in `agents/`.

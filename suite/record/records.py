@@ -135,7 +135,7 @@ def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
 def _named_by(folder: Path) -> dict[str, str]:
     """Return what the path `<agent>-<suite>/<source>/<task>/seed-<k>`, or its end, says of a run.
 
-    The source is left out: folders and records may have an older name of it.
+    The source is left out: a user may copy a grid under a name of their own.
     """
     names: dict[str, str] = {}
     *_, grid, _, task, seed = ("", "", "", "", *folder.parts)

@@ -414,7 +414,6 @@ def read_command_line(
     if task is None:
         task = str(getattr(presets[suite, source].config, "task", ""))
     _check_simulator(find_task(task))
-    say_todays_name(options.like, source)
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
@@ -449,12 +448,6 @@ def _check_simulator(task: Task) -> None:
         from suite.envs.gymnasium_pool import describe
 
         describe(task.simulator_id)
-
-
-def say_todays_name(asked: str | None, source: str) -> None:
-    """Print one line where `--like` calls a source by a name that it had before."""
-    if asked not in (None, source):
-        print(f"--like {asked}: these settings are called {source} now", file=sys.stderr)
 
 
 def minutes(text: str) -> float:

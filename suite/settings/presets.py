@@ -107,8 +107,6 @@ class Preset(Generic[ConfigT]):
     """How the source presents an Atari game; the agent's `Config.protocol` says the same."""
     cores_per_run: int = 1
     """CPU cores that one run keeps busy; the harness divides the cores by it."""
-    formerly: tuple[str, ...] = ()
-    """Earlier names of the source, in older commands, records and folders."""
     seeds_together: bool = False
     """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
 
@@ -198,22 +196,17 @@ def read_presets(
     where = f"{root}/*/{agent}.toml"
     if len(own) != 1:
         raise UsageError(f'{where}: one suite must have default = "agent", not {own or "none"}')
-    _check_names(entries, where)
+    _check_defaults(entries, where)
     return {(entry.suite, entry.source): entry.preset for entry in entries}
 
 
-def _check_names(entries: Sequence[_Entry], where: str) -> None:
-    """Refuse a suite without one default, and a name that could mean two sources."""
+def _check_defaults(entries: Sequence[_Entry], where: str) -> None:
+    """Refuse a suite without one default."""
     for suite in dict.fromkeys(entry.suite for entry in entries):
         here = [entry for entry in entries if entry.suite == suite]
         defaults = [entry.source for entry in here if entry.default]
         if len(defaults) != 1:
             raise UsageError(f"{where}: {suite} must have one default, not {defaults or 'none'}")
-        names = [entry.source for entry in here]
-        names += [name for entry in here for name in entry.preset.formerly]
-        for name in names:
-            if names.count(name) > 1:
-                raise UsageError(f"{where}: formerly: {name} means two sources of {suite}")
 
 
 def read_source(path: Path) -> dict[str, Any]:
@@ -374,20 +367,19 @@ def find_source(
     Args:
         presets: an agent's; the first of a suite is its default.
         suite: name of the suite.
-        asked: the source's name, of today or of before; None: the suite's default.
+        asked: the source's name; None: the suite's default.
 
     Raises:
         UsageError: naming the nearest suite or source that the agent has.
     """
-    here = {source: preset for (known, source), preset in presets.items() if known == suite}
+    here = [source for known, source in presets if known == suite]
     if not here:
         suites = {known for known, _ in presets}
         raise UsageError(f"this agent has no suite {suite!r}{nearest(suite, suites)}")
     if asked is None:
-        return next(iter(here))
-    for source, preset in here.items():
-        if asked in (source, *preset.formerly):
-            return source
+        return here[0]
+    if asked in here:
+        return asked
     raise UsageError(f"unknown source {asked!r} for {suite}{nearest(asked, here)}")
 
 

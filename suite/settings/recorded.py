@@ -7,7 +7,7 @@ from typing import Any
 
 from suite.base.errors import UsageError
 
-REMOVED: Mapping[str, Any] = {"device_draws": False, "fuse_kernels": False}
+REMOVED: Mapping[str, Any] = {"device_draws": False}
 """Settings of older records that are gone, and the value with which a run is as it is today."""
 AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
 """Names of agents in older records and policies, and their names today."""

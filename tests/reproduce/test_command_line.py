@@ -391,8 +391,8 @@ def test_a_reader_that_ends_first_ends_the_command_quietly(words: list[str], des
 
 
 def test_the_list_shows_one_source(say: Say) -> None:
-    """Each setting with its place, departures, what it judges; an older name is answered, too."""
-    status, out, err = say(["list", "--like", "cleanba_impala_1gpu_10cpu"])
+    """Each setting with its place, departures, what it judges."""
+    status, out, err = say(["list", "--like", "cleanba"])
     assert status == 0
     assert max(map(len, out.splitlines())) <= 100
     check(err + out, "one source")
@@ -404,17 +404,6 @@ def test_every_source_can_be_shown(desk: Path, say: Say, source: str) -> None:
     status, out, err = say(["list", "--like", source])
     assert (status, err) == (0, "")
     assert out.startswith(f"{source}, ")
-
-
-def test_a_command_learns_todays_name(desk: Path, say: Say) -> None:
-    """A plan by an older name says the new one, in one line."""
-    line = "a2c mujoco --like paper --tasks Hopper-v4 --dry-run --no-published"
-    status, out, err = say(line.split())
-    assert (status, err) == (0, "--like paper: these settings are called tianshou_v3 now\n")
-    assert "settings of tianshou_v3" in out
-    status, out, err = say(line.replace("--like paper ", "").split())
-    assert (status, err) == (0, "")
-    assert "settings of tianshou_v3" in out
 
 
 def test_ctrl_c_says_how_to_go_on(

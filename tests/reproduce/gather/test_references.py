@@ -459,7 +459,7 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> Non
     assert (score.mean, score.std, score.num_runs) == (-200.0, pytest.approx(50.0), 3)
     assert score.how == "single runs"
     assert credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"
-    _, text = describe_source("somebody")
+    text = describe_source("somebody")
     assert "    Pendulum-v1: 1,000 to 2,000 steps, 3 runs (Pendulum-v1)" in text.splitlines()
     runs = pd.read_csv(example / "somebody" / "curves_by_seed.csv")
     means = runs.groupby("env_steps")["mean_return"].mean()

@@ -4,7 +4,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -219,20 +219,6 @@ def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
     assert options == RunOptions(
         suite="mujoco", source="paper", out=Path("runs/alone/sac/Hopper-v4")
     )
-
-
-def test_a_source_may_be_called_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    """A script of before a renaming still runs the same settings, and learns the name."""
-    presets = {
-        **PRESETS,
-        ("mujoco", "jaxrl"): replace(PRESETS["mujoco", "jaxrl"], formerly=("j1",)),
-    }
-    argv = ["--task", "Hopper-v4", "--like", "j1"]
-    config, options = read_command_line(presets, argv, agent="agent")
-    assert (config.num_envs, options.source) == (3, "jaxrl")
-    assert capsys.readouterr().err == "--like j1: these settings are called jaxrl now\n"
-    read_command_line(presets, [*argv[:-1], "jaxrl"], agent="agent")
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

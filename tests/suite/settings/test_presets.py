@@ -316,16 +316,6 @@ def test_suites_and_sources_come_in_an_order_of_their_own(tmp_path: Path) -> Non
             UNDEFAULTED.replace("suites.mujoco-9]", "suites.classic]").replace("Hopper", "Reacher"),
             "classic.tasks: classic has no Reacher-v4",
         ),
-        (
-            PLAIN.replace("title", 'formerly = ["another"]\ntitle'),
-            UNDEFAULTED,
-            "formerly: another means two sources of mujoco",
-        ),
-        (
-            PLAIN.replace("title", 'formerly = ["old"]\ntitle'),
-            UNDEFAULTED.replace("title", 'formerly = ["old"]\ntitle'),
-            "formerly: old means two sources of mujoco",
-        ),
     ],
 )
 def test_two_that_claim_one_place_are_refused(
@@ -338,14 +328,6 @@ def test_two_that_claim_one_place_are_refused(
         read_presets("agent", Config, root)
     assert message in str(caught.value)
     assert "agent.toml: " in str(caught.value)
-
-
-def test_a_source_is_found_by_a_name_that_it_had(tmp_path: Path) -> None:
-    """Commands and folders of before a renaming go on meaning the same settings."""
-    text = PLAIN.replace("title", 'formerly = ["paper", "somebody_0123456"]\ntitle')
-    presets = read_presets("agent", Config, write(tmp_path, text))
-    for name in ("somebody", "paper", "somebody_0123456", None):
-        assert find_source(presets, "mujoco", name) == "somebody"
 
 
 def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
