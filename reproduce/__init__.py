@@ -6,6 +6,7 @@ gather    ours and theirs as tables: recorded runs, stored references
 judge     verdicts, their statistics, and how often they err
 report    figures and the page
 speed     workloads, their exact cost, and their speed beside another commit's
+simulators  engines that step many environments, their speeds beside each other and a training
 controls  somebody else's programs, run as grids of ours and published as references
 commands  what a user types: a file for each word of the command line
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "verify": ("AGENT [RUN]", "make a recorded run's beginning again, byte by byte"),
     "control": ("PEER AGENT SUITE", "run somebody else's program as a grid"),
     "throughput": ("", "does an update cost more than before?"),
+    "simulators": ("[SUITE]", "how fast engines step many environments"),
     "published": ("[--check]", "draw results/published again"),
     "docs": ("[--check]", "write README's scores anew"),
     "site": ("[--out DIR]", "build the documentation"),

@@ -143,7 +143,7 @@ class VectorEnv:
         self._atari = task.family == "atari"
         self._observed = list(task.observed)
         self._no_parts = None if reward_parts else np.empty((*self._shape, 0), dtype=np.float32)
-        self._pool = _make_pool(task, env_seeds.ravel().tolist(), num_threads, render)
+        self._pool = make_pool(task, env_seeds.ravel().tolist(), num_threads, render)
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds of float64 spaces
             warnings.simplefilter("ignore")
             observation_space = self._pool.observation_space
@@ -366,7 +366,7 @@ def _checked(env_seeds: np.ndarray, num_threads: int, reset: str) -> np.ndarray:
     return env_seeds
 
 
-def _make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool) -> Any:
+def make_pool(task: Task, env_seeds: list[int], num_threads: int, render: bool) -> Any:
     """Return a task's simulator: envpool's pool, or gymnasium behind the same methods."""
     if task.simulator == "gymnasium":
         from suite.envs.gymnasium_pool import GymnasiumPool

@@ -126,8 +126,8 @@ def test_a_machine_without_egl_says_which_package_it_lacks(
         def render(self, env_ids: np.ndarray) -> np.ndarray:
             raise RuntimeError("failed to initialize EGL")
 
-    make = vector_env._make_pool
-    monkeypatch.setattr(vector_env, "_make_pool", lambda *args: Pool(make(*args)))
+    make = vector_env.make_pool
+    monkeypatch.setattr(vector_env, "make_pool", lambda *args: Pool(make(*args)))
     film_refused("no EGL", run, tmp_path / "a.mp4", monkeypatch)
 
 

@@ -1,0 +1,142 @@
+"""`simulators`: how fast engines step environments, beside each other and beside a training."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from reproduce.commands import flags
+from reproduce.run.view import say
+from reproduce.simulators.engines import ENGINES
+from suite.base.errors import UsageError, nearest
+from suite.base.files import write_json
+from suite.base.hardware import machine, num_cores, processor, revision, versions
+from suite.envs.tasks import find_suite, find_task
+
+TASKS = ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
+MODES = ("random", "policy", "training")
+OUT = Path("runs/simulators")
+MORE = ("mujoco", "ale-py", "opencv-python-headless", "stable-baselines3")
+"""Packages of engines, beside those that every run names."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure engines in turns, and write and show the table; 2 if nothing could be measured."""
+    parser = flags.make_parser("simulators", "how fast engines step many environments")
+    parser.add_argument("suite", nargs="?", help="all tasks of a suite")
+    parser.add_argument("--tasks", nargs="+", help=f"default: {' '.join(TASKS)}")
+    parser.add_argument("--num-envs", type=_numbers, default=[1, 8, 64], metavar="N,N")
+    parser.add_argument("--threads", type=_numbers, default=[1], metavar="N,N")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="default: all")
+    parser.add_argument("--modes", nargs="+", default=["random", "policy"], help=" ".join(MODES))
+    parser.add_argument("--turns", type=_number, default=3, help="of each engine (default: 3)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
+    parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
+    options = parser.parse(argv)
+    tasks = options.tasks or (find_suite(options.suite) if options.suite else TASKS)
+    for name in tasks:
+        find_task(name)
+    _check(options.engines, ENGINES, "engine")
+    _check(options.modes, MODES, "mode")
+    if max(options.threads) > num_cores():
+        raise UsageError(f"--threads: this machine lets us use {num_cores()} cores")
+    if options.seconds <= 0:
+        raise UsageError(f"--seconds must be above 0, not {options.seconds}")
+    from reproduce.simulators import measure
+
+    busy = measure.busy_cores() if options.busy else measure.refuse_busy()
+    folder = options.out / machine_name()
+    about = {"machine": machine(), "versions": versions() | _more_versions(), **revision()}
+    about |= {"busy_cores": round(busy, 2), "command": " ".join(map(str, argv))}
+    rows: list[dict[str, Any]] = []
+    console = flags.make_console()
+    for task in tasks:
+        for cell in (
+            measure.Cell(task, n, k) for n in options.num_envs for k in options.threads if k <= n
+        ):
+            found = []
+            for row in _rows(cell, options, measure):
+                found.append(row)
+                if row["note"]:
+                    say(console, f"{task}, {cell.num_envs}: {row['engine']}: {row['note']}")
+            rows += found
+            if any(row["turn"] for row in found):
+                console.print(table_of(measure.medians(pd.DataFrame(found))))
+            measure.write(rows, folder / "turns.csv")
+    write_json(folder / "machine.json", about)
+    print(folder / "turns.csv")
+    return 0 if any(row["turn"] for row in rows) else 2
+
+
+def _rows(cell: Any, options: Any, measure: Any) -> Any:
+    """Yield the rows of engines, then those of the training."""
+    speed = 0.0
+    modes = [mode for mode in options.modes if mode != "training"]
+    for row in measure.measure(cell, options.engines, modes, options.turns, options.seconds):
+        if row["engine"] == "encore" and row["env_steps_per_second"]:
+            speed = row["env_steps_per_second"]
+        yield row
+    if "training" in options.modes:
+        yield from measure.train(cell, options.turns, max(2.0, options.seconds), speed / 2)
+
+
+def table_of(medians: pd.DataFrame) -> Table:
+    """Return the table of a cell."""
+    first = medians.iloc[0]
+    threads = f"{first.num_threads} thread" + "s" * int(first.num_threads > 1)
+    table = Table(title=f"{first.task}, {first.num_envs} environments, {threads}")
+    for name in ("engine", "actions", "steps/s", "range", "step, ms", "99 %", "cores", "MiB"):
+        table.add_column(name, justify="left" if name in ("engine", "actions") else "right")
+    for row in medians.itertuples():
+        numbers = [f"{row.env_steps_per_second:,.0f}", f"{row.slowest:,.0f} to {row.fastest:,.0f}"]
+        numbers += [_known(row.latency_median_ms, ".3f"), _known(row.latency_p99_ms, ".3f")]
+        numbers += [_known(row.cores, ".1f"), _known(row.memory_mib, ",.0f")]
+        table.add_row(str(row.engine), str(row.mode), *numbers)
+    return table
+
+
+def machine_name() -> str:
+    """Return a folder's name for this machine: its processor's generation and its cores."""
+    facts = processor()
+    vendor = (facts["vendor_id"] or "cpu").lower()
+    return f"{vendor}-{facts['cpu family']}-{facts['model']}-{num_cores()}-cores"
+
+
+def _more_versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for name in MORE:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _known(value: Any, form: str) -> str:
+    return "" if pd.isna(value) else format(value, form)
+
+
+def _check(names: Sequence[str], known: Any, what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no {what} {name!r}{nearest(name, known)}")
+
+
+def _number(text: str) -> int:
+    return _numbers(text)[0]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise ArgumentTypeError(f"{text!r} must be whole numbers from 1, as 1,8,64")
+    return numbers

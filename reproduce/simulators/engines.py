@@ -1,0 +1,310 @@
+"""Engines that step many environments at once: the real things, behind one set of methods.
+
+`serve.py` builds one in a process of its own. Those of stable-baselines3 run in the peers' Python,
+which has neither envpool nor our networks; so every import of a library stands where it is used.
+"""
+
+import importlib
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
+from os import devnull
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from suite.base.errors import UsageError
+from suite.envs.tasks import Task, find_task
+
+INSTALL = "pip install 'encore-rl[simulators]'"
+SEEDS = 7
+"""The first environment's seed; the others have the numbers after it."""
+
+
+class Rows(NamedTuple):
+    """What one vector step returned, a row for each environment that took part in it."""
+
+    obs: np.ndarray
+    rewards: np.ndarray
+    """As the game gave them, not clipped."""
+    ends: np.ndarray
+    """Whole episodes that ended here, by termination or time limit."""
+
+
+class Engine(ABC):
+    """Some environments of one task. Every action is given in the units of `units`.
+
+    Args:
+        num_envs: environments.
+        space: the action space of one environment.
+    """
+
+    next_step_reset = True
+    """Whether the row after an end ignores its action, to reset; else the end's own row resets."""
+
+    def __init__(self, num_envs: int, space: Any) -> None:
+        self.num_envs, self.rows = num_envs, num_envs
+        self.obs = np.empty(0)
+        """Observations to act on next, one for each row of the next step."""
+        self.ids = np.arange(num_envs)
+        """The environments that they are of."""
+        self.num_actions = int(space.n) if hasattr(space, "n") else 0
+        """Discrete actions; 0: they are continuous."""
+        self.action_size = 0 if self.num_actions else int(space.shape[0])
+        if not self.num_actions:
+            self.low, self.high = (np.asarray(bound, float) for bound in (space.low, space.high))
+            self.dtype = space.dtype
+
+    def units(self, actions: np.ndarray) -> Any:
+        """Return actions, numbers or values in [-1, 1], as this engine takes them."""
+        if self.num_actions:
+            return actions
+        scaled = self.low + (np.clip(actions, -1.0, 1.0) + 1) * (self.high - self.low) / 2
+        return scaled.astype(self.dtype)
+
+    @abstractmethod
+    def step(self, actions: Any) -> Rows:
+        """Act once in `rows` environments, and keep the observations to act on next."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End its threads and processes."""
+
+
+class Encore(Engine):
+    """Our adapter over envpool (or gymnasium, where envpool lacks the task)."""
+
+    def __init__(self, task: Task, num_envs: int, num_threads: int) -> None:
+        from suite.envs.vector_env import VectorEnv
+
+        seeds = SEEDS + np.arange(num_envs)[None]
+        self._env = VectorEnv(task, seeds, num_threads=num_threads)
+        spaces = self._env.spaces
+        if task.actions == "hybrid":
+            raise UsageError(f"{task.name} has hybrid actions, which no other engine has")
+        self.num_envs, self.rows = num_envs, num_envs
+        self.num_actions = 0 if spaces.continuous else spaces.num_outputs
+        self.action_size = spaces.num_outputs if spaces.continuous else 0
+        if spaces.continuous:
+            self.low, self.high = np.asarray(spaces.low), np.asarray(spaces.high)
+        self.obs, self.ids = self._env.reset()[0], np.arange(num_envs)
+
+    def units(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions as the adapter takes them: it scales and clips itself."""
+        return actions[None]
+
+    def step(self, actions: np.ndarray) -> Rows:
+        """Step all environments."""
+        step = self._env.step(actions)
+        self.obs = step.obs[0]
+        return Rows(step.next_obs[0], step.raw_rewards[0], step.episode_ends[0])
+
+    def close(self) -> None:
+        """Drop the pool, whose threads end with it."""
+        del self._env
+
+
+class Envpool(Engine):
+    """envpool itself: synchronous, or with batches of the environments that are done first.
+
+    Args:
+        task: the task.
+        num_envs: environments.
+        num_threads: its threads.
+        parts: a batch is this part of the environments; 1: every step takes all.
+    """
+
+    def __init__(self, task: Task, num_envs: int, num_threads: int, parts: int = 1) -> None:
+        from suite.envs.vector_env import make_pool
+
+        if task.simulator != "envpool":
+            raise UsageError(f"envpool lacks {task.name}")
+        batch = num_envs // parts
+        if batch * parts != num_envs or (parts > 1 and num_envs < 2):
+            raise UsageError(f"{num_envs} environments are no {parts} batches")
+        options = task.options if parts == 1 else {**task.options, "batch_size": batch}
+        seeds = list(range(SEEDS, SEEDS + num_envs))
+        threads = min(num_threads, batch)
+        self._pool = make_pool(replace(task, options=options), seeds, threads, render=False)
+        with warnings.catch_warnings():  # gymnasium warns about bounds in float64
+            warnings.simplefilter("ignore")
+            super().__init__(num_envs, self._pool.action_space)
+        self.rows, self._game = batch, task.family == "atari"
+        self._pool.async_reset()
+        self.obs, info = self._pool.recv(reset=True)
+        self.ids = info["env_id"]
+
+    def units(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions in the types that envpool takes without a copy."""
+        scaled = super().units(actions)
+        return scaled.astype(np.int32 if self.num_actions else np.float64)
+
+    def step(self, actions: np.ndarray) -> Rows:
+        """Send actions to the environments last received, and receive those done next."""
+        pool = self._pool
+        pool.send(actions, self.ids)
+        self.obs, rewards, terminations, truncations, info = pool.recv()
+        self.ids = info["env_id"]
+        if self._game:  # a lost life terminates, but does not end the game
+            terminations = info["terminated"].astype(bool)
+        return Rows(self.obs, rewards, terminations | truncations)
+
+    def close(self) -> None:
+        """Drop the pool, whose threads end with it."""
+        del self._pool
+
+
+class Vector(Engine):
+    """One of gymnasium's vectors: in turn, in processes, or the task's own.
+
+    Args:
+        task: the task.
+        num_envs: environments.
+        num_threads: threads, where the task's own vector has a choice.
+        mode: gymnasium's name of the vector.
+    """
+
+    def __init__(self, task: Task, num_envs: int, num_threads: int, mode: str) -> None:
+        import gymnasium
+
+        own = mode == "vector_entry_point"
+        name, options, wrappers = made_by_gymnasium(task)
+        if own:
+            if gymnasium.spec(name).vector_entry_point is None:
+                raise UsageError(f"gymnasium has no vector of {task.name}'s own")
+            options, wrappers = _own_options(task, num_threads), []
+        self._envs: Any = gymnasium.make_vec(
+            name, num_envs, vectorization_mode=mode, wrappers=None if own else wrappers, **options
+        )
+        super().__init__(num_envs, self._envs.single_action_space)
+        self.obs, _ = self._envs.reset(seed=SEEDS)
+
+    def step(self, actions: Any) -> Rows:
+        """Step all environments."""
+        self.obs, rewards, terminations, truncations, _ = self._envs.step(actions)
+        return Rows(self.obs, rewards, terminations | truncations)
+
+    def close(self) -> None:
+        """End the vector."""
+        self._envs.close()
+
+
+class StableBaselines(Engine):
+    """One of stable-baselines3's vectors, in the peers' Python."""
+
+    next_step_reset = False
+
+    def __init__(self, task: Task, num_envs: int, num_threads: int, kind: str) -> None:
+        vectors: Any = importlib.import_module("stable_baselines3.common.vec_env")
+        make = [partial(make_one, task) for _ in range(num_envs)]
+        self._envs = getattr(vectors, kind)(make)
+        super().__init__(num_envs, self._envs.action_space)
+        self._envs.seed(SEEDS)
+        self.obs = self._envs.reset()
+
+    def step(self, actions: Any) -> Rows:
+        """Step all environments."""
+        self.obs, rewards, ends, _ = self._envs.step(actions)
+        return Rows(self.obs, rewards, ends)
+
+    def close(self) -> None:
+        """End the vector."""
+        self._envs.close()
+
+
+def made_by_gymnasium(task: Task) -> tuple[str, dict[str, Any], list[Callable[[Any], Any]]]:
+    """Return the id, the arguments and the wrappers that make gymnasium's form of a task.
+
+    Frames are skipped, scaled and stacked by gymnasium's own wrappers. A lost life ends nothing:
+    `AtariPreprocessing` would restart the game, which envpool goes on with.
+
+    Raises:
+        UsageError: where gymnasium lacks the task, or what it needs is not installed.
+    """
+    import gymnasium
+
+    if task.family == "atari":
+        try:
+            importlib.import_module("cv2")
+            gymnasium.register_envs(importlib.import_module("ale_py"))
+        except ImportError as error:
+            raise UsageError(f"{task.name} needs {error.name}: {INSTALL}") from None
+        options: dict[str, Any] = {"frameskip": 1, "max_episode_steps": 4 * task.time_limit}
+        options["repeat_action_probability"] = task.options["repeat_action_probability"]
+        options["full_action_space"] = task.options.get("full_action_space", False)
+        frames = partial(
+            gymnasium.wrappers.AtariPreprocessing, noop_max=task.options.get("noop_max", 30)
+        )
+        stack = partial(gymnasium.wrappers.FrameStackObservation, stack_size=4)
+        return f"ALE/{task.simulator_id}", options, [frames, stack]
+    if task.simulator_id not in gymnasium.registry:
+        raise UsageError(f"gymnasium lacks {task.name}")
+    return task.simulator_id, {"max_episode_steps": task.time_limit}, []
+
+
+def make_one(task: Task) -> Any:
+    """Return one environment of a task, as gymnasium makes it; worker processes call this, too."""
+    import gymnasium
+
+    name, options, wrappers = made_by_gymnasium(task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = gymnasium.make(name, **options)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+def _own_options(task: Task, num_threads: int) -> dict[str, Any]:
+    if task.family != "atari":
+        return {"max_episode_steps": task.time_limit}
+    return {
+        "num_threads": num_threads,
+        "max_num_frames_per_episode": 4 * task.time_limit,
+        "repeat_action_probability": task.options["repeat_action_probability"],
+        "full_action_space": task.options.get("full_action_space", False),
+        "noop_max": task.options.get("noop_max", 30),
+        "reward_clipping": False,
+    }
+
+
+ENGINES: Mapping[str, Callable[[Task, int, int], Engine]] = MappingProxyType({
+    "envpool": Envpool,
+    "envpool-async-2": partial(Envpool, parts=2),
+    "envpool-async-4": partial(Envpool, parts=4),
+    "encore": Encore,
+    "gymnasium-sync": partial(Vector, mode="sync"),
+    "gymnasium-async": partial(Vector, mode="async"),
+    "gymnasium-own": partial(Vector, mode="vector_entry_point"),
+    "sb3-dummy": partial(StableBaselines, kind="DummyVecEnv"),
+    "sb3-subproc": partial(StableBaselines, kind="SubprocVecEnv"),
+})  # fmt: skip
+"""By name. A batch of `envpool-async-2` is half of the environments; `gymnasium-own` is the vector
+that the task brings along: numpy's CartPole, ale-py's games."""
+PROCESSES = ("gymnasium-async", "sb3-subproc")
+"""Engines with a process for each environment."""
+OF_PEERS = ("sb3-dummy", "sb3-subproc")
+"""Engines of the peers' Python."""
+
+
+def make_engine(name: str, task: str, num_envs: int, num_threads: int) -> Engine:
+    """Build an engine.
+
+    Raises:
+        UsageError: if it lacks the task, or is not installed.
+    """
+    try:
+        with Path(devnull).open("w") as sink, redirect_stdout(sink), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old versions and bounds
+            return ENGINES[name](find_task(task), num_envs, num_threads)
+    except ImportError as error:
+        raise UsageError(f"{name} needs {error.name}: {INSTALL}") from None
+    except Exception as error:
+        if type(error).__name__ == "DependencyNotInstalled":
+            raise UsageError(f"{task} needs more: {INSTALL}") from None
+        raise

@@ -1,0 +1,304 @@
+"""Measure engines in turns: each in a process of its own, which waits between its turns.
+
+An engine that fails or hangs ends its own rows with a line and leaves the others alone.
+"""
+
+import csv
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reproduce import ROOT
+from reproduce.gather.collect import throughput
+from reproduce.run.processes import THREADING
+from reproduce.simulators.engines import OF_PEERS, PROCESSES
+from suite.base.errors import UsageError
+from suite.base.files import write_atomically
+from suite.base.hardware import num_cores
+from suite.envs.tasks import find_task
+
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+LEAST_STEPS = 20
+"""Vector steps of a turn, however long they take."""
+ANSWER_SECONDS = 90.0
+"""Time that a process has to start, and for a turn beyond what it was told."""
+PROCESSES_PER_CORE = 32
+"""Most worker processes of an engine with one for each environment."""
+MOST_BUSY = 0.3
+"""Cores at work over a second, at which a machine still counts as quiet."""
+COLUMNS = (
+    *("task", "engine", "mode", "num_envs", "num_threads", "turn", "rows", "steps", "seconds"),
+    *("env_steps_per_second", "env_frames_per_second", "latency_median_ms", "latency_p99_ms"),
+    *("cores", "memory_mib", "environment_share", "acting_share", "learning_share", "note"),
+)
+"""Of the tidy table, a row for each turn. `mode` is random (actions), policy (A2C's network draws
+them) or training (a whole A2C); `rows` the environments of a vector step, `cores` the mean number
+at work, `memory_mib` the memory of all its processes, shared pages once. Where an engine ended,
+`turn` is 0 and `note` says why."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured together: the engines of a cell take turns."""
+
+    task: str
+    num_envs: int
+    num_threads: int
+
+
+class Server:
+    """A process with one engine; see `serve.py`.
+
+    Raises:
+        UsageError: by any call, in one line, if the engine cannot do it; the process is then ended.
+    """
+
+    def __init__(self, engine: str, cell: Cell) -> None:
+        if engine in PROCESSES and cell.num_envs > PROCESSES_PER_CORE * num_cores():
+            raise UsageError(f"{cell.num_envs} processes are too many for {num_cores()} cores")
+        python = str(PEERS) if engine in OF_PEERS else sys.executable
+        if not Path(python).exists():
+            raise UsageError(f"{engine} needs the peers' environment: make peers")
+        numbers = (str(cell.num_envs), str(cell.num_threads))
+        command = [python, "-P", "-m", "reproduce.simulators.serve", engine, cell.task, *numbers]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **THREADING, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,  # its workers end with it
+        )
+        self.rows = int(self._read(ANSWER_SECONDS)["rows"])
+
+    @property
+    def pid(self) -> int:
+        """Return the process's number, which is its session's, too."""
+        return self._process.pid
+
+    def ask(self, seconds: float, **order: Any) -> dict[str, Any]:
+        """Give an order that takes about some seconds, and return the answer."""
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended: reading says so
+            self._process.stdin.write(json.dumps({"seconds": seconds, **order}) + "\n")
+            self._process.stdin.flush()
+        return self._read(seconds + ANSWER_SECONDS)
+
+    def _read(self, limit: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], limit)[0]:
+            self.end()
+            raise UsageError(f"gave no answer for {limit:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            self.end()
+            raise UsageError("its process ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            self.end()
+            raise UsageError(answer["error"])
+        return answer
+
+    def work(self) -> tuple[float, float]:
+        """Return processor seconds and MiB of memory of this process and its workers."""
+        ticks, kib = 0, 0
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, ValueError, IndexError):
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.pid:  # its session
+                    ticks += int(fields[11]) + int(fields[12])
+                    shared = (place / "smaps_rollup").read_text().partition("\nPss:")[2]
+                    kib += int(shared.split()[0])
+        return ticks / os.sysconf("SC_CLK_TCK"), kib / 1024
+
+    def end(self) -> None:
+        """End the process and its workers."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # an order that it did not take
+                assert pipe is not None
+                pipe.close()
+
+
+def measure(
+    cell: Cell, engines: Sequence[str], modes: Sequence[str], turns: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a cell: a row for each engine, mode and turn.
+
+    Engines take turns, forwards and backwards, so a machine that changes speed changes all.
+    """
+    with ExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for engine in engines:
+            try:
+                servers[engine] = Server(engine, cell)
+                stack.callback(servers[engine].end)
+            except UsageError as error:
+                yield _row(cell, engine, "", note=str(error))
+        order = list(servers)
+        for number in range(1, turns + 1):
+            for engine in order:
+                for mode in modes if engine in servers else ():
+                    if mode != "random" and engine in OF_PEERS:
+                        continue  # their Python has none of our networks
+                    try:
+                        yield _turn(cell, engine, servers[engine], mode, number, seconds)
+                    except UsageError as error:
+                        servers.pop(engine)
+                        yield _row(cell, engine, mode, note=str(error))
+                        break
+            order.reverse()
+
+
+def _turn(
+    cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float
+) -> dict[str, Any]:
+    if number == 1 and mode != "random":  # its first turn also builds the network
+        server.ask(0.1, mode=mode, least=3)
+    before, _ = server.work()
+    answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)
+    after, memory = server.work()
+    speed = answer["steps"] / answer["seconds"]
+    numbers = {"turn": number, "rows": server.rows, "env_steps_per_second": speed, **answer}
+    numbers["cores"] = (after - before) / answer["seconds"]
+    return _row(cell, engine, mode, memory_mib=memory, **numbers)
+
+
+def train(cell: Cell, turns: int, seconds: float, speed: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each of some trainings by A2C, with the default settings of the task.
+
+    Args:
+        cell: task, environments and threads of the simulator; networks have one thread.
+        turns: trainings.
+        seconds: how long each trains, beside its start.
+        speed: environment steps per second that are expected; decides how often it reports.
+    """
+    for number in range(1, turns + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = 5 * cell.num_envs
+            interval = rows * max(1, round(speed / 10 / rows))
+            command = [sys.executable, "-m", "agents.a2c", f"--task={cell.task}", "--device=cpu"]
+            command += [f"--num-envs={cell.num_envs}", f"--env-threads={cell.num_threads}"]
+            command += [f"--out={folder}", f"--log-interval={interval}", "--env-steps=1000000000"]
+            command += ["--evaluation-rule=training"]
+            facts, said = _train_for(command, Path(folder) / "seed-1", seconds)
+            if facts is None:
+                yield _row(cell, "encore", "training", note=said)
+                return
+            facts |= {"turn": number, "rows": cell.num_envs, "seconds": facts["wall_seconds"]}
+            yield _row(cell, "encore", "training", **facts, steps=facts["env_steps"])
+
+
+def _train_for(command: list[str], run: Path, seconds: float) -> tuple[dict[str, Any] | None, str]:
+    """Train until there are rows of so many seconds; return its speed, or None and why."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **THREADING},
+        start_new_session=True,
+    )
+    until = time.monotonic() + seconds + ANSWER_SECONDS
+    facts: dict[str, Any] | None = None
+    try:
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.25)
+            with suppress(OSError, ValueError, KeyError):
+                facts = throughput(run)
+            if facts is not None and facts["wall_seconds"] >= seconds:
+                return facts, ""
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+    lines = said.strip().splitlines() or ["too slow: it reported nothing in time"]
+    return facts, lines[-1]
+
+
+def _row(cell: Cell, engine: str, mode: str, note: str = "", **facts: Any) -> dict[str, Any]:
+    """Return a row of `COLUMNS`."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, None)
+    speed = facts.get("env_steps_per_second")
+    if speed:
+        facts["env_frames_per_second"] = speed * find_task(cell.task).frame_skip
+    known = {name: value for name, value in facts.items() if name in COLUMNS}
+    return row | {"turn": 0} | vars(cell) | {"engine": engine, "mode": mode, "note": note} | known
+
+
+def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the tidy table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        cells = {name: "" if row[name] is None else row[name] for name in COLUMNS}
+        floats = {k: f"{v:.5g}" for k, v in cells.items() if isinstance(v, float)}
+        writer.writerow(cells | floats)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode())
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Read a tidy table.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"note": "str"})
+        return table[list(COLUMNS)]
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+
+
+def medians(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each engine and mode: medians over turns, and the range of speeds."""
+    keys = ["task", "num_envs", "num_threads", "mode", "engine"]
+    turns = table[table["turn"] > 0]
+    numbers = [name for name in COLUMNS if name not in (*keys, "turn", "note")]
+    groups = turns.groupby(keys, sort=False)
+    speeds = groups["env_steps_per_second"].agg(slowest="min", fastest="max")
+    return groups[numbers].median().join(speeds).reset_index()
+
+
+def busy_cores(seconds: float = 1.0, clock: Callable[[float], None] = time.sleep) -> float:
+    """Return the mean number of this machine's cores that work, or that others take from it."""
+
+    def idle() -> int:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        return int(fields[3]) + int(fields[4])
+
+    before, started = idle(), time.perf_counter()
+    clock(seconds)
+    rested = (idle() - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - started)
+    return max(0.0, (os.cpu_count() or 1) - rested)
+
+
+def refuse_busy() -> float:
+    """Return how many cores are at work, if that is a quiet machine's number.
+
+    Raises:
+        UsageError: if it is not.
+    """
+    busy = busy_cores()
+    if busy > MOST_BUSY:
+        raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
+    return busy

@@ -1,0 +1,166 @@
+"""A process that holds one engine and works when told; see `measure.Server`.
+
+    python -m reproduce.simulators.serve ENGINE TASK NUM_ENVS NUM_THREADS
+
+Its first answer says that the engine is ready, or why not. It then answers each order, a line of
+JSON: `{"mode": "random", "seconds": 1, "least": 20}` with what a turn took, `{"episodes": 2,
+"seconds": 60}` with what random play gave. It ends with its input. Answers are lines of JSON.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from reproduce.simulators.engines import Engine, make_engine
+from suite.base.errors import UsageError
+from suite.envs.tasks import SUITES, Task, find_task
+
+TAPE = 64
+"""Rows of random actions that are drawn beforehand."""
+WARM_UP = 0.2
+"""Seconds of steps before an engine is ready."""
+Choose = Callable[[np.ndarray], Any]
+
+
+def serve(name: str, task: str, num_envs: int, num_threads: int) -> None:
+    """Build the engine, then read orders from stdin and answer."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what simulators print is no answer
+    try:
+        engine = make_engine(name, task, num_envs, num_threads)
+        choosers: dict[str, Choose] = {"random": random_actions(engine)}
+        turn(engine, choosers["random"], WARM_UP, 3)
+        print(json.dumps({"rows": engine.rows}), file=answers, flush=True)
+        for line in sys.stdin:
+            order = json.loads(line)
+            if "episodes" in order:
+                answer = work(engine, **order)
+            else:
+                mode = order.pop("mode")
+                if mode not in choosers:
+                    choosers[mode] = policy_actions(engine, find_task(task))
+                    turn(engine, choosers[mode], WARM_UP, 3)
+                answer = turn(engine, choosers[mode], **order)
+            print(json.dumps(answer), file=answers, flush=True)
+        engine.close()
+    except Exception as error:
+        kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+        text = (kind + str(error)).strip().split("\n")[0]
+        print(json.dumps({"error": text}), file=answers, flush=True)
+    answers.close()
+    os._exit(0)  # workers that died would be waited for
+
+
+def random_actions(engine: Engine) -> Choose:
+    """Return a function that gives the next row of a tape of random actions."""
+    drawn = draw(engine, np.random.default_rng(0), TAPE, engine.rows)
+    rows = cycle([engine.units(row) for row in drawn])
+    return lambda obs: next(rows)
+
+
+def draw(engine: Engine, generator: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return random actions: numbers, or values in [-1, 1]."""
+    if engine.num_actions:
+        return generator.integers(0, engine.num_actions, shape)
+    return generator.uniform(-1.0, 1.0, (*shape, engine.action_size))
+
+
+def policy_actions(engine: Engine, task: Task) -> Choose:
+    """Return a function that draws actions from A2C's network, as it is before training.
+
+    It has the settings and the normalisation of the first suite that has the task, and one thread.
+    """
+    from agents import a2c
+    from suite.base.hardware import use_threads
+    from suite.envs.vector_env import Spaces
+    from suite.player import Player
+
+    use_threads(1)
+    suites = [name for name, tasks in SUITES.items() if task.name in tasks]
+    presets = [preset for (suite, _), preset in a2c.PRESETS.items() if suite in suites]
+    config = presets[0].config if presets else a2c.Config()
+    import torch
+
+    size = engine.num_actions or engine.action_size
+    bounds: Any = () if engine.num_actions else ((-1.0,) * size, (1.0,) * size)
+    spaces = Spaces(tuple(engine.obs.shape[1:]), size, *bounds)
+    learner = a2c.make_learner(config, spaces, torch.device("cpu"))
+    player = Player(learner.network, learner.obs_moments, config)
+    generator = np.random.default_rng(0)
+    return lambda obs: engine.units(player.decide(obs, generator))
+
+
+def turn(engine: Engine, choose: Choose, seconds: float, least: int) -> dict[str, float]:
+    """Step for some seconds, at least some times; return what that took.
+
+    Returns:
+        `steps` of environments, `seconds`, and median and 99th percentile of the time of one vector
+        step, with the choice of its actions, in milliseconds.
+    """
+    clock, step = time.perf_counter, engine.step
+    marks = [clock()]
+    while marks[-1] - marks[0] < seconds or len(marks) <= least:
+        step(choose(engine.obs))
+        marks.append(clock())
+    median, high = np.quantile(np.diff(marks), [0.5, 0.99]) * 1e3
+    return {
+        "steps": (len(marks) - 1) * engine.rows,
+        "seconds": marks[-1] - marks[0],
+        "latency_median_ms": float(median),
+        "latency_p99_ms": float(high),
+    }
+
+
+def work(engine: Engine, episodes: int, seconds: float) -> dict[str, Any]:
+    """Play randomly until every environment has ended some episodes; return what that gave.
+
+    Every engine plays the same tape: decision `t` of environment `i` has the same action. The
+    episodes counted are the first ones of each environment, so short ones have no advantage; what
+    was under way before is not counted.
+    """
+    tape = draw(engine, np.random.default_rng(1), 10 * TAPE, engine.num_envs)
+    ages, was_end, fresh = (np.zeros(engine.num_envs, dtype=int) for _ in range(3))
+    lengths, returns = np.zeros(engine.num_envs), np.zeros(engine.num_envs)
+    done: list[list[tuple[float, float]]] = [[] for _ in range(engine.num_envs)]
+    until = time.perf_counter() + seconds
+    while min(map(len, done)) < episodes and time.perf_counter() < until:
+        rows = engine.step(engine.units(tape[ages[engine.ids] % len(tape), engine.ids]))
+        ids = engine.ids
+        counts = was_end[ids] == 0 if engine.next_step_reset else np.ones(len(ids), dtype=bool)
+        ages[ids] += 1
+        lengths[ids] += counts
+        returns[ids] += np.where(counts, rows.rewards, 0.0)
+        was_end[ids] = ended = rows.ends & counts
+        for i in ids[ended]:
+            if fresh[i]:
+                done[i].append((lengths[i], returns[i]))
+            lengths[i] = returns[i] = 0.0
+            fresh[i] = 1
+    counted = np.array([pair for each in done for pair in each[:episodes]]).reshape(-1, 2)
+    return _summary(engine, counted)
+
+
+def _summary(engine: Engine, counted: np.ndarray) -> dict[str, Any]:
+    """Return the spaces, and means of lengths and returns with their standard errors."""
+    bounds = "" if engine.num_actions else f" in [{engine.low.min():g}, {engine.high.max():g}]"
+    said = {
+        "obs": f"{engine.obs.dtype}{list(engine.obs.shape[1:])}",
+        "actions": f"{engine.num_actions or engine.action_size}{bounds}",
+        "autoreset": "next step" if engine.next_step_reset else "same step",
+        "num_episodes": len(counted),
+    }
+    for name, values in zip(("length", "return"), counted.T, strict=True):
+        enough = len(values) > 1
+        said[f"{name}_mean"] = float(values.mean()) if len(values) else None
+        said[f"{name}_se"] = float(values.std(ddof=1) / len(values) ** 0.5) if enough else None
+    return said
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

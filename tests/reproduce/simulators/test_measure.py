@@ -1,0 +1,178 @@
+"""Engines on CartPole, in turns of a moment: numbers, rows, and engines that end."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reproduce.__main__ import main
+from reproduce.simulators import measure
+from reproduce.simulators.engines import ENGINES, OF_PEERS, make_engine
+from reproduce.simulators.measure import COLUMNS, Cell, Server
+from reproduce.simulators.serve import work
+from suite.base.errors import UsageError
+from tests.messages import refused
+
+OURS = [name for name in ENGINES if name not in OF_PEERS]
+CELL = Cell("CartPole-v1", 4, 1)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_engine_plays_the_cartpole_that_all_others_play(name: str) -> None:
+    """Random episodes last 22.3 steps in the mean, whatever steps them, and a step earns 1."""
+    engine = make_engine(name, "CartPole-v1", 4, 1)
+    found = work(engine, episodes=60, seconds=30)
+    engine.close()
+    assert found["num_episodes"] == 240
+    assert found["length_mean"] == pytest.approx(found["return_mean"])
+    assert found["length_mean"] == pytest.approx(22.3, abs=4 * found["length_se"])
+    assert found["obs"] == "float32[4]"
+    assert found["actions"] == "2"
+
+
+def test_actions_of_all_engines_mean_the_same() -> None:
+    """-1, 0 and 1 are the ends and the middle of Pendulum's torques, in every engine."""
+    for name in ("envpool", "gymnasium-sync"):
+        engine = make_engine(name, "Pendulum-v1", 3, 1)
+        given = engine.units(np.array([[-1.0], [0.0], [3.0]]))
+        assert given.ravel().tolist() == [-2.0, 0.0, 2.0]
+        engine.close()
+
+
+def test_a_cell_has_a_row_for_each_engine_mode_and_turn() -> None:
+    """Numbers agree with each other, and batches of half the environments count as such."""
+    engines, modes = ["envpool", "envpool-async-2", "encore"], ["random", "policy"]
+    rows = pd.DataFrame(measure.measure(CELL, engines, modes, turns=2, seconds=0.05))
+    assert list(rows.columns) == list(COLUMNS)
+    assert rows.groupby(["engine", "mode"])["turn"].apply(list).tolist() == [[1, 2]] * 6
+    assert rows.set_index("engine")["rows"].to_dict() == dict(zip(engines, (4, 2, 4), strict=True))
+    speeds = rows["steps"] / rows["seconds"]
+    assert np.allclose(speeds, rows["env_steps_per_second"])
+    assert (rows["latency_median_ms"] <= rows["latency_p99_ms"]).all()
+    latencies = rows["seconds"] * 1e3 / (rows["steps"] / rows["rows"])
+    assert (rows["latency_median_ms"] < 3 * latencies).all()
+    assert (rows["memory_mib"] > 20).all()
+    assert rows["cores"].between(0.1, os.cpu_count() or 1).any()
+
+
+def test_an_engine_that_ends_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of one are killed after its first turn: one row says so, others go on."""
+    asked = Server.ask
+
+    def ask(server: Server, seconds: float, **order: object) -> dict[str, object]:
+        answer = asked(server, seconds, **order)
+        if server.rows == 4 and "async" in engines[server]:
+            children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+            os.kill(int(children.split()[0]), signal.SIGKILL)
+        return answer
+
+    engines: dict[Server, str] = {}
+    began = Server.__init__
+
+    def begin(server: Server, engine: str, cell: Cell) -> None:
+        engines[server] = engine
+        began(server, engine, cell)
+
+    monkeypatch.setattr(Server, "__init__", begin)
+    monkeypatch.setattr(Server, "ask", ask)
+    monkeypatch.setattr(measure, "ANSWER_SECONDS", 20.0)
+    names = ["gymnasium-async", "envpool"]
+    rows = pd.DataFrame(measure.measure(CELL, names, ["random"], turns=3, seconds=0.05))
+    assert rows[rows["engine"] == "envpool"]["turn"].tolist() == [1, 2, 3]
+    ended = rows[rows["engine"] == "gymnasium-async"]
+    assert ended["turn"].tolist() == [1, 0]
+    assert ended["note"].iloc[1]
+
+
+def test_an_engine_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process gives no answer; it and its memory are gone after the limit."""
+    server = Server("envpool", CELL)
+    os.kill(server.pid, signal.SIGSTOP)
+    monkeypatch.setattr(measure, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=r"gave no answer for 0\.6 s"):
+        server.ask(0.1, mode="random", least=1)
+    assert not Path(f"/proc/{server.pid}").exists()
+
+
+def test_an_engine_that_cannot_do_a_task_says_why() -> None:
+    """One line for a task that it lacks, halves of three environments, too many processes."""
+    said = {}
+    for engine, task, num_envs in (
+        ("envpool", "TMaze-v0", 2),
+        ("gymnasium-sync", "WalkerWalk-v1", 2),
+        ("gymnasium-own", "Pendulum-v1", 2),
+        ("envpool-async-2", "CartPole-v1", 3),
+        ("gymnasium-async", "CartPole-v1", 4096),
+    ):
+        (row,) = measure.measure(Cell(task, num_envs, 1), [engine], ["random"], 1, 0.01)
+        said[engine] = row["note"].partition(" for ")[0]
+    assert said == {
+        "envpool": "envpool lacks TMaze-v0",
+        "gymnasium-sync": "gymnasium lacks WalkerWalk-v1",
+        "gymnasium-own": "gymnasium has no vector of Pendulum-v1's own",
+        "envpool-async-2": "3 environments are no 2 batches",
+        "gymnasium-async": "4096 processes are too many",
+    }
+
+
+def test_a_training_tells_its_speed_and_shares() -> None:
+    """A2C's shares of time are parts of it."""
+    (row,) = measure.train(CELL, turns=1, seconds=0.5, speed=5000.0)
+    assert row["note"] == ""
+    assert row["mode"] == "training"
+    assert row["env_steps_per_second"] > 100
+    shares = [row[f"{part}_share"] for part in ("environment", "acting", "learning")]
+    assert all(0 < share < 1 for share in shares)
+    assert sum(shares) <= 1.01
+
+
+def test_the_command_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written is read back with the medians that are shown."""
+    flags = "--tasks CartPole-v1 --num-envs 2 --engines envpool encore --seconds 0.02 --busy"
+    assert main(["simulators", *flags.split(), "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*/turns.csv")
+    medians = measure.medians(measure.read(path))
+    said = capsys.readouterr().out
+    assert len(medians) == 4
+    for row in medians.itertuples():
+        assert row.slowest <= row.env_steps_per_second <= row.fastest  # type: ignore[operator]
+        assert f"{row.env_steps_per_second:,.0f}"[:3] in said
+    assert (path.parent / "machine.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "clasic",
+        "--tasks CartPol-v1",
+        "--engines envpol",
+        "--modes training randm",
+        "--num-envs 0,8",
+        "--num-envs many",
+        "--seconds 0",
+    ],
+)
+def test_bad_input_is_one_line(flags: str, tmp_path: Path) -> None:
+    """Nothing is measured and nothing written."""
+    with refused(f"simulators {flags}"):
+        main(["simulators", *flags.split(), "--busy", "--out", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loaded_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that computes is seen; one that sleeps is not."""
+    monkeypatch.setattr(measure, "busy_cores", lambda: 0.31)
+    with pytest.raises(UsageError, match=r"^0\.3 cores are at work: .* or --busy$"):
+        main(["simulators"])
+    monkeypatch.undo()
+
+    def compute(seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+
+    assert measure.busy_cores(0.5, compute) > 0.9
