@@ -2,61 +2,46 @@
 
 An episode is filmed by playing its actions again, in an environment with the same seed. Its return
 must be the one that was scored, to the last bit; otherwise there is no film. Frames go to the
-encoder one by one. Beside the film stands a contact sheet: its first, middle and last frame.
+encoder one by one.
 """
 
 import contextlib
 import importlib.util
-import io
 import itertools
 import os
 import re
-import textwrap
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from rich.progress import track
 
 from reproduce.commands import flags
-from reproduce.report.films import FORMATS
-from reproduce.run.view import say
 from suite.base.errors import UsageError
-from suite.base.files import write_atomically
 from suite.envs.tasks import Task
 from suite.envs.vector_env import VectorEnv
 
+FORMATS = (".mp4", ".gif")
+"""Endings of a film's name."""
 ATARI_HERTZ = 60
 FASTEST_GIF = Fraction(50)
 """Frames per second; a GIF counts hundredths of a second, and players slow a single one down."""
 OTHER_HERTZ = 30
 """Frames per second of a task that states no rate."""
-FILM_SECONDS = 10.0
-"""Seconds between two lines on a film's progress, where output is not a terminal."""
-SHEET_HEIGHT = 240
-"""Pixels of a frame on a contact sheet."""
-GAP = 4
-"""Pixels between two."""
 MODELS = {"mujoco": "assets_gym", "dmc": "assets_dmc"}
 """Folders of envpool's model files, by family."""
 
-Follow = Callable[[Iterable[np.ndarray], int], Iterable[np.ndarray]]
-"""Passes frames on and shows how many of how many there were."""
 
-
-@dataclass(frozen=True)
-class Episode:
+class Episode(NamedTuple):
     """An episode that was scored, as it can be played again."""
 
     task: Task
     env_seed: int
     episode_return: float
-    actions: Sequence[np.ndarray] = field(compare=False, repr=False)
+    actions: Sequence[np.ndarray]
     """For `VectorEnv.step`, one for each step; those after the episode's end are never taken."""
 
 
@@ -105,42 +90,36 @@ def check_film(film: Path, task: Task) -> None:
 
 def check_drawn(task: Task) -> None:
     """Raise a `UsageError` if frames of a task cannot be drawn here, or not be encoded."""
-    if not all(map(importlib.util.find_spec, ("imageio_ffmpeg", "PIL"))):
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UsageError("--video needs an encoder: pip install 'encore-rl[video]'")
     first = VectorEnv(task, np.zeros((1, 1), dtype=np.int64), render=True)
     first.reset()
     first.render()
 
 
-def film_episode(episode: Episode, film: Path, caption: str, follow: Follow) -> int:
-    """Write a scored episode as a film, and its contact sheet beside it.
+def film_episode(episode: Episode, film: Path, words: str) -> str:
+    """Write a scored episode as a film; return a line on it.
 
     Args:
         episode: what was played.
         film: the file to write; an old one is replaced if all goes well.
-        caption: what the contact sheet says.
-        follow: shows how far it is.
-
-    Returns:
-        the number of frames: one more than the episode has steps.
+        words: which episode it is.
 
     Raises:
         UsageError: if the simulator does not repeat the return, or the file cannot be written.
     """
     num_frames = 1 + sum(1 for _ in _steps(episode))
-    shown = {0: None, num_frames // 2: None, num_frames - 1: None}
-    frames = follow(_frames(episode), num_frames)
-    rate = frames_per_second(episode.task)
+    console = flags.make_console()
+    frames = track(_frames(episode), "filming", num_frames, console=console, transient=True)
     aside = film.with_name(f".{film.stem}.{uuid.uuid4().hex}{film.suffix}")
     try:
-        _encode(_keep(frames, shown), rate, aside)
+        _encode(iter(frames), frames_per_second(episode.task), aside)
         aside.replace(film)
-        write_atomically(film.with_suffix(".png"), _sheet(list(shown.values()), caption))
     except OSError as error:
         raise UsageError(f"--video: cannot write {film}: {error}") from None
     finally:
         aside.unlink(missing_ok=True)
-    return num_frames
+    return f"filmed: {film} ({num_frames:,} frames), {words}: return {episode.episode_return:.6g}"
 
 
 def _steps(episode: Episode, *, render: bool = False) -> Iterator[VectorEnv]:
@@ -173,14 +152,6 @@ def _frames(episode: Episode) -> Iterator[np.ndarray]:
         yield env.render()[0, 0]
 
 
-def _keep(frames: Iterable[np.ndarray], shown: dict[int, Any]) -> Iterator[np.ndarray]:
-    """Pass frames on; keep those whose numbers are keys."""
-    for number, frame in enumerate(frames):
-        if number in shown:
-            shown[number] = frame.copy()
-        yield frame
-
-
 def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
     """Pass frames to ffmpeg as they come.
 
@@ -204,36 +175,3 @@ def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
         writer.send(None)
         for frame in itertools.chain([first], frames):
             writer.send(np.ascontiguousarray(frame))
-
-
-def _sheet(frames: Sequence[Any], caption: str) -> bytes:
-    """Return frames side by side over a caption, as a PNG."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    pictures = [Image.fromarray(frame) for frame in frames]
-    pictures = [p.resize((p.width * SHEET_HEIGHT // p.height, SHEET_HEIGHT)) for p in pictures]
-    width = sum(p.width for p in pictures) + GAP * (len(pictures) - 1)
-    lines = textwrap.wrap(caption, max(width // 8, 20))
-    sheet = Image.new("RGB", (width, SHEET_HEIGHT + 8 + 18 * len(lines)), "white")
-    left = 0
-    for picture in pictures:
-        sheet.paste(picture, (left, 0))
-        left += picture.width + GAP
-    font = ImageFont.load_default(14)
-    ImageDraw.Draw(sheet).text((6, SHEET_HEIGHT + 3), "\n".join(lines), "black", font)
-    content = io.BytesIO()
-    sheet.save(content, "PNG")
-    return content.getvalue()
-
-
-def follow(frames: Iterable[Any], number: int) -> Iterator[Any]:
-    """Show how many of a film's frames are drawn; without a terminal, a line now and then."""
-    console, said = flags.make_console(), time.monotonic()
-    if console.is_terminal:
-        yield from track(frames, "filming", number, console=console, transient=True)
-        return
-    for count, frame in enumerate(frames):
-        if time.monotonic() - said >= FILM_SECONDS:
-            said = time.monotonic()
-            say(console, f"filming: {count:,} of {number:,} frames")
-        yield frame

@@ -1,37 +1,75 @@
 """`video AGENT SUITE`: find a grid's run, film it, show the film on the grid's page."""
 
+import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from reproduce.commands import flags
-from reproduce.commands.evaluate import Film, film_run
-from reproduce.commands.films import Follow, check_drawn, follow
+from reproduce.commands.evaluate import is_sampled, load, play
+from reproduce.commands.films import check_drawn, check_film, film_episode
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import source_of
 from reproduce.plan.request import GRID, Request, add_flags, read_request
 from reproduce.report.films import FOLDER, film_name
 from reproduce.report.page import write_page
 from suite.base.errors import UsageError, nearest
+from suite.base.files import read_plain
 from suite.envs.tasks import find_task, tasks_in
 from suite.record.manifest import POLICY
 
 
+def film_run(run: Path, video: Path, *, best: bool = False) -> str:
+    """Film the first episode of a run's last evaluation, or of its best one; return a line on it.
+
+    A run that was scored by its training's episodes has no evaluation, and nothing can play these
+    again: a fresh episode is scored and filmed.
+
+    Args:
+        run: the run's folder.
+        video: the file to write, `.mp4` or `.gif`.
+        best: film the best evaluation's policy, which `--keep-best` kept.
+
+    Raises:
+        UsageError: if the folder holds no finished run with a readable policy, or the film cannot
+            be made.
+    """
+    policy, record = load(run, best)
+    check_film(video, policy.task)
+    if record is None:
+        raise UsageError(f"{run} has no record: film it by `evaluate {run} --video FILE`")
+    sampled = is_sampled(record)
+    rows = [] if record["config"].get("evaluation_rule") == "training" else evaluations(run)
+    if not rows:
+        words = "a fresh episode, as this run was scored by those of its training"
+        return film_episode(play(policy, 0, 1, sampled=sampled).first, video, words)
+    row = max(rows, key=lambda row: float(row["mean_return"])) if best else rows[-1]
+    env_steps, recorded = int(row["env_steps"]), float(row["return_0"])
+    number = sum(name.startswith("return_") for name in row)
+    first = play(policy, record["seed"], number, sampled=sampled, env_steps=env_steps).first
+    words = f"the first of the {number} episodes scored after {env_steps:,} steps"
+    if first.episode_return != recorded:
+        words += f" (recorded as {recorded:.8g}: processor or versions differ)"
+    return film_episode(first, video, words)
+
+
+def evaluations(run: Path) -> list[dict[str, str]]:
+    """Return the rows of a run's evaluations; none without the file."""
+    try:
+        return list(csv.DictReader(io.StringIO(read_plain(run / "evaluations.csv").decode())))
+    except FileNotFoundError:
+        return []
+
+
 def film_of_grid(
-    request: Request,
-    task: str,
-    seed: int,
-    *,
-    follow: Follow,
-    best: bool = False,
-    video: Path | None = None,
-) -> Film:
+    request: Request, task: str, seed: int, *, best: bool = False, video: Path | None = None
+) -> str:
     """Film a run of a grid; without one in its runs directory, the published one.
 
     Args:
         request: the grid, by agent, suite, source and runs directory.
         task: one of its tasks.
         seed: the run's.
-        follow: shows how far the film is.
         best: film the best evaluation's policy, which `--keep-best` kept.
         video: the file to write; None: into the grid's folder, whose page then shows it.
 
@@ -51,14 +89,14 @@ def film_of_grid(
             f"{suite} --like {source.name} --tasks {task} --seeds {seed} --no-published`"
         )
     if video is not None:
-        return film_run(run, video, follow, best=best)
+        return film_run(run, video, best=best)
     check_drawn(find_task(task))
-    folder = grids[0] / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    film = film_run(run, folder / f"{film_name(task, seed)}.mp4", follow, best=best)
+    video = grids[0] / FOLDER / film_name(task, seed)
+    video.parent.mkdir(parents=True, exist_ok=True)
+    said = film_run(run, video, best=best)
     if (grids[0] / "report.json").exists():
         write_page(grids[0])
-    return film
+    return said
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,5 +110,5 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--video", type=Path, metavar="FILE", help=text)
     options = parser.parse(argv)
     which, how = (options.task, options.seed), {"best": options.best, "video": options.video}
-    print(film_of_grid(read_request(options), *which, follow=follow, **how).sentence())
+    print(film_of_grid(read_request(options), *which, **how))
     return 0

@@ -1,57 +1,37 @@
-"""Films of a grid's runs, as its page shows them: a contact sheet each, beside the film.
+"""Films of a grid's runs, which its page plays.
 
-`python -m reproduce video` writes both into the grid's folder `films`; it may be absent.
+`python -m reproduce video` writes them into the grid's folder `films`; it may be absent.
 """
 
-import base64
-import contextlib
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from suite.base.files import read_whole
 from suite.record.records import SEED
 
 FOLDER = "films"
 """A grid's folder of films, inside its own."""
-FORMATS = (".mp4", ".gif")
-"""Endings of a film's name."""
-LARGEST_SHEET = 2**21
-"""Bytes of a contact sheet that the page shows: 2 MiB."""
 
 
-class ContactSheet(NamedTuple):
-    """First, middle and last frame of a film."""
+class Film(NamedTuple):
+    """A film of a run."""
 
     task: str
     seed: int
-    image: str
-    """The sheet as a data URI."""
-    film: str
-    """Relative link to the film."""
+    address: str
+    """Relative link."""
 
 
 def film_name(task: str, seed: int) -> str:
-    """Return the name of a run's film, without its ending."""
-    return f"{task}-seed-{seed}"
+    """Return the name of a run's film."""
+    return f"{task}-seed-{seed}.mp4"
 
 
-def contact_sheets(directory: Path) -> list[ContactSheet]:
-    """Return the sheets of a grid's films by task and seed, but for those too large for a page.
-
-    Args:
-        directory: the grid's folder.
-    """
-    sheets = []
-    for path in (directory / FOLDER).glob("*-seed-*.png"):
+def films_of(directory: Path) -> list[Film]:
+    """Return the films in a grid's folder, by task and seed."""
+    found = []
+    for path in (directory / FOLDER).glob("*-seed-*.mp4"):
         task, _, _ = path.stem.rpartition("-seed-")
-        seed = SEED.fullmatch(path.stem.removeprefix(f"{task}-"))
-        films = [path.with_suffix(ending).name for ending in FORMATS]
-        film = next((name for name in films if (path.parent / name).exists()), None)
-        if seed is None or film is None:
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            image = base64.b64encode(read_whole(path, LARGEST_SHEET)).decode()
-            link = f"./{FOLDER}/{quote(film, safe='')}"
-            sheets.append(ContactSheet(task, int(seed[1]), f"data:image/png;base64,{image}", link))
-    return sorted(sheets)
+        if seed := SEED.fullmatch(path.stem.removeprefix(f"{task}-")):
+            found.append(Film(task, int(seed[1]), f"./{FOLDER}/{quote(path.name, safe='')}"))
+    return sorted(found)

@@ -54,20 +54,20 @@ def test_a_score_is_the_same_every_time(run: Path, tree: Tree) -> None:
     """Same policy, seed and rule: the same bits; another seed plays other episodes."""
     before = tree(run)
     first = evaluate_run(run, episodes=4)
-    assert evaluate_run(run, episodes=4) == first
-    assert evaluate_run(run, episodes=4, seed=1)["mean_return"] != first["mean_return"]
-    assert (first["task"], first["rule"], first["num_episodes"]) == (TASK, "deterministic", 4)
-    assert -2000 < first["mean_return"] < 0
-    assert first["ci_low"] < first["mean_return"] < first["ci_high"]
+    assert (first.task.name, first.rule, first.returns.shape) == (TASK, "deterministic", (4,))
+    assert (evaluate_run(run, episodes=4).returns == first.returns).all()
+    assert (evaluate_run(run, episodes=4, seed=1).returns != first.returns).all()
+    assert (first.returns > -2000).all()
+    assert (first.returns < 0).all()
     assert tree(run) == before
 
 
 def test_actions_may_be_drawn_from_the_policy(run: Path) -> None:
     """Drawn actions give another score, and the same one every time."""
     drawn = evaluate_run(run, episodes=4, sampled=True)
-    assert evaluate_run(run, episodes=4, sampled=True) == drawn
-    assert drawn["rule"] == "sampled"
-    assert drawn["mean_return"] != evaluate_run(run, episodes=4)["mean_return"]
+    assert (evaluate_run(run, episodes=4, sampled=True).returns == drawn.returns).all()
+    assert drawn.rule == "sampled"
+    assert (drawn.returns != evaluate_run(run, episodes=4).returns).all()
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_actions_are_by_default_those_of_the_runs_own_score(
     with refused():
         evaluate_run(folder, episodes=2)
     reseal(folder)
-    assert evaluate_run(folder, episodes=2)["rule"] == rule
-    assert evaluate_run(folder, episodes=2, sampled=False)["rule"] == "deterministic"
+    assert evaluate_run(folder, episodes=2).rule == rule
+    assert evaluate_run(folder, episodes=2, sampled=False).rule == "deterministic"
 
 
 def test_the_episodes_are_the_policys_own(run: Path) -> None:
@@ -105,25 +105,16 @@ def test_the_episodes_are_the_policys_own(run: Path) -> None:
         policy.act = spy
         patch.setattr("agents.load_policy", lambda _: policy)
         changed = evaluate_run(run, episodes=2)
-    assert changed["mean_return"] != first["mean_return"]
+    assert (changed.returns != first.returns).all()
     assert seen == [(1, 2, 3)] * 200  # one step of both environments per decision
 
 
 @pytest.mark.usefixtures("scripted")
 def test_the_interval_is_students(run: Path) -> None:
-    """Five returns of mean 1: standard deviation, and the 95 % t-interval with 4 degrees."""
-    result = evaluate_run(run, episodes=5)
+    """Five returns of mean 1: the 95 % t-interval with 4 degrees; one has no spread."""
     half = stats.t.ppf(0.975, 4) * np.sqrt(10.0 / 5)
-    assert result["mean_return"] == 1.0
-    assert (result["ci_low"], result["ci_high"]) == pytest.approx((1 - half, 1 + half))
-
-
-@pytest.mark.usefixtures("scripted")
-def test_a_single_episode_has_no_interval(run: Path) -> None:
-    """One number has no spread, and none is made up."""
-    result = evaluate_run(run, episodes=1)
-    assert result["mean_return"] == -3.0
-    assert [result[key] for key in ("ci_low", "ci_high")] == [None] * 2
+    assert evaluate_run(run, episodes=5).interval() == pytest.approx((1 - half, 1 + half))
+    assert evaluate_run(run, episodes=1).interval() is None
 
 
 def test_impossible_numbers_are_refused(run: Path) -> None:
@@ -189,12 +180,12 @@ def test_a_folder_without_a_readable_policy_is_refused(run: Path, tmp_path: Path
 
 def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line: task, mean, interval, episodes and rule."""
-    result = evaluate_run(run, episodes=3)
+    score = evaluate_run(run, episodes=3)
+    low, high = score.interval() or (0.0, 0.0)
     assert command_line.main(["evaluate", str(run), "--episodes", "3"]) == 0
     assert capsys.readouterr().out == (
-        f"{TASK}: mean return {result['mean_return']:.4g} (95 % interval "
-        f"{result['ci_low']:.4g} to {result['ci_high']:.4g}) over 3 episodes, "
-        "deterministic actions\n"
+        f"{TASK}: mean return {score.returns.mean():.4g} (95 % interval {low:.4g} to {high:.4g}) "
+        "over 3 episodes, deterministic actions\n"
     )
     assert command_line.main(["evaluate", str(run), "--episodes=1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out

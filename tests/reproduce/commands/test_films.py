@@ -3,8 +3,6 @@
 import csv
 import re
 import subprocess
-from collections.abc import Iterable
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,15 @@ from PIL import Image, ImageSequence
 from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.commands import evaluate, films
-from reproduce.commands.video import film_of_grid
+from reproduce.commands.video import film_of_grid, film_run
 from reproduce.plan.request import Request
-from reproduce.report.films import contact_sheets
+from reproduce.report.films import films_of
 from suite.base.errors import UsageError
 from suite.envs import vector_env
 from suite.envs.tasks import SUITES, find_task
 from tests.messages import refused
 
 RED = np.full((11, 13, 3), (255, 0, 0), dtype=np.uint8)
-
-
-def silently(frames: Iterable[Any], _: int) -> Iterable[Any]:
-    return frames
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +38,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_film_is_of_the_episode_that_was_recorded(run: Path, tmp_path: Path) -> None:
     """Its return is the record's, to the last bit; 200 decisions are 201 pictures of 1/30 s."""
-    film = evaluate.film_run(run, tmp_path / "episode.gif", silently)
+    film = tmp_path / "episode.gif"
     (row,) = csv.DictReader((run / "evaluations.csv").read_text().splitlines())
-    assert film.episode_return == float(row["return_0"])
-    assert film.num_frames == 201
-    said = "the first of the 2 episodes scored after 60 steps"
-    assert film.sentence().startswith(f"filmed: {film.path} (201 frames), {said}: return -")
-    with Image.open(film.path) as pictures:
+    words = "the first of the 2 episodes scored after 60 steps"
+    said = f"filmed: {film} (201 frames), {words}: return {float(row['return_0']):.6g}"
+    assert film_run(run, film) == said
+    with Image.open(film) as pictures:
         lasts = [picture.info["duration"] for picture in ImageSequence.Iterator(pictures)]
     assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
-    with Image.open(tmp_path / "episode.png") as sheet:
-        assert sheet.size[0] == 3 * films.SHEET_HEIGHT + 2 * films.GAP
 
 
 def test_a_score_is_filmed_with_its_own_draws(
@@ -64,34 +55,24 @@ def test_a_score_is_filmed_with_its_own_draws(
     film = tmp_path / "a.mp4"
     words = ["evaluate", str(run), "--episodes", "3", "--seed", "5", "--video", str(film)]
     assert command_line.main(words) == 0
-    score = evaluate.evaluate_run(run, episodes=3, seed=5)["first"].episode_return
+    score = evaluate.evaluate_run(run, episodes=3, seed=5).first.episode_return
     said = capsys.readouterr()
-    assert f"the first of 3 fresh episodes: return {score:.6g}; " in said.out
+    assert said.out.endswith(f"the first of 3 episodes: return {score:.6g}\n")
     assert said.err == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "a.png"]
-
-
-def test_progress_is_a_line_now_and_then_without_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A film may take minutes; every frame is passed on."""
-    monkeypatch.setattr(films, "FILM_SECONDS", 0.0)
-    assert list(films.follow(iter("ab"), 2)) == ["a", "b"]
-    said = "filming: 0 of 2 frames\nfilming: 1 of 2 frames\n"
-    assert capsys.readouterr().out == said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
 def test_an_episode_that_does_not_repeat_itself_is_not_filmed(run: Path, tmp_path: Path) -> None:
     """Other actions give another return: nothing is written, and an old film stays."""
-    episode = evaluate.evaluate_run(run, episodes=1)["first"]
+    episode = evaluate.evaluate_run(run, episodes=1).first
     (tmp_path / "a.mp4").write_bytes(b"old")
     for other in (
-        replace(episode, actions=[-actions for actions in episode.actions]),
-        replace(episode, actions=episode.actions[:-1]),
-        replace(episode, episode_return=float(np.nextafter(episode.episode_return, 0.0))),
+        episode._replace(actions=[-actions for actions in episode.actions]),
+        episode._replace(actions=episode.actions[:-1]),
+        episode._replace(episode_return=float(np.nextafter(episode.episode_return, 0.0))),
     ):
         with pytest.raises(UsageError, match=r"^no film: the episode that "):
-            films.film_episode(other, tmp_path / "a.mp4", "", silently)
+            films.film_episode(other, tmp_path / "a.mp4", "")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
@@ -152,7 +133,7 @@ def test_rates_are_the_simulators() -> None:
 def test_a_grids_film_is_on_its_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A published policy of MuJoCo, drawn without a display; sheet and link stand on the page."""
+    """A published policy of MuJoCo, drawn without a display, is played on the page."""
     grid = tmp_path / "sac-mujoco-small" / "paper"
     grid.mkdir(parents=True)
     (grid / "report.json").write_text(
@@ -166,16 +147,8 @@ def test_a_grids_film_is_on_its_page(
     assert command_line.main([*words, "--runs-dir", str(tmp_path)]) == 0
     film = grid / "films" / "Reacher-v4-seed-1.mp4"
     assert f"filmed: {film} (51 frames)" in capsys.readouterr().out
-    (sheet,) = contact_sheets(grid)
-    assert (sheet.task, sheet.seed, sheet.film) == (
-        *("Reacher-v4", 1),
-        "./films/Reacher-v4-seed-1.mp4",
-    )
-    page = (grid / "index.html").read_text()
-    assert sheet.image in page
-    assert f'href="{sheet.film}"' in page
-    film.unlink()
-    assert contact_sheets(grid) == []
+    assert films_of(grid) == [("Reacher-v4", 1, "./films/Reacher-v4-seed-1.mp4")]
+    assert 'src="./films/Reacher-v4-seed-1.mp4"' in (grid / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -192,5 +165,5 @@ def test_what_cannot_be_filmed_says_so_in_a_line(
     """A task without pictures, a run without a policy, a name that nobody knows."""
     request = Request(agent=words[0], suite=words[1], runs_dir=tmp_path)
     with refused(" ".join(map(str, words))):
-        film_of_grid(request, *words[2:], follow=silently)
+        film_of_grid(request, *words[2:])
     assert not list(tmp_path.rglob("*"))

@@ -132,7 +132,7 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
         for read in ASSETS.values()
     ]
     assert re.findall(r"'sha256-([^']*)'", policy) == allowed
-    assert policy.startswith("default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; ")
+    assert policy.startswith("default-src 'none'; img-src data: blob:; media-src 'self' file:;")
     assert "script-src 'sha256-" in policy
 
 

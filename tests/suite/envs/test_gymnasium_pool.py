@@ -112,7 +112,7 @@ def test_a_run_finds_its_task_again(tmp_path: Path) -> None:
     policy = agents.load_policy(folder)
     assert policy.task == find_task(name)
     assert policy(np.zeros((4, 3), dtype=np.float32)).shape == (4,)
-    assert evaluate_run(folder, episodes=2)["task"] == name
+    assert evaluate_run(folder, episodes=2).task.name == name
 
 
 def test_a_folder_is_never_called_after_a_part_of_the_task() -> None:

@@ -9,7 +9,8 @@ import torch
 
 from agents import a2c, acer, acer_continuous, impala, sac, sac_alf, sac_discrete, sac_value
 from reproduce import __main__ as command_line
-from reproduce.commands.evaluate import _evaluations, _load, _score
+from reproduce.commands.evaluate import load, play
+from reproduce.commands.video import evaluations
 from suite.base.errors import UsageError
 from suite.record.best import BestPolicies
 from suite.record.manifest import BEST, leave_out_policy
@@ -53,16 +54,16 @@ def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path)
     """It plays the episodes of its evaluation again, to the last bit; the last one plays others."""
     train(agent, tmp_path)
     for folder in sorted(tmp_path.glob("seed-*")):
-        rows = _evaluations(folder)
+        rows = evaluations(folder)
         row = max(rows, key=lambda row: float(row["mean_return"]))
         said = json.loads((folder / BEST / "policy.json").read_text())
         assert (said["env_steps"], said["mean_return"]) == (
             *(int(row["env_steps"]), float(row["mean_return"])),
         )
-        policy, record = _load(folder, best=True)
+        policy, record = load(folder, best=True)
         assert record is not None
-        scores = _score(policy, record["seed"], 2, sampled=True, env_steps=said["env_steps"])
-        assert scores.episode_returns.tolist() == [float(row["return_0"]), float(row["return_1"])]
+        scores = play(policy, record["seed"], 2, sampled=True, env_steps=said["env_steps"])
+        assert scores.returns.tolist() == [float(row["return_0"]), float(row["return_1"])]
 
 
 def test_of_equals_the_first_is_kept_and_no_later_update_touches_it() -> None:
