@@ -32,6 +32,7 @@ from suite.record.journal import Journal
 from suite.record.manifest import POLICY
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
+from tests.forms import by_agent
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
 SAC = sac.Config(
@@ -256,7 +257,7 @@ def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_agent(CASES, lambda case: CASES[case][0].__name__))
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from tests.agents.trainings import (
     tiny,
     train,
 )
+from tests.forms import by_agent
 from tests.golden.configurations import RUNS
 
 TOGETHER = [variant for variant in VARIANTS if variant.startswith("sac")]
@@ -79,7 +80,7 @@ def test_every_agent_is_held_to_the_contract() -> None:
 # Bytes
 
 
-@pytest.mark.parametrize("variant", TOGETHER)
+@pytest.mark.parametrize("variant", by_agent(TOGETHER))
 def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(variant: str, tmp_path: Path) -> None:
     """Past ends of episodes and 80 updates: every table, and all weights.
 
@@ -96,7 +97,7 @@ def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(variant: str, tmp_p
             assert ours.read_bytes() == theirs.read_bytes()
 
 
-@pytest.mark.parametrize("variant", TOGETHER)
+@pytest.mark.parametrize("variant", by_agent(TOGETHER))
 def test_a_diverging_seed_leaves_the_others_bits_alone(
     variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +122,7 @@ def test_a_diverging_seed_leaves_the_others_bits_alone(
             assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", by_agent(VARIANTS))
 def test_evaluations_disturb_nothing(
     variant: str, trained: Callable[[str], Trained], tmp_path: Path
 ) -> None:
@@ -156,7 +157,7 @@ COLUMNS["sac_alf, options"] = COLUMNS["sac_alf"] | {"prior_kl"}
 COLUMNS["sac_alf, mixed"] = COLUMNS["sac_alf"] | COLUMNS["sac_alf, discrete"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", by_agent(VARIANTS))
 def test_a_training_moves_all_weights_and_records_everything(
     variant: str, trained: Callable[[str], Trained]
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_training_moves_all_weights_and_records_everything(
     assert recorder.statuses == ["finished"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", by_agent(VARIANTS))
 def test_a_saved_policy_scores_what_its_last_evaluation_says(
     variant: str, trained: Callable[[str], Trained]
 ) -> None:

@@ -163,6 +163,7 @@ def felt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     return of
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("variant", "name"), [(variant, name) for variant, names in OTHERS.items() for name in names]
 )

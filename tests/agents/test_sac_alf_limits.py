@@ -93,6 +93,7 @@ def test_every_setting_of_sac_is_compared() -> None:
     assert all(getattr(theirs, name) != value for name, value in OF_SAC.items())
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", OF_SAC)
 def test_a_training_is_that_of_sac_under_each_of_its_settings(name: str, tmp_path: Path) -> None:
     """Ten updates or more, with all options off: tables, weights and temperature agree."""

@@ -37,6 +37,7 @@ def test_an_agent_gives_the_bytes_of_its_number(
 CUT = [(agent, name) for agent, runs in RUNS.items() for name, run in runs.items() if run.cut]
 
 
+@pytest.mark.further  # tests/test_resume.py kills smaller runs
 @pytest.mark.parametrize(("agent", "name"), CUT)
 def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(
     agent: str, name: str, golden: Callable[[str], trees.Checksums]
