@@ -8,14 +8,13 @@ Discrete and continuous actions.
 
 It trains with the settings of the task's first source, here `rl_zoo`, not with the defaults below.
 
-| what                                        | paper                    | here          |
-|---------------------------------------------|--------------------------|---------------|
-| advantages; n-step returns if lambda is 1   | arXiv:1506.02438, Eq. 16 | `gae`         |
-| log-probability, entropy, discrete actions  | Section 4                | `categorical` |
-| the same of continuous actions              | Supplement, Section 9    | `gaussian`    |
-| policy gradient, value error, entropy bonus | Section 4, Algorithm S3  | `losses`      |
-| one gradient step on one unroll             | Algorithm S3             | `update`      |
-| T steps and one update in turn              | Algorithm S3             | `train`       |
+| what                             | paper                    | here                 |
+|----------------------------------|--------------------------|----------------------|
+| advantages, or n-step returns    | arXiv:1506.02438, Eq. 16 | `suite.actor_critic` |
+| log-probabilities and entropies  | Sections 4 and S9        | `suite.actor_critic` |
+| policy, value and entropy losses | Section 4, Algorithm S3  | `losses`             |
+| one gradient step on one unroll  | Algorithm S3             | `update`             |
+| T steps and one update in turn   | Algorithm S3             | `train`              |
 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous: one gradient comes from N * T steps, and losses are means over valid
@@ -35,7 +34,6 @@ Deviations from the paper, and details it leaves open:
    shared one), a clipped norm and a constant learning rate (falling to 0).
 """
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,10 +42,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from suite.base.errors import require
+from suite.actor_critic import densities, gae
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
@@ -58,68 +56,20 @@ from suite.record.recorder import Recorder
 from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
-from suite.settings.config import Count, Fraction, LogStd, NotNegative, Positive, Rate, UnrollConfig
+from suite.settings.config import (
+    Count,
+    Fraction,
+    LogStd,
+    NotNegative,
+    Positive,
+    Rate,
+    RMSpropConfig,
+)
 from suite.settings.presets import read_presets
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, Unroll
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
-
-
-def gae(
-    rewards: Float[Tensor, "T N"],
-    discounts: Float[Tensor, "T N"],
-    trace_mask: Float[Tensor, "T N"],
-    values: Float[Tensor, "T N"],
-    next_values: Float[Tensor, "T N"],
-    gae_lambda: float,
-) -> Float[Tensor, "T N"]:
-    """Return generalised advantage estimates (Schulman et al. 2016, arXiv:1506.02438, Eq. 16).
-
-    With `gae_lambda` 1 they are n-step returns minus values (arXiv:1602.01783, Algorithm S3).
-
-    Args:
-        rewards: as learned from.
-        discounts: gamma, or 0 where no value follows.
-        trace_mask: 1 where the trace passes from t + 1 to t, 0 at any end.
-        values: V of the observation acted on.
-        next_values: V of the observation each action led to, before any reset.
-        gae_lambda: trace decay in [0, 1].
-
-    Returns:
-        advantages in reward units.
-
-    Raises:
-        ValueError: if `gae_lambda` is outside [0, 1].
-    """
-    require(0 <= gae_lambda <= 1, "gae_lambda must be in [0, 1]", gae_lambda)
-    errors = torch.addcmul(rewards - values, discounts, next_values).unbind(0)
-    decays = (gae_lambda * discounts * trace_mask).unbind(0)
-    advantages = [errors[-1]]
-    for error, decay in zip(errors[-2::-1], decays[-2::-1], strict=True):
-        advantages.append(torch.addcmul(error, decay, advantages[-1]))
-    return torch.stack(advantages[::-1])
-
-
-def categorical(
-    logits: Float[Tensor, "T N A"], actions: Int[Tensor, "T N"]
-) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-    """Return log pi(a|s) and the entropies of a categorical policy, nats."""
-    log_probs = torch.log_softmax(logits, -1)
-    taken = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-    return taken, -(log_probs.exp() * log_probs).sum(-1)
-
-
-def gaussian(
-    means: Float[Tensor, "T N A"], log_stds: Float[Tensor, " A"], actions: Float[Tensor, "T N A"]
-) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-    """Return log pi(a|s) and the entropies of a diagonal Gaussian policy, nats."""
-    standardised = (actions - means) * torch.exp(-log_stds)
-    dimensions, log_det = means.shape[-1], log_stds.sum()
-    half_log_2_pi = 0.5 * math.log(2 * math.pi)
-    log_probs = -0.5 * standardised.square().sum(-1) - log_det - dimensions * half_log_2_pi
-    entropies = (log_det + dimensions * (0.5 + half_log_2_pi)).expand_as(log_probs)
-    return log_probs, entropies
 
 
 class Losses(NamedTuple):
@@ -160,7 +110,7 @@ def losses(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(UnrollConfig):
+class Config(RMSpropConfig):
     """Every setting of a run. Sources that differ from these defaults are presets."""
 
     task: str = "CartPole-v1"
@@ -300,11 +250,7 @@ def evaluate_actions(
     """Return log pi(a|s), entropies and values of `obs` `[T, N, *obs]` and `actions`."""
     outputs, values = network(obs.flatten(0, 1))
     outputs, values = outputs.unflatten(0, obs.shape[:2]), values.unflatten(0, obs.shape[:2])
-    if network.log_stds is None:
-        log_probs, entropies = categorical(outputs, actions)
-    else:
-        log_probs, entropies = gaussian(outputs, network.log_stds, actions)
-    return log_probs, entropies, values
+    return *densities(outputs, network.log_stds, actions), values
 
 
 @torch.no_grad()

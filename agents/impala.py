@@ -45,9 +45,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from suite.actor_critic import categorical, densities
 from suite.base.errors import check_shape, require
 from suite.base.hardware import worker_thread
 from suite.base.randomness import stream
@@ -68,7 +69,7 @@ from suite.settings.config import (
     NotNegative,
     Positive,
     Rate,
-    UnrollConfig,
+    RMSpropConfig,
     Whole,
 )
 from suite.settings.presets import read_presets
@@ -162,29 +163,6 @@ def _clip(rhos: Float[Tensor, "..."], threshold: float | None, name: str) -> Flo
     return rhos if threshold is None else rhos.clamp(max=threshold)
 
 
-# Same in: a2c.py
-def categorical(
-    logits: Float[Tensor, "T N A"], actions: Int[Tensor, "T N"]
-) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-    """Return log pi(a|s) and the entropies of a categorical policy, nats."""
-    log_probs = torch.log_softmax(logits, -1)
-    taken = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-    return taken, -(log_probs.exp() * log_probs).sum(-1)
-
-
-# Same in: a2c.py
-def gaussian(
-    means: Float[Tensor, "T N A"], log_stds: Float[Tensor, " A"], actions: Float[Tensor, "T N A"]
-) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-    """Return log pi(a|s) and the entropies of a diagonal Gaussian policy, nats."""
-    standardised = (actions - means) * torch.exp(-log_stds)
-    dimensions, log_det = means.shape[-1], log_stds.sum()
-    half_log_2_pi = 0.5 * math.log(2 * math.pi)
-    log_probs = -0.5 * standardised.square().sum(-1) - log_det - dimensions * half_log_2_pi
-    entropies = (log_det + dimensions * (0.5 + half_log_2_pi)).expand_as(log_probs)
-    return log_probs, entropies
-
-
 class Losses(NamedTuple):
     """The parts of the loss, each a sum over rows with their weights."""
 
@@ -270,7 +248,7 @@ def vtrace_from_logits(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(UnrollConfig):
+class Config(RMSpropConfig):
     """Every setting of a run. Defaults are the paper's for Atari, where it has any (Table G.1)."""
 
     task: str = "Pong-v5"
@@ -334,7 +312,7 @@ class Config(UnrollConfig):
     """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values; see `UnrollConfig`."""
+        """Refuse invalid values; see `RMSpropConfig`."""
         super().__post_init__()
         rule = f"num_minibatches must divide num_envs = {self.num_envs}"
         require(self.num_envs % self.num_minibatches == 0, rule, self.num_minibatches)
@@ -404,15 +382,6 @@ class ActorCritic(PolicyNetwork):
         return outputs[..., :-1], outputs[..., -1]
 
 
-def evaluate_actions(
-    outputs: Float[Tensor, "T N A"], log_stds: Tensor | None, actions: Tensor
-) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-    """Return log pi(a|s), summed over dimensions, and the entropies of either kind of policy."""
-    if log_stds is None:
-        return categorical(outputs, actions)
-    return gaussian(outputs, log_stds, actions)
-
-
 @dataclass
 class Learner:
     """Network, optimiser and running statistics of one seed."""
@@ -470,7 +439,7 @@ def update(
     """
     valid, num_rows = batch.valid, batch.valid.sum().clamp(min=1)
     outputs, values = learner.network.unroll(batch, memory)  # [T + 1, N, A], [T + 1, N]
-    log_probs, entropies = evaluate_actions(outputs[:-1], learner.network.log_stds, batch.actions)
+    log_probs, entropies = densities(outputs[:-1], learner.network.log_stds, batch.actions)
     log_rhos = (log_probs.detach() - batch.behaviour).where(valid > 0, 0.0)
     returns = vtrace_from_importance_weights(
         log_rhos,
@@ -519,7 +488,7 @@ def describe(
 def transitions(experience: Experience, config: Config) -> Transitions:
     """Return an unroll's transitions, with the log-probabilities of the policy that acted."""
     batch = experience.unroll.transitions(config.gamma, config.time_limit_is_terminal)
-    log_probs, _ = evaluate_actions(batch.behaviour, experience.log_stds, batch.actions)
+    log_probs, _ = densities(batch.behaviour, experience.log_stds, batch.actions)
     batch = batch._replace(behaviour=log_probs)
     return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 

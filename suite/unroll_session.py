@@ -181,10 +181,16 @@ class UnrollSession:
         self._reward_sum += float(step.rewards.sum())
         self._recorder.episodes(self.env_steps, step)
 
-    def learn(self, *inputs: Any) -> None:
-        """Make an update with these inputs, as a CUDA graph if the settings say so."""
-        self._means.add({"update": self._update(*inputs)})
+    def learn(self, *inputs: Any) -> Tensor:
+        """Make an update with these inputs, as a CUDA graph if the settings say so.
+
+        Returns:
+            its diagnostics, on the device.
+        """
+        metrics = self._update(*inputs)
+        self._means.add({"update": metrics})
         self.num_updates += 1
+        return metrics
 
     def save_policy(self, settings: Sequence[str]) -> None:
         """Write the policy into the run's folder; see `Session.save_policies`."""

@@ -3,6 +3,7 @@
 Row t holds an observation, the action taken on it, and everything that this action caused.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,6 +153,34 @@ class Unroll:
         """Return the transitions for an update; observations and actions are not copied."""
         columns = self.outcomes.tensors(self._device, gamma, time_limit_is_terminal)
         return Transitions(self.obs, self.actions, self.behaviour, *columns)
+
+
+def shuffled(
+    columns: Sequence[Tensor], memory: Tensor, number: int, generator: np.random.Generator
+) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yield the rows of an unroll in a random order, in `number` parts.
+
+    Without a memory rows are drawn one by one; with one, environments with all their steps.
+
+    Args:
+        columns: `[T, N, ...]` each.
+        memory: of the policy, before the first step, `[N, M]`; M is 0 if it is feed-forward.
+        number: of parts, which divides the rows, or the environments.
+        generator: draws the order.
+
+    Yields:
+        columns, `[1, B, ...]` or `[T, B, ...]` each, and their memory.
+    """
+    whole = memory.shape[1] > 0
+    # frames stay in channels-last memory
+    rows = [each.movedim(2, -1) if each.dim() == 5 else each for each in columns]
+    if not whole:
+        rows = [each.flatten(0, 1).unsqueeze(0) for each in rows]
+    order = torch.from_numpy(generator.permutation(rows[0].shape[1])).to(memory.device)
+    for part in order.chunk(number):
+        share = (each.index_select(1, part) for each in rows)
+        share = [each.movedim(-1, 2) if each.dim() == 5 else each for each in share]
+        yield share, memory[part] if whole else memory
 
 
 class UnrollReplay:

@@ -163,10 +163,16 @@ class InTurn:
 
 
 class Adam(Optimiser):
-    """Adam (arXiv:1412.6980, Algorithm 1) with its authors' constants: 0.9, 0.999 and 1e-8."""
+    """Adam (arXiv:1412.6980, Algorithm 1) with its authors' decays, 0.9 and 0.999.
 
-    def __init__(self, weights: FlatWeights) -> None:
+    Args:
+        weights: the weights to change.
+        epsilon: keeps the step finite where gradients are small; outside the root.
+    """
+
+    def __init__(self, weights: FlatWeights, epsilon: float = 1e-8) -> None:
         super().__init__(weights, initial_average=0.0)
+        self._epsilon = epsilon
         self._averages = torch.zeros_like(weights.vector)
         self._num_steps = torch.zeros((), dtype=torch.float64, device=weights.vector.device)
 
@@ -176,5 +182,5 @@ class Adam(Optimiser):
         self._averages.lerp_(gradient, 0.1)
         self.square_averages.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         unbiased = (1 - 0.999**self._num_steps).sqrt()
-        torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(1e-8)
+        torch.sqrt(self.square_averages, out=self._divisor).div_(unbiased).add_(self._epsilon)
         self._descend(self._averages, learning_rate / (1 - 0.9**self._num_steps))

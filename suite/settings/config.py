@@ -215,14 +215,6 @@ class UnrollConfig(RunConfig):
     """Step size at the start."""
     learning_rate_decay_steps: Whole = 0
     """Environment steps over which it falls linearly to 0: the source's horizon; 0: constant."""
-    rmsprop_decay: Decay = 0.99
-    """Decay of the average of squared gradients."""
-    rmsprop_epsilon: Positive = 1e-5
-    """Keeps the step finite where gradients are small."""
-    rmsprop_epsilon_in_root: bool = True
-    """Whether epsilon stands in the root (TensorFlow, ChainerRL) or outside (torch)."""
-    rmsprop_initial_average: NotNegative = 1.0
-    """Average of squared gradients at the start: 1 in TensorFlow, 0 in torch and ChainerRL."""
     max_gradient_norm: Positive | None
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     normalise_observations: bool = False
@@ -258,7 +250,21 @@ class UnrollConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(UnrollConfig):
+class RMSpropConfig(UnrollConfig):
+    """Settings shared by agents that learn from unrolls with RMSprop."""
+
+    rmsprop_decay: Decay = 0.99
+    """Decay of the average of squared gradients."""
+    rmsprop_epsilon: Positive = 1e-5
+    """Keeps the step finite where gradients are small."""
+    rmsprop_epsilon_in_root: bool = True
+    """Whether epsilon stands in the root (TensorFlow, ChainerRL) or outside (torch)."""
+    rmsprop_initial_average: NotNegative = 1.0
+    """Average of squared gradients at the start: 1 in TensorFlow, 0 in torch and ChainerRL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(RMSpropConfig):
     """Settings shared by agents that also learn from unrolls in replay."""
 
     online_updates: bool

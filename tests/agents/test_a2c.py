@@ -16,6 +16,7 @@ import agents
 from agents import a2c
 from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.plan.make import make_plan
+from suite import actor_critic
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import prepare
@@ -113,14 +114,14 @@ def test_log_probabilities_and_entropies_equal_torch_distributions() -> None:
     logits = torch.randn(3, 2, 4, generator=generator)
     actions = torch.randint(0, 4, (3, 2), generator=generator)
     reference = torch.distributions.Categorical(logits=logits)
-    log_probs, entropies = a2c.categorical(logits, actions)
+    log_probs, entropies = actor_critic.categorical(logits, actions)
     torch.testing.assert_close(log_probs, reference.log_prob(actions))
     torch.testing.assert_close(entropies, reference.entropy())
 
     means, log_stds = logits, torch.tensor([-1.0, 0.0, 0.5, 0.2])
     draws = torch.randn(3, 2, 4, generator=generator)
     normal = torch.distributions.Normal(means, log_stds.exp().expand_as(means))
-    log_probs, entropies = a2c.gaussian(means, log_stds, draws)
+    log_probs, entropies = actor_critic.gaussian(means, log_stds, draws)
     torch.testing.assert_close(log_probs, normal.log_prob(draws).sum(-1))
     torch.testing.assert_close(entropies, normal.entropy().sum(-1))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import a2c, acer, acer_continuous, impala
+from agents import a2c, acer, acer_continuous, impala, ppo
 from suite.base.randomness import stream
 from suite.evaluation import evaluate
 from suite.record.recorder import Recorder
@@ -148,6 +148,7 @@ COLUMNS: dict[str, set[str]] = {
     "sac_discrete, critics": {"critic_loss", "q_value", "entropy", "alpha"},
     "sac_alf, discrete": {"critic_loss", "q_value", "choice_entropy", "choice_alpha"},
     "a2c": {*a2c.METRICS, "explained_variance", "learning_rate"},
+    "ppo": {*ppo.METRICS, "explained_variance", "learning_rate"},
     "impala": {*impala.METRICS, "explained_variance", "policy_lag", "learning_rate"},
     "acer": {*acer.METRICS, "learning_rate"},
     "acer_continuous": {*acer_continuous.METRICS},
@@ -209,12 +210,14 @@ def test_a_saved_policy_scores_what_its_last_evaluation_says(
     assert row.tolist()[-config.evaluation_episodes :] == scores[0].tolist()
 
 
-@pytest.mark.parametrize("variant", ["a2c", "impala", "impala, recurrent", "acer", "sac_discrete"])
+@pytest.mark.parametrize(
+    "variant", ["a2c", "ppo, recurrent", "impala", "impala, recurrent", "acer", "sac_discrete"]
+)
 def test_steps_are_those_of_episodes(variant: str, tmp_path: Path) -> None:
     """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
     _, recorder = train(
         tiny(variant, num_envs=1, env_steps=400, num_minibatches=1)
-        if "impala" in variant
+        if "recurrent" in variant or variant == "impala"
         else tiny(variant, num_envs=1, env_steps=400),
         tmp_path,
     )
@@ -225,7 +228,7 @@ def test_steps_are_those_of_episodes(variant: str, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "variant", [*VARIANTS, "sac_discrete, frames", "a2c, frames", "acer, frames"]
+    "variant", [*VARIANTS, "sac_discrete, frames", "a2c, frames", "ppo, frames", "acer, frames"]
 )
 def test_a_gpu_learns_what_the_cpu_learns(variant: str, tmp_path: Path) -> None:
     """The same draws on another device: weights agree to rounding after a few updates."""

@@ -69,6 +69,11 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
         FAST | {"learning_rate": 6e-3},
         lambda learner: learner.network.value(torch.zeros(1, 1)),
     ),
+    "ppo": (
+        {**{key: FAST[key] for key in ("hidden_sizes", "evaluation_rule")}, "env_steps": 2_000}
+        | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_000, "num_epochs": 4},
+        lambda learner: learner.network(torch.zeros(1, 1))[1],
+    ),
     "impala": (
         FAST | {"learning_rate": 6e-3, "loss_reduction": "mean"},
         lambda learner: learner.network(torch.zeros(1, 1))[1],
@@ -188,13 +193,27 @@ def test_replay_follows_its_ratio_and_waits_for_its_start(
     assert updates == drawn * unrolls
 
 
-BEHAVIOUR_SIZES = {"a2c": (0, 0), "impala": (0, 0), "acer": (3, 0), "acer_continuous": (0, 4)}
+BEHAVIOUR_SIZES = {
+    "a2c": (0, 0),
+    "ppo": (0, 0),
+    "impala": (0, 0),
+    "acer": (3, 0),
+    "acer_continuous": (0, 4),
+}
 """Numbers kept of the policy that acted, with discrete and with continuous actions; 0: one."""
 IGNORED = [
     *(
         ("a2c", spaces, {"reward_normalisation": how})
         for spaces in (CONTROL, SWINGING)
         for how in ("none", "value_targets")
+    ),
+    *(
+        ("ppo", spaces, {"num_minibatches": 1, "clip_values": True, **changes})
+        for spaces in (CONTROL, SWINGING)
+        for changes in (
+            {"reward_normalisation": "value_targets"},
+            {"shared_trunk": True, "lstm_size": 6},
+        )
     ),
     *(
         ("impala", spaces, {"loss_reduction": how})
@@ -224,7 +243,11 @@ def test_ignored_rows_change_nothing(agent: str, spaces: Spaces, changes: dict[s
             batch.behaviour[ignored] = -3.0
         noise = torch.ones(1 + getattr(config, "num_action_samples", 0), *batch.actions.shape)
         given = (batch, noise) if agent == "acer_continuous" else (batch,)
-        metrics = module.update(learner, config, *given, 1e-2)
+        if agent == "ppo":
+            memory = learner.network.actor.begin(config.num_envs)
+            rows = module.judge(learner, config, batch, memory)
+            given = (rows, memory, 1e-2)
+        metrics = module.update(learner, config, *given, 0.2 if agent == "ppo" else 1e-2)
         outcomes.append([*learned(learner), learner.optimiser.weights.vector, metrics])
     for plain, scrambled in zip(*outcomes, strict=True):
         torch.testing.assert_close(plain, scrambled, atol=1e-6, rtol=1e-5)
@@ -261,7 +284,7 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
     assert set(rates) == {0.01}
 
 
-@pytest.mark.parametrize("agent", ["a2c", "impala", "acer", "sac_discrete"])
+@pytest.mark.parametrize("agent", ["a2c", "ppo", "impala", "acer", "sac_discrete"])
 @pytest.mark.parametrize(("protocol", "num_actions"), [("noframeskip", 6), ("sticky", 18)])
 def test_the_protocol_reaches_the_simulator(
     agent: str, protocol: Any, num_actions: int, tmp_path: Path
@@ -270,7 +293,7 @@ def test_the_protocol_reaches_the_simulator(
     changes: dict[str, Any] = {"num_envs": 2, "env_steps": 20, "evaluation_rule": "training"}
     if agent == "sac_discrete":
         changes |= {"learning_starts": 16, "evaluation_interval": 20, "update_ratio": 0.5}
-    else:
+    elif agent != "ppo":
         changes |= {"convolutions": "shallow" if agent == "impala" else "a3c"}
     if agent == "acer":
         changes |= {"replay_start": 0, "replay_ratio": 1.0}
@@ -292,7 +315,8 @@ def test_the_protocol_reaches_the_simulator(
 
 
 @pytest.mark.parametrize(
-    "variant", [each for each in VARIANTS if each in SETTINGS and each not in ("a2c", "impala")]
+    "variant",
+    [each for each in VARIANTS if each in SETTINGS and each not in ("a2c", "ppo", "impala")],
 )
 def test_slow_copies_begin_as_copies_that_do_not_learn(variant: str) -> None:
     """Equal weights in other memory, without gradients; critics differ from each other."""

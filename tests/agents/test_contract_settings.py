@@ -45,12 +45,16 @@ OF_UNROLLS: dict[str, Any] = {
     **{"num_envs": 5, "unroll_length": 6, "gamma": 0.9, "hidden_sizes": (8, 8, 8)},
     **{"hidden_gain": 1.0, "policy_head_gain": 0.5, "activation": "relu"},
     **{"learning_rate": 3e-4, "learning_rate_decay_steps": 2_000, "entropy_coef": 0.1},
-    **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_decay": 0.9},
-    **{"rmsprop_epsilon": 0.1, "max_gradient_norm": 0.01, "time_limit_is_terminal": True},
+    **{"max_gradient_norm": 0.01, "time_limit_is_terminal": True},
     **{"normalise_observations": True, "observation_clip": 0.3},
+}
+RMSPROP: dict[str, Any] = {
+    **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_decay": 0.9},
+    "rmsprop_epsilon": 0.1,
 }
 OF_REPLAY: dict[str, Any] = {
     **OF_UNROLLS,
+    **RMSPROP,
     **{"replay_ratio": 1.0, "replay_count": "fixed", "replay_capacity": 20, "replay_start": 40},
     **{"clip_rho_threshold": 0.9, "trust_region_delta": None, "tau": 0.5, "q_coef": 0.1},
     "lstm_size": 5,
@@ -81,14 +85,24 @@ OTHERS: dict[str, dict[str, Any]] = {
         **{"min_log_alpha": -1e-3, "max_log_alpha": -1.0, "target_entropy_share": 0.5},
         **{"critic_error": "huber", "mean_over_actions": True},
     },
+    "ppo": {
+        **OF_UNROLLS,
+        **{"num_envs": 6, "num_epochs": 3, "num_minibatches": 4, "gae_lambda": 0.5, "clip": 0.01},
+        **{"decay_clip": True, "clip_values": True, "normalise_advantages": False},
+        **{"recompute_advantages": True, "max_kl": 1e-6, "shared_trunk": True, "lstm_size": 5},
+        **{"value_head_gain": 0.5, "initial_log_std": -1.0, "adam_epsilon": 0.1},
+        **{"value_coef": 0.1, "reward_normalisation": "discounted_returns", "reward_clip": 0.01},
+    },
     "a2c": {
         **OF_UNROLLS,
+        **RMSPROP,
         **{"gae_lambda": 0.5, "shared_trunk": True, "value_head_gain": 0.5, "value_coef": 0.1},
         **{"initial_log_std": -1.0, "separate_optimisers": True, "reward_clip": 0.01},
         **{"reward_normalisation": "discounted_returns", "initialisation": "nnabla_rl"},
     },
     "impala": {
         **OF_UNROLLS,
+        **RMSPROP,
         **{"num_envs": 6, "num_minibatches": 2, "policy_lag": 2, "drop_last_row": True},
         **{"clip_rho_threshold": 0.9, "clip_c_threshold": 0.9, "clip_pg_rho_threshold": 0.9},
         **{"trace_lambda": 0.5, "value_coef": 0.1, "loss_reduction": "mean", "optimiser": "adam"},
@@ -124,6 +138,7 @@ FELT: dict[str, dict[str, Any]] = {
     "sac_alf": VARIANTS["sac_alf, options"],
     "sac_discrete": {},
     "a2c": MOVING | {"task": "Pendulum-v1", "policy_head_gain": 0.01},
+    "ppo": MOVING | {"task": "Pendulum-v1", "learning_rate": 1e-2, "clip": 0.05},
     "impala": MOVING | {"task": "Pendulum-v1", "env_steps": 200},
     "acer": MOVING | {"trust_region_delta": 1e-3, "learning_rate": 2e-2},
     "acer_continuous": MOVING
@@ -137,7 +152,8 @@ NEEDED: dict[str, dict[str, Any]] = {
         name: {"learn_alpha": True} for name in ("alpha_learning_rate", "target_entropy_per_action")
     },
     "compensate_policy_period": {"policy_period": 2},
-    "lstm_size": {"td_steps": 3},
+    "lstm_size": {"td_steps": 3, "shared_trunk": True},
+    "decay_clip": {"learning_rate_decay_steps": 200},
     "observation_clip": {"normalise_observations": True},
     "reward_clip": {"reward_normalisation": "discounted_returns"},
     "lstm_inputs": {"lstm_size": 5},
@@ -222,7 +238,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sac_discrete acer", {"task": "Pendulum-v1"}, "continuous"),
     ("sac_alf", {"task": "Pong-v5"}, "Pong-v5"),
     ("sac_alf", {"task": "CartPole-v1", "prior": "uniform"}, "prior"),
-    ("a2c impala acer acer_continuous", {"env_steps": 19}, "19"),
+    ("a2c ppo impala acer acer_continuous", {"env_steps": 19}, "19"),
     (SACS, {"num_envs": 7}, "7"),
     (SACS, {"initial_alpha": 0.0}, "initial_alpha"),
     (SACS, {"hidden_sizes": ()}, "hidden_sizes"),
@@ -243,7 +259,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("acer", {"replay_count": "fixed", "replay_ratio": 0.5}, r"whole, not 0\.5"),
     ("acer_continuous", {"replay_count": "fixed", "batch_unrolls": 3}, r"whole, not 2\.666"),
     ("acer", {"lstm_size": 8, "shared_trunk": False}, "shared_trunk"),
-    ("impala", {"num_minibatches": 3}, "3"),
+    ("impala ppo", {"num_minibatches": 3}, "3"),
+    ("ppo", {"lstm_size": 8}, "shared_trunk"),
+    ("ppo", {"lstm_size": 8, "shared_trunk": True, "num_minibatches": 5}, "num_envs = 4, not 5"),
     ("impala", {"drop_last_row": True, "unroll_length": 1}, "2, not 1"),
 ]
 """Agents, settings that contradict each other or the task, and what the one line names."""

@@ -55,6 +55,10 @@ RUNS = {
         *("classic, far behind, adam, cut", "classic, normalised, cut", "memory, two seeds, cut"),
         "classic, continuous, in turns, the rate reaches 0",
     ),
+    "ppo": (
+        *("classic, continuous, the rate and the clip reach 0", "mujoco-small, tianshou_v3, cut"),
+        *("classic, two seeds, cut", "frames"),
+    ),
     "sac": (
         *("jaxrl, two seeds, cut", "tianshou_v3, sampled, one critic, replay twice over"),
         *("mujoco-small, actor seldom, bounds", "dmc, actor seldom, once"),

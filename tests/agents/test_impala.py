@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from agents import a2c, impala
+from suite import actor_critic
 from suite.collector import Collector, Experience
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.record.recorder import Recorder
@@ -88,7 +89,7 @@ def test_gradients_equal_finite_differences_with_targets_held(
         else:
             heads = slow_unroll(network.actor, inputs_of, memory, batch)
         outputs, values = heads[:-1, :, :-1], heads[:, :, -1]
-        log_probs, entropies = impala.evaluate_actions(outputs, network.log_stds, batch.actions)
+        log_probs, entropies = actor_critic.densities(outputs, network.log_stds, batch.actions)
         if not held:
             held.append(
                 impala.vtrace_from_importance_weights(

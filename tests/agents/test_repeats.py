@@ -33,7 +33,7 @@ def test_what_says_that_it_is_the_same_is_the_same(file: str, name: str, other: 
 
 def test_repeats_are_found() -> None:
     """The comparison above has something to compare, in impala.py at least."""
-    assert ("impala.py", "categorical", "a2c.py") in repeats()
+    assert ("impala.py", "load", "a2c.py") in repeats()
 
 
 def definition(file: str, name: str) -> str:

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sac_discrete": TRANSITIONS | {"task": "CartPole-v1", "update_ratio": 1.0, "target_period": 10},
     "sac_alf": TRANSITIONS,
     "a2c": UNROLLS,
+    "ppo": UNROLLS | {"num_epochs": 2, "num_minibatches": 2},
     "impala": UNROLLS
     | {"learning_rate": 3e-3, "initialisation": "orthogonal", "policy_head_gain": 1.0},
     "acer": UNROLLS | {"replay_start": 20},
@@ -52,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     | {"advantage_hidden_sizes": (8, 8)},
 }
 """What makes a run short, by agent."""
-UNROLL_AGENTS = ("a2c", "impala", "acer", "acer_continuous")
+UNROLL_AGENTS = ("a2c", "ppo", "impala", "acer", "acer_continuous")
 ALF_OPTIONS: dict[str, Any] = {
     **{"prior": "same_action", "normalise_entropy": True, "prioritised_replay": True}
 }
@@ -72,6 +73,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sac_alf, discrete": {"task": "CartPole-v1", "prioritised_replay": True},
     "a2c, continuous": {"task": "Pendulum-v1", **MOMENTS, "reward_normalisation": "value_targets"},
     "a2c, shared": {"shared_trunk": True},
+    "ppo, continuous": {"task": "Pendulum-v1", **MOMENTS, "reward_normalisation": "value_targets"},
+    "ppo, recurrent": {"shared_trunk": True, "lstm_size": 6},
     "impala, continuous": {"task": "Pendulum-v1", "policy_lag": 2},
     "impala, recurrent": {"lstm_size": 6, "num_minibatches": 2},
     "acer, two trunks": {"shared_trunk": False, "policy_head_gain": 1.0},

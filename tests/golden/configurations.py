@@ -168,6 +168,39 @@ TABLE: dict[str, dict[str, str]] = {
             "shared_trunk=False"
         ),
     },
+    "ppo": {
+        "classic, two seeds, cut": (
+            "classic rl_zoo CLASSIC task=CartPole-v1 seeds=(1,2) evaluation_episodes=2 "
+            "evaluation_rule=sampled cut"
+        ),
+        "classic, in full": "classic rl_zoo task=Acrobot-v1 env_steps=800",
+        "classic, continuous, the rate and the clip reach 0": (
+            "classic rl_zoo CLASSIC task=Pendulum-v1 activation=relu shared_trunk=True "
+            "reward_normalisation=none learning_rate_decay_steps=700 decay_clip=True "
+            "clip_values=True evaluation_rule=deterministic entropy_coef=0.01 "
+            "max_gradient_norm=None time_limit_is_terminal=False"
+        ),
+        "classic, recurrent, stopped by divergence, cut": (
+            "classic rl_zoo CLASSIC task=CartPole-v1 shared_trunk=True lstm_size=16 max_kl=1e-4 "
+            "learning_rate=0.01 cut"
+        ),
+        "mujoco, in full": (
+            "mujoco tianshou_v3 task=HalfCheetah-v4 env_steps=4096 log_interval=2048 "
+            "evaluation_interval=4096"
+        ),
+        "mujoco-small, tianshou_v3, cut": (
+            "mujoco-small tianshou_v3 MUJOCO task=Reacher-v4 seeds=(8,) "
+            "evaluation_rule=training cut"
+        ),
+        "frames": (
+            "classic rl_zoo FRAMES task=Pong-v5 unroll_length=8 shared_trunk=True "
+            "normalise_observations=False env_steps=64 log_interval=16 cut"
+        ),
+        "frames, bfloat16, sticky": (
+            "classic rl_zoo FRAMES task=Breakout-v5 unroll_length=8 protocol=sticky bfloat16=True "
+            "normalise_observations=False env_steps=64"
+        ),
+    },
     "impala": {
         "frames, shallow": "atari-7 paper FRAMES env_steps=240",
         "frames, nature": "atari-7 paper FRAMES convolutions=nature cut",

@@ -1,10 +1,10 @@
-"""stable-baselines3's A2C and SAC, unchanged, on gymnasium's tasks; see docs/controls.md."""
+"""stable-baselines3's A2C, PPO and SAC, unchanged, on gymnasium's tasks; see docs/controls.md."""
 
 from typing import Any
 
 import gymnasium
 import torch
-from stable_baselines3 import A2C, SAC
+from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
@@ -51,7 +51,7 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
     """Train one seed as the order says."""
     torch.set_num_threads(1)
     env = make_vec_env(config["task"], config["num_envs"], seed=seed)
-    make = {"a2c": _a2c, "sac": _sac}[agent]
+    make = {"a2c": _a2c, "ppo": _ppo, "sac": _sac}[agent]
     model, env_steps = make(config, env, seed)
     watch = Watch(config, record)
     model.learn(env_steps, callback=watch)
@@ -59,7 +59,32 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
 
 
 def _a2c(config: dict[str, Any], env: Any, seed: int) -> tuple[A2C, int]:
-    """Return A2C, and how long it learns: it ends before the unroll that exceeds `env_steps`."""
+    """Return A2C, and how long it learns."""
+    shared, env_steps = _on_policy(config, env, seed)
+    return A2C("MlpPolicy", **shared, rms_prop_eps=config["rmsprop_epsilon"]), env_steps
+
+
+def _ppo(config: dict[str, Any], env: Any, seed: int) -> tuple[PPO, int]:
+    """Return PPO, and how long it learns."""
+    shared, env_steps = _on_policy(config, env, seed)
+    clip, rate, rate_at = config["clip"], config["learning_rate"], shared["learning_rate"]
+
+    def clip_at(remaining: float) -> float:
+        return clip * rate_at(remaining) / rate if config["decay_clip"] else clip
+
+    model = PPO(
+        "MlpPolicy",
+        **shared,
+        batch_size=config["num_envs"] * config["unroll_length"] // config["num_minibatches"],
+        n_epochs=config["num_epochs"],
+        clip_range=clip_at,
+        normalize_advantage=config["normalise_advantages"],
+    )
+    return model, env_steps
+
+
+def _on_policy(config: dict[str, Any], env: Any, seed: int) -> tuple[dict[str, Any], int]:
+    """Return what A2C and PPO share: a run ends before the unroll that exceeds `env_steps`."""
     normalises_rewards = config["reward_normalisation"] == "discounted_returns"
     if config["normalise_observations"] or normalises_rewards:
         env = VecNormalize(
@@ -74,30 +99,23 @@ def _a2c(config: dict[str, Any], env: Any, seed: int) -> tuple[A2C, int]:
     env_steps = config["env_steps"] // rows * rows
     rate, horizon = config["learning_rate"], config["learning_rate_decay_steps"]
 
-    def learning_rate(remaining: float) -> float:
+    def rate_at(remaining: float) -> float:
         return rate * max(1 - (1 - remaining) * env_steps / horizon, 0.0) if horizon else rate
 
     norm = config["max_gradient_norm"]
-    model = A2C(
-        "MlpPolicy",
-        env,
-        learning_rate=learning_rate,
-        n_steps=config["unroll_length"],
-        gamma=config["gamma"],
-        gae_lambda=config["gae_lambda"],
-        ent_coef=config["entropy_coef"],
-        vf_coef=config["value_coef"],
-        max_grad_norm=float("inf") if norm is None else norm,
-        rms_prop_eps=config["rmsprop_epsilon"],
-        policy_kwargs={
+    shared = {
+        **{"env": env, "learning_rate": rate_at, "n_steps": config["unroll_length"]},
+        **{"gamma": config["gamma"], "gae_lambda": config["gae_lambda"]},
+        **{"ent_coef": config["entropy_coef"], "vf_coef": config["value_coef"]},
+        "max_grad_norm": float("inf") if norm is None else norm,
+        "policy_kwargs": {
             "net_arch": {"pi": config["hidden_sizes"], "vf": config["hidden_sizes"]},
             "activation_fn": ACTIVATIONS[config["activation"]],
             "log_std_init": config["initial_log_std"],
         },
-        seed=seed,
-        device="cpu",
-    )
-    return model, env_steps
+        **{"seed": seed, "device": "cpu"},
+    }
+    return shared, env_steps
 
 
 def _sac(config: dict[str, Any], env: Any, seed: int) -> tuple[SAC, int]:

@@ -1,4 +1,4 @@
-"""tianshou's A2C and SAC as its examples put them together, unchanged; see docs/controls.md."""
+"""tianshou's A2C, PPO and SAC as its examples have them, unchanged; see docs/controls.md."""
 
 import math
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from tianshou.algorithm import A2C, SAC
+from tianshou.algorithm import A2C, PPO, SAC
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
 from tianshou.algorithm.optim import (
@@ -25,8 +25,9 @@ from tianshou.trainer import (
 )
 from tianshou.utils.net.common import ActorCritic, Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Categorical, Independent, Normal
 
 
 class Counted(gymnasium.Wrapper):
@@ -113,7 +114,7 @@ class Watched:
 
 
 class WatchedOnPolicy(Watched, OnPolicyTrainer):
-    """The trainer of A2C."""
+    """The trainer of A2C and PPO."""
 
 
 class WatchedOffPolicy(Watched, OffPolicyTrainer):
@@ -130,9 +131,9 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
     envs: Any = _environments(config, [int(each) for each in seeds], ended)
     if config.get("normalise_observations"):
         envs = VectorEnvNormObs(envs)
-    algorithm = {"a2c": _a2c, "sac": _sac}[agent](config)
+    algorithm = {"a2c": _a2c, "ppo": _ppo, "sac": _sac}[agent](config)
     watch = Watch(config, record, envs, ended)
-    make = _on_policy if agent == "a2c" else _off_policy
+    make = _off_policy if agent == "sac" else _on_policy
     trainer = make(algorithm, config, envs)
     trainer.watch = watch
     collector, random_steps = trainer.params.training_collector, _random_steps(config)
@@ -152,16 +153,17 @@ def _random_steps(config: dict[str, Any]) -> int:
 
 
 def _on_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOnPolicy:
-    """Return a trainer that learns once from every unroll."""
+    """Return a trainer that learns from every unroll: once, or as PPO does."""
     rows = config["num_envs"] * config["unroll_length"]
+    parts = config.get("num_minibatches")
     buffer = VectorReplayBuffer(4096, config["num_envs"])
     params = OnPolicyTrainerParams(
         training_collector=Collector(algorithm, envs, buffer, exploration_noise=True),
         test_collector=None,
         max_epochs=1,
         epoch_num_steps=config["env_steps"] // rows * rows,
-        update_step_num_repetitions=1,
-        batch_size=None,
+        update_step_num_repetitions=config.get("num_epochs", 1),
+        batch_size=rows // parts if parts else None,
         collection_step_num_env_steps=rows,
         test_in_training=False,
         show_progress=False,
@@ -202,24 +204,49 @@ def _environments(
 
 def _a2c(config: dict[str, Any]) -> A2C:
     """Return what the benchmark's `mujoco_a2c.py` makes, with its initial weights."""
-    env = gymnasium.make(config["task"])
-    size, actions = env.observation_space.shape, env.action_space.shape
-    layers = partial(Net, state_shape=size, hidden_sizes=config["hidden_sizes"], activation=nn.Tanh)
-    actor = ContinuousActorProbabilistic(
-        preprocess_net=layers(), action_shape=actions, unbounded=True
+    optimiser = RMSpropOptimizerFactory(
+        lr=config["learning_rate"], eps=config["rmsprop_epsilon"], alpha=config["rmsprop_decay"]
     )
-    critic = ContinuousCritic(preprocess_net=layers())
-    nn.init.constant_(actor.sigma_param, -0.5)
+    return A2C(**_actor_critic(config, optimiser))
+
+
+def _ppo(config: dict[str, Any]) -> PPO:
+    """Return what the benchmark's `mujoco_ppo.py` makes, with its initial weights."""
+    optimiser = AdamOptimizerFactory(lr=config["learning_rate"], eps=config["adam_epsilon"])
+    return PPO(
+        **_actor_critic(config, optimiser),
+        eps_clip=config["clip"],
+        value_clip=config["clip_values"],
+        advantage_normalization=config["normalise_advantages"],
+        recompute_advantage=config["recompute_advantages"],
+    )
+
+
+def _actor_critic(config: dict[str, Any], optimiser: Any) -> dict[str, Any]:
+    """Return what A2C and PPO share; discrete actions have the same layers and initial weights."""
+    env = gymnasium.make(config["task"])
+    size, continuous = env.observation_space.shape, env.action_space.shape != ()
+    layers = partial(Net, state_shape=size, hidden_sizes=config["hidden_sizes"], activation=nn.Tanh)
+    if continuous:
+        actor = ContinuousActorProbabilistic(
+            preprocess_net=layers(), action_shape=env.action_space.shape, unbounded=True
+        )
+        nn.init.constant_(actor.sigma_param, -0.5)
+        head, distribution = actor.mu, lambda given: Independent(Normal(*given), 1)
+        critic = ContinuousCritic(preprocess_net=layers())
+    else:
+        actor = DiscreteActor(
+            preprocess_net=layers(), action_shape=int(env.action_space.n), softmax_output=False
+        )
+        head, distribution = actor.last, lambda logits: Categorical(logits=logits)
+        critic = DiscreteCritic(preprocess_net=layers())
     for module in ActorCritic(actor, critic).modules():
         if isinstance(module, nn.Linear):
             nn.init.orthogonal_(module.weight, gain=np.sqrt(2))
             nn.init.zeros_(module.bias)
-    for module in actor.mu.modules():
+    for module in head.modules():
         if isinstance(module, nn.Linear):
             module.weight.data.copy_(0.01 * module.weight.data)
-    optimiser = RMSpropOptimizerFactory(
-        lr=config["learning_rate"], eps=config["rmsprop_epsilon"], alpha=config["rmsprop_decay"]
-    )
     if config["learning_rate_decay_steps"]:
         optimiser.with_lr_scheduler_factory(
             LRSchedulerFactoryLinear(
@@ -230,23 +257,19 @@ def _a2c(config: dict[str, Any]) -> A2C:
         )
     policy = ProbabilisticActorPolicy(
         actor=actor,
-        dist_fn=lambda loc_scale: Independent(Normal(*loc_scale), 1),
-        action_scaling=True,
-        action_bound_method="clip",
+        dist_fn=distribution,
+        action_scaling=continuous,
+        action_bound_method="clip" if continuous else None,
         action_space=env.action_space,
         deterministic_eval=config["evaluation_rule"] == "deterministic",
     )
-    return A2C(
-        policy=policy,
-        critic=critic,
-        optim=optimiser,
-        gamma=config["gamma"],
-        gae_lambda=config["gae_lambda"],
-        max_grad_norm=config["max_gradient_norm"],
-        vf_coef=config["value_coef"],
-        ent_coef=config["entropy_coef"],
-        return_scaling=config["reward_normalisation"] == "value_targets",
-    )
+    return {
+        **{"policy": policy, "critic": critic, "optim": optimiser},
+        **{"gamma": config["gamma"], "gae_lambda": config["gae_lambda"]},
+        "max_grad_norm": config["max_gradient_norm"],
+        **{"vf_coef": config["value_coef"], "ent_coef": config["entropy_coef"]},
+        "return_scaling": config["reward_normalisation"] == "value_targets",
+    }
 
 
 def _sac(config: dict[str, Any]) -> SAC:

@@ -39,6 +39,7 @@ SHORT: dict[str, dict[str, Any]] = {
         **{"env_steps": 500, "learning_rate_decay_steps": 1_000, "num_action_samples": 1},
     },
     "impala": {"task": "CartPole-v1", "num_envs": 4},
+    "ppo": {"task": "CartPole-v1", "num_envs": 4, "unroll_length": 10},
     "sac": {"task": "Pendulum-v1", "learning_starts": 50, "batch_size": 8, "hidden_sizes": (8,)},
     "sac_discrete": {"task": "CartPole-v1", "learning_starts": 40, "batch_size": 8},
 }

@@ -354,6 +354,7 @@ DEFAULT_TASKS = {
     "acer": "CartPole-v1",
     "acer_continuous": "Pendulum-v1",
     "impala": "Pong-v5",
+    "ppo": "CartPole-v1",
     "sac": "HalfCheetah-v4",
     "sac_value": "HalfCheetah-v4",
     "sac_alf": "HalfCheetah-v4",

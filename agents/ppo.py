@@ -1,0 +1,430 @@
+"""Proximal policy optimisation, PPO, in its clipped form (Schulman et al. 2017, arXiv:1707.06347).
+
+N environments take T steps with one policy. Minibatches of them are then learned from several times
+over; a clipped ratio of probabilities keeps the policy near the one that acted. Discrete and
+continuous actions, vectors and frames, with or without an LSTM.
+
+    python -m agents.ppo --task CartPole-v1 --seeds 1 2 3 --env-steps 100000 --out runs/mine
+
+| what                                    | paper         | here                 |
+|-----------------------------------------|---------------|----------------------|
+| advantages                              | Eq. 11 and 12 | `suite.actor_critic` |
+| log-probability and entropy of actions  | Section 5     | `suite.actor_critic` |
+| clipped surrogate, value error, entropy | Eq. 7 and 9   | `losses`             |
+| what acted, and its advantages          | Algorithm 1   | `judge`              |
+| one gradient step on one minibatch      | Algorithm 1   | `update`             |
+| T steps, then K epochs of minibatches   | Algorithm 1   | `train`              |
+
+What differs from `a2c.py`: an unroll is learned from `num_epochs` times, each time in
+`num_minibatches` parts; the ratio to the policy that acted, its clip and the value's in `losses`;
+Adam; standardised advantages; a policy that moved too far ends the epochs; an LSTM.
+
+Deviations from the paper, and details it leaves open:
+1. The action after an end is ignored, for the simulator resets. Losses, traces, statistics and
+   `env_steps` leave such rows out, so minibatches differ a little in their number of valid rows.
+2. A step cut by the time limit bootstraps from the last observation's value, unless
+   `time_limit_is_terminal` says that the source does not.
+3. Learning rate and clip of an unroll's updates are those of the step before it.
+4. A run ends before the unroll that could exceed `env_steps`.
+5. The environment clips continuous actions; their density is that of the unclipped draw.
+6. Log-probabilities and values of what acted are computed in one batch when an unroll is complete.
+7. With an LSTM a minibatch holds whole environments, from the memory that acted.
+8. `max_kl` is checked after each update: the one that finds the policy too far is the last.
+9. A clipped value's error is the larger of two (OpenAI Baselines); the paper does not clip values.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from suite.actor_critic import densities, gae
+from suite.base.errors import UsageError, require
+from suite.base.randomness import stream
+from suite.envs.vector_env import Spaces
+from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
+from suite.nets.networks import FrameLayers, Trunk
+from suite.nets.optimisers import Adam, FlatWeights
+from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.record.recorder import Recorder
+from suite.resume.checkpoint import Policy, config_of
+from suite.session import train_in_turn
+from suite.settings.command_line import run_main
+from suite.settings.config import (
+    Count,
+    Fraction,
+    LogStd,
+    NotNegative,
+    Positive,
+    Rate,
+    UnrollConfig,
+    Whole,
+)
+from suite.settings.presets import read_presets
+from suite.unroll_session import UnrollSession
+from suite.unrolls import Transitions, Unroll, shuffled
+
+BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+
+
+# Same in: a2c.py
+class Losses(NamedTuple):
+    """The parts of the loss, each a mean over valid rows."""
+
+    policy: Float[Tensor, ""]  # minus log pi(a|s) times the advantage
+    value: Float[Tensor, ""]  # squared error of the value
+    entropy: Float[Tensor, ""]  # of the policy, nats; enters with a minus
+
+    def total(self, config: "Config") -> Tensor:
+        """Return the loss to minimise."""
+        return self.policy + config.value_coef * self.value - config.entropy_coef * self.entropy
+
+
+def losses(
+    log_ratios: Float[Tensor, "T N"],
+    entropies: Float[Tensor, "T N"],
+    values: Float[Tensor, "T N"],
+    rows: "Rows",
+    clip: Any,
+    clips_values: bool,
+) -> Losses:
+    """Return policy, value and entropy losses (Eq. 7 with a minus, and Eq. 9).
+
+    Args:
+        log_ratios: log pi(a|s) of the actions taken, minus that of the policy that acted.
+        entropies: of the policy at each observation.
+        values: of each observation, in the units of the returns.
+        rows: what was learned from; no gradient flows through it.
+        clip: largest change of the ratio that is rewarded, epsilon.
+        clips_values: whether it bounds changes of values, too.
+    """
+    weights = rows.valid / rows.valid.sum().clamp(min=1)
+    ratios = log_ratios.exp()
+    clipped = ratios.clamp(1 - clip, 1 + clip)
+    gains = torch.minimum(ratios * rows.advantages, clipped * rows.advantages)
+    errors = (values - rows.returns).square()
+    if clips_values:
+        near = rows.values + (values - rows.values).clamp(-clip, clip)
+        errors = torch.maximum(errors, (near - rows.returns).square())
+    return Losses(
+        *(each.sum() for each in (-gains * weights, errors * weights, entropies * weights))
+    )
+
+
+def standardise(advantages: Tensor, valid: Tensor) -> Float[Tensor, "T N"]:
+    """Return advantages `[T, N]` with mean 0 and deviation 1 over valid rows."""
+    number = valid.sum().clamp(min=1)
+    centred = (advantages - (advantages * valid).sum() / number) * valid
+    return centred / ((centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(UnrollConfig):
+    """Every setting of a run. Sources that differ from these defaults are presets."""
+
+    task: str = "CartPole-v1"
+    """Name of a task."""
+    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    """How an Atari game is presented; other tasks ignore it."""
+    env_steps: Count = 1_000_000
+    """Environment steps of each seed (agent decisions; ignored actions do not count)."""
+    num_envs: Count = 8
+    """Environments, N (the paper: 1 on MuJoCo, 8 on Atari)."""
+    unroll_length: Count = 128
+    """Steps of every environment between two rounds of updates, T (the paper: 2,048 and 128)."""
+    num_epochs: Count = 4
+    """Times that an unroll is learned from, K (the paper: 10 and 3)."""
+    num_minibatches: Count = 4
+    """Updates of an epoch, each on another share of the rows; of the environments with an LSTM."""
+    gae_lambda: Fraction = 0.95
+    """Trace decay of the advantages."""
+    clip: Positive = 0.2
+    """Largest change of the ratio of probabilities that is rewarded, epsilon, at the start."""
+    decay_clip: bool = False
+    """Whether the clip falls as the learning rate does."""
+    clip_values: bool = False
+    """Whether the clip also bounds the change of a value, in units of the value head."""
+    normalise_advantages: bool = True
+    """Whether a minibatch's advantages are shifted and scaled to mean 0 and deviation 1."""
+    recompute_advantages: bool = False
+    """Whether advantages and returns are computed again before every epoch, by the new values."""
+    max_kl: Positive | None = None
+    """Divergence from the policy that acted, nats, above which epochs end; None: they never do."""
+    shared_trunk: bool = False
+    """Whether policy and value share all layers but their heads."""
+    lstm_size: Whole = 0
+    """Units of an LSTM before the heads of a shared trunk; 0: none."""
+    value_head_gain: Positive = 1.0
+    """Gain of the value's head where weights are orthogonal."""
+    initial_log_std: LogStd = 0.0
+    """Log standard deviation of continuous actions in [-1, 1] at the start; one per dimension."""
+    learning_rate: Rate = 3e-4
+    """Adam's step size at the start."""
+    adam_epsilon: Positive = 1e-5
+    """Keeps the step finite where gradients are small."""
+    value_coef: NotNegative = 0.5
+    """Weight of the mean squared error of the values (not halved)."""
+    entropy_coef: NotNegative = 0.0
+    """Weight of the policy's mean entropy, nats (the paper: 0 on MuJoCo, 0.01 on Atari)."""
+    max_gradient_norm: Positive | None = 0.5
+    """Largest Euclidean norm of the whole gradient; None: not clipped."""
+    reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
+    """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
+    rewards; `value_targets`: the value head predicts returns divided by their running deviation,
+    while advantages stay in reward units."""
+    reward_clip: Positive = 10.0
+    """Bound of a reward divided by `discounted_returns`."""
+    evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
+    """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values; see `UnrollConfig`."""
+        super().__post_init__()
+        whole = ("num_envs", self.num_envs) if self.lstm_size else ("T * N", self.unroll_rows)
+        rule = f"num_minibatches must divide {whole[0]} = {whole[1]}"
+        require(whole[1] % self.num_minibatches == 0, rule, self.num_minibatches)
+        if self.lstm_size and not self.shared_trunk:
+            raise UsageError("lstm_size needs shared_trunk: policy and value share the LSTM")
+
+
+PRESETS = read_presets("ppo", Config)
+FRAME_LAYERS = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)  # DQN's, Nature 2015
+
+
+class ActorCritic(PolicyNetwork):
+    """Policy and value: one trunk with two heads, or one trunk each.
+
+    Args:
+        config: the run's settings.
+        spaces: of the environment; log deviations of continuous actions are weights as well.
+        generator: the seed's stream of initial weights.
+    """
+
+    def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
+        super().__init__(spaces)
+        trunk = partial(
+            Trunk,
+            spaces.obs_shape,
+            generator=generator,
+            hidden_sizes=config.hidden_sizes,
+            frame_layers=FRAME_LAYERS,
+            gain=config.hidden_gain,
+            activation=config.activation,
+            lstm_size=config.lstm_size,
+            bfloat16=config.bfloat16,
+        )
+        policy_head = (spaces.num_outputs, config.policy_head_gain)
+        value_head = (1, config.value_head_gain)
+        shared = config.shared_trunk
+        self.actor = trunk([policy_head, value_head] if shared else [policy_head])
+        self.critic = None if shared else trunk([value_head])
+        self.log_stds: Tensor | None = None
+        if spaces.continuous:
+            initial = torch.full((spaces.num_outputs,), config.initial_log_std)
+            self.log_stds = nn.Parameter(initial)
+
+    def forward(
+        self, obs: Float[Tensor, "B ..."]
+    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
+        """Return logits (or means of continuous actions) and values; not with an LSTM."""
+        outputs = self.actor(obs)
+        if self.critic is None:
+            return outputs[:, :-1], outputs[:, -1]
+        return outputs, self.critic(obs).squeeze(1)
+
+    def unroll(
+        self, obs: Float[Tensor, "R N ..."], memory: Float[Tensor, "N M"], past: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "R N A"], Float[Tensor, "R N"]]:
+        """Return logits (or means) and values; the past: actions, rewards and valid rows."""
+        outputs = self.actor.unroll(obs, memory, *past)
+        if self.critic is None:
+            return outputs[..., :-1], outputs[..., -1]
+        return outputs, self.critic.unroll(obs, None, *past)[..., 0]
+
+
+@dataclass
+class Learner:
+    """Network, optimiser and running statistics of one seed."""
+
+    network: ActorCritic
+    optimiser: Adam
+    obs_moments: RunningMoments | None  # they normalise observations; None: as they come
+    return_moments: DeviceMoments  # of the returns so far
+
+
+def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
+    """Draw the initial weights of the only seed of `config` from its own stream."""
+    (seed,) = config.seeds
+    network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
+    optimiser = Adam(FlatWeights(network), config.adam_epsilon)
+    obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
+    return Learner(network, optimiser, obs_moments, DeviceMoments(device))
+
+
+class Rows(NamedTuple):
+    """Steps to learn from: an unroll `[T, N]`, environments of it `[T, B]`, or rows `[1, B]`."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    valid: Tensor
+    log_probs: Tensor  # of the actions, by the policy that acted
+    values: Tensor  # before the updates, in the units of the value head
+    advantages: Tensor
+    returns: Tensor  # in the units of the value head
+
+
+@torch.no_grad()
+def judge(learner: Learner, config: Config, batch: Transitions, memory: Tensor) -> Rows:
+    """Return an unroll with the log-probabilities, values and advantages of today's network.
+
+    With `value_targets` the value head's unit is the deviation of the returns before this call;
+    this unroll's returns then enter the statistics.
+    """
+    network, past = learner.network, (batch.actions, batch.rewards, batch.valid)
+    outputs, head_values = network.unroll(batch.obs, memory, past)
+    log_probs, _ = densities(outputs[:-1], network.log_stds, batch.actions)
+    values, unit = head_values, None
+    if config.reward_normalisation == "value_targets":
+        unit = learner.return_moments.deviation()
+        values = head_values * unit
+    known = batch.rewards, batch.discounts, batch.trace_mask
+    advantages = gae(*known, values[:-1], values[1:], config.gae_lambda)
+    returns = advantages + values[:-1]
+    if unit is not None:
+        learner.return_moments.add(returns, batch.weights)
+        returns = returns / unit
+    return Rows(batch.obs[:-1], *past, log_probs, head_values[:-1], advantages, returns)
+
+
+METRICS = "policy_loss", "value_loss", "entropy", "gradient_norm", "approximate_kl", "clipped_share"
+"""Per update: the parts of the loss, the entropy in nats, the norm of the whole gradient, the
+divergence from the policy that acted, and the share of ratios beyond the clip."""
+KL = METRICS.index("approximate_kl")
+MOMENTS = ("target", "residual", "squared_target", "squared_residual")
+"""Means over valid rows of V's targets and errors, and of their squares."""
+
+
+def update(
+    learner: Learner,
+    config: Config,
+    rows: Rows,
+    memory: Float[Tensor, "B M"],
+    learning_rate: float | Tensor,
+    clip: Any,
+) -> Float[Tensor, " M"]:
+    """Make one gradient step on one minibatch (Algorithm 1).
+
+    Args:
+        learner: network, optimiser and statistics; changed in place.
+        config: the run's settings.
+        rows: the minibatch.
+        memory: of the policy that acted, before its first step.
+        learning_rate: step size of this update.
+        clip: largest change of a ratio that is rewarded.
+
+    Returns:
+        `METRICS` and `MOMENTS`, on the learner's device.
+    """
+    outputs, values = learner.network.unroll(rows.obs, memory, rows[1:4])
+    log_probs, entropies = densities(outputs, learner.network.log_stds, rows.actions)
+    if config.normalise_advantages:
+        rows = rows._replace(advantages=standardise(rows.advantages, rows.valid))
+    log_ratios = (log_probs - rows.log_probs).where(rows.valid > 0, 0.0)
+    parts = losses(log_ratios, entropies, values, rows, clip, config.clip_values)
+    loss = parts.total(config)
+    norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
+    with torch.no_grad():
+        beyond = (log_ratios.expm1().abs() > clip).float()
+        kls = log_ratios.expm1() - log_ratios  # an estimate without bias, never below 0
+        numbers = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
+        numbers = torch.cat([numbers, numbers[2:].square()]) * rows.valid
+        means = numbers.sum((1, 2)) / rows.valid.sum().clamp(min=1)
+        diagnostics = torch.stack([parts.policy, parts.value, parts.entropy, norm])
+        return torch.cat([diagnostics.double(), means])
+
+
+# Same in: a2c.py
+def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
+    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
+    if not means:
+        return {}
+    values = dict(zip((*METRICS, *MOMENTS), means["update"].tolist(), strict=True))
+    unexplained = values["squared_residual"] - values["residual"] ** 2
+    variance = values["squared_target"] - values["target"] ** 2
+    columns = {name: values[name] for name in METRICS}
+    columns["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
+    columns["learning_rate"] = learning_rate
+    return {name: np.array([value]) for name, value in columns.items()}
+
+
+ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"
+"""Settings that rebuild a policy, beside task and protocol."""
+
+
+# Same in: a2c.py
+def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
+    """Rebuild a policy from the weights and description that `train` saved."""
+    return rebuild(ActorCritic, config_of(Config, description, ACTING), weights, description)
+
+
+def train(config: Config, recorder: Recorder) -> Learner:
+    """Train the only seed of `config` to its last step; return the learner.
+
+    Raises:
+        UsageError: for a missing GPU.
+    """
+    session = UnrollSession(config, recorder)
+    learner = make_learner(config, session.env.spaces, session.device)
+    network, moments = learner.network, learner.obs_moments
+    actor, player = Actor(network, config), Player(network, moments, config)
+    unroll = Unroll.of(config, session.env.spaces, session.device, moments)
+    scale: RewardScale | None = None
+    if config.reward_normalisation == "discounted_returns":
+        scale = RewardScale(config.num_envs, config.gamma, config.reward_clip)
+    action_stream, order_stream = session.stream("action noise"), session.stream("minibatches")
+    state = {"stream": action_stream, "order": order_stream, "scale": scale, "memory": actor.memory}
+    session.begin(learner, player, partial(update, learner, config), state)
+    obs = unroll.put_obs(0, session.obs, session.are_new)  # [N, *obs]
+
+    def learn(memory: Tensor) -> None:
+        batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
+        rows = judge(learner, config, batch, memory)
+        rate, clip = session.learning_rate, config.clip
+        clip *= rate / config.learning_rate if config.decay_clip else 1.0
+        for epoch in range(config.num_epochs):
+            if epoch and config.recompute_advantages:
+                rows = judge(learner, config, batch, memory)._replace(log_probs=rows.log_probs)
+            for share, first in shuffled(rows, memory, config.num_minibatches, order_stream):
+                metrics = session.learn(Rows(*share), first, rate, clip)
+                if config.max_kl is not None and metrics[KL] > config.max_kl:
+                    return
+
+    while session.continues(describe):
+        noise, memory = network.draw_noise(action_stream, unroll.shape), actor.memory.clone()
+        for t in range(config.unroll_length):
+            unroll.actions[t], _ = actor(obs, noise[t])
+            step = session.step(unroll.actions[t])
+            actor.remember(unroll.actions[t], step)
+            unroll.outcomes.put(t, step if scale is None else scale.of(step))
+            obs = unroll.put_obs(t + 1, session.obs, session.are_new)
+        if unroll.outcomes.valid.any():
+            learn(memory)
+        obs = unroll.begin_again()
+    session.save_policy(ACTING)
+    return learner
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train as the command line says; the exit status is 2 if a seed diverged."""
+    return train_in_turn(__file__, train, PRESETS, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,261 @@
+"""PPO's losses, minibatches and epochs, against slow derivations and stable-baselines3's."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agents import ppo
+from suite.envs.vector_env import Spaces
+from suite.unrolls import shuffled
+from tests.agents.trainings import (
+    CONTROL,
+    CPU,
+    SWINGING,
+    doubled,
+    random_transitions,
+    table,
+    tiny,
+    train,
+)
+
+CLIP = 0.2
+
+
+def learned_from(
+    spaces: Spaces, seed: int = 3, **changes: Any
+) -> tuple[Any, ppo.Learner, ppo.Rows, Tensor]:
+    """Return settings, a learner that moved away from the policy that acted, and what acted did."""
+    config = tiny("ppo", unroll_length=8, **{"policy_head_gain": 1.0} | changes)
+    learner = ppo.make_learner(config, spaces, CPU)
+    batch = random_transitions(config, spaces, seed)
+    memory = learner.network.actor.begin(config.num_envs)
+    rows = ppo.judge(learner, config, batch, memory)
+    vector = learner.optimiser.weights.vector
+    vector += 0.1 * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed))
+    return config, learner, rows, memory
+
+
+@pytest.mark.parametrize("clips_values", [False, True])
+def test_losses_are_those_of_a_slow_loop(clips_values: bool) -> None:
+    """Row by row from Eq. 7 and 9 in float64; the clip bounds gains alone, never losses."""
+    rng = np.random.default_rng(1)
+    shape = (6, 5)
+    advantages, returns, before = rng.normal(size=(3, *shape))
+    log_ratios, values = 0.5 * rng.normal(size=shape), before + 0.5 * rng.normal(size=shape)
+    entropies, valid = rng.random(shape), (rng.random(shape) < 0.8).astype(float)
+    policy = value = entropy = 0.0
+    for t, n in zip(*np.nonzero(valid), strict=True):
+        ratio, advantage = math.exp(log_ratios[t, n]), advantages[t, n]
+        bound = 1 + CLIP if advantage > 0 else 1 - CLIP
+        beyond = ratio > bound if advantage > 0 else ratio < bound
+        policy -= (bound if beyond else ratio) * advantage
+        error = (values[t, n] - returns[t, n]) ** 2
+        if clips_values:
+            change = max(-CLIP, min(CLIP, values[t, n] - before[t, n]))
+            error = max(error, (before[t, n] + change - returns[t, n]) ** 2)
+        value, entropy = value + error, entropy + entropies[t, n]
+    given = (log_ratios, entropies, values, advantages, returns, before, valid)
+    tensors = [torch.from_numpy(each) for each in given]
+    nothing = torch.zeros(shape)
+    judged = dict(zip(("advantages", "returns", "values", "valid"), tensors[3:], strict=True))
+    rows = ppo.Rows(nothing, nothing, nothing, log_probs=nothing, **judged)
+    found = ppo.losses(tensors[0], tensors[1], tensors[2], rows, CLIP, clips_values)
+    expected = np.array([policy, value, entropy]) / valid.sum()
+    np.testing.assert_allclose([each.item() for each in found], expected, rtol=1e-12)
+
+
+def sb3_loss(
+    config: Any, network: Any, rows: ppo.Rows, kept: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return stable-baselines3's loss (e05d2db: stable_baselines3/ppo/ppo.py:216-264) and parts.
+
+    Its rows are those that `kept` names: it has none to ignore.
+    """
+    obs, actions = rows.obs.flatten(0, 1)[kept], rows.actions.flatten(0, 1)[kept]
+    old, returns = rows.log_probs.flatten()[kept], rows.returns.flatten()[kept]
+    advantages = rows.advantages.flatten()[kept]
+    outputs, values = network(obs)
+    if network.log_stds is None:
+        policy: Any = torch.distributions.Categorical(logits=outputs)
+        log_probs, entropies = policy.log_prob(actions), policy.entropy()
+    else:
+        policy = torch.distributions.Normal(outputs, network.log_stds.exp().expand_as(outputs))
+        log_probs, entropies = policy.log_prob(actions).sum(1), policy.entropy().sum(1)
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratio = torch.exp(log_probs - old)
+    clipped = advantages * torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
+    policy_loss = -torch.min(advantages * ratio, clipped).mean()
+    value_loss, entropy_loss = F.mse_loss(returns, values), -torch.mean(entropies)
+    loss = policy_loss + config.entropy_coef * entropy_loss + config.value_coef * value_loss
+    log_ratio = log_probs - old
+    return loss, {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": -entropy_loss,
+        "approximate_kl": torch.mean((torch.exp(log_ratio) - 1) - log_ratio),
+        "clipped_share": torch.mean((torch.abs(ratio - 1) > CLIP).float()),
+    }
+
+
+@pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_update_is_stable_baselines3s(spaces: Spaces, shared: bool) -> None:
+    """On identical data its losses, divergence and clipped share, and the weights after its Adam.
+
+    The whole update: standardised advantages, the clipped norm of the gradient, epsilon 1e-5.
+    """
+    changes = {"entropy_coef": 0.01, "shared_trunk": shared, "max_gradient_norm": 0.3}
+    config, learner, rows, memory = learned_from(spaces, **changes)
+    _, other, *_ = learned_from(spaces, **changes)
+    kept = rows.valid.flatten().nonzero().squeeze(1)
+    assert 0 < len(kept) < rows.valid.numel()
+    loss, parts = sb3_loss(config, other.network, rows, kept)
+    optimiser = torch.optim.Adam(other.network.parameters(), lr=1e-2, eps=1e-5)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(other.network.parameters(), 0.3)
+    assert norm > 0.3
+    optimiser.step()
+    metrics = ppo.update(learner, config, rows, memory, 1e-2, CLIP)
+    ours = dict(zip(ppo.METRICS, metrics.tolist(), strict=False))
+    assert ours.pop("gradient_norm") == pytest.approx(norm.item(), abs=1e-6, rel=1e-5)
+    assert ours == pytest.approx({key: each.item() for key, each in parts.items()}, abs=1e-6)
+    assert 0 < ours["clipped_share"] < 1
+    for mine, theirs in zip(learner.network.parameters(), other.network.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["none", "value_targets"])
+def test_what_acted_is_judged_in_float64(how: str) -> None:
+    """Advantages and returns by the sum over later errors, Eq. 11; values in the head's unit."""
+    config = tiny("ppo", unroll_length=8, reward_normalisation=how, gae_lambda=0.9)
+    learner = ppo.make_learner(config, CONTROL, CPU)
+    learner.return_moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
+    unit = learner.return_moments.deviation().item() if how == "value_targets" else 1.0
+    batch = random_transitions(config, CONTROL, 5)
+    rows = ppo.judge(learner, config, batch, learner.network.actor.begin(4))
+    exact = doubled(batch)
+    with torch.no_grad():
+        heads = learner.network(batch.obs.flatten(0, 1))[1].unflatten(0, batch.obs.shape[:2])
+    values = heads.double() * unit
+    for n in range(4):
+        for t in range(8):
+            advantage, factor = 0.0, 1.0
+            for k in range(t, 8):
+                error = exact.rewards[k, n] + exact.discounts[k, n] * values[k + 1, n]
+                advantage += factor * (error - values[k, n]).item()
+                factor *= 0.9 * (exact.discounts[k, n] * exact.trace_mask[k, n]).item()
+            assert rows.advantages[t, n].item() == pytest.approx(advantage, abs=1e-5)
+            returned = (advantage + values[t, n].item()) / unit
+            assert rows.returns[t, n].item() == pytest.approx(returned, abs=1e-5)
+    torch.testing.assert_close(rows.values, heads[:-1])
+
+
+@pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
+@pytest.mark.parametrize("size", [0, 6])
+def test_the_first_ratios_are_1(spaces: Spaces, size: int) -> None:
+    """By the weights that acted there is neither divergence nor clip, with an LSTM too."""
+    config = tiny("ppo", unroll_length=8, lstm_size=size, shared_trunk=True, policy_head_gain=1.0)
+    learner = ppo.make_learner(config, spaces, CPU)
+    batch = random_transitions(config, spaces, 5)
+    memory = torch.randn(4, 2 * size, generator=torch.Generator().manual_seed(1))
+    rows = ppo.judge(learner, config, batch, memory)
+    for share, first in shuffled(rows, memory, 2, np.random.default_rng(1)):
+        metrics = ppo.update(learner, config, ppo.Rows(*share), first, 0.0, 1e-3)
+        found = dict(zip(ppo.METRICS, metrics.tolist(), strict=False))
+        assert found["approximate_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert found["clipped_share"] == 0.0
+
+
+@pytest.mark.parametrize("size", [0, 6])
+def test_an_epoch_has_every_row_once(size: int) -> None:
+    """In another order each time: rows one by one, or environments with all steps and memory."""
+    numbers = torch.arange(8.0 * 4).view(8, 4)
+    frames = numbers.view(8, 4, 1, 1, 1).expand(8, 4, 2, 3, 3)
+    memory = torch.arange(4.0).unsqueeze(1).expand(4, size)
+    generator, orders = np.random.default_rng(1), []
+    for _ in range(2):
+        found = []
+        for (each, picture), first in shuffled((numbers, frames), memory, 2, generator):
+            assert each.shape == ((8, 2) if size else (1, 16))
+            assert torch.equal(picture[:, :, 1, 2, 0], each)
+            if size:
+                assert torch.equal(first[:, 0], each[0] % 4)
+                assert torch.equal(each, each[:1] + 4 * torch.arange(8.0).unsqueeze(1))
+            found += each.flatten().tolist()
+        assert sorted(found) == list(range(32))
+        orders.append(found)
+    assert orders[0] != orders[1]
+
+
+def test_epochs_end_with_the_update_that_finds_the_policy_too_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`max_kl` 0 leaves the updates up to the first that moved; without it there are all of them.
+
+    The first update of an unroll sees the policy that acted, so it finds no divergence.
+    """
+    update, divergences = ppo.update, []
+
+    def watched(*arguments: Any) -> Tensor:
+        metrics = update(*arguments)
+        divergences.append(metrics[ppo.KL].item())
+        return metrics
+
+    monkeypatch.setattr(ppo, "update", watched)
+    changes = {"num_epochs": 3, "evaluation_rule": "training", "learning_rate": 0.01}
+    _, recorder = train(tiny("ppo", **changes), tmp_path / "all")
+    assert table(recorder, "updates.csv").num_updates.iloc[-1] == len(divergences)
+    assert len(divergences) % 6 == 0
+    divergences.clear()
+    train(tiny("ppo", max_kl=1e-6, **changes), tmp_path / "stopped")
+    far = [divergence > 1e-6 for divergence in divergences]
+    assert far == [False, True] * (len(far) // 2)
+
+
+def test_the_clip_falls_with_the_learning_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, pairs = ppo.update, []
+
+    def watched(*arguments: Any) -> Tensor:
+        pairs.append(arguments[-2:])
+        return update(*arguments)
+
+    monkeypatch.setattr(ppo, "update", watched)
+    config = tiny("ppo", decay_clip=True, learning_rate_decay_steps=200, evaluation_rule="training")
+    train(config, tmp_path)
+    assert pairs[0] == (config.learning_rate, config.clip)
+    for rate, clip in pairs:
+        assert clip == pytest.approx(config.clip * rate / config.learning_rate)
+    assert pairs[-1] == (0.0, 0.0)
+
+
+def test_recomputed_advantages_keep_the_policy_that_acted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second epoch's values are new; the ratio's denominator stays that of the first."""
+    update, seen = ppo.update, []
+
+    def watched(*arguments: Any) -> Tensor:
+        seen.append(arguments[2])
+        return update(*arguments)
+
+    monkeypatch.setattr(ppo, "update", watched)
+    changes = {"num_epochs": 2, "num_minibatches": 1, "env_steps": 20, "learning_rate": 0.01}
+    for recomputes in (False, True):
+        seen.clear()
+        config = tiny("ppo", **changes, recompute_advantages=recomputes, log_interval=20)
+        train(config, tmp_path / str(recomputes))
+        first, second = (
+            {name: each.flatten().sort()[0] for name, each in rows._asdict().items()}
+            for rows in seen
+        )
+        assert torch.equal(first["log_probs"], second["log_probs"])
+        for name in ("values", "advantages", "returns"):
+            assert torch.equal(first[name], second[name]) != recomputes
