@@ -260,10 +260,8 @@ class Session:
             UsageError: if the run cannot resume.
         """
         self._store, self._warm_up, self._uncounted = store, warm_up, uncounted
-        state = {
-            **{"learner": learner, "streams": [*self._streams, *further]},
-            **{"means": self._means, "reward_sums": self._reward_sums},
-        }
+        state = {"learner": learner, "streams": [*self._streams, *further]}
+        state |= {"means": self._means, "reward_sums": self._reward_sums}
         self._journal = Journal(self._recorder, self.env, state)
         obs = self.env.reset()
         for step, actions in self._journal.past():
@@ -369,10 +367,8 @@ class Session:
             weights_of: maps a seed's index to its tensors by name.
             settings: names of the settings that rebuild the network.
         """
-        names = ("task", "protocol", *settings)
-        description = {
-            name: getattr(self._config, name) for name in names if hasattr(self._config, name)
-        }
+        config, names = self._config, ("task", "protocol", *settings)
+        description = {name: getattr(config, name) for name in names if hasattr(config, name)}
         description |= {"agent": self._recorder.agent, **self.env.spaces._asdict()}
         best = self._recorder.best
         self._recorder.settle()

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 import agents
+import suite
 
 LINES = {"sac": 410, "sac_value": 400, "sac_discrete": 440, "sac_alf": 720}
 LINES |= {"a2c": 390, "ppo": 430, "acer": 520, "acer_continuous": 590, "impala": 570}
 """At most so many lines: ALF's has three kinds of actions; three agents have recurrence."""
 FIRST_EQUATION = 130
 """The line by which its mathematics begins."""
-FUNCTION_LINES, LOOP_LINES = 60, 80
-"""At most so many lines of a function; of `train`, the one loop, which is read as a whole."""
+FILE_LINES, FUNCTION_LINES, LOOP_LINES = 500, 60, 80
+"""At most so many lines of a file of `suite`, of a function, and of `train`, read as a whole."""
 
 
 @pytest.mark.parametrize("agent", agents.AGENTS)
@@ -45,3 +46,15 @@ def test_an_agents_functions_are_short(agent: str) -> None:
 
 def lines_of(agent: str) -> list[str]:
     return Path(agents.__file__).with_name(f"{agent}.py").read_text().splitlines()
+
+
+def test_files_and_functions_of_suite_are_short() -> None:
+    """500 lines and 60: what grows beyond is divided."""
+    files = {path: path.read_text() for path in Path(suite.__file__).parent.rglob("*.py")}
+    long = [path.name for path, text in files.items() if len(text.splitlines()) > FILE_LINES]
+    nodes = [node for text in files.values() for node in ast.walk(ast.parse(text))]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    lengths = [(each.name, (each.end_lineno or 0) - each.lineno + 1) for each in functions]
+    assert files
+    assert not long
+    assert not [each for each in lengths if each[1] > FUNCTION_LINES]
