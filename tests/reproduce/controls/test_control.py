@@ -411,8 +411,10 @@ GRIDS: dict[str, tuple[str, str, str, list[str]]] = {
     "pfrl acer_continuous": ("classic", "Pendulum-v1", "chainerrl", ["replay_start=1800"]),
     "rllib impala": ("classic", "CartPole-v1", "tuned", ["log_interval=500"]),
     "sb3 a2c": ("classic", "CartPole-v1", "rl_zoo", []),
+    "sb3 ppo": ("classic", "CartPole-v1", "rl_zoo", []),
     "sb3 sac": ("classic", "Pendulum-v1", "tuned", ["learning_starts=1800"]),
     "tianshou a2c": ("mujoco", "Hopper-v4", "tianshou_v3", []),
+    "tianshou ppo": ("mujoco", "Hopper-v4", "tianshou_v3", []),
     "tianshou sac": ("mujoco", "Hopper-v4", "tianshou_v3", ["learning_starts=1800"]),
 }
 """Of each peer and agent: suite, task and source of settings, and what makes a run short."""

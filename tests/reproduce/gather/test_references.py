@@ -29,7 +29,7 @@ from suite.base.errors import UsageError
 from suite.envs.tasks import ATARI_GAMES, TASKS
 from suite.settings.presets import REFERENCES, read_source
 
-AGENTS = ("sac", "a2c", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
+AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (
     *("jaxrl", "mushroom_rl", "nnabla_rl", "pytorch_sac", "sb3_control", "simbav2_baselines"),
     *("tianshou_control", "tianshou_v3"),
@@ -314,7 +314,7 @@ def test_mean_curves_are_the_means_of_the_single_runs() -> None:
     merged = curves.set_index(keys).join(
         runs.agg(["mean", "std", "count"]), how="left", validate="1:1"
     )
-    assert set(merged.index.get_level_values("agent")) == {"sac", "a2c", "sac_value"}
+    assert set(merged.index.get_level_values("agent")) == {"sac", "a2c", "ppo", "sac_value"}
     np.testing.assert_allclose(merged["return_mean"], merged["mean"], atol=0.011, rtol=1e-4)
     half_band = (merged["return_high"] - merged["return_low"]) / 2.0
     has_spread = merged["num_runs"] > 1
