@@ -183,19 +183,12 @@ def to_json(declared: Declared) -> list[dict[str, Any]]:
 def from_json(saved: Mapping[str, Any]) -> Declared:
     """Return the seeds that the content of a `plan.json` declares.
 
-    Older plans say `looks` instead of `declared`: the numbers of seeds at which a task was judged,
-    of which the first counts. The oldest say neither, and declared all of their seeds.
-
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: if no version writes such a form.
+        AttributeError, KeyError, TypeError, ValueError: if it has another form.
     """
-    if "declared" not in saved and "looks" not in saved:
-        seeds = _whole_numbers(saved["seeds"])
-        return worth_declaring(dict.fromkeys(saved["env_steps"].items(), seeds))
     declared: Declared = {}
-    for row in saved["declared"] if "declared" in saved else saved["looks"]:
+    for row in saved["declared"]:
         seeds = _whole_numbers(row["seeds"])
-        seeds = seeds if "declared" in saved else seeds[: min(_whole_numbers(row["looks"]))]
         if not 0 < len(set(seeds)) == len(seeds) or type(row["env_steps"]) is not int:
             raise ValueError("no seeds that are ever declared")
         declared[str(row["task"]), row["env_steps"]] = seeds

@@ -31,8 +31,6 @@ from suite.settings.command_line import printable
 from suite.settings.recorded import by_todays_names, todays_agent
 
 PLAN = "plan.json"
-YOUNGER = ("num_seeds", "checkpoint_minutes", "drop_checkpoints", "keep_best")
-"""Entries that plans of older versions may lack."""
 
 
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
@@ -214,7 +212,7 @@ def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> s
 
 def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
-    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:] if name in saved}
+    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
     renamed = by_todays_names(saved["settings"]).items()
     asked |= {"source": source.name, "device": "cpu"}  # its own may not be here
     asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}
@@ -235,11 +233,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_plan(saved: Any) -> bool:
-    """Return whether a file's content has what `save_plan`, or an older version, writes."""
-    if not isinstance(saved, dict) or any(k not in saved for k in SAVED if k not in YOUNGER):
+    """Return whether a file's content has what `save_plan` writes."""
+    if not isinstance(saved, dict) or not {*SAVED, "declared"} <= saved.keys():
         return False
-    steps, seeds, changes = saved["env_steps"], saved["seeds"], saved["settings"]
-    num_seeds = saved.get("num_seeds", dict.fromkeys(steps, 1) if isinstance(steps, dict) else {})
+    steps, seeds, changes, num_seeds = (
+        saved[name] for name in ("env_steps", "seeds", "settings", "num_seeds")
+    )
     texts, switches = ("agent", "suite", "budget", "device"), ("drop_checkpoints", "keep_best")
     return (
         all(isinstance(value, dict) for value in (steps, changes, num_seeds))
@@ -250,7 +249,7 @@ def _is_plan(saved: Any) -> bool:
         and all(n > 0 for n in steps.values())
         and type(saved["workers"]) is int
         and all(isinstance(text, str) for text in (*changes.values(), *map(saved.get, texts)))
-        and all(isinstance(saved.get(key, False), bool) for key in ("published", *switches))
-        and isinstance(saved.get("checkpoint_minutes"), (int, float, type(None)))
+        and all(isinstance(saved[key], bool) for key in ("published", *switches))
+        and isinstance(saved["checkpoint_minutes"], (int, float, type(None)))
         and bool(steps and seeds)
     )

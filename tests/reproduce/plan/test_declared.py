@@ -12,7 +12,7 @@ import pytest
 from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather.references import reference_score
-from reproduce.plan.declared import from_json, keep_declared
+from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from suite.base.errors import UsageError
@@ -76,23 +76,6 @@ def test_too_few_seeds_for_a_verdict_declare_nothing(tmp_path: Path) -> None:
     """One seed to see whether it runs at all costs no later verdict."""
     started(mujoco(tmp_path, num_seeds=2))
     assert mujoco(tmp_path, num_seeds=5).declared[HOPPER] == tuple(range(1, 6))
-
-
-def test_the_oldest_plans_declared_all_their_seeds(tmp_path: Path) -> None:
-    """`plan.json` as it was written before seeds were declared."""
-    plan = started(mujoco(tmp_path, num_seeds=3))
-    path = plan.directory / "plan.json"
-    saved = json.loads(path.read_text())
-    del saved["declared"], saved["num_seeds"]
-    path.write_text(json.dumps(saved))
-    assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
-    assert mujoco(tmp_path, num_seeds=9).declared == {HOPPER: (1, 2, 3)}
-
-
-def test_a_plan_with_several_looks_is_judged_by_the_seeds_of_the_first() -> None:
-    """Older plans looked at 5, 10 and 20 seeds; what came after the first is exploratory."""
-    row = {"task": "T", "env_steps": 1, "seeds": list(range(1, 21)), "looks": [5, 10, 20]}
-    assert from_json({"looks": [row]}) == {("T", 1): (1, 2, 3, 4, 5)}
 
 
 def test_seeds_that_were_published_stay_declared(
