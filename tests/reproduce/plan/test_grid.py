@@ -228,33 +228,6 @@ def test_published_runs_count_unless_told_not_to(
     assert seeds_to_run(pendulum(tmp_path / "runs", published=False)) == [[1], [2], [3]]
 
 
-def test_folders_by_the_name_that_a_source_had_are_the_sources(
-    tmp_path: Path, published: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
-    """Runs of before a renaming are kept where they are; their records cannot be edited."""
-    old = tmp_path / "runs" / "sac-classic" / "paper"
-    assert pendulum(tmp_path / "runs").directory == old.with_name("tuned")
-    first = record_run(pendulum(tmp_path / "runs"), PENDULUM, 1, directory=old)
-    record = first / "run.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"source": "paper"}))
-    reseal(first)
-    theirs = published / "sac-classic" / "paper"
-    second = record_run(pendulum(tmp_path / "elsewhere"), PENDULUM, 2, directory=theirs)
-    for source in (None, "paper", "tuned"):
-        plan = make_plan(
-            "sac", "classic", source=source, tasks=[PENDULUM], runs_dir=tmp_path / "runs"
-        )
-        assert (plan.source, plan.directory) == ("tuned", old)
-        assert "--like" not in command(plan)
-    plan = pendulum(tmp_path / "runs")
-    assert [run.directory for run in plan.runs()[:2]] == [first, second]
-    save_plan(plan)
-    for source in (None, "paper", "tuned"):
-        assert load_plan("sac", "classic", source, tmp_path / "runs").directory == old
-    old.with_name("tuned").mkdir()
-    assert pendulum(tmp_path / "runs").directory == old.with_name("tuned")
-
-
 def test_a_run_here_goes_before_a_published_one(
     tmp_path: Path, published: Path, record_run: RecordRun
 ) -> None:
@@ -538,10 +511,10 @@ def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("names", "hint"),
     [
-        (("sca", "classic", "paper"), "did you mean sac"),
-        (("sac", "clasic", "paper"), "did you mean classic"),
+        (("sca", "classic", "tuned"), "did you mean sac"),
+        (("sac", "clasic", "tuned"), "did you mean classic"),
         (("sac", "classic", "tunde"), "did you mean tuned"),
-        (("sac", "classic", "paper"), "nothing was run here"),
+        (("sac", "classic", "tuned"), "nothing was run here"),
     ],
 )
 def test_a_plan_that_was_never_run_is_bad_usage(
