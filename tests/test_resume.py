@@ -36,221 +36,87 @@ from suite.settings.command_line import run_main
 from tests.forms import by_agent
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
-SAC = sac.Config(
-    task="InvertedPendulum-v4",  # its episodes are short
-    seeds=(3, 4),
-    device="cpu",
-    env_steps=120,
-    num_envs=2,
-    hidden_sizes=(16, 16),
-    batch_size=8,
-    learning_starts=30,
-    log_interval=30,
-    evaluation_interval=60,
-    evaluation_episodes=1,
-)
-A2C = a2c.Config(
-    device="cpu",
-    env_steps=320,
-    num_envs=4,
-    hidden_sizes=(8,),
-    log_interval=40,
-    evaluation_interval=160,
-    evaluation_episodes=1,
-)
-PPO = ppo.Config(
-    device="cpu",
-    env_steps=320,
-    num_envs=4,
-    unroll_length=8,
-    num_minibatches=2,
-    hidden_sizes=(8,),
-    reward_normalisation="value_targets",
-    log_interval=40,
-    evaluation_interval=160,
-    evaluation_episodes=1,
-)
-IMPALA = impala.Config(
-    task="CartPole-v1",
-    device="cpu",
-    env_steps=320,
-    num_envs=4,
-    unroll_length=8,
-    num_minibatches=2,
-    hidden_sizes=(8,),
-    log_interval=40,
-    evaluation_interval=160,
-    evaluation_episodes=1,
-)
-ACER = acer.Config(
-    task="CartPole-v1",
-    device="cpu",
-    env_steps=320,
-    num_envs=4,
-    unroll_length=8,
-    replay_start=24,
-    replay_capacity=48,
-    hidden_sizes=(8,),
-    log_interval=40,
-    evaluation_interval=160,
-    evaluation_episodes=1,
-)
-ACER_CONTINUOUS = acer_continuous.Config(
-    task="InvertedPendulum-v4",
-    device="cpu",
-    env_steps=240,
-    num_envs=2,
-    unroll_length=8,
-    replay_ratio=2.0,
-    replay_start=24,
-    replay_capacity=48,
-    hidden_sizes=(8,),
-    log_interval=40,
-    evaluation_interval=120,
-    evaluation_episodes=1,
-)
-SAC_DISCRETE = sac_discrete.Config(
-    task="CartPole-v1",
-    seeds=(3, 4),
-    device="cpu",
-    env_steps=120,
-    num_envs=2,
-    hidden_sizes=(16,),
-    batch_size=8,
-    learning_starts=30,
-    target_period=10,
-    log_interval=30,
-    evaluation_interval=60,
-    evaluation_episodes=1,
-)
-SAC_VALUE = sac_value.Config(
-    task="InvertedPendulum-v4",
-    seeds=(3, 4),
-    device="cpu",
-    env_steps=120,
-    num_envs=2,
-    hidden_sizes=(16, 16),
-    batch_size=8,
-    learning_starts=30,
-    policy_period=2,
-    target_period=3,
-    log_interval=30,
-    evaluation_interval=60,
-    evaluation_episodes=1,
-)
-SAC_MIXED = sac_alf.Config(
-    task="Claw-v0",
-    seeds=(3, 4),
-    device="cpu",
-    env_steps=120,
-    num_envs=2,
-    hidden_sizes=(16, 16),
-    batch_size=8,
-    learning_starts=30,
-    log_interval=30,
-    evaluation_rule="sampled",
-    evaluation_interval=60,
-    evaluation_episodes=1,
-)
-SAC_ALF = sac_alf.Config(
-    task="Reacher-v4",
-    seeds=(3, 4),
-    device="cpu",
-    env_steps=120,
-    num_envs=2,
-    hidden_sizes=(16, 16),
-    batch_size=8,
-    learning_starts=30,
-    reward_weights=(0.5, 0.5),
-    normalise_entropy=True,
-    prior="same_action",
-    prioritised_replay=True,
-    log_interval=30,
-    evaluation_interval=60,
-    evaluation_episodes=1,
-)
+REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}
+STEPS = REPORTS | {"seeds": (3, 4), "env_steps": 120, "num_envs": 2, "hidden_sizes": (16, 16)}
+STEPS |= {"batch_size": 8, "learning_starts": 30, "log_interval": 30, "evaluation_interval": 60}
+PENDULUM = STEPS | {"task": "InvertedPendulum-v4"}  # its episodes are short
+CARTPOLE = STEPS | {"task": "CartPole-v1", "hidden_sizes": (16,), "target_period": 10}
+CLAW = STEPS | {"task": "Claw-v0", "evaluation_rule": "sampled"}
+ALF = STEPS | {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), "prioritised_replay": True}
+ALL_OF_ALF = {"normalise_entropy": True, "prior": "same_action"}
+UNROLLS = REPORTS | {"task": "CartPole-v1", "env_steps": 320, "num_envs": 4, "hidden_sizes": (8,)}
+UNROLLS |= {"log_interval": 40, "evaluation_interval": 160}
+IMPALA = UNROLLS | {"unroll_length": 8, "num_minibatches": 2}
+PPO = UNROLLS | {"unroll_length": 8, "num_minibatches": 2}
+ACER = UNROLLS | {"unroll_length": 8, "replay_start": 24, "replay_capacity": 48}
+CONTINUOUS = ACER | {"task": "InvertedPendulum-v4", "env_steps": 240, "num_envs": 2}
+CONTINUOUS |= {"replay_ratio": 2.0, "evaluation_interval": 120}
 FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 48, "num_envs": 2, "log_interval": 16}
 FRAMES |= {"evaluation_rule": "training"}
+OF_CRITICS = {"policy": "critics", "replay_capacity": 60, "evaluation_rule": "sampled"}
+DISCRETE_FRAMES = FRAMES | {"seeds": (3,), "env_steps": 24, "log_interval": 4, "learning_starts": 8}
+
+
+def case(agent: Any, settings: dict[str, Any], **others: Any) -> tuple[Any, Any]:
+    """Return an agent and its configuration."""
+    return agent, agent.Config(**(settings | others))
+
+
 CASES: dict[str, tuple[Any, Any]] = {
-    "sac, two seeds": (sac, SAC),
-    "sac, sampled evaluation, one replay twice over": (
-        sac,
-        replace(SAC, seeds=(5,), num_envs=1, replay_capacity=50, evaluation_rule="sampled"),
+    "sac, two seeds": case(sac, PENDULUM),
+    "sac, sampled evaluation, one replay twice over": case(
+        sac, PENDULUM, seeds=(5,), num_envs=1, replay_capacity=50, evaluation_rule="sampled"
     ),
-    "sac, warm-up not counted": (sac, replace(SAC, count_warm_up=False)),
-    "a2c": (a2c, A2C),
-    "a2c, normalised": (
+    "sac, warm-up not counted": case(sac, PENDULUM, count_warm_up=False),
+    "a2c": case(a2c, UNROLLS),
+    "a2c, normalised": case(
         a2c,
-        replace(
-            A2C,
-            task="Pendulum-v1",
-            normalise_observations=True,
-            reward_normalisation="discounted_returns",
-            learning_rate_decay_steps=4_000,
-        ),
+        UNROLLS | {"task": "Pendulum-v1", "normalise_observations": True},
+        reward_normalisation="discounted_returns",
+        learning_rate_decay_steps=4_000,
     ),
-    "a2c, separate optimisers": (a2c, replace(A2C, separate_optimisers=True)),
-    "a2c, value targets": (a2c, replace(A2C, reward_normalisation="value_targets")),
-    "a2c, frames": (a2c, replace(A2C, **FRAMES, convolutions="a3c", shared_trunk=True)),
-    "ppo, value targets, recurrent": (ppo, replace(PPO, shared_trunk=True, lstm_size=6)),
-    "ppo, continuous, normalised, stopped": (
+    "a2c, separate optimisers": case(a2c, UNROLLS, separate_optimisers=True),
+    "a2c, value targets": case(a2c, UNROLLS, reward_normalisation="value_targets"),
+    "a2c, frames": case(a2c, UNROLLS | FRAMES, convolutions="a3c", shared_trunk=True),
+    "ppo, value targets, recurrent": case(
+        ppo, PPO, reward_normalisation="value_targets", shared_trunk=True, lstm_size=6
+    ),
+    "ppo, continuous, normalised, stopped": case(
         ppo,
-        replace(
-            PPO,
-            task="Pendulum-v1",
-            normalise_observations=True,
-            reward_normalisation="discounted_returns",
-            max_kl=1e-3,
-        ),
+        PPO | {"task": "Pendulum-v1", "normalise_observations": True},
+        reward_normalisation="discounted_returns",
+        max_kl=1e-3,
     ),
-    "impala": (impala, IMPALA),
-    "impala, in turns": (impala, replace(IMPALA, policy_lag=0, evaluation_rule="sampled")),
-    "impala, far behind, adam, recurrent": (
-        impala,
-        replace(IMPALA, policy_lag=3, optimiser="adam", lstm_size=6),
+    "impala": case(impala, IMPALA),
+    "impala, in turns": case(impala, IMPALA, policy_lag=0, evaluation_rule="sampled"),
+    "impala, far behind, adam, recurrent": case(
+        impala, IMPALA, policy_lag=3, optimiser="adam", lstm_size=6
     ),
-    "impala, continuous, normalised": (
-        impala,
-        replace(IMPALA, task="Pendulum-v1", normalise_observations=True),
+    "impala, continuous, normalised": case(
+        impala, IMPALA, task="Pendulum-v1", normalise_observations=True
     ),
-    "acer, normalised, recurrent": (acer, replace(ACER, normalise_observations=True, lstm_size=6)),
-    "acer, frames": (acer, replace(ACER, **FRAMES, convolutions="a3c")),
-    "acer, continuous": (acer_continuous, ACER_CONTINUOUS),
-    "acer, continuous, learned deviation, normalised": (
-        acer_continuous,
-        replace(ACER_CONTINUOUS, std="learned", online_updates=True, normalise_observations=True),
+    "impala, frames": case(impala, IMPALA | FRAMES),
+    "acer, normalised, recurrent": case(acer, ACER, normalise_observations=True, lstm_size=6),
+    "acer, frames": case(acer, ACER | FRAMES, convolutions="a3c"),
+    "acer, continuous": case(acer_continuous, CONTINUOUS),
+    "acer, continuous, learned deviation, normalised": case(
+        acer_continuous, CONTINUOUS, std="learned", online_updates=True, normalise_observations=True
     ),
-    "acer, continuous, recurrent": (
-        acer_continuous,
-        replace(ACER_CONTINUOUS, lstm_size=6, online_updates=True),
+    "acer, continuous, recurrent": case(
+        acer_continuous, CONTINUOUS, lstm_size=6, online_updates=True
     ),
-    "impala, frames": (impala, replace(IMPALA, **FRAMES)),
-    "sac_value, two seeds": (sac_value, SAC_VALUE),
-    "sac, alf, mixed actions, two seeds, sampled evaluation": (sac_alf, SAC_MIXED),
-    "sac, alf, discrete actions": (sac_alf, replace(SAC_MIXED, task="CartPole-v1", seeds=(5,))),
-    "sac, alf, all options, two seeds": (sac_alf, SAC_ALF),
-    "sac, alf, recurrent": (sac_alf, replace(SAC_MIXED, seeds=(5,), lstm_size=4, td_steps=3)),
-    "sac, alf, one replay twice over by priority": (
-        sac_alf,
-        replace(SAC_ALF, seeds=(5,), replay_capacity=50, normalise_entropy=False, prior="none"),
+    "sac_value, two seeds": case(sac_value, PENDULUM, policy_period=2, target_period=3),
+    "sac, alf, mixed actions, two seeds, sampled evaluation": case(sac_alf, CLAW),
+    "sac, alf, discrete actions": case(sac_alf, CLAW, task="CartPole-v1", seeds=(5,)),
+    "sac, alf, all options, two seeds": case(sac_alf, ALF | ALL_OF_ALF),
+    "sac, alf, recurrent": case(sac_alf, CLAW, seeds=(5,), lstm_size=4, td_steps=3),
+    "sac, alf, one replay twice over by priority": case(
+        sac_alf, ALF, seeds=(5,), replay_capacity=50
     ),
-    "sac, discrete, read off the critics, one replay twice over": (
-        sac_discrete,
-        replace(
-            SAC_DISCRETE,
-            policy="critics",
-            replay_capacity=60,
-            evaluation_rule="sampled",
-            evaluation_epsilon=0.5,
-        ),
+    "sac, discrete, read off the critics, one replay twice over": case(
+        sac_discrete, CARTPOLE | OF_CRITICS, evaluation_epsilon=0.5
     ),
-    "sac, discrete, frames": (
-        sac_discrete,
-        replace(
-            SAC_DISCRETE,
-            **(FRAMES | {"seeds": (3,), "env_steps": 24, "log_interval": 4, "learning_starts": 8}),
-        ),
-    ),
+    "sac, discrete, frames": case(sac_discrete, CARTPOLE | DISCRETE_FRAMES),
 }
 """Agent and configuration; together they use every kind of state that there is."""
 
@@ -335,7 +201,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     in_short(
         *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
         "sac_value, two seeds",
-        "sac, hybrid, two seeds, sampled evaluation",
+        "sac, alf, mixed actions, two seeds, sampled evaluation",
         "sac, alf, all options, two seeds",
         "sac, discrete, read off the critics, one replay twice over",
     ),

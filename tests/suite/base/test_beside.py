@@ -25,8 +25,9 @@ from suite.base.beside import InCopy, can_copy
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.session import Session
-from tests.test_resume import A2C, CASES, SAC, Killed, tables, train
+from tests.test_resume import CASES, Killed, tables, train
 
+A2C, SAC = CASES["a2c"][1], CASES["sac, two seeds"][1]
 TIMES = ("started_at", "resumed_at", "ended_at", "wall_seconds")
 
 

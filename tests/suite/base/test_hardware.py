@@ -63,26 +63,24 @@ def test_a_device_that_is_not_there_is_a_usage_error(
         find_device(name)
 
 
-def test_a_build_for_cpus_is_the_reason_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual one on a machine that has a GPU: another wheel was installed."""
-    with_gpus(monkeypatch, 0)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    message = r"^--device cuda: torch finds 0 GPUs here \(torch \S+ was built for CPUs alone\);"
-    with pytest.raises(UsageError, match=message):
-        find_device("cuda")
-
-
-def test_torchs_own_reason_for_no_gpu_is_told_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is too old is a warning of torch's, in several lines, before it finds none."""
+@pytest.mark.parametrize("cuda", [None, "12.8"])
+def test_the_reason_for_no_gpu_is_told_in_the_line(
+    cuda: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel for CPUs, or a driver that is too old: a warning of torch's in several lines."""
 
     def is_available() -> bool:
-        text = "CUDA initialization: The NVIDIA driver is too old\n(found version 11040). "
-        warnings.warn(f"{text}(Triggered internally at CUDAFunctions.cpp:119.)", stacklevel=1)
+        if cuda:
+            text = "CUDA initialization: The NVIDIA driver is too old\n(found version 11040). "
+            warnings.warn(f"{text}(Triggered internally at CUDAFunctions.cpp:119.)", stacklevel=1)
         return False
 
     with_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
-    reason = "CUDA initialization: The NVIDIA driver is too old (found version 11040)."
+    reason = f"torch {torch.__version__} was built for CPUs alone"
+    if cuda:
+        reason = "CUDA initialization: The NVIDIA driver is too old (found version 11040)."
     with pytest.raises(UsageError) as refused:
         find_device("cuda")
     expected = f"--device cuda: torch finds 0 GPUs here ({reason}); use --device cpu"
@@ -189,16 +187,12 @@ def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -
     assert hardware.num_cores() == 777
 
 
-def test_versions_are_those_of_the_installed_packages() -> None:
-    """What results depend on, as it is installed here."""
+def test_versions_are_those_of_the_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What results depend on, as it is installed here; a record is written without one of them."""
     versions = hardware.versions()
     for package in ("torch", "envpool", "numpy", "safetensors"):
         assert versions[package] == metadata.version(package)
     assert versions["python"].startswith("3.")
-
-
-def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record is written all the same."""
     monkeypatch.setattr(hardware, "PACKAGES", ("numpy", "no-such-package-here"))
     assert set(hardware.versions.__wrapped__()) == {"python", "numpy"}
 
@@ -224,30 +218,38 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_revision_is_the_commit_and_whether_code_differs_from_it(checkout: Path) -> None:
-    """A curve belongs to a commit only if the code was that commit's; notes do not count."""
-    revision = hardware.revision.__wrapped__
-    assert revision() == {"commit": None, "dirty": None}
-    git(checkout, "init", "--quiet")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "First")
-    commit = git(checkout, "rev-parse", "HEAD")
-    assert len(commit) == 40
-    assert revision() == {"commit": commit, "dirty": False}
+def commit(folder: Path, what: str = ".") -> None:
+    git(folder, "init", "--quiet")
+    git(folder, "add", what)
+    git(folder, "commit", "--quiet", "--message", "First")
+
+
+def test_the_revision_is_the_commit_and_whether_code_differs_from_it(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A curve belongs to a commit only if the code was that commit's; notes do not count.
+
+    An agent that was never committed cannot be found again. Installed inside somebody's project,
+    the package does not carry that project's commit; without git a run is recorded all the same.
+    """
+    revision, unknown = hardware.revision.__wrapped__, {"commit": None, "dirty": None}
+    assert revision() == unknown
+    commit(checkout, "docs")
+    assert revision() == unknown  # a host's
+    commit(checkout)
+    head = git(checkout, "rev-parse", "HEAD")
+    assert len(head) == 40
+    assert revision() == {"commit": head, "dirty": False}
     (checkout / "docs" / "hardware.py").write_text("notes\n")
-    assert revision() == {"commit": commit, "dirty": False}
+    assert revision() == {"commit": head, "dirty": False}
     (checkout / "suite" / "base" / "hardware.py").write_text("other code\n")
-    assert revision() == {"commit": commit, "dirty": True}
-
-
-def test_a_new_file_of_code_counts_as_a_difference(checkout: Path) -> None:
-    """An agent that was never committed cannot be found again."""
-    git(checkout, "init", "--quiet")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "First")
+    assert revision() == {"commit": head, "dirty": True}
+    git(checkout, "checkout", "--quiet", "suite")
     (checkout / "agents").mkdir()
     (checkout / "agents" / "new.py").write_text("code\n")
-    assert hardware.revision.__wrapped__()["dirty"] is True
+    assert revision() == {"commit": head, "dirty": True}
+    monkeypatch.setenv("PATH", str(checkout))
+    assert revision() == unknown
 
 
 def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Path) -> None:
@@ -256,9 +258,7 @@ def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Pat
     source.mkdir(parents=True)
     for name in ("curves.csv", "sac.toml", "a2c.toml"):
         (source / name).write_text("one\n")
-    git(checkout, "init", "--quiet")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "First")
+    commit(checkout)
     before = hardware.sources("sac")
     assert "results/references/authors/sac.toml" in before
     for name in ("curves.csv", "a2c.toml"):
@@ -267,22 +267,6 @@ def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Pat
         assert hardware.revision.__wrapped__()["dirty"] is (name == "a2c.toml")
     (source / "sac.toml").write_text("two\n")
     assert hardware.sources("sac") != before
-
-
-def test_the_checkout_of_a_host_is_not_taken_for_ours(checkout: Path) -> None:
-    """Installed inside somebody's project, the package would carry that project's commit."""
-    git(checkout, "init", "--quiet")
-    git(checkout, "add", "docs")
-    git(checkout, "commit", "--quiet", "--message", "First")
-    assert hardware.revision.__wrapped__() == {"commit": None, "dirty": None}
-
-
-def test_without_git_the_revision_is_unknown(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a machine without git a run is recorded all the same."""
-    monkeypatch.setenv("PATH", str(checkout))
-    assert hardware.revision.__wrapped__() == {"commit": None, "dirty": None}
 
 
 MEMORY = """
@@ -392,9 +376,7 @@ def test_uncommitted_changes_are_named(tmp_path: Path, monkeypatch: pytest.Monke
         return hardware.uncommitted(hardware.sources("sac"))
 
     assert uncommitted() == ()  # nobody knows without git
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "--message", "First")
+    commit(tmp_path)
     assert uncommitted() == ()
     (tmp_path / "agents/a2c.py").write_text("two\n")
     (tmp_path / settings).write_text("two\n")

@@ -411,20 +411,6 @@ def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(task: Task) -> 
     np.testing.assert_allclose(step.next_obs[..., 2], obs[..., 2] + spins, atol=1e-5)
 
 
-def test_humanoid_gets_its_bound_of_four_tenths() -> None:
-    """The simulator neither clips nor scales: 1 sent as it is would be 2.5 times the bound."""
-    task, env_seeds = find_task("Humanoid-v4"), environment_seeds([1], 3, "test")
-    env, raw = VectorEnv(task, env_seeds), raw_pool(task, env_seeds)
-    env.reset()
-    raw.reset()
-    factors = np.array([1.0, -3.0, 0.5])[:, None]
-    step = env.step(np.tile(factors, (1, 17))[None])
-    expected, rewards, *_ = raw.step(np.tile([[0.4], [-0.4], [0.2]], (1, 17)))
-    np.testing.assert_array_equal(step.next_obs[0], expected.astype(np.float32))
-    np.testing.assert_array_equal(step.rewards[0], rewards)
-    np.testing.assert_allclose((env.action_low, env.action_high), ([-0.4] * 17, [0.4] * 17))
-
-
 class FakePool:
     """Stands in for envpool's pool where no real task has the action space wanted."""
 
@@ -486,85 +472,61 @@ def test_the_actions_given_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "env_seeds",
+    ("env_seeds", "num_threads", "message"),
     [
-        np.array([[1.0, 2.0]]),
-        np.array([1, 2]),
-        np.zeros((0, 2), dtype=np.int32),
-        np.array([[True, False]]),
-        np.array([[-1, 2]]),
-        np.array([[1, 2**31]]),
+        (np.array([[1.0, 2.0]]), 1, r"env_seeds must be \[S, N\] integers"),
+        (np.array([1, 2]), 1, r"env_seeds must be \[S, N\] integers"),
+        (np.zeros((0, 2), dtype=np.int32), 1, r"env_seeds must be \[S, N\] integers"),
+        (np.array([[True, False]]), 1, r"env_seeds must be \[S, N\] integers"),
+        (np.array([[-1, 2]]), 1, "env_seeds outside"),
+        (np.array([[1, 2**31]]), 1, "env_seeds outside"),
+        (np.array([[1, 2]]), 0, "num_threads must be at least 1, not 0"),  # as many as cores
+        (np.array([[1, 2]]), -1, "num_threads must be at least 1, not -1"),  # aborts the process
     ],
-    ids=["floats", "one axis", "none", "bools", "negative", "beyond int32"],
 )
-def test_bad_seeds_are_refused(env_seeds: np.ndarray) -> None:
+def test_bad_seeds_and_threads_are_refused(
+    env_seeds: np.ndarray, num_threads: int, message: str
+) -> None:
     """Simulator seeds are `[S, N]` non-negative int32 and nothing else."""
-    with pytest.raises(ValueError, match="env_seeds"):
-        VectorEnv(CARTPOLE, env_seeds)
-
-
-@pytest.mark.parametrize("num_threads", [0, -1])
-def test_no_threads_are_refused(num_threads: int) -> None:
-    """0 would mean "as many as there are cores", -1 aborts the process."""
-    with pytest.raises(ValueError, match=f"num_threads must be at least 1, not {num_threads}"):
-        VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"), num_threads=num_threads)
+    with pytest.raises(ValueError, match=message):
+        VectorEnv(CARTPOLE, env_seeds, num_threads=num_threads)
 
 
 @pytest.mark.parametrize(
-    "actions",
+    ("task", "actions", "message"),
     [
-        np.zeros((2, 3)),
-        np.zeros((6, 3)),
-        np.zeros((3, 2, 3)),
-        np.zeros((2, 3, 4)),
-        np.zeros((2, 3, 1)),
-        np.zeros(3),
+        *((HOPPER, np.zeros(shape), r"must be \(1, 2, 3\)") for shape in ((1, 2), (2, 3), (3,))),
+        *((HOPPER, np.zeros(shape), r"must be \(1, 2, 3\)") for shape in ((2, 1, 3), (1, 2, 4))),
+        (CARTPOLE, np.array([[0, 2]]), r"actions outside 0\.\.1"),
+        (CARTPOLE, np.array([[-1, 0]]), r"actions outside 0\.\.1"),
+        (CARTPOLE, np.array([[0.0, 1.0]]), "actions must be integers, not float64"),
+        (CARTPOLE, np.array([[False, True]]), "actions must be integers, not bool"),
+        (CARTPOLE, np.array([0, 1]), r"actions must be \(1, 2\)"),
+        (CARTPOLE, np.array([[[0], [1]]]), r"actions must be \(1, 2\)"),
     ],
-    ids=["no action axis", "flat", "swapped", "too wide", "too narrow", "one row"],
 )
-def test_continuous_actions_of_a_wrong_shape_are_refused(actions: np.ndarray) -> None:
-    """Broadcasting would give several environments one action; envpool would abort."""
-    env = VectorEnv(HOPPER, environment_seeds([1, 2], 3, "test"))
-    env.reset()
-    with pytest.raises(ValueError, match=r"actions must be \(2, 3, 3\)"):
-        env.step(actions)
+def test_bad_actions_are_refused_and_leave_nothing_in_flight(
+    task: Task, actions: np.ndarray, message: str
+) -> None:
+    """Broadcasting would give several environments one action; a wrong number reads beyond a table.
 
-
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        (np.array([[0, 2]]), r"actions outside 0\.\.1"),
-        (np.array([[-1, 0]]), r"actions outside 0\.\.1"),
-        (np.array([[0.0, 1.0]]), "actions must be integers, not float64"),
-        (np.array([[False, True]]), "actions must be integers, not bool"),
-        (np.array([0, 1]), r"actions must be \(1, 2\)"),
-        (np.array([[[0], [1]]]), r"actions must be \(1, 2\)"),
-    ],
-    ids=["too large", "negative", "floats", "bools", "flat", "an axis too many"],
-)
-def test_bad_discrete_actions_are_refused(actions: np.ndarray, message: str) -> None:
-    """The simulator would read beyond its table. After the refusal the environment lives on."""
-    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
+    Whoever catches the refusal may send the right actions next.
+    """
+    env = VectorEnv(task, environment_seeds([1], 2, "test"))
     env.reset()
     with pytest.raises(ValueError, match=message):
-        env.step(actions)
-    assert env.step(np.array([[0, 1]])).valid.all()
+        env.send(actions)
+    assert env.step(random_actions(env)(np.empty(0))).episode_lengths.tolist() == [[1, 1]]
 
 
-def test_a_step_before_reset_and_a_second_reset_are_refused() -> None:
-    """The first action would be ignored, and whole games restarted in the middle."""
+def test_calls_out_of_order_are_refused() -> None:
+    """An action before the reset would be ignored, a second step in flight taken for the first."""
     env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
     with pytest.raises(RuntimeError, match="reset"):
         env.step(np.array([[0, 1]]))
     env.reset()
     with pytest.raises(RuntimeError, match="once"):
         env.reset()
-
-
-def test_steps_cannot_be_sent_or_received_twice() -> None:
-    """A second step in flight would be taken for the first; a second receipt waits for ever."""
-    env = VectorEnv(CARTPOLE, environment_seeds([1], 2, "test"))
-    env.reset()
     with pytest.raises(RuntimeError, match="send"):
         env.recv()
     env.send(np.array([[0, 1]]))
@@ -574,16 +536,8 @@ def test_steps_cannot_be_sent_or_received_twice() -> None:
     with pytest.raises(RuntimeError, match="send"):
         env.recv()
     assert env.step(np.array([[0, 1]])).episode_lengths.tolist() == [[2, 2]]
-
-
-@pytest.mark.parametrize("task", [CARTPOLE, HOPPER], ids=["discrete", "continuous"])
-def test_a_refused_step_leaves_nothing_in_flight(task: Task) -> None:
-    """Whoever catches the refusal may send the right actions next."""
-    env = VectorEnv(task, environment_seeds([1], 2, "test"))
-    env.reset()
-    with pytest.raises(ValueError, match="actions must be"):
-        env.send(np.zeros((5, 5)))
-    assert env.step(random_actions(env)(np.empty(0))).episode_lengths.tolist() == [[1, 1]]
+    with pytest.raises(RuntimeError, match="render"):
+        env.render()
 
 
 # Dictionaries and pictures
@@ -622,14 +576,6 @@ def test_render_shows_every_environment_as_it_moves() -> None:
     assert (before != after).any(axis=(2, 3, 4)).all()
     flat = after.reshape(6, -1)
     assert len({frame.tobytes() for frame in flat}) == 6
-
-
-def test_render_needs_to_be_asked_for() -> None:
-    """A renderer costs time, so it is not there unless asked for."""
-    env = VectorEnv(PENDULUM, environment_seeds([1], 1, "test"))
-    env.reset()
-    with pytest.raises(RuntimeError, match="render"):
-        env.render()
 
 
 # Atari

@@ -166,11 +166,7 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         (SMOKE, "", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         ("smoke = { env", "smok = { env", ": suites.mujoco.budgets must be smoke, laptop, paper"),
         (", num_seeds = 2", "", ": budgets.laptop.num_seeds is missing"),
-        (
-            "num_seeds = 2",
-            'num_seeds = 2, tasks = ["Hoper-v4"]',
-            ".budgets.laptop.tasks: mujoco has no Hoper-v4; did you mean Hopper-v4?",
-        ),
+        ("num_seeds = 2", 'num_seeds = 2, tasks = ["Hoper-v4"]', "mujoco has no Hoper-v4; did you"),
         ("value = 0.9, ", "", ": settings.gamma.value is missing"),
         ('title = "Somebody"', 'title = "Somebody"\ntask = "Hoper-v4"', "unknown task 'Hoper-v4'"),
         # types
@@ -179,30 +175,14 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         ("value = 8", "value = 8.0", ".settings.batch_size.value: must be a whole number, not 8.0"),
         ("value = 8", "value = true", ".settings.batch_size.value: must be a whole number, not T"),
         (GAMMA, "gamma = 0.9", ": settings.gamma: must be a table, not 0.9"),
-        (
-            GAMMA,
-            GAMMA.replace("gamma", "learn_alpha"),
-            ": settings.learn_alpha.value: must be true",
-        ),
-        (
-            GAMMA,
-            GAMMA.replace("gamma", "hidden_sizes"),
-            ": settings.hidden_sizes.value: must be a l",
-        ),
-        (
-            "gamma = { value = 0.9",
-            'form = { value = "jax"',
-            ": settings.form.value: must be one of",
-        ),
-        (
-            "gamma = { value = 0.9",
-            'clip = { value = "non"',
-            ": settings.clip.value: must be a numb",
-        ),
+        (GAMMA, GAMMA.replace("gamma", "learn_alpha"), "learn_alpha.value: must be true or false"),
+        (GAMMA, GAMMA.replace("gamma", "hidden_sizes"), "hidden_sizes.value: must be a list, not"),
+        ("gamma = { value = 0.9", 'form = { value = "jax"', ".form.value: must be one of 'torch'"),
+        ("gamma = { value = 0.9", 'clip = { value = "non"', ".clip.value: must be a number, not"),
         (
             "gamma = { value = 0.9",
             "hidden_sizes = { value = [1.5]",
-            "must be a whole number, not 1",
+            ": must be a whole number, not",
         ),
         ("env_steps = 20", "env_steps = 2e1", ": budgets.laptop.env_steps: must be a whole number"),
         ("env_steps_of = { Hopper-v4 = 40 }", "env_steps_of = 40", "env_steps_of: must be a table"),
@@ -234,11 +214,7 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         ("0123456789abcdef0123456789abcdef01234567", "0123456", ": commit must be 40 hexadecimal"),
         # values
         ("value = 0.9", "value = 1.9", ": suites.mujoco: gamma must be in [0, 1], not 1.9"),
-        (
-            'tasks = ["Hopper-v4"]',
-            'tasks = ["Pong-v5"]',
-            ": suites.mujoco-9.tasks: mujoco-9 has no P",
-        ),
+        ('tasks = ["Hopper-v4"]', 'tasks = ["Pong-v5"]', ".tasks: mujoco-9 has no Pong-v5"),
         (
             "{ Hopper-v4 = 40 }",
             "{ Hoper-v4 = 40 }",
