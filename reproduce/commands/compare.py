@@ -45,6 +45,9 @@ def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
     Raises:
         UsageError: if a folder has no finished runs, they share no task, or their rules differ.
     """
+    for runs in (runs_a, runs_b):
+        if not runs.is_dir():
+            raise UsageError(f"{runs} is not a folder of runs")
     grid_a, grid_b = _finished(runs_a), _finished(runs_b)
     shared = [task for task in grid_a if task in grid_b]
     if not shared:
@@ -99,8 +102,6 @@ def _median_speed(runs: list[Path]) -> float:
 
 def _finished(runs: Path) -> dict[str, list[Path]]:
     """Return the folders of finished runs by task."""
-    if not runs.is_dir():
-        raise UsageError(f"{runs} is not a folder of runs")
     found: dict[str, list[Path]] = {}
     for file in sorted(runs.glob("*/seed-*/run.json")):
         record = read_record(file.parent)
@@ -111,14 +112,39 @@ def _finished(runs: Path) -> dict[str, list[Path]]:
     return found
 
 
+def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
+    """Return the grids to compare: two folders of runs, or those of two `--runs-dir`.
+
+    Of two `--runs-dir` with a grid each, these are compared; else those of one name.
+    """
+    grids = [
+        {path.relative_to(runs): path for path in sorted(runs.glob("*-*/*")) if path.is_dir()}
+        if not any(runs.glob("*/seed-*"))
+        else {Path(): runs}
+        for runs in (runs_a, runs_b)
+    ]
+    if all(len(each) == 1 for each in grids):
+        return [(next(iter(grids[0].values())), next(iter(grids[1].values())))]
+    both = [name for name in grids[0] if name in grids[1]]
+    return [(grids[0][name], grids[1][name]) for name in both] or [(runs_a, runs_b)]
+
+
 def main(argv: Sequence[str]) -> int:
-    """Print a before-and-after table of two folders of runs."""
-    parser = flags.make_parser("compare", "before-and-after table of two folders of runs")
-    parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper")
+    """Print a before-and-after table of two folders of runs, or of two `--runs-dir`."""
+    about = "before-and-after table of two folders of runs, or of two --runs-dir"
+    parser = flags.make_parser("compare", about)
+    parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper, or before")
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
-    rows = compare(options.runs_a, options.runs_b)
-    table = Table(title=printable(f"A: {options.runs_a}   B: {options.runs_b}"))
+    console = flags.make_console()
+    for runs_a, runs_b in _pairs(options.runs_a, options.runs_b):
+        console.print(_table(runs_a, runs_b))
+    return 0
+
+
+def _table(runs_a: Path, runs_b: Path) -> Table:
+    rows = compare(runs_a, runs_b)
+    table = Table(title=printable(f"A: {runs_a}   B: {runs_b}"))
     for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
         table.add_column(name, justify="left" if name == "task" else "right")
     for row in rows.to_dict("records"):
@@ -130,5 +156,4 @@ def main(argv: Sequence[str]) -> int:
             f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]",
             f"{row['speed_ratio']:.2f}",
         )
-    flags.make_console().print(table)
-    return 0
+    return table

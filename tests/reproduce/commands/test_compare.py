@@ -145,6 +145,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, record_run: RecordRu
     with refused():
         compare(first.directory, tmp_path / "nowhere")
     with refused():
+        compare(third.directory, tmp_path / "nowhere")  # which has no finished run, too
+    with refused():
         compare(third.directory, first.directory)
     with refused():
         compare(first.directory, second.directory)
@@ -168,3 +170,20 @@ def test_the_command_prints_a_table(
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
     assert cells == [TASK, "1,000", "20 (3)", "31 (2)", "+11 [-12.91, 34.91]", "2.00"]
+
+
+def test_the_command_takes_what_runs_dir_was_given(
+    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each grid of one name has its table; two grids alone are compared, whatever their names."""
+    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    write(record_run, first, TASK, [10.0, 20.0])
+    write(record_run, second, TASK, [30.0, 32.0])
+    other = second.directory.with_name("other")
+    second.directory.rename(other)
+    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert f"B: {other}"[-9:] in capsys.readouterr().out
+    write(record_run, second, TASK, [40.0, 42.0])
+    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert "41 (2)" in line
