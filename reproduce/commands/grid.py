@@ -18,7 +18,7 @@ from reproduce.plan.make import (
 )
 from reproduce.plan.origin import by_task
 from reproduce.plan.places import Cluster, check_memory, check_writable, fresh_directory
-from reproduce.plan.presets import left_out
+from reproduce.plan.presets import left_out, presets_of
 from reproduce.plan.request import Request, add_flags, read_request
 from reproduce.plan.settings import folder_name
 from reproduce.plan.status import check_extensions, name_of_settings, refuse_mixture
@@ -27,6 +27,7 @@ from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.hardware import num_cores
 from suite.settings.command_line import printable
+from suite.settings.presets import replaced
 
 
 def main(argv: Sequence[str], commands: str = "") -> int:
@@ -72,13 +73,16 @@ def _run_grid(request: Request, cluster: Cluster | None) -> int:
     console.print(plan_table(plan))
     _say_outlook(plan, console)
     said = left_out(plan) if request.tasks is None else []
+    said.append(
+        replaced(presets_of(plan.agent), plan.agent, (plan.suite, plan.source), plan.config)
+    )
     for task, seeds in plan.declared.items():
         if plan.num_seeds[task] > len(seeds):
             started = counted(len(seeds), "declared seed")
             said.append(f"{task} was started with {started}; with more it is exploratory")
     older = by_task(plan.runs())
     said += [f"{task}: {sentence}" for task, (_, sentence) in older.items() if sentence]
-    for line in said:
+    for line in filter(None, said):
         say(console, line)
     return 0 if request.dry_run else run_plan(plan, console)
 

@@ -20,7 +20,7 @@ from suite.base.errors import UsageError, near, nearest
 from suite.base.files import NO_SPACE
 from suite.envs.tasks import Task, find_task, tasks_in
 from suite.settings.config import MOST_STEPS
-from suite.settings.presets import ConfigT, Preset, find_source
+from suite.settings.presets import ConfigT, Preset, find_source, replaced
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
@@ -425,6 +425,8 @@ def read_command_line(
         about=about,
         beside=RUN_FLAGS,
     )
+    if said := replaced(presets, agent, (suite, source), config):
+        print(said, file=sys.stderr)
     out = options.out or Path("runs") / "alone" / agent / task.replace("/", "-")
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)

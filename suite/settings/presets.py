@@ -33,9 +33,9 @@ measurements, which lie in the tables beside the file, or both:
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -59,6 +59,8 @@ BUDGETS = ("smoke", "laptop", "paper")
 """Names of a preset's budgets; see `Preset.budgets`."""
 REFERENCES = Path(__file__).resolve().parents[2] / "results" / "references"
 """Holds a folder for each source."""
+DEFAULTS = "defaults"
+"""Source of an agent without a file: nobody but its own `Config`."""
 COMMIT = re.compile("[0-9a-f]{40}")
 CITATION = re.compile(
     r"arXiv:\d{4}\.\d{4,5}, .+"  # a place in a paper
@@ -168,13 +170,12 @@ class _Entry(NamedTuple):
     preset: Any
 
 
-def read_presets(
-    agent: str, config_class: type[ConfigT], root: Path = REFERENCES
-) -> dict[tuple[str, str], Preset[ConfigT]]:
-    """Return an agent's preset of every source, by (suite, source).
+class Presets(Mapping[tuple[str, str], Preset[ConfigT]]):
+    """An agent's preset of every source, by (suite, source), read when they are first asked for.
 
     Suites come in the order of `SUITES`, but the one that is the agent's own default is first;
-    within a suite its default comes first, then the others by name.
+    within a suite its default comes first, then the others by name. An agent without a file has one
+    source, `defaults`: its `Config`'s, on every suite with a task that it accepts.
 
     Args:
         agent: name of the files, without `.toml`.
@@ -182,14 +183,102 @@ def read_presets(
         root: the folder that holds a folder for each source.
 
     Raises:
-        UsageError: naming file and key, if the key is unknown or missing, its value has a wrong
-            type, the configuration refuses it, or its citation is missing.
+        UsageError: when they are read, naming file and key, if the key is unknown or missing, its
+            value has a wrong type, the configuration refuses it, or its citation is missing.
     """
+
+    def __init__(self, agent: str, config_class: type[ConfigT], root: Path = REFERENCES) -> None:
+        self.agent, self._config_class, self._root = agent, config_class, root
+
+    @cached_property
+    def _presets(self) -> dict[tuple[str, str], Preset[ConfigT]]:
+        return _read_presets(self.agent, self._config_class, self._root)
+
+    def __getitem__(self, key: tuple[str, str]) -> Preset[ConfigT]:
+        return self._presets[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._presets)
+
+    def __len__(self) -> int:
+        return len(self._presets)
+
+
+def read_presets(
+    agent: str, config_class: type[ConfigT], root: Path = REFERENCES
+) -> Presets[ConfigT]:
+    """Return an agent's presets; arguments and errors are those of `Presets`."""
+    return Presets(agent, config_class, root)
+
+
+def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], config: Any) -> str:
+    """Return a sentence on the defaults of a copy's `Config` that its origin's preset replaces.
+
+    Args:
+        presets: the agent's `PRESETS`.
+        agent: the agent's name; nothing is said where the presets are its own.
+        key: suite and source of the preset.
+        config: what is trained, with other changes.
+    """
+    origin, preset = getattr(presets, "agent", agent), presets[key].config
+    changes = [
+        f"{field.name} = {value} (not {field.default})"
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) == getattr(preset, field.name)
+        and field.name != "task"
+        and value != field.default
+    ]
+    if origin == agent or not changes:
+        return ""
+    file = f"agents/{agent}.py"
+    return (
+        f"{file} takes the presets of {origin}: {key[1]} sets {', '.join(changes)}. To train with "
+        f'the defaults of the file, write read_presets("{agent}", Config) in it'
+    )
+
+
+def _defaults(agent: str, config_class: type[ConfigT]) -> dict[tuple[str, str], Preset[ConfigT]]:
+    """Return presets of an agent without a file: its defaults, where they can be trained."""
+    try:
+        config = config_class()
+    except TypeError as error:
+        raise UsageError(f"{agent}: Config needs a default for each setting: {error}") from None
+    settings: Any = config
+    most, own = settings.env_steps, settings.task
+    budgets = {
+        "smoke": Budget(env_steps=min(most, 100_000), num_seeds=3),
+        "laptop": Budget(env_steps=most, num_seeds=5),
+        "paper": Budget(env_steps=most, num_seeds=10),
+    }
+    presets = {}
+    for suite in sorted(SUITES, key=lambda suite: own not in find_suite(suite)):
+        able = tuple(task for task in find_suite(suite) if _accepts(settings, task))
+        if able:
+            first = dataclasses.replace(settings, task=own if own in able else able[0])
+            preset = Preset(config=first, budgets=budgets, judged_by=None, tasks=able)
+            presets[suite, DEFAULTS] = preset
+    return presets
+
+
+def _accepts(config: Any, task: str) -> bool:
+    """Return whether settings can be trained on a task: a policy for its actions can be made."""
+    try:
+        dataclasses.replace(config, task=task)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_presets(
+    agent: str, config_class: type[ConfigT], root: Path
+) -> dict[tuple[str, str], Preset[ConfigT]]:
+    """Return what `Presets` holds."""
     entries: list[_Entry] = []
     for path in sorted(root.glob(f"*/{agent}.toml")):
         entries += _read(path, config_class)
     if not entries:
-        raise UsageError(f"{root} has no source with {agent}.toml")
+        require(root.is_dir(), "the folder of sources must be there", f"at {root}")
+        return _defaults(agent, config_class)
     places = {suite: place for place, suite in enumerate(SUITES)}
     own = [entry.suite for entry in entries if entry.default == "agent"]
     entries.sort(key=lambda e: (e.suite not in own, places[e.suite], not e.default, e.source))
@@ -248,7 +337,7 @@ def _read(path: Path, config_class: type) -> list[_Entry]:
             raise UsageError(f"{where[:-1]}: unknown suite{nearest(suite, SUITES)}")
         said = _table(table, SUITE, where)
         _check_settings(said, config_class, has_commit, where)
-        preset = _preset({**source, **said, **_merged(source, said)}, suite, config_class, where)
+        preset = _preset({**source, **said, **_merged(source, said)}, suite, config_class, path)
         entries.append(_Entry(suite, path.parent.name, said.get("default", ""), preset))
     return entries
 
@@ -258,8 +347,9 @@ def _merged(source: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any
     return {key: {**source.get(key, {}), **said.get(key, {})} for key in ("settings", "budgets")}
 
 
-def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str) -> Preset[Any]:
-    """Return the preset that a suite's merged table describes."""
+def _preset(table: Mapping[str, Any], suite: str, config_class: type, path: Path) -> Preset[Any]:
+    """Return the preset that a suite's merged table describes, of a file."""
+    where = f"{path}: suites.{suite}."
     for task in table.get("tasks", ()):
         if task not in find_suite(suite):
             near = nearest(task, find_suite(suite))
@@ -274,6 +364,11 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, where: str
                 raise UsageError(f"{where}budgets.{name}.tasks: {suite} has no {task}{near}")
     if "judged_by" not in table:
         raise UsageError(f'{where}judged_by is missing; write "none" if no curve judges')
+    judge = table["judged_by"]
+    if judge is not None and not (path.parents[1] / judge / path.name).exists():
+        judges = [found.parent.name for found in path.parents[1].glob(f"*/{path.name}")]
+        near = nearest(judge, judges)
+        raise UsageError(f"{where}judged_by: no source {judge!r} has {path.name}{near}")
     settings = dict(table["settings"])
     task = table.get("task", getattr(config_class, "task", ""))
     settings["task"] = task if task in possible else possible[0]

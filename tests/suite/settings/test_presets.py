@@ -24,6 +24,7 @@ from suite.settings.presets import (
     find_source,
     read_presets,
     read_source,
+    replaced,
 )
 
 ROOT = REFERENCES.parents[1]
@@ -228,7 +229,7 @@ def test_a_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, messag
     assert old in PLAIN
     root = write(tmp_path, PLAIN.replace(old, new, 1))
     with pytest.raises(UsageError) as caught:
-        read_presets("agent", Config, root)
+        len(read_presets("agent", Config, root))
     assert str(caught.value).startswith(str(root / "somebody" / "agent.toml"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -247,10 +248,10 @@ def test_places_that_can_be_looked_up_are_citations(tmp_path: Path, citation: st
     needs_no_commit = cited["elsewhere"] or citation.startswith("arXiv")
     text = re.sub("repository = .*", "", text)
     if needs_no_commit:
-        assert read_presets("agent", Config, write(tmp_path, text))
+        assert len(read_presets("agent", Config, write(tmp_path, text)))
     else:
         with pytest.raises(UsageError, match="no repository and commit"):
-            read_presets("agent", Config, write(tmp_path, text))
+            len(read_presets("agent", Config, write(tmp_path, text)))
 
 
 UNDEFAULTED = PLAIN.replace('default = "agent"', "").replace('default = "suite"', "")
@@ -301,7 +302,7 @@ def test_two_that_claim_one_place_are_refused(
     write(tmp_path, mine)
     root = write(tmp_path, theirs, "another")
     with pytest.raises(UsageError) as caught:
-        read_presets("agent", Config, root)
+        len(read_presets("agent", Config, root))
     assert message in str(caught.value)
     assert "agent.toml: " in str(caught.value)
 
@@ -319,10 +320,39 @@ def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
     assert "data" not in read_source(root / "somebody" / "agent.toml")
 
 
-def test_an_agent_without_sources_is_one_line(tmp_path: Path) -> None:
-    """Files that did not travel with the code are named, not an empty table."""
-    with pytest.raises(UsageError, match=r"has no source with agent\.toml$"):
-        read_presets("agent", Config, tmp_path)
+def test_files_that_did_not_travel_are_one_line(tmp_path: Path) -> None:
+    """Defaults in the place of a source's settings would be another experiment."""
+    with pytest.raises(UsageError, match="sources must be there, not at"):
+        len(read_presets("agent", Config, tmp_path / "absent"))
+
+
+def test_an_agent_without_a_file_has_its_defaults(tmp_path: Path) -> None:
+    """On every suite with a task that its `Config` accepts, beginning with that of its own task."""
+    from agents import a2c, sac
+
+    presets = read_presets("my_sac", sac.Config, tmp_path)
+    assert next(iter(presets)) == ("mujoco", "defaults")
+    assert ("atari", "defaults") not in presets
+    preset = presets["classic", "defaults"]
+    assert preset.config == sac.Config(task=preset.tasks[0])
+    assert (preset.judged_by, "CartPole-v1" in preset.tasks) == (None, False)
+    assert (
+        "CartPole-v1" in read_presets("my_a2c", a2c.Config, tmp_path)["classic", "defaults"].tasks
+    )
+
+
+def test_a_copy_says_which_of_its_defaults_a_preset_replaces() -> None:
+    """An edit that does nothing is said; what a flag sets, and an agent's own presets, are not."""
+    from agents import a2c
+
+    key = ("classic", "sb3_control")
+    config = a2c.PRESETS[key].config
+    assert replaced(a2c.PRESETS, "a2c", key, config) == ""
+    said = replaced(a2c.PRESETS, "my_a2c", key, config)
+    assert said.startswith("agents/my_a2c.py takes the presets of a2c: sb3_control sets ")
+    name = said.partition(" sets ")[2].split(" = ")[0]
+    changed = dataclasses.replace(config, **{name: getattr(a2c.Config(), name)})
+    assert f" {name} = " not in replaced(a2c.PRESETS, "my_a2c", key, changed)
 
 
 DEFAULT_TASKS = {
