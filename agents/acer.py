@@ -56,7 +56,16 @@ from suite.record.recorder import Recorder
 from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
-from suite.settings.config import Count, Fraction, NotNegative, Positive, Rate, ReplayConfig, Whole
+from suite.settings.config import (
+    Capacity,
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    Rate,
+    ReplayConfig,
+    Whole,
+)
 from suite.settings.presets import read_presets
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, UnrollReplay
@@ -185,7 +194,7 @@ class Config(ReplayConfig):
     """Steps of every environment between two rounds of updates, T (the paper's k)."""
     online_updates: bool = True
     """Whether an update uses the newest unroll at once, or only when replay draws it."""
-    replay_capacity: Count = 50_000
+    replay_capacity: Capacity = 50_000
     """Steps of each environment that replay holds."""
     replay_start: Whole = 10_000
     """Steps of each environment before the first update from replay (OpenAI Baselines)."""

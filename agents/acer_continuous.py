@@ -64,6 +64,7 @@ from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
 from suite.settings.config import (
+    Capacity,
     Count,
     Fraction,
     NotNegative,
@@ -206,7 +207,7 @@ class Config(ReplayConfig):
     """Unrolls drawn from replay for each new one (the paper)."""
     batch_unrolls: Count = 1
     """Unrolls that one update from replay learns from (the paper: 1, as each worker)."""
-    replay_capacity: Count = 5_000
+    replay_capacity: Capacity = 5_000
     """Steps of each environment that replay holds (the paper)."""
     replay_start: Whole = 50
     """Steps of each environment before the first update from replay."""

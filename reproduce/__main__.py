@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import agents
 from reproduce.commands import flags, grid
-from suite.base.errors import UsageError, nearest
+from suite.base.errors import UsageError, near, nearest
 from suite.settings.command_line import run_main
 from suite.settings.recorded import refuse_old_agent
 
@@ -51,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
         return importlib.import_module(f"reproduce.commands.{word}").main(argv[1:])
     if not word.startswith("-") and word not in agents.AGENTS:
         refuse_old_agent(word)
-        raise UsageError(f"unknown agent {word!r}{nearest(word, (*agents.AGENTS, *COMMANDS))}")
+        known = (*agents.AGENTS, *COMMANDS)
+        known = known if near(word, known) else agents.AGENTS
+        raise UsageError(f"unknown agent {word!r}{nearest(word, known)}")
     lines = [f"  {f'{word} {words}':<31} {text}" for word, (words, text) in COMMANDS.items()]
     return grid.main(argv, "\n".join(["commands:", *lines]))
 

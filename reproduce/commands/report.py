@@ -64,6 +64,12 @@ def report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, pipeline.tally(runs.status))
+    finished = [run for run in plan.runs() if run.status == "finished"]
+    idle = [
+        f"{r.task} seed {r.seed}" for r in finished if not any(r.directory.glob("updates.csv*"))
+    ]
+    if idle:
+        say(console, f"warning: no update was made in {', '.join(idle)}: --env-steps is too small")
     statuses = set(runs.status)
     if statuses & {"interrupted", "planned"} and "running" not in statuses:
         say(console, f"Nobody runs this grid now; {way_on(plan)}")

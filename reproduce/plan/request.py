@@ -165,6 +165,8 @@ def check(request: Request) -> None:
         if name not in allowed:
             near = nearest_task(name, allowed)
             raise UsageError(f"--tasks: no task {name!r} in {request.suite}{near}")
+    if request.tasks and len(set(request.tasks)) < len(request.tasks):
+        raise UsageError("--tasks: a task is named twice")
     for name, known in (("budget", BUDGETS), ("launcher", LAUNCHERS)):
         value = getattr(request, name)
         if value not in known:

@@ -1,11 +1,13 @@
 """The error for bad input, and the words of its hints."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 NEAR = 0.55
 """Similarity from which on a word may have been meant; two words alike have 1."""
+VERSION = r"-v\d+$"
 LISTED = 100
 """Choices that are listed whole."""
 
@@ -30,8 +32,16 @@ def check_shape(name: str, tensor: Any, shape: Sequence[int]) -> None:
 
 def near(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice nearest to a mistyped word; None if none is similar."""
+    word = word.lower().lstrip("-")
     by_lower = {choice.lower().lstrip("-"): choice for choice in sorted(choices)}
-    match = difflib.get_close_matches(word.lower().lstrip("-"), by_lower, n=1, cutoff=NEAR)
+    unversioned = re.sub(VERSION, "", word)  # a version in common makes no two tasks alike
+    alike = difflib.SequenceMatcher(b=unversioned)
+    candidates = []
+    for choice in by_lower:
+        alike.set_seq1(re.sub(VERSION, "", choice))
+        if alike.ratio() >= NEAR:
+            candidates.append(choice)
+    match = difflib.get_close_matches(word, candidates, n=1, cutoff=NEAR)
     return by_lower[match[0]] if match else None
 
 

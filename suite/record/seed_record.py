@@ -147,6 +147,9 @@ class SeedRecord:
         self.own()
         if status == "finished":
             print(f"{self.folder.name} finished: {printable(str(self.folder))}", flush=True)
+            if not (self.folder / "updates.csv").exists():
+                why = "made no update: env_steps end before learning starts"
+                print(f"warning: {self.folder.name} {why}", file=sys.stderr, flush=True)
 
     def extents(self) -> dict[str, list[Any]]:
         """Return sizes and sums of the tables that are there, for a checkpoint."""

@@ -41,6 +41,9 @@ class Range:
 
 
 Count = Annotated[int, Range("[1, inf)")]
+Threads = Annotated[int, Range("[1, 1024]")]
+Capacity = Annotated[int, Range("[1, 1e9]")]
+"""Transitions or steps that a replay holds."""
 Whole = Annotated[int, Range("[0, inf)")]
 Positive = Annotated[float, Range("(0, inf)")]
 NotNegative = Annotated[float, Range("[0, inf)")]
@@ -70,10 +73,10 @@ class RunConfig:
     tf32: bool = False
     """Whether a GPU rounds the factors of products and convolutions to TF32, 10 bits of mantissa
     in place of 23, which is faster."""
-    num_threads: Count = 1
+    num_threads: Threads = 1
     """CPU threads of torch. With several, set OMP_WAIT_POLICY=PASSIVE in the environment: otherwise
     torch's threads spin while the simulator's work."""
-    env_threads: Count | None = None
+    env_threads: Threads | None = None
     """CPU threads of the simulator, in training and evaluation; None: as many as torch has. Results
     do not depend on it."""
     num_envs: Count
@@ -148,7 +151,7 @@ class OffPolicyConfig(RunConfig):
     """Environments of each seed, N."""
     batch_size: Count = 256
     """Transitions per update, B."""
-    replay_capacity: Count = 1_000_000
+    replay_capacity: Capacity = 1_000_000
     """Transitions kept per seed."""
     learning_starts: Whole | None
     """Uniformly random environment steps before the first update."""
@@ -163,7 +166,8 @@ class OffPolicyConfig(RunConfig):
         """Refuse values outside their ranges, and steps that are not whole vector steps."""
         super().__post_init__()
         num_envs, capacity = self.num_envs, self.replay_capacity
-        require(capacity >= num_envs, f"replay_capacity must hold {num_envs} transitions", capacity)
+        least = max(num_envs, self.batch_size)
+        require(capacity >= least, f"replay_capacity must hold {least} transitions", capacity)
         for name in ("env_steps", "learning_starts", "evaluation_interval"):
             steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
             require(steps is None or steps % num_envs == 0, rule, steps)
@@ -273,7 +277,7 @@ class ReplayConfig(RMSpropConfig):
     """Updates from replay per unroll (the paper: 0, 1, 4 and 8)."""
     replay_count: Literal["poisson", "fixed"] = "poisson"
     """Whether `replay_ratio` is a Poisson distribution's mean (Algorithm 1) or the exact number."""
-    replay_capacity: Count
+    replay_capacity: Capacity
     """Steps of each environment that replay holds."""
     replay_start: Whole
     """Steps of each environment before the first update from replay, those with ignored actions

@@ -63,6 +63,8 @@ sac classic --tasks
 sac classic --tasks Pendulum-v0
 sac mujoco --tasks Hoper-v4
 sac mujoco --tasks Hopper-v4 Pong-v5
+sac mujoco --tasks Hopper-v4 Hopper-v4
+sac memory --tasks Nope-v0
 sac classic --tasks ../../x
 sac classic --budget lapop
 sac classic --env-step 3
@@ -133,6 +135,7 @@ sac classic --set batch_size=1.5
 sac classic --set batch-size=1e9
 sac classic --set max_log_alpha=low
 sac classic --set batch_size=0
+sac classic --set batch_size=2000000
 sac classic --set initialisation=othogonal
 sac classic --set learn_alpha=maybe
 sac classic --set hidden_sizes=64,wide

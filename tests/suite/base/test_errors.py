@@ -33,6 +33,12 @@ def test_the_nearest_choice_is_named_or_else_all(word: str, answer: str) -> None
     assert nearest(word, ["mujoco", "dmc", "atari-7"]) == answer
 
 
+def test_a_version_in_common_makes_no_two_names_alike() -> None:
+    """Half of `Nope-v0` is in `Line-v0`, but nobody who writes one means the other."""
+    assert nearest("Nope-v0", ["Line-v0", "Walk-v1"]) == "; choose from Line-v0, Walk-v1"
+    assert nearest("Lime-v0", ["Line-v0", "Line-v1"]) == "; did you mean Line-v0?"
+
+
 def test_a_long_list_of_choices_is_cut() -> None:
     """An error stays one line of a readable length."""
     answer = nearest("?", [f"task-{number:03}" for number in range(150)])

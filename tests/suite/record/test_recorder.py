@@ -179,6 +179,21 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     assert after["wall_seconds"] >= 0.0
 
 
+def test_a_run_without_an_update_ends_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its policy is the initial one, which `finished` alone would hide."""
+    for name, updates in (("idle", False), ("learns", True)):
+        run = record(tmp_path / name, seeds=(1,))
+        if updates:
+            log(run, 100, [1.0])
+        else:
+            run.log(100, 0, {}, {})
+        run.finish()
+        err = capsys.readouterr().err
+        assert err.startswith("warning: seed-1 made no update") is not updates
+
+
 def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
     """The older process stops before it writes a row or a status into the newer one's record."""
     old, log_to = record(tmp_path), ended([[1.0], [2.0]], [[3], [3]])
