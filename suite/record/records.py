@@ -165,8 +165,10 @@ def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
 def _backwards(directory: Path, record: Mapping[str, Any]) -> str:
     """Return which times of a record run backwards; empty if none do."""
     said = [("started", record["started_at"])]
-    said += [("resumed", text) for text in record.get("resumed_at", ())]
-    said += [("ended", record["ended_at"])]
+    resumed = [("resumed", text) for text in record.get("resumed_at", ())]
+    ended = [("ended", record["ended_at"])]
+    # one that diverged is noted again when the seeds beside it go on
+    said += [*resumed, *ended] if record["status"] == "finished" else [*ended, *resumed]
     times = [(what, text, time) for what, text in said if (time := _time(text)) is not None]
     for (before, earlier, first), (what, text, second) in pairwise(times):
         if second < first:

@@ -143,6 +143,7 @@ def _template(plan: Plan) -> dict[str, Any]:
         "source": plan.source,
     }
     said |= {"config": values, "sources": dict(plan.today.sources), "versions": {}, "machine": {}}
+    said["resumed_at"] = []
     return dict.fromkeys(KEYS[SCHEMA_VERSION]) | said
 
 

@@ -507,7 +507,7 @@ show("timing.csv", "200,50,3.5\\n")
 show("evaluations.csv", "env_steps,mean_return\\n200,12.25\\n")
 show("timing.csv", "300,150,6")
 show("timing.csv", ".0\\n")
-show("evaluations.csv", "300,20.5\\n4")
+show("evaluations.csv", "300,20.5\\n400")
 end(folder, "finished")
 """
     stand_in({1: script})
