@@ -97,6 +97,8 @@ def untrained_returns(
     changes: dict[str, Any] = {"env_steps": config.num_envs, "num_threads": 1, "device": "cpu"}
     if hasattr(config, "unroll_length"):
         changes |= {"env_steps": config.unroll_rows, "learning_rate": NO_LEARNING_RATE}
+    if hasattr(config, "num_epochs"):
+        changes |= {"num_epochs": 1}
     train = importlib.import_module(f"agents.{agent}").train
     returns = []
     for seed in seeds:

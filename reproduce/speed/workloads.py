@@ -180,6 +180,18 @@ def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
     return lambda: a2c.update(learner, config, batch, 1e-4)
 
 
+def update_ppo(_: Path) -> Work:
+    """Make a gradient step on one unroll, as a single minibatch."""
+    from agents import ppo  # older commits have none
+
+    config = _default(ppo, "classic")
+    learner = ppo.make_learner(config, CARTPOLE, CPU)
+    batch = _unroll(config, CARTPOLE).transitions(config.gamma, config.time_limit_is_terminal)
+    memory = torch.zeros(config.num_envs, 0)
+    rows = ppo.judge(learner, config, batch, memory)
+    return lambda: ppo.update(learner, config, rows, memory, 1e-4, 0.2)
+
+
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     """Make a gradient step on the unrolls of eight environments."""
     # DQN's layers, which the paper's name meant at older commits.
@@ -295,6 +307,7 @@ WORKLOADS: Mapping[str, Builder] = {
     "update-sac-4": partial(update_sac, 4),
     "update-a2c": partial(update_a2c, "classic", CARTPOLE),
     "update-a2c-Pong": partial(update_a2c, "atari", PONG),
+    "update-ppo": update_ppo,
     "update-impala": partial(update_impala, "classic", CARTPOLE),
     "update-impala-Pong": partial(update_impala, "atari", PONG),
     "update-acer": update_acer,
