@@ -15,7 +15,7 @@ from suite.envs.tasks import find_task
 TRAININGS = {
     "sac": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
     "a2c": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
-    "ppo": ("CartPole-v1", 60_000, 10_000, ()),
+    "ppo": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
     "impala": ("CartPole-v1", 120_000, 20_000, ("--evaluation-rule=sampled",)),
     "acer": ("CartPole-v1", 30_000, 5_000, ("--evaluation-rule=sampled",)),
     "sac_discrete": ("CartPole-v1", 6_000, 1_000, ()),
