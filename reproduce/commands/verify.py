@@ -147,9 +147,10 @@ def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path
 def elsewhere(record: Mapping[str, Any]) -> str:
     """Return what of this machine differs from the record's; empty if its bytes are expected."""
     here, versions = hardware.machine(), hardware.versions()
-    key = "processor" if record["machine"].get("processor") else "cpu"  # older records: its name
-    there = record["machine"].get(key)
-    differs = [f"recorded on {there}"] if there != here[key] else []
+    there = record["machine"].get("processor")
+    if not there:  # an older record: "AMD EPYC" names processors that round otherwise
+        there = f"some {record['machine'].get('cpu')}"
+    differs = [f"recorded on {there}"] if there != here["processor"] else []
     for name in DECISIVE:
         if record["versions"].get(name) != versions.get(name):
             differs.append(f"with {name} {record['versions'].get(name)}")
