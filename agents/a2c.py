@@ -47,6 +47,7 @@ from torch import Tensor, nn
 
 from suite.actor_critic import densities, gae
 from suite.base.randomness import stream
+from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
@@ -115,7 +116,7 @@ class Config(RMSpropConfig):
 
     task: str = "CartPole-v1"
     """Name of a task."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    protocol: Protocol = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 500_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""

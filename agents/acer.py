@@ -47,6 +47,7 @@ from torch import Tensor
 
 from suite.base.errors import UsageError
 from suite.base.randomness import stream
+from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
@@ -184,7 +185,7 @@ class Config(ReplayConfig):
 
     task: str = "Pong-v5"
     """Name of a task with discrete actions."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    protocol: Protocol = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 10_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""

@@ -53,6 +53,7 @@ from suite.base.errors import check_shape, require
 from suite.base.hardware import worker_thread
 from suite.base.randomness import stream
 from suite.collector import Collector, Experience
+from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
@@ -253,7 +254,7 @@ class Config(RMSpropConfig):
 
     task: str = "Pong-v5"
     """Name of a task."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    protocol: Protocol = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 50_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""

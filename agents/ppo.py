@@ -47,6 +47,7 @@ from torch import Tensor, nn
 from suite.actor_critic import densities, gae
 from suite.base.errors import UsageError, require
 from suite.base.randomness import stream
+from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
@@ -130,7 +131,7 @@ class Config(UnrollConfig):
 
     task: str = "CartPole-v1"
     """Name of a task."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    protocol: Protocol = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
@@ -194,7 +195,10 @@ class Config(UnrollConfig):
 
 
 PRESETS = read_presets("ppo", Config)
-FRAME_LAYERS = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)  # DQN's, Nature 2015
+FRAME_LAYERS = {  # by the height of frames: DQN's of Nature 2015, RLlib's for small ones
+    84: FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
+    42: FrameLayers(((16, 4, 2), (32, 4, 2)), width=256, same_padding=True),
+}
 
 
 class ActorCritic(PolicyNetwork):
@@ -213,7 +217,7 @@ class ActorCritic(PolicyNetwork):
             spaces.obs_shape,
             generator=generator,
             hidden_sizes=config.hidden_sizes,
-            frame_layers=FRAME_LAYERS,
+            frame_layers=FRAME_LAYERS.get(spaces.obs_shape[-1]),
             gain=config.hidden_gain,
             activation=config.activation,
             lstm_size=config.lstm_size,
@@ -375,11 +379,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train the only seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train the only seed of `config` to its last step; return the learner."""
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments

@@ -23,14 +23,13 @@ Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, loss
 B and summed over S, so the seeds of one process never touch each other.
 
 Deviations from the paper, and details it leaves open:
-1. Without a network of its own (`policy = "critics"`) the policy is the one that Eq. 12 would reach
-   against the critics, softmax(Q / alpha); there is no actor loss. ALF weighs a drawn action's
-   entropy; here it is a sum over actions.
+1. With `policy = "critics"` the policy is the one that Eq. 12 would reach, softmax(Q / alpha), and
+   there is no actor loss. ALF weighs a drawn action's entropy; here it is a sum over actions.
 2. Order within an update: critics, then the actor against the updated critics, then the
    temperature on the entropy before either step, then the target copies.
 3. Weights are drawn as He et al. (2015) do, as in the author's code; biases are 0, there torch's.
 4. Frames pass through the layers of DQN (Nature 2015); actor and critics share none.
-5. In Atari games a lost life is a termination under the protocol `noframeskip`.
+5. A lost life is a termination in games, but not under the protocol `sticky`.
 6. Replay counts its capacity in observations; the last one of an episode is one more.
 7. Actions are drawn by Gumbel noise. All else is as in `agents/sac.py`, numbers 6 and 7.
 """
@@ -53,6 +52,7 @@ from torch.optim import AdamW
 from suite.base.errors import UsageError, check_shape, require
 from suite.base.noise import choose
 from suite.base.randomness import stream
+from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import FrameLayers, Trunk, prepare
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
@@ -141,7 +141,7 @@ class Config(OffPolicyConfig):
 
     task: str = "Pong-v5"
     """Name of a task with discrete actions."""
-    protocol: Literal["noframeskip", "sticky"] = "noframeskip"
+    protocol: Protocol = "noframeskip"
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 100_000
     """Environment steps of each seed (agent decisions), the warm-up included."""

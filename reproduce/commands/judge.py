@@ -21,7 +21,7 @@ from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
 from suite.base.files import open_regular
-from suite.envs.tasks import TASKS, Protocol, Task, find_task, nearest_task
+from suite.envs.tasks import ATARI_PROTOCOLS, TASKS, Protocol, Task, find_task, nearest_task
 from suite.settings.command_line import printable, whole
 from suite.settings.config import MOST_STEPS
 
@@ -254,7 +254,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
-    presented: dict[str, Any] = {"choices": ("noframeskip", "sticky"), "default": "noframeskip"}
+    presented: dict[str, Any] = {"choices": tuple(ATARI_PROTOCOLS), "default": "noframeskip"}
     parser.add_argument("--protocol", help="of Atari", **presented)
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:

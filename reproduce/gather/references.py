@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from reproduce.gather.reference_tables import empty_reference_table, read_reference_table
 from suite.base.errors import UsageError
+from suite.envs.tasks import ATARI_PROTOCOLS
 from suite.settings.presets import REFERENCES, Data, Rule, read_source
 
 CURVE_COLUMNS = (
@@ -27,7 +28,7 @@ CURVE_COLUMNS = (
 
 How = Literal["single runs", "stated", "drawn curve"]
 
-PROTOCOLS = ("", "noframeskip", "sticky")
+PROTOCOLS = ("", *ATARI_PROTOCOLS)
 """How an Atari game is presented (see `suite/envs/tasks.py`); empty for every other task."""
 
 

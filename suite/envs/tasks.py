@@ -20,6 +20,9 @@ RANDOM_SCORES = Path(__file__).parents[1] / "random_scores.csv"
 """Mean returns of policies that learned nothing: random, idle (both written by `python -m
 suite.random_policy`) and untrained (`python -m reproduce.judge.untrained`)."""
 
+Protocol = Literal["noframeskip", "sticky", "small_frames"]
+"""How an Atari game is presented: see `ATARI_PROTOCOLS`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
@@ -38,7 +41,7 @@ class Task:
     """Components of the simulator's observation that are shown; empty: all."""
     frame_skip: int = 1
     """Simulator frames per decision."""
-    protocol: Literal["", "noframeskip", "sticky"] = ""
+    protocol: Protocol | Literal[""] = ""
     """Atari only: how the game is presented; scores of two protocols are never compared."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the simulator that belong to the protocol."""
@@ -108,6 +111,10 @@ def baseline_scores() -> Mapping[tuple[str, str], Baseline]:
         random, idle, untrained = (float(row[name] or "nan") for name in scores)
         shortest, longest = (int(row[name]) if row[name] else None for name in lengths)
         known[row["task"], row["protocol"]] = Baseline(random, idle, untrained, shortest, longest)
+    for task, protocol in [key for key in known if key[1] == "noframeskip"]:
+        # the size of frames changes nothing of play that does not see them
+        blind = known[task, protocol]._replace(untrained=float("nan"))
+        known.setdefault((task, "small_frames"), blind)
     return MappingProxyType(known)
 
 
@@ -201,10 +208,10 @@ ATARI_GAMES = (
 ATARI_7 = ("BeamRider", "Breakout", "Enduro", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 # fmt: on
 
-Protocol = Literal["noframeskip", "sticky"]
-
+_NOFRAMESKIP = {"episodic_life": True, "repeat_action_probability": 0.0}
 ATARI_PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
-    "noframeskip": {"episodic_life": True, "repeat_action_probability": 0.0},
+    "noframeskip": _NOFRAMESKIP,
+    "small_frames": {**_NOFRAMESKIP, "img_height": 42, "img_width": 42},
     "sticky": {
         "episodic_life": False,
         "repeat_action_probability": 0.25,

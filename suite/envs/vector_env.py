@@ -90,7 +90,8 @@ class Spaces(NamedTuple):
     def of(cls, task: Task) -> "Spaces":
         """Return the spaces of a task before it is made: actions in [-1, 1], 18 in every game."""
         if task.family == "atari":
-            return cls((4, 84, 84), 18)
+            size = task.options.get("img_height", 84), task.options.get("img_width", 84)
+            return cls((4, *size), 18)
         if task.actions == "discrete":
             return cls((task.obs_size,), task.num_actions)
         return cls.vectors(task.obs_size, task.action_size)._replace(num_choices=task.num_actions)

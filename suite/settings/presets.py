@@ -51,7 +51,7 @@ from typing import (
 )
 
 from suite.base.errors import UsageError, nearest, require
-from suite.envs.tasks import SUITES, find_suite, find_task
+from suite.envs.tasks import SUITES, Protocol, find_suite, find_task
 
 ConfigT = TypeVar("ConfigT")
 
@@ -105,7 +105,7 @@ class Preset(Generic[ConfigT]):
     """The suite's tasks that the agent can do; empty: all of them."""
     departures: tuple[str, ...] = ()
     """Differences between our run and that reference that could not be removed."""
-    protocol: Literal["", "noframeskip", "sticky"] = ""
+    protocol: Protocol | Literal[""] = ""
     """How the source presents an Atari game; the agent's `Config.protocol` says the same."""
     cores_per_run: int = 1
     """CPU cores that one run keeps busy; the harness divides the cores by it."""

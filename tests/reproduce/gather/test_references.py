@@ -384,7 +384,8 @@ COMMA = "cells, its header 7: put a text that holds a comma in double quotes"
         (
             "comparable.csv",
             "{}\nnew,someone,E,T-v0,stickey,,same\n",
-            "someone, E, T-v0: protocol must be noframeskip or sticky, not 'stickey'",
+            "someone, E, T-v0: protocol must be "
+            "noframeskip or small_frames or sticky, not 'stickey'",
         ),
         (BY_SEED, "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n", "no column env_id; its"),
         (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n", "line 3: env_steps must"),

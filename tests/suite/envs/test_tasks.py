@@ -1,6 +1,7 @@
 """The task tables against the simulators' registrations, and how tasks are found by name."""
 
 import dataclasses
+import math
 import warnings
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,7 +14,16 @@ from gymnasium.spaces import flatdim
 from suite.base.errors import UsageError
 from suite.envs import tasks
 from suite.envs.gymnasium_pool import describe
-from suite.envs.tasks import ATARI_GAMES, SUITES, TASKS, Task, find_suite, find_task, tasks_in
+from suite.envs.tasks import (
+    ATARI_GAMES,
+    SUITES,
+    TASKS,
+    Task,
+    baseline_scores,
+    find_suite,
+    find_task,
+    tasks_in,
+)
 
 NEEDS_BOX2D = pytest.mark.skipif(find_spec("Box2D") is None, reason="needs the extra box2d")
 ENVPOOL = {name: task for name, task in TASKS.items() if task.simulator == "envpool"}
@@ -107,7 +117,7 @@ def test_an_unknown_name_names_the_nearest(name: str, meant: str) -> None:
         find_suite("mujocco")
 
 
-def test_the_two_atari_protocols_are_different_tasks() -> None:
+def test_atari_protocols_are_different_tasks() -> None:
     """Their scores are not comparable, so the protocol is part of the task and of its options."""
     plain, sticky = find_task("Pong-v5"), find_task("Pong-v5", "sticky")
     assert (plain.protocol, sticky.protocol) == ("noframeskip", "sticky")
@@ -118,6 +128,13 @@ def test_the_two_atari_protocols_are_different_tasks() -> None:
     assert sticky.options["episodic_life"] is False
     assert sticky.options["repeat_action_probability"] == 0.25
     assert sticky.options["full_action_space"] is True
+
+
+def test_small_frames_change_no_random_score() -> None:
+    """Play that does not see the frames has the same returns; an untrained network sees them."""
+    plain, small = (baseline_scores()["Qbert-v5", name] for name in ("noframeskip", "small_frames"))
+    assert small._replace(untrained=0.0) == plain._replace(untrained=0.0)
+    assert math.isnan(small.untrained)
 
 
 def test_the_protocol_touches_atari_only() -> None:

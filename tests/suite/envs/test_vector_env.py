@@ -328,6 +328,18 @@ def test_the_spaces_of_a_task_are_known_before_it_is_made(name: str) -> None:
     assert Spaces.of(QBERT) == game._replace(num_outputs=18)
 
 
+def test_small_frames_show_the_same_game() -> None:
+    """The same actions give the same rewards and ends; frames have a quarter of the pixels."""
+    tasks = QBERT, find_task(QBERT.name, "small_frames")
+    games = [VectorEnv(task, environment_seeds([1], 2, "test")) for task in tasks]
+    assert [game.reset().shape[2:] for game in games] == [(4, 84, 84), (4, 42, 42)]
+    assert Spaces.of(tasks[1]).obs_shape == games[1].spaces.obs_shape
+    for actions in np.random.default_rng(0).integers(6, size=(200, 1, 2)):
+        plain, small = (game.step(actions) for game in games)
+        np.testing.assert_array_equal(small.rewards, plain.rewards)
+        np.testing.assert_array_equal(small.terminations, plain.terminations)
+
+
 # Groups, threads, seeds
 
 
