@@ -322,7 +322,7 @@ def update(
     memory: Float[Tensor, "B M"],
     learning_rate: float | Tensor,
     clip: Any,
-) -> Float[Tensor, " M"]:
+) -> Float[Tensor, " K"]:
     """Make one gradient step on one minibatch (Algorithm 1).
 
     Args:

@@ -180,7 +180,7 @@ def shuffled(
     for part in order.chunk(number):
         share = (each.index_select(1, part) for each in rows)
         share = [each.movedim(-1, 2) if each.dim() == 5 else each for each in share]
-        yield share, memory[part] if whole else memory
+        yield share, memory[part] if whole else memory.new_empty(len(part), 0)
 
 
 class UnrollReplay:
