@@ -155,7 +155,7 @@ def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
     with mirrored(plan, plan.track, lambda line: say(console, line)), View(console) as view:
         board = launch(plan, view)
     failed = [row for row in board.rows if row.state == "failed"]
-    return {(row.run.task, row.run.seed): row.error for row in failed}
+    return {row.run.key: row.error for row in failed}
 
 
 def plan_table(plan: Plan) -> Table:

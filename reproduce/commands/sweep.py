@@ -125,7 +125,7 @@ def run(
     for plan, name in zip(plans, names(plans), strict=True):
         say(console, f"{name}: {plan.directory / 'index.html'}")
     say(console, f"Table: {path}; learning curves: {path.with_suffix('.png')}, .svg, .pdf")
-    left = [f"{run.task} seed {run.seed}" for plan in plans for run in _unfinished(plan)]
+    left = [run.name for plan in plans for run in _unfinished(plan)]
     if left:
         say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
     return 2 if left else 0

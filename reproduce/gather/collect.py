@@ -343,8 +343,8 @@ def collect_runs(
     holders, rows = Holders(), []
     for run in _present(plan, runs):
         row, is_open = _describe(run), run.status in ("running", "planned")
-        if is_open and (run.task, run.seed) in failures:
-            row |= {"status": "failed", "error": failures[run.task, run.seed]}
+        if is_open and run.key in failures:
+            row |= {"status": "failed", "error": failures[run.key]}
         elif is_open and holders.is_held_of_late(run.directory):
             row["status"] = "running"
         elif run.status == "running":

@@ -60,8 +60,7 @@ def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
         return "" if same else f"{made}; of behaviour {number}, today's is {today.number}"
     if not theirs:
         return f"{made}, which does not say its code"
-    changed = sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
-    names = sorted(changed, key=lambda path: not path.startswith("agents/"))
+    names = sorted(changed_sources(theirs, ours), key=lambda path: not path.startswith("agents/"))
     return f"{made}; {_names(names)} {'have' if len(names) > 1 else 'has'} changed since"
 
 
@@ -102,12 +101,9 @@ def _describe(remarks: Counter[tuple[bool, str]]) -> tuple[Older, str]:
     return ("counted" if any_counts else "left out") if remarks else "", "; ".join(words)
 
 
-def changed_sources(theirs: object, ours: Mapping[str, str]) -> str:
-    """Return the files that differ between two answers of `hardware.sources`, as text."""
-    if not isinstance(theirs, Mapping):
-        return "the list of sources"
-    names = sorted({*ours, *theirs})
-    return ", ".join(name for name in names if ours.get(name) != theirs.get(name))
+def changed_sources(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
+    """Return the files that differ between two answers of `hardware.sources`."""
+    return sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
 
 
 def _python(sources: object) -> dict[str, str]:

@@ -38,6 +38,16 @@ class Run:
     """What is wrong with a finished run of this task and seed, wherever it lies."""
 
     @property
+    def key(self) -> tuple[str, int]:
+        """Return what tells it from the plan's other runs."""
+        return self.task, self.seed
+
+    @property
+    def name(self) -> str:
+        """Return its name in words."""
+        return f"{self.task} seed {self.seed}"
+
+    @property
     def has_ended(self) -> bool:
         """Return whether its result is kept; other runs start or resume."""
         return self.status in ENDED

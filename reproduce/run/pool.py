@@ -11,12 +11,11 @@ import signal
 import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from reproduce.plan.grid import Group, Plan, Run
 from reproduce.plan.origin import changed_sources
@@ -47,46 +46,29 @@ NO_SPACE_LEFT = re.compile(
 )
 
 
-class Worker(ABC):
-    """Runs one group.
-
-    Args:
-        group: the group to run.
-        log: file of the agent's output.
-        gpu: the GPU that it was dealt; None: there are not several.
-    """
-
-    def __init__(self, group: Group, log: Path, gpu: int | None = None) -> None:
-        self.group, self.log, self.gpu = group, log, gpu
-
-    @abstractmethod
-    def poll(self) -> End | None:
-        """Return how the agent ended, once all its files are in place; None while it works."""
-
-    @abstractmethod
-    def terminate(self) -> None:
-        """Ask the agent to end."""
-
-    @abstractmethod
-    def kill(self, grace_seconds: float = 0.0) -> None:
-        """Kill the agent if it does not end by itself within the grace time."""
-
-
-class _LocalWorker(Worker):
-    """A group's process on this machine."""
-
-    def __init__(self, group: Group, log: Path, gpu: int | None) -> None:
-        super().__init__(group, log, gpu)
-        self._process = AgentProcess(group.command, log)
+class Agent(Protocol):
+    """The agent of a group, here (`AgentProcess`) or elsewhere."""
 
     def poll(self) -> End | None:
-        return self._process.poll()
+        """Return how it ended, once all its files are in place; None while it works."""
 
     def terminate(self) -> None:
-        self._process.terminate()
+        """Ask it to end."""
 
     def kill(self, grace_seconds: float = 0.0) -> None:
-        self._process.kill(grace_seconds)
+        """Kill it if it does not end by itself within the grace time."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """A group that runs."""
+
+    group: Group
+    log: Path
+    """File of the agent's output."""
+    agent: Agent
+    gpu: int | None = None
+    """The GPU that it was dealt; None: there are not several."""
 
 
 class Pool:
@@ -98,7 +80,7 @@ class Pool:
         self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
         self._most_workers = plan.workers
         self.board = board_of(plan, runs, plan.workers * self._seeds_per_group)
-        self._row_of = {(row.run.task, row.run.seed): row for row in self.board.rows}
+        self._row_of = {row.run.key: row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, name_of_settings(plan.config))
         self._sources = plan.maker.code(plan.agent)
@@ -159,11 +141,11 @@ class Pool:
 
     def _leave(self, runs: Sequence[Run]) -> None:
         for run in runs:
-            row = self._row_of[run.task, run.seed]
+            row = self._row_of[run.key]
             if row.state != "elsewhere":
                 row.state = "elsewhere"
                 holder = self._leases.holder(run.directory)
-                self.board.notes.append(f"{_name(run)} is run elsewhere: {holder}")
+                self.board.notes.append(f"{run.name} is run elsewhere: {holder}")
 
     def _has_ended_elsewhere(self, run: Run) -> bool:
         """Return whether another harness has run a run since this pool began; take its result."""
@@ -177,7 +159,7 @@ class Pool:
     def _settle(self, runs: Sequence[Run]) -> None:
         """Show how runs have ended, and give their leases back."""
         for run in runs:
-            row = self._row_of[run.task, run.seed]
+            row = self._row_of[run.key]
             read_progress(row)
             row.state = run.status
             row.error = (read_record(run.directory) or {}).get("error") or ""
@@ -191,7 +173,7 @@ class Pool:
         waiting = [run for group in groups for run in group.runs]
         self._settle([run for run in runs if run not in waiting])
         for run in waiting:
-            self._row_of[run.task, run.seed].state = "waiting"
+            self._row_of[run.key].state = "waiting"
             self._leases.release(run.directory)
 
     def _start(self, group: Group) -> None:
@@ -203,7 +185,7 @@ class Pool:
         """
         changed = changed_sources(self._sources, self._plan.maker.code(self._plan.agent))
         if changed:
-            raise UsageError(f"{changed} changed since this grid was started")
+            raise UsageError(f"{', '.join(changed)} changed since this grid was started")
         refuse_mixture(self._plan)
         check_extensions(self._plan, group.runs)
         for run in group.runs:
@@ -228,7 +210,7 @@ class Pool:
         gpu = self._free_gpu()
         if gpu is not None:
             group = replace(group, command=(*seeing_gpu(gpu), *group.command))
-        worker = _LocalWorker(group, log, gpu)
+        worker = Worker(group, log, AgentProcess(group.command, log), gpu)
         self._mark(group, "running")
         return worker
 
@@ -240,7 +222,7 @@ class Pool:
 
     def _mark(self, group: Group, state: str) -> None:
         for run in group.runs:
-            self._row_of[run.task, run.seed].turn(state)
+            self._row_of[run.key].turn(state)
 
     def _keep_aside(self, run: Run) -> None:
         """Move a damaged run's folder aside."""
@@ -253,7 +235,7 @@ class Pool:
             copies += 1
             aside = aside.with_name(f"{run.directory.name}.damaged.{copies}")
         run.directory.rename(aside)
-        self.board.notes.append(f"{_name(run)} kept aside in {aside}: {record['error']}")
+        self.board.notes.append(f"{run.name} kept aside in {aside}: {record['error']}")
 
     def _look_after(self) -> None:
         lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
@@ -261,7 +243,7 @@ class Pool:
             if any(run.directory in lost for run in worker.group.runs):
                 self._put_back(worker)
                 continue
-            end = worker.poll()  # before the last rows are read
+            end = worker.agent.poll()  # before the last rows are read
             for row in self._rows(worker):
                 read_progress(row)
             if end:
@@ -271,7 +253,7 @@ class Pool:
                 read_progress(row)
 
     def _rows(self, worker: Worker) -> list[Progress]:
-        return [self._row_of[run.task, run.seed] for run in worker.group.runs]
+        return [self._row_of[run.key] for run in worker.group.runs]
 
     def _beside(self, worker: Worker) -> list[Worker]:
         """Return the other workers that run on the same machine."""
@@ -285,7 +267,7 @@ class Pool:
             end: how it ended.
             beside: the other workers that were running there.
         """
-        worker.kill()
+        worker.agent.kill()
         self._workers.remove(worker)
         lines = last_lines(worker.log)
         rows = self._rows(worker)
@@ -319,14 +301,14 @@ class Pool:
             limit: how many processes may run from now on; 0: they had the memory for themselves.
             reason: how the worker ended.
         """
-        names = {(row.run.task, row.run.seed) for row in rows}
+        names = {row.run.key for row in rows}
         if limit == 0 or names & self._retried:
             return False
         self._retried |= names
         how = self._make_room(limit)
         for row in rows:
             self.board.notes.append(
-                f"{_name(row.run)} ran out of memory ({reason}): once more, {how}"
+                f"{row.run.name} ran out of memory ({reason}): once more, {how}"
             )
         self._wait_again(worker.group.runs, first=True)
         return True
@@ -339,14 +321,14 @@ class Pool:
 
     def _put_back(self, worker: Worker) -> None:
         """Stop a worker that has lost a lease; its unfinished runs wait again."""
-        worker.kill()
+        worker.agent.kill()
         self._workers.remove(worker)
         self._wait_again(worker.group.runs)
 
     def _fail(self, runs: Sequence[Run], error: str) -> None:
         """Show unstarted runs as failed; record nothing, so that a later start may run them."""
         for run in runs:
-            row = self._row_of[run.task, run.seed]
+            row = self._row_of[run.key]
             if run not in [other for group in self._waiting for other in group.runs]:
                 row.state, row.error = "failed", error
                 self._leases.release(run.directory)
@@ -364,10 +346,10 @@ class Pool:
         beating.start()
         try:
             for worker in self._workers:
-                worker.terminate()
+                worker.agent.terminate()
             until = time.monotonic() + STOP_SECONDS
             for worker in self._workers:
-                worker.kill(grace_seconds=max(0.0, until - time.monotonic()))
+                worker.agent.kill(grace_seconds=max(0.0, until - time.monotonic()))
         finally:
             over.set()
             beating.join()
@@ -423,10 +405,6 @@ def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
     except OSError as error:
         return error.errno in NO_SPACE
     return False
-
-
-def _name(run: Run) -> str:
-    return f"{run.task} seed {run.seed}"
 
 
 def _signal_name(number: int) -> str:

@@ -81,19 +81,18 @@ class View:
         """
         if not self._reported:
             done = [row for row in board.rows if row.run.has_ended]
-            self._reported |= {(row.run.task, row.run.seed) for row in done} | {("", 0)}
+            self._reported |= {row.run.key for row in done} | {("", 0)}
         for note in board.notes[self._num_notes :]:
             say(self._console, note)
         self._num_notes = len(board.notes)
         for row in board.rows:
-            name = (row.run.task, row.run.seed)
-            if row.state in OVER and name not in self._reported:
-                self._reported.add(name)
+            if row.state in OVER and row.run.key not in self._reported:
+                self._reported.add(row.run.key)
                 say(self._console, _event(row), STYLES[row.state])
         height = self._console.height
         if self._curves:
             height -= (room := height * 2 // 3)
-            runs = {(row.run.task, row.run.seed): row.run.directory for row in board.rows}
+            runs = {row.run.key: row.run.directory for row in board.rows}
             self._curves.update(runs, room)
         if self._live:
             screen = _screen(board, self._console, height)
@@ -115,7 +114,7 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 def _event(row: Progress) -> str:
     outcome = f": {row.error}" if row.error else f", last return {_number(row.last_return)}"
-    return f"{row.run.task} seed {row.run.seed} {row.state}{outcome}"
+    return f"{row.run.name} {row.state}{outcome}"
 
 
 def _line(board: Board) -> str:

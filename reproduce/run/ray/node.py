@@ -85,7 +85,7 @@ def work(order: Order) -> Iterator[str | Sent | End]:
 
     changed = changed_sources(order.sources, sources(order.agent))
     if changed:
-        raise UsageError(f"{changed} changed since this grid was started")
+        raise UsageError(f"{', '.join(changed)} changed since this grid was started")
     with tempfile.TemporaryDirectory(prefix="encore-", ignore_cleanup_errors=True) as directory:
         out = Path(directory, order.out)
         is_shared = _prepare(order, out)

@@ -186,7 +186,7 @@ class RayPool(Pool):
             self._most_workers = max(1, len(self._waiting))
         self._losses: Counter[tuple[str, int]] = Counter()
 
-    def _work(self, group: Group, log: Path) -> "_RayWorker":
+    def _work(self, group: Group, log: Path) -> Worker:
         """Submit a group's task."""
         place = Path("runs", *self._plan.directory.parts[-2:], group.runs[0].task)
         there = [replace(run, directory=place / run.directory.name) for run in group.runs]
@@ -201,11 +201,11 @@ class RayPool(Pool):
             files={} if is_here else read_folders(run.directory for run in group.runs),
         )
         demand = demand_of(self._plan, group)
-        if self._retried & {(run.task, run.seed) for run in group.runs}:
+        if self._retried & {run.key for run in group.runs}:
             demand = self._twice(demand)
         with open_inside(log.parent, log, 0) as file:
             file.write(order.sign)
-        worker = _RayWorker(group, log, order, demand)
+        worker = Worker(group, log, _RayAgent(group, log, order, demand))
         self._mark(group, "waiting")
         return worker
 
@@ -221,12 +221,12 @@ class RayPool(Pool):
     def _look_after(self) -> None:
         super()._look_after()
         for worker in self._workers:
-            if isinstance(worker, _RayWorker) and worker.node:
+            if isinstance(worker.agent, _RayAgent) and worker.agent.node:
                 self._mark(worker.group, "running")
 
     def _beside(self, worker: Any) -> list[Any]:
         others: list[Any] = super()._beside(worker)
-        return [other for other in others if other.node == worker.node]
+        return [other for other in others if other.agent.node == worker.agent.node]
 
     def _make_room(self, limit: int) -> str:
         """Return the measure in words: `_work` will ask Ray for twice the share of a node."""
@@ -234,20 +234,19 @@ class RayPool(Pool):
 
     def _end(self, worker: Any, end: End, beside: Sequence[Any]) -> None:
         """Record how a worker's runs ended; place the group again if its node is lost."""
-        names = [(run.task, run.seed) for run in worker.group.runs]
-        losses = 0 if worker.has_advanced else self._losses[names[0]]
-        self._losses.update(dict.fromkeys(names, 0))
-        for name in names:
-            self._losses[name] = losses + isinstance(end, Lost)
+        runs = worker.group.runs
+        losses = 0 if worker.agent.has_advanced else self._losses[runs[0].key]
+        for run in runs:
+            self._losses[run.key] = losses + isinstance(end, Lost)
         if not isinstance(end, Lost) or losses >= MOST_LOSSES:
             super()._end(worker, end, beside)
             return
-        for task, seed in names:
-            self.board.notes.append(f"{task} seed {seed} is placed elsewhere: {end.reason}")
+        for run in runs:
+            self.board.notes.append(f"{run.name} is placed elsewhere: {end.reason}")
         self._put_back(worker)
 
 
-class _RayWorker(Worker):
+class _RayAgent:
     """A group's Ray task."""
 
     def __init__(
@@ -255,7 +254,7 @@ class _RayWorker(Worker):
     ) -> None:
         import ray
 
-        super().__init__(group, log)
+        self._group, self._log = group, log
         self.node = ""
         """Where it runs; empty while it waits for a place."""
         self._has_ended = False
@@ -273,7 +272,7 @@ class _RayWorker(Worker):
     @property
     def has_advanced(self) -> bool:
         """Return whether the agent has made a checkpoint that is here."""
-        return checkpoint_of(self.group.runs[0].directory) != self._before
+        return checkpoint_of(self._group.runs[0].directory) != self._before
 
     def poll(self) -> End | None:
         """Write the runs that have arrived; return how the agent ended, None while it works."""
@@ -287,8 +286,8 @@ class _RayWorker(Worker):
                     self._has_ended = True
                     return message
                 if isinstance(message, node.Sent):
-                    write_folders(message.files, self.group.runs[0].directory.parent)
-                    write_atomically(self.log, message.log)
+                    write_folders(message.files, self._group.runs[0].directory.parent)
+                    write_atomically(self._log, message.log)
                 else:
                     self.node = message
         except errors.OutOfMemoryError:  # Ray's own watch over a node's memory

@@ -192,7 +192,7 @@ def test_a_killed_node_costs_nothing_but_time(
             if not killed and row.env_steps >= 400 and there.exists():
                 killed.append(row.run.seed)
                 (worker,) = [w for w in pools[0]._workers if w.group.runs == (row.run,)]
-                nodes.kill(worker.node)
+                nodes.kill(worker.agent.node)
                 nodes.add(num_cpus=1)  # for the next test
 
     with connect(nodes.address) as cluster:
