@@ -686,14 +686,6 @@ time.sleep(0.5)
     assert executions(plan) == Counter({1: 1, 2: 2, 3: 1})
 
 
-def test_a_run_that_lacks_memory_all_alone_has_failed(tmp_path: Path, stand_in: StandIn) -> None:
-    """There are no fewer to run beside."""
-    plan = pendulum(tmp_path, 1)
-    stand_in({1: "raise MemoryError"})
-    assert ends(launch(plan, ignore)) == {1: ("failed", "exit 1: MemoryError")}
-    assert executions(plan) == Counter({1: 1})
-
-
 def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -812,23 +804,6 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.write_text("from suite.envs import tasks, vector_env\n" if "agents" in name else "")
     monkeypatch.setattr("suite.base.hardware._root", lambda: tmp_path / "code")
     return tmp_path / "code"
-
-
-def test_runs_of_changed_code_are_not_mixed(
-    code: Path, tmp_path: Path, record_run: RecordRun
-) -> None:
-    """Named are run and file; pages and files that are not imported do not count."""
-    folder = record_run(pendulum(tmp_path / "runs", 2), TASK, 1)
-    (code / "README.md").write_text("changed")
-    (code / "agents" / "a2c.py").write_text("another agent")
-    (code / "suite" / "new.py").write_text("new")
-    refuse_mixture(pendulum(tmp_path / "runs", 2))
-    (code / "suite" / "envs" / "vector_env.py").write_text("changed = True\n")
-    with pytest.raises(UsageError) as caught:
-        refuse_mixture(pendulum(tmp_path / "runs", 2))
-    assert str(folder) in str(caught.value)
-    assert "; suite/envs/vector_env.py has changed since)" in str(caught.value)
-    assert "--fresh" in str(caught.value)
 
 
 def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(

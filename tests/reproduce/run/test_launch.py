@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,29 +116,24 @@ def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
         ("print('bad usage'); sys.exit(2)", "exit 2: bad usage"),
         ("(folders[0] / 'run.json').write_text('{')", "exit 0: no output"),
         ("sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.exit(3)", "exit 3: \ufffd\ufffd"),
+        ("end(folders[0], 'running'); raise ValueError('late')", "exit 1: ValueError: late"),
+        ("raise MemoryError", "exit 1: MemoryError"),  # alone: nobody leaves it more
     ],
 )
 def test_whatever_does_not_finish_has_failed(
     script: str, error: str, tmp_path: Path, stand_in: StandIn
 ) -> None:
-    """A killed process, and one that ends well without a finished run, are failures that say so."""
+    """A killed process, and one that ends well without a finished run, are failures that say so.
+
+    Each is tried once. The record is the agent's own, where it wrote one, and says the error.
+    """
     stand_in({1: script})
     plan = pendulum(tmp_path, [1])
-    assert ends(launch(plan, ignore)) == {1: ("failed", error)}
-    assert record_of(plan, 1)["error"] == error
-
-
-def test_what_a_run_recorded_before_it_died_is_kept(tmp_path: Path, stand_in: StandIn) -> None:
-    """The launcher adds to the agent's own record; it does not replace it."""
-    stand_in({1: "end(folders[0], 'running'); raise ValueError('late')"})
-    plan = pendulum(tmp_path, [1])
-    launch(plan, ignore)
+    board = launch(plan, ignore)
+    assert (ends(board), board.notes) == ({1: ("failed", error)}, [])
     record = record_of(plan, 1)
-    assert (record["task"], record["status"], record["error"]) == (
-        TASK,
-        "failed",
-        "exit 1: ValueError: late",
-    )
+    assert (record["task"], record["status"], record["error"]) == (TASK, "failed", error)
+    assert ("sources" in record) == ("running" in script)
 
 
 def test_the_seeds_of_one_process_end_each_on_their_own(tmp_path: Path, stand_in: StandIn) -> None:
@@ -209,49 +204,40 @@ def await_finished(*others):
 """
 
 
-@pytest.mark.parametrize(("visible", "names"), [(None, "01"), ("7,3", "73"), (" 5, 6,9", "56")])
-def test_a_free_gpu_gets_the_next_process(
+TURNS = f"{SEES}await_finished(2, 5)\n{FINISH}"
+
+
+@pytest.mark.parametrize(
+    ("visible", "options", "first", "others", "seen"),
+    [
+        # a long run keeps its own GPU; all others go, one by one, to the other
+        *[(None, {}, (2, 3, 4), SEES + FINISH, "0111"), ("7,3", {}, (2,), SEES + FINISH, "73")],
+        (" 5, 6,9", {}, (2, 3, 4), SEES + FINISH, "5666"),
+        (None, {"workers": 4}, (2, 5), TURNS, "01011"),  # where one ends, the next begins
+        (None, {"device": "cuda:1"}, (), SEES + FINISH, ["all", "all"]),  # its own flag says which
+    ],
+)
+def test_a_process_gets_the_gpu_with_the_fewest_and_sees_just_that_one(
     visible: str | None,
-    names: str,
+    options: dict[str, Any],
+    first: tuple[int, ...],
+    others: str,
+    seen: Sequence[str],
     tmp_path: Path,
     stand_in: StandIn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A long run keeps its own GPU; all others go, one by one, to the other. Each sees just one."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    plan = on_gpus(tmp_path, monkeypatch, 4)
-    stand_in(
-        {1: f"{SEES}await_finished(2, 3, 4)\n{FINISH}"} | dict.fromkeys((2, 3, 4), SEES + FINISH)
-    )
-    assert launch(plan, ignore).count("finished") == 4
-    seen = [(run.directory / "gpu").read_text() for run in plan.runs()]
-    assert seen == [names[0], *(names[1] * 3)]
-
-
-def test_processes_share_gpus_evenly(
-    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four at a time on two: where one ends, the next begins."""
+    """Of two GPUs: the first run waits for some others, which end at once."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("reproduce.plan.places.num_cores", lambda: 4)
-    plan = on_gpus(tmp_path, monkeypatch, 5, workers=4)
-    scripts = dict.fromkeys((1, 3, 4, 5), f"{SEES}await_finished(2, 5)\n{FINISH}")
-    stand_in(scripts | {2: SEES + FINISH, 5: SEES + FINISH})
-    assert launch(plan, ignore).count("finished") == 5
-    assert [(run.directory / "gpu").read_text() for run in plan.runs()] == ["0", "1", "0", "1", "1"]
-
-
-def test_one_gpu_is_left_as_it_is_seen(
-    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Named or the only one: the agent's own flag says which."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    plan = on_gpus(tmp_path, monkeypatch, 2, device="cuda:1")
-    stand_in(dict.fromkeys((1, 2), SEES + FINISH))
-    assert launch(plan, ignore).count("finished") == 2
-    assert [(run.directory / "gpu").read_text() for run in plan.runs()] == ["all", "all"]
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    plan = on_gpus(tmp_path, monkeypatch, len(seen), **options)
+    waits = f"{SEES}await_finished(*{first})\n{FINISH}"
+    ends_at_once = dict.fromkeys(first[:1] + first[-1:], SEES + FINISH)
+    stand_in({**dict.fromkeys(range(1, len(seen) + 1), others), **ends_at_once, 1: waits})
+    assert launch(plan, ignore).count("finished") == len(seen)
+    assert [(run.directory / "gpu").read_text() for run in plan.runs()] == list(seen)
 
 
 def test_the_record_of_a_failure_names_its_gpu(
@@ -314,41 +300,22 @@ def test_finished_runs_are_left_alone(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_failed_run_is_run_again_and_its_failure_forgotten(
-    tmp_path: Path, stand_in: StandIn
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_what_a_killed_run_left_is_kept_where_the_next_goes_on_from_it(
+    has_checkpoint: bool, tmp_path: Path, stand_in: StandIn, record_run: RecordRun
 ) -> None:
-    """Starting the same plan again repairs it."""
-    plan = pendulum(tmp_path, [1])
-    stand_in({1: CRASH})
-    launch(plan, ignore)
-    stand_in({1: FINISH})
-    assert ends(launch(plan, ignore)) == {1: ("finished", "")}
-    assert [run.status for run in plan.runs()] == ["finished"]
-
-
-def test_what_a_killed_run_left_is_no_progress_of_the_next(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
-) -> None:
-    """Steps and returns of the run before are not shown until, and unless, there are new ones."""
+    """With a checkpoint the agent itself cuts the rows since; else they are no one's progress."""
     plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
-    stand_in({1: CRASH})
-    (row,) = launch(plan, ignore).rows
-    assert (row.state, row.env_steps, row.last_return) == ("failed", 0, None)
-    assert list(folder.glob("*.csv")) == []
-
-
-def test_what_a_killed_run_goes_on_from_is_left_to_it(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
-) -> None:
-    """Where there is a checkpoint the agent itself cuts, or removes, the rows since."""
-    plan = pendulum(tmp_path, [1])
-    folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
-    (folder / "checkpoint").mkdir()
+    if has_checkpoint:
+        (folder / "checkpoint").mkdir()
     rows = {path: path.read_bytes() for path in folder.glob("*.csv")}
     stand_in({1: CRASH})
-    launch(plan, ignore)
-    assert {path: path.read_bytes() for path in folder.glob("*.csv")} == rows != {}
+    (row,) = launch(plan, ignore).rows
+    assert row.state == "failed"
+    left = {path: path.read_bytes() for path in folder.glob("*.csv")}
+    assert left == (rows if has_checkpoint else {})
+    assert (row.env_steps, row.last_return) == ((900, 5.0) if has_checkpoint else (0, None))
 
 
 def test_a_shorter_run_that_cannot_go_on_is_left_as_it_is(
@@ -420,60 +387,29 @@ def test_a_signal_stops_every_process_and_goes_on(
     assert [run.status for run in plan.runs()] == ["finished", "planned", "planned", "planned"]
 
 
-def test_a_process_that_ignores_the_request_to_stop_is_killed(
-    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["Ctrl-C, ignored", "an error of the watcher", "no folder"])
+def test_whatever_ends_the_launcher_ends_what_it_started(
+    why: str, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopping does not depend on the agents' goodwill."""
+    """Whether or not the agent wants to, and without a new start in a folder that has vanished."""
     monkeypatch.setattr(pooling, "STOP_SECONDS", 0.1)
-    stand_in({1: "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP})
-    plan = pendulum(tmp_path, [1])
-    pids: list[int] = []
+    ignored = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " if "ignored" in why else ""
+    stand_in({1: ignored + SLEEP, 2: FINISH})
+    plan, pids = pendulum(tmp_path, [1, 2], workers=1), list[int]()
 
-    def interrupt(board: Board) -> None:
+    def end(board: Board) -> None:
         pids[:] = pids_of(plan, 1, board)
-        if pids:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        launch(plan, interrupt)
-    assert not is_alive(pids[0])
-
-
-def test_a_folder_that_vanishes_is_an_error_and_no_new_start(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
-    """The rest of the plan is not run as if nothing had been there, and nothing is left behind."""
-    stand_in({1: SLEEP, 2: FINISH})
-    plan = pendulum(tmp_path, [1, 2], workers=1)
-    pids: list[int] = []
-
-    def remove(board: Board) -> None:
-        pids[:] = pids_of(plan, 1, board)
-        if pids:
+        if pids and why == "no folder":
             plan.directory.rename(tmp_path / "elsewhere")
+        elif pids:
+            raise KeyboardInterrupt if ignored else ZeroDivisionError
 
-    with pytest.raises(UsageError, match="sac-classic/tuned has vanished"):
-        launch(plan, remove)
+    expected = {"C": KeyboardInterrupt, "a": ZeroDivisionError, "n": UsageError}[why[0]]
+    with pytest.raises(expected) as caught:
+        launch(plan, end)
     assert not is_alive(pids[0])
-    assert not plan.directory.exists()
-
-
-def test_an_error_of_the_watcher_leaves_no_process_behind(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
-    """Whatever ends the launcher ends what it started."""
-    stand_in({1: SLEEP})
-    plan = pendulum(tmp_path, [1])
-    pids: list[int] = []
-
-    def fail(board: Board) -> None:
-        pids[:] = pids_of(plan, 1, board)
-        if pids:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        launch(plan, fail)
-    assert not is_alive(pids[0])
+    assert plan.directory.exists() == (why != "no folder")
+    assert ("sac-classic/tuned has vanished" in str(caught.value)) == (why == "no folder")
 
 
 def test_a_process_finds_this_checkout_and_uses_one_thread(
