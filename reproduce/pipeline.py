@@ -16,6 +16,7 @@ from reproduce.judge.zero import scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
 from reproduce.plan.origin import by_task
+from reproduce.plan.status import runs_of
 from reproduce.report import figures, frames
 from reproduce.report.page import write_page
 from reproduce.report.tables import COLUMNS, records
@@ -51,7 +52,7 @@ def gather(
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     randoms = {n: random_scores().get((n, task.protocol)) for n, task in tasks.items()}
     randoms = {name: score for name, score in randoms.items() if score is not None}
-    found = collect.runs_of(plan)
+    found = runs_of(plan, reads_tables=True)
     runs = collect.collect_runs(plan, failures, found)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
     scores = normalise(collect.collect_scores(plan, randoms, found), scales)

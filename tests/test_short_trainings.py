@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents import AGENTS
-from reproduce.gather.collect import read_table
+from reproduce.plan.tables import read_table
 from suite.envs.tasks import find_task
 
 TRAININGS = {

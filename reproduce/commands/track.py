@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.commands import flags
-from reproduce.gather.collect import read_table
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import check_writable
+from reproduce.plan.tables import read_table
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside

@@ -18,6 +18,7 @@ from reproduce.controls.peer import peer_of
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command
+from reproduce.plan.tables import read_table
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.records import read_record
@@ -241,7 +242,7 @@ def _single_runs(plan: Plan) -> pd.DataFrame:
     frames = []
     for run in plan.runs():
         if plan.rule == "training":
-            table = collect.read_table(run.directory / "episodes.csv")
+            table = read_table(run.directory / "episodes.csv")
             table = table.rename(columns={"episode_return": "mean_return"})
         else:
             table = collect.evaluations(run.directory)

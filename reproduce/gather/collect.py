@@ -1,10 +1,7 @@
 """Gather the records of runs into tidy tables, one observation per row."""
 
-import errno
-import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,89 +12,20 @@ import pandas as pd
 
 from reproduce.gather.references import in_window
 from reproduce.plan.grid import Plan, Run
+from reproduce.plan.status import runs_of
+from reproduce.plan.tables import SHARES, read_table
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain
-from suite.base.errors import UsageError
-from suite.base.files import DAMAGED, read_plain
 from suite.envs.tasks import find_task
 from suite.record.manifest import stamp
-from suite.record.recorder import EPISODE_COLUMNS
 from suite.record.records import read_record
-from suite.settings.config import MOST_STEPS
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
 Runs = Sequence[Run] | None
-"""A plan's runs as `runs_of`, which takes long, returned them; None: it is called."""
-COUNTS = ("env_steps", "num_updates", "episode_length")
-"""Columns of whole numbers, not below 0."""
-SHARES = ("environment_share", "acting_share", "learning_share")
-EXPECTED = {
-    "episodes.csv": EPISODE_COLUMNS,
-    "evaluations.csv": ("env_steps", "mean_return"),
-    "timing.csv": ("env_steps", "num_updates", "wall_seconds", *SHARES),
-}
-"""Columns of numbers that a table must have."""
+"""A plan's runs as `status.runs_of` returned them, which takes long; None: it is called."""
 CURVE_POINTS = 100
 """Points of a curve of training episodes; a curve of evaluations has one for each."""
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Return a recorded CSV file without the torn line that a killed run may have left.
-
-    Where there is only its compressed form, `path`.xz, that is read. A file that cannot be opened,
-    or lacks a whole row, gives an empty table.
-
-    Raises:
-        UsageError: if the file is not a table of numbers with the columns that it should have.
-    """
-    try:
-        content = read_plain(path)
-    except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise UsageError(f"unreadable {path}: {error.strerror}") from None
-        return pd.DataFrame()
-    except DAMAGED as error:
-        raise UsageError(f"unreadable {path}.xz: {error}") from None
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole.count(b"\n") < 2:
-        return pd.DataFrame()
-    try:
-        table = pd.read_csv(io.BytesIO(whole))
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
-    expected = EXPECTED.get(path.name, ())
-    for column in expected:
-        if column not in table:
-            raise UsageError(f"unreadable {path}: no column {column}")
-    for column in table if expected else ():
-        cells = table[column].to_numpy()
-        if cells.dtype.kind not in "iuf" or (
-            column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS)
-        ):
-            raise UsageError(f"unreadable {path}: {column} holds what cannot be one")
-    return table
-
-
-@lru_cache(maxsize=4096)
-def _defect(directory: Path, stamps: tuple[object, ...]) -> str:
-    """Return why a run's tables cannot be used; empty if they can."""
-    try:
-        for name in EXPECTED:
-            read_table(directory / name)
-    except UsageError as error:
-        return str(error)
-    return ""
-
-
-def runs_of(plan: Plan) -> list[Run]:
-    """Return the plan's runs; mark those with unusable tables as damaged, whatever they say."""
-    runs = []
-    for run in plan.runs():
-        stamps = tuple(map(stamp, (run.directory / name for name in EXPECTED)))
-        defect = _defect(run.directory, stamps)
-        runs.append(replace(run, status="damaged", remark=defect) if defect else run)
-    return runs
 
 
 def score(directory: Path, rule: str, env_steps: int) -> float:
@@ -360,7 +288,7 @@ def collect_runs(
 
 
 def _present(plan: Plan, runs: Runs) -> Sequence[Run]:
-    return runs_of(plan) if runs is None else runs
+    return runs_of(plan, reads_tables=True) if runs is None else runs
 
 
 def _readable(plan: Plan, runs: Runs) -> list[Run]:

@@ -76,14 +76,27 @@ def steps_done(run: Run) -> int:
     return record["config"]["env_steps"] if record else 0
 
 
-def runs_of(plan: "Plan") -> list[Run]:
+def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
     """Return every run with its present status, tasks in order, seeds within.
+
+    Args:
+        plan: the planned runs.
+        reads_tables: whether one whose tables cannot be used is `damaged`, too; that takes longer.
 
     Raises:
         UsageError: if a finished run was made with other settings.
     """
     wanted = ((task, n) for task in plan.tasks for n in plan.seeds[: plan.num_seeds[task]])
-    return [run_of(plan, task, seed) for task, seed in wanted]
+    runs = [run_of(plan, task, seed) for task, seed in wanted]
+    if not reads_tables:
+        return runs
+    from reproduce.plan.tables import defect_of  # imports pandas
+
+    defects = [defect_of(run.directory) for run in runs]
+    return [
+        replace(run, status="damaged", remark=defect) if defect else run
+        for run, defect in zip(runs, defects, strict=True)
+    ]
 
 
 def run_of(plan: "Plan", task: str, seed: int) -> Run:

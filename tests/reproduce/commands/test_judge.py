@@ -13,6 +13,7 @@ import pytest
 from reproduce.__main__ import main
 from reproduce.commands.judge import COLUMNS, judge_curves, read_curves, score_runs
 from reproduce.gather import collect
+from reproduce.plan import tables as recorded
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
@@ -93,7 +94,7 @@ def scores_of(grid: Path) -> pd.DataFrame:
 def episodes_of(grid: Path, task: str) -> pd.DataFrame:
     """Return the training episodes of a grid's runs of a task, as `docs/verdicts.md` asks."""
     tables = [
-        collect.read_table(grid / task / f"seed-{seed}" / "episodes.csv").assign(seed=seed)
+        recorded.read_table(grid / task / f"seed-{seed}" / "episodes.csv").assign(seed=seed)
         for seed in scores_of(grid).query("task == @task")["seed"]
     ]
     table = pd.concat(tables).rename(columns={"episode_return": "mean_return"})

@@ -14,9 +14,9 @@ from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import published as publishing
 from reproduce.commands.published import find_plans, refresh
-from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
+from reproduce.plan.tables import read_table
 from reproduce.report import figures
 from tests.messages import refused
 
@@ -131,13 +131,13 @@ def test_games_keep_one_policy_in_all_and_compressed_tables(
     grid = ("a2c", "atari-7")
     plan = three_seeds(published, record_run, reseal, *grid, source="nnabla_rl", tasks=tasks)
     folder = plan.directory / "Breakout-v5" / "seed-1"
-    before = {name: collect.read_table(folder / name) for name in ("evaluations.csv", "timing.csv")}
+    before = {name: read_table(folder / name) for name in ("evaluations.csv", "timing.csv")}
     refresh(plan)
     assert policies(plan) == ["Breakout-v5/seed-1"]
     assert not list(plan.directory.glob("*/*/*.csv"))
     assert [run.status for run in plan.runs()] == ["finished"] * 6
     for name, table in before.items():
-        pd.testing.assert_frame_equal(collect.read_table(folder / name), table)
+        pd.testing.assert_frame_equal(read_table(folder / name), table)
     assert (
         pd.read_csv(plan.directory / "scores.csv")["score"] == [-100.0, -200.0, -300.0] * 2
     ).all()

@@ -24,6 +24,7 @@ from reproduce.gather import collect, references
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, save_plan
 from reproduce.plan.status import check_extensions
+from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from suite.record.records import KEYS, SCHEMA_VERSION, read_record
@@ -463,8 +464,8 @@ def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     plan.directory.mkdir(parents=True)
     assert list(ends(plan).values()) == [("finished", "")]
     (run,) = plan.runs()
-    episodes = collect.read_table(run.directory / "episodes.csv")
-    timing = collect.read_table(run.directory / "timing.csv").iloc[-1]
+    episodes = read_table(run.directory / "episodes.csv")
+    timing = read_table(run.directory / "timing.csv").iloc[-1]
     assert 1_600 < timing["env_steps"] <= 2_100
     assert 0 < episodes["episode_length"].sum() <= timing["env_steps"]  # the last are unfinished
     assert timing["num_updates"] > 0

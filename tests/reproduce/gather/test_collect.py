@@ -17,6 +17,7 @@ import pytest
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
+from reproduce.plan.tables import read_table
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 
@@ -55,9 +56,9 @@ def by_training(plan: Plan) -> Plan:
 def test_a_torn_line_is_no_row(content: str, expected: list[list[int]], tmp_path: Path) -> None:
     """A line without its end may be half a number: it is dropped even where it looks whole."""
     path = tmp_path / "table.csv"
-    assert collect.read_table(path).empty
+    assert read_table(path).empty
     path.write_text(content)
-    assert collect.read_table(path).to_numpy().tolist() == expected
+    assert read_table(path).to_numpy().tolist() == expected
 
 
 @pytest.mark.parametrize(

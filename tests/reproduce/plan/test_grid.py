@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path

@@ -27,11 +27,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from reproduce.commands import grid
-from reproduce.gather.collect import collect_runs, read_table
+from reproduce.gather.collect import collect_runs
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.status import refuse_mixture
+from reproduce.plan.tables import read_table
 from reproduce.run import lease as leasing
 from reproduce.run import processes
 from reproduce.run.launch import launch

@@ -1,0 +1,76 @@
+"""The tables that a run records, and whether they can be used."""
+
+import errno
+import io
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from suite.base.errors import UsageError
+from suite.base.files import DAMAGED, read_plain
+from suite.record.manifest import stamp
+from suite.record.recorder import EPISODE_COLUMNS
+from suite.settings.config import MOST_STEPS
+
+COUNTS = ("env_steps", "num_updates", "episode_length")
+"""Columns of whole numbers, not below 0."""
+SHARES = ("environment_share", "acting_share", "learning_share")
+EXPECTED = {
+    "episodes.csv": EPISODE_COLUMNS,
+    "evaluations.csv": ("env_steps", "mean_return"),
+    "timing.csv": ("env_steps", "num_updates", "wall_seconds", *SHARES),
+}
+"""Columns of numbers that a table must have."""
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a recorded CSV file without the torn line that a killed run may have left.
+
+    Where there is only its compressed form, `path`.xz, that is read. A file that cannot be opened,
+    or lacks a whole row, gives an empty table.
+
+    Raises:
+        UsageError: if the file is not a table of numbers with the columns that it should have.
+    """
+    try:
+        content = read_plain(path)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(f"unreadable {path}: {error.strerror}") from None
+        return pd.DataFrame()
+    except DAMAGED as error:
+        raise UsageError(f"unreadable {path}.xz: {error}") from None
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole.count(b"\n") < 2:
+        return pd.DataFrame()
+    try:
+        table = pd.read_csv(io.BytesIO(whole))
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
+    expected = EXPECTED.get(path.name, ())
+    for column in expected:
+        if column not in table:
+            raise UsageError(f"unreadable {path}: no column {column}")
+    for column in table if expected else ():
+        cells = table[column].to_numpy()
+        if cells.dtype.kind not in "iuf" or (
+            column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS)
+        ):
+            raise UsageError(f"unreadable {path}: {column} holds what cannot be one")
+    return table
+
+
+def defect_of(directory: Path) -> str:
+    """Return why a run's tables cannot be used; empty if they can."""
+    return _defect(directory, tuple(stamp(directory / name) for name in EXPECTED))
+
+
+@lru_cache(maxsize=4096)
+def _defect(directory: Path, stamps: tuple[object, ...]) -> str:
+    try:
+        for name in EXPECTED:
+            read_table(directory / name)
+    except UsageError as error:
+        return str(error)
+    return ""
