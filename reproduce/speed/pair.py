@@ -1,18 +1,18 @@
 """This tree's speed beside that of another commit: two processes that take turns.
 
-`workloads.py` defines the work; `docs/speed.md` gives the rate of false alarms.
+`workloads.py` defines the work; `serve.py` repeats it on the code of either tree.
 """
 
+import io
 import math
 import os
-import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,19 +22,19 @@ from jaxtyping import Float
 
 from reproduce import ROOT
 from reproduce.run.processes import THREADING
-from reproduce.speed import serve, workloads
+from reproduce.speed import workloads
 from reproduce.speed.finding import Finding
-from suite.base import hardware
 from suite.base.errors import UsageError
 
+SERVE = Path(__file__).with_name("serve.py")
+CODE = ("agents", "suite", "results/references/*/*.toml")
+"""What workloads run: code, and the settings that it reads."""
 LEAST_OF_REVISION = 0.93
 """Alarm if the whole interval of the ratio of two commits' speeds is below this."""
 STARTS = 3
 """Starts of both processes of a pair that must all alarm: a process may be slow for life."""
-ANSWER_SECONDS = 120.0
-"""Time that a worker has to start, to build its work or to do a block of it."""
-PAIR_SECONDS, MOST_SECONDS = 6.0, 8.5
-"""Time to measure in a comparison of two trees, and the limit that includes building the work."""
+PAIR_SECONDS = 6.0
+"""Time to measure in a comparison of two trees."""
 BLOCK_SECONDS = 0.02
 """Time of one block: long beside the clock's tick, short beside a machine's disturbances.
 
@@ -57,20 +57,12 @@ class Incomparable(UsageError):
 
 
 class Worker:
-    """A process that does work with the code of a tree; see `serve.py`.
+    """A process that repeats a workload with the code of a tree; see `serve.py`."""
 
-    This tree's `workloads.py` defines the work, even if the code is that of another tree. A process
-    that does not answer within `ANSWER_SECONDS` is killed.
-
-    Args:
-        tree: the tree whose code runs.
-    """
-
-    def __init__(self, tree: Path) -> None:
-        self._tree = tree
+    def __init__(self, tree: Path, name: str) -> None:
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
         self._process = subprocess.Popen(
-            [sys.executable, "-P", serve.__file__],
+            [sys.executable, str(SERVE), name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -79,66 +71,23 @@ class Worker:
             env={**os.environ, **THREADING, "PYTHONPATH": str(tree)},
         )
 
-    def wait(self) -> None:
-        """Wait until the process has started.
-
-        Raises:
-            UsageError: if it fails to start, with the last line of its error output.
-        """
-        code = Path(self._read())
-        if code.resolve() != self._tree.resolve():
-            raise UsageError(f"{self._tree} ran the code of {code}")
-
-    @contextmanager
-    def doing(self, name: str, slowdown: float = 1.0) -> Iterator[None]:
-        """Build a workload, and discard it at the end.
-
-        Raises:
-            UsageError: if this code cannot build it, with the reason.
-        """
-        self._write(f"{name} {slowdown}")
-        answer = self._read()
-        try:
-            if answer != "ready":
-                raise UsageError(answer)
-            yield
-        finally:
-            self._write("")
-            self._read()  # until then, the next order would be read as a count
-
     def __call__(self, count: int) -> float:
         """Repeat the workload `count` times and return the seconds taken.
 
         Raises:
-            UsageError: if it fails, with the reason.
+            UsageError: if it cannot be built, or fails, with the last line of its complaint.
         """
-        self._write(str(count))
-        answer = self._read()
-        try:
-            return float(answer)
-        except ValueError:
-            raise UsageError(answer) from None
-
-    def _write(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _read(self) -> str:
         assert self._process.stdout is not None
-        limit = threading.Timer(ANSWER_SECONDS, self._process.kill)
-        limit.start()
         try:
-            line = self._process.stdout.readline()
-        finally:
-            limit.cancel()
-        if not line:
-            if self._process.wait() == -signal.SIGKILL and limit.finished.is_set():
-                raise UsageError(f"{self._tree} gave no answer for {ANSWER_SECONDS:g} s")
+            self._process.stdin.write(f"{count}\n")
+            self._process.stdin.flush()
+            return float(self._process.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            self._process.wait()
             self._complaints.seek(0)
             lines = self._complaints.read().strip().splitlines() or ["no complaint"]
-            raise UsageError(lines[-1])
-        return line.strip()
+            raise UsageError(lines[-1]) from None
 
     def __enter__(self) -> "Worker":
         """Return itself."""
@@ -151,46 +100,26 @@ class Worker:
         self._complaints.close()
 
 
-@contextmanager
-def workers(ours: Path, theirs: Path) -> Iterator[tuple[Worker, Worker]]:
-    """Start a worker in each of two trees; they wait for orders.
-
-    Raises:
-        UsageError: if one does not start.
-    """
-    with Worker(ours) as our_worker, Worker(theirs) as their_worker:
-        our_worker.wait()
-        try:
-            their_worker.wait()
-        except UsageError as error:
-            raise UsageError(f"the other tree does not start: {error}") from None
-        yield our_worker, their_worker
-
-
-def compare(
-    ours: Worker, theirs: Worker, name: str, seconds: float = PAIR_SECONDS, slowdown: float = 1.0
-) -> Ratio:
+def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) -> Ratio:
     """Return the ratio of a workload's speeds in two trees, measured in blocks that take turns.
 
     Args:
-        ours: worker in the tree that may be slower.
-        theirs: worker in the tree it is compared with.
+        ours: the tree that may be slower.
+        theirs: the tree that it is compared with.
         name: the workload's name.
         seconds: time to measure, both together.
-        slowdown: artificial slowdown of `ours`; see `serve.py`.
 
     Raises:
         Incomparable: if `theirs` cannot do the work.
         UsageError: if `ours` cannot.
     """
-    started = time.perf_counter()
-    with ours.doing(name, slowdown), ExitStack() as stack:
+    with Worker(ours, name) as our_worker, Worker(theirs, name) as their_worker:
+        our_worker(1)
         try:
-            stack.enter_context(theirs.doing(name))
+            their_worker(1)
         except UsageError as error:
             raise Incomparable(str(error)) from None
-        left = MOST_SECONDS - (time.perf_counter() - started)
-        times = take_turns([ours, theirs], min(seconds, left))
+        times = take_turns([our_worker, their_worker], seconds)
     return ratio(*1 / times.T)
 
 
@@ -245,81 +174,54 @@ def judge(name: str, speeds: Ratio) -> Finding:
     return Finding(name, speeds.high < LEAST_OF_REVISION, text)
 
 
-def judge_against(
-    revision: str, names: Sequence[str], seconds: float = PAIR_SECONDS
-) -> Iterator[Finding]:
-    """Compare this tree with another commit, in a worktree that is removed afterwards.
+def judge_against(revision: str, names: Sequence[str]) -> Iterator[Finding]:
+    """Compare this tree with another commit, in a temporary copy of it.
 
     A workload that seems slower is measured again by processes started anew, and alarms if it does
     so `STARTS` times. Work that the other commit cannot do (it may lack the function) is skipped in
     one line. If no file that the workloads run differs, nothing is measured.
 
     Raises:
-        UsageError: for a revision that git does not know or whose code does not start, an unknown
-            workload, or one that this tree cannot do.
+        UsageError: for a revision that git does not know, an unknown workload, or one that this
+            tree cannot do.
     """
     workloads.check_names(names, workloads.WORKLOADS)
-    with worktree(revision) as tree:
-        if not differing(tree):
+    with other_tree(revision) as tree:
+        if not _git("diff", "--name-only", revision, "--", *CODE):
             yield Finding("all", False, f"no code that the workloads run differs from {revision}")
             return
-        with ExitStack() as stack:
-            started = stack.enter_context(workers(ROOT, tree))
-            for name in names:
-                try:
-                    finding = judge(name, compare(*started, name, seconds))
-                    for _ in range(STARTS - 1):
-                        if finding.alarm:
-                            with workers(ROOT, tree) as again:
-                                finding = judge(name, compare(*again, name, seconds))
-                    yield finding._replace(text=f"{finding.text} at {revision}")
-                except Incomparable as error:
-                    text = f"skipped: {revision} cannot do it ({error})"
-                    yield Finding(name, False, text, judged=False)
+        for name in names:
+            finding = Finding(name, True, "")
+            for _ in range(STARTS):
+                if finding.alarm:
+                    finding = _judge_once(tree, name)
+            yield finding._replace(text=f"{finding.text} at {revision}")
 
 
-def differing(tree: Path) -> list[str]:
-    """Return the files that workloads run, here or in another tree, and that are not equal there.
-
-    Workloads import agents by name, so every agent's file counts.
-    """
-    found: set[str] = set()
-    for root in (ROOT, tree):
-        begin = [root / "reproduce" / "speed" / "workloads.py", *(root / "agents").glob("*.py")]
-        code = {path for file in begin for path in hardware.imported(root, file)}
-        found |= {path.relative_to(root).as_posix() for path in code if path.exists()}
-        for agent in (root / "agents").glob("*.py"):
-            settings = root.glob(hardware.SETTINGS.format(agent=agent.stem))
-            found |= {path.relative_to(root).as_posix() for path in settings}
-    return sorted(name for name in found if _content(ROOT / name) != _content(tree / name))
-
-
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
+def _judge_once(tree: Path, name: str) -> Finding:
+    try:
+        return judge(name, compare(ROOT, tree, name))
+    except Incomparable as error:
+        return Finding(name, False, f"skipped: cannot be done ({error})", judged=False)
 
 
 @contextmanager
-def worktree(revision: str) -> Iterator[Path]:
-    """Check out a commit of this repository into a temporary folder.
+def other_tree(revision: str) -> Iterator[Path]:
+    """Unpack a commit of this repository into a temporary folder.
 
     Raises:
         UsageError: for a revision that git does not know.
     """
+    try:
+        content = _git("archive", revision)
+    except (OSError, subprocess.CalledProcessError):
+        raise UsageError(f"git does not know the revision {revision!r}") from None
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder)
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        tree = Path(folder) / "tree"
-        try:
-            commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-        except (OSError, subprocess.CalledProcessError):
-            raise UsageError(f"git does not know the revision {revision!r}") from None
-        try:
-            git("worktree", "add", "--detach", str(tree), commit)
-        except subprocess.CalledProcessError as error:
-            raise UsageError(f"cannot check out {revision}: {error.stderr.strip()}") from None
-        stack.callback(git, "worktree", "remove", "--force", str(tree))
-        yield tree
+def _git(*arguments: str) -> bytes:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True).stdout

@@ -5,6 +5,7 @@ nothing grows, nothing runs out. This file imports nothing of this room: `serve.
 the code of other commits.
 """
 
+import importlib
 import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 
 import agents
-from agents import a2c, acer, acer_continuous, impala, sac
+from agents import a2c, acer, acer_continuous, impala
 from suite.base import hardware
 from suite.base.errors import UsageError, nearest
 from suite.base.randomness import environment_seeds
@@ -38,7 +39,7 @@ HALF_CHEETAH = Spaces((17,), 6, (-1.0,) * 6, (1.0,) * 6)
 CARTPOLE, PONG = Spaces((4,), 2), Spaces((4, 84, 84), 6)
 TRAINED = {
     "sac": ("sac-mujoco/jaxrl/HalfCheetah-v4/seed-1", HALF_CHEETAH),
-    "a2c": ("a2c-classic/*/CartPole-v1/seed-1", CARTPOLE),  # older: `paper`
+    "a2c": ("a2c-classic/rl_zoo/CartPole-v1/seed-1", CARTPOLE),
 }
 """Published policies: folder and spaces."""
 Work = Callable[[], object]
@@ -88,64 +89,43 @@ def adapter(task: str, num_envs: int, _: Path) -> Work:
 
 def acting(agent: str, batch: int, _: Path) -> Work:
     """Compute a trained policy's actions for a batch of observations, from numpy to numpy."""
-    pattern, spaces = TRAINED[agent]
-    policy = agents.load_policy(next(POLICIES.glob(pattern)))
+    folder, spaces = TRAINED[agent]
+    policy = agents.load_policy(POLICIES / folder)
     obs = np.zeros((batch, *spaces.obs_shape), dtype=np.float32)
     return lambda: policy(obs)
 
 
-def update_sac(num_seeds: int, _: Path) -> Work:
+def update_sac(num_seeds: int, _: Path, agent: str = "sac") -> Work:
     """Make a gradient step of the paper's networks, for one seed or several in one process."""
-    config = sac.Config(seeds=tuple(range(1, num_seeds + 1)))
-    learner = sac.make_learner(config, 17, 6, CPU)
+    module = importlib.import_module(f"agents.{agent}")  # older commits may lack it
+    config = module.Config(seeds=tuple(range(1, num_seeds + 1)))
+    learner = module.make_learner(config, 17, 6, CPU)
     generator = np.random.default_rng(0)
     indices = torch.from_numpy(generator.integers(0, 10_000, (num_seeds, config.batch_size)))
     batch = _sac_replay(10_000, num_seeds).batch(indices)
     noise = torch.from_numpy(_normal(generator, 2, num_seeds, config.batch_size, 6))
-    return lambda: sac.update(learner, config, batch, noise, 0)
+    return lambda: module.update(learner, config, batch, noise, 0)
 
 
-def update_sac_value(_: Path) -> Work:
-    """Make a gradient step of the paper's networks."""
-    from agents import sac_value  # commits that this file is run on may lack it
+def update_sac_alf(mixed: bool, _: Path) -> Work:
+    """Make a gradient step of the default networks.
 
-    config = sac_value.Config()
-    learner = sac_value.make_learner(config, 17, 6, CPU)
-    generator = np.random.default_rng(0)
-    indices = torch.from_numpy(generator.integers(0, 10_000, (1, config.batch_size)))
-    batch = _sac_replay(10_000).batch(indices)
-    noise = torch.from_numpy(_normal(generator, 2, 1, config.batch_size, 6))
-    return lambda: sac_value.update(learner, config, batch, noise, 0)
-
-
-def update_sac_alf(_: Path) -> Work:
-    """Make a gradient step of the default networks, with a prior, two parts and priorities."""
+    With a prior, two reward parts and priorities; or with five choices beside HalfCheetah's size.
+    """
     from agents import sac_alf  # as above
 
-    config = sac_alf.Config(prior="same_action", reward_weights=(0.5, 0.5), normalise_entropy=True)
-    learner = sac_alf.make_learner(config, HALF_CHEETAH, CPU)
-    generator, size = np.random.default_rng(0), config.batch_size
-    batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
-    extras = torch.from_numpy(_normal(generator, 1, size, 2 + 6 + 1)).clamp(-1, 1)
-    batch = batch._replace(extras=extras)
-    noise = torch.from_numpy(_normal(generator, 2, 1, size, 6))
-    weights = torch.ones(1, size)
-    return lambda: sac_alf.update(learner, config, batch, weights, noise, 0)
-
-
-def update_sac_alf_mixed(_: Path) -> Work:
-    """Make a gradient step of the default networks, with five choices beside HalfCheetah's size."""
-    from agents import sac_alf  # as above
-
-    config, spaces = sac_alf.Config(), HALF_CHEETAH._replace(num_choices=5)
+    extended = {"prior": "same_action", "reward_weights": (0.5, 0.5), "normalise_entropy": True}
+    config = sac_alf.Config(**({} if mixed else extended))
+    spaces = HALF_CHEETAH._replace(num_choices=5) if mixed else HALF_CHEETAH
     learner = sac_alf.make_learner(config, spaces, CPU)
     generator, size = np.random.default_rng(0), config.batch_size
     batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
-    choices = torch.from_numpy(generator.integers(0, 5, (1, size, 1)))
-    actions = batch.obs_actions[..., 17:]
-    extras = torch.from_numpy(_normal(generator, 1, size, 1 + 6 + 1)).clamp(-1, 1)
-    mixed = torch.cat([batch.obs, choices, actions], -1)
-    batch = batch._replace(obs_actions=mixed, extras=extras)
+    if mixed:
+        choices = torch.from_numpy(generator.integers(0, 5, (1, size, 1)))
+        parts = [batch.obs, choices, batch.obs_actions[..., 17:]]
+        batch = batch._replace(obs_actions=torch.cat(parts, -1))
+    extras = torch.from_numpy(_normal(generator, 1, size, 6 + (2 if mixed else 3))).clamp(-1, 1)
+    batch = batch._replace(extras=extras)
     noise, weights = torch.from_numpy(_normal(generator, 2, 1, size, 6)), torch.ones(1, size)
     return lambda: sac_alf.update(learner, config, batch, weights, noise, 0)
 
@@ -194,15 +174,9 @@ def update_ppo(_: Path) -> Work:
 
 def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     """Make a gradient step on the unrolls of eight environments."""
-    # DQN's layers, which the paper's name meant at older commits.
-    layers = "nature" if "nature" in impala.FRAME_LAYERS else "shallow"
-    config = replace(_default(impala, suite), num_envs=8, num_minibatches=1, convolutions=layers)
+    config = replace(_default(impala, suite), num_envs=8, num_minibatches=1, convolutions="nature")
     learner = impala.make_learner(config, spaces, CPU)
-    unroll = _unroll(config, spaces)
-    if hasattr(impala, "transitions"):
-        batch = impala.transitions(impala.Experience(unroll), config)
-    else:
-        batch = vars(impala)["Collected"](unroll).transitions(config)  # at older commits
+    batch = impala.transitions(impala.Experience(_unroll(config, spaces)), config)
     return lambda: impala.update(learner, config, batch, 1e-4)
 
 
@@ -263,7 +237,7 @@ def recorder(folder: Path) -> Work:
 
 def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) -> Work:
     """Train for a short time with the preset's settings, set-up included."""
-    module = getattr(agents, agent)
+    module = importlib.import_module(f"agents.{agent}")
     settings = {"learning_starts": 200} if agent == "sac" else {}
     config = replace(
         _default(module, suite),
@@ -312,9 +286,9 @@ WORKLOADS: Mapping[str, Builder] = {
     "update-impala-Pong": partial(update_impala, "atari", PONG),
     "update-acer": update_acer,
     "update-acer_continuous": update_acer_continuous,
-    "update-sac_value": update_sac_value,
-    "update-sac_alf": update_sac_alf,
-    "update-sac_alf-mixed": update_sac_alf_mixed,
+    "update-sac_value": partial(update_sac, 1, agent="sac_value"),
+    "update-sac_alf": partial(update_sac_alf, False),
+    "update-sac_alf-mixed": partial(update_sac_alf, True),
     "update-sac_discrete": partial(update_sac_discrete, "classic", CARTPOLE),
     "update-sac_discrete-Pong": partial(update_sac_discrete, "atari-7", PONG),
     "vtrace": vtrace,
@@ -359,7 +333,7 @@ def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
         UsageError: for an unknown name.
     """
     check_names(names, WORKLOADS)
-    getattr(hardware, "use_threads", torch.set_num_threads)(1)  # commits before it lack the first
+    hardware.use_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         works = {}
         for name in names:

@@ -14,12 +14,8 @@ from reproduce.run.ray.pool import copy_code
 from reproduce.speed import pair
 from reproduce.speed.finding import Finding
 from reproduce.speed.pair import Ratio
-from reproduce.speed.serve import pinned
-from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.settings.command_line import run_main
-
-NOT_TODAY = "\n\nraise RuntimeError('not today')\n"
 
 
 @pytest.fixture
@@ -50,44 +46,27 @@ def test_code_that_got_slower_is_found_and_equal_code_is_not(
         "    _once(*arguments)\n"
         "    return _once(*arguments)\n",
     )
-    with pair.workers(slow, pair.ROOT) as (ours, theirs):
-        for seconds in (0.75, 5.0, 15.0):
-            finding = pair.judge("vtrace", pair.compare(ours, theirs, "vtrace", seconds))
-            if finding.alarm:
-                break
-        assert finding.alarm, finding.text
-        same = pair.judge("retrace", pair.compare(ours, theirs, "retrace", 0.75))
-        assert not same.alarm, same.text
-        faster = pair.judge("vtrace", pair.compare(theirs, ours, "vtrace", 0.75))
-        assert not faster.alarm, faster.text
+    for seconds in (0.75, 5.0, 15.0):
+        finding = pair.judge("vtrace", pair.compare(slow, pair.ROOT, "vtrace", seconds))
+        if finding.alarm:
+            break
+    assert finding.alarm, finding.text
+    same = pair.judge("retrace", pair.compare(slow, pair.ROOT, "retrace", 0.75))
+    assert not same.alarm, same.text
+    faster = pair.judge("vtrace", pair.compare(pair.ROOT, slow, "vtrace", 0.75))
+    assert not faster.alarm, faster.text
 
 
 def test_what_the_other_tree_cannot_do_is_told_from_what_this_one_cannot(
     planted: Callable[[str, str], Path],
 ) -> None:
-    """An older commit may lack a function; a tree that broke it is an error. Both can go on."""
+    """An older commit may lack a function; a tree that broke it is an error."""
     broken = planted("agents/impala.py", "\n\ndel vtrace_from_importance_weights\n")
-    with pair.workers(pair.ROOT, broken) as (whole, lacking):
-        with pytest.raises(pair.Incomparable, match="has no attribute 'vtrace_from_importance"):
-            pair.compare(whole, lacking, "vtrace", 0.2)
-        with pytest.raises(UsageError, match="has no attribute 'vtrace_from_importance") as caught:
-            pair.compare(lacking, whole, "vtrace", 0.2)
-        assert not isinstance(caught.value, pair.Incomparable)
-        assert pair.compare(whole, lacking, "retrace", 0.2).median > 0
-
-
-def test_a_commit_that_cannot_start_is_an_error(
-    planted: Callable[[str, str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """It may be older than what the workloads import; a gate that measured nothing is not `ok`."""
-    broken = planted("suite/settings.py", NOT_TODAY)
-    (broken / "torch.py").write_text(NOT_TODAY)  # what a worker imports first
-    monkeypatch.setattr(pair, "worktree", lambda revision: nullcontext(broken))
-    assert run_main(lambda _: main(["throughput", "--pair", "old", "vtrace"])) == 2
-    expected = "error: the other tree does not start: RuntimeError: not today\n"
-    assert capsys.readouterr().err == expected
+    with pytest.raises(pair.Incomparable, match="has no attribute 'vtrace_from_importance"):
+        pair.compare(pair.ROOT, broken, "vtrace", 0.2)
+    with pytest.raises(UsageError, match="has no attribute 'vtrace_from_importance") as caught:
+        pair.compare(broken, pair.ROOT, "vtrace", 0.2)
+    assert not isinstance(caught.value, pair.Incomparable)
 
 
 def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
@@ -103,51 +82,35 @@ def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
 
 
 def test_a_pair_without_a_difference_in_gated_code_measures_nothing(
-    planted: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pages, tests and the harness may differ; an agent's file or its settings may not."""
-    same = planted("README.md", "\nAnother page.\n")
-    assert pair.differing(same) == []
-    monkeypatch.setattr(pair, "worktree", lambda revision: nullcontext(same))
-    monkeypatch.setattr(pair, "workers", lambda *trees: pytest.fail("something was measured"))
+    """Pages, tests and the harness may differ; an agent's file or a source's settings may not."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(pair, "other_tree", lambda revision: nullcontext(Path("elsewhere")))
+    monkeypatch.setattr(pair, "_git", lambda *words: asked.append(words) or b"")
+    monkeypatch.setattr(pair, "compare", lambda *trees: pytest.fail("something was measured"))
     (finding,) = pair.judge_against("old", ["vtrace"])
     assert finding == ("all", False, "no code that the workloads run differs from old", True)
-    for file in ("agents/impala.py", "suite/nets/affine.py"):
-        with (same / file).open("a") as code:
-            code.write("# another line\n")
-        assert file in pair.differing(same)
+    (words,) = asked
+    paths = {"agents/a2c.py", "suite/nets/affine.py", "results/references/paper/sac.toml"}
+    listed = ["git", "-C", str(pair.ROOT), "ls-files", *words[words.index("--") :]]
+    tracked = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+    assert paths <= set(tracked)
+    assert not [path for path in tracked if path.startswith(("reproduce/", "docs/", "tests/"))]
 
 
 def test_a_pair_alarms_only_if_every_start_of_its_processes_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One process may be slower than its twin for life: it is placed otherwise in memory."""
-    starts, found = [], [Ratio(0.5, 0.4, 0.6), Ratio(0.5, 0.4, 0.6), Ratio(1.0, 0.9, 1.1)]
-    monkeypatch.setattr(pair, "worktree", lambda revision: nullcontext(Path("elsewhere")))
-    monkeypatch.setattr(pair, "differing", lambda tree: ["a file"])
-    monkeypatch.setattr(pair, "workers", lambda *trees: starts.append(1) or nullcontext((1, 2)))
+    slow, equal = Ratio(0.5, 0.4, 0.6), Ratio(1.0, 0.9, 1.1)
+    monkeypatch.setattr(pair, "other_tree", lambda revision: nullcontext(Path("elsewhere")))
+    monkeypatch.setattr(pair, "_git", lambda *words: b"agents/impala.py")
     monkeypatch.setattr(pair, "compare", lambda *arguments: left.pop(0))
-    left = list(found)
-    (finding,) = pair.judge_against("old", ["vtrace"])
-    assert (finding.alarm, len(starts), left) == (False, 3, [])
-    left = [found[0]] * 3
-    (finding,) = pair.judge_against("old", ["vtrace"])
-    assert finding.alarm
-    left = [found[2]]
-    (finding,) = pair.judge_against("old", ["vtrace"])
-    assert not finding.alarm
-
-
-def test_a_worker_that_does_not_answer_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A base that hangs would block the gate for ever."""
-    hangs = tmp_path / "serve.py"
-    hangs.write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(pair.serve, "__file__", str(hangs))
-    monkeypatch.setattr(pair, "ANSWER_SECONDS", 0.5)
-    with pair.Worker(tmp_path) as worker, pytest.raises(UsageError, match="gave no answer for"):
-        worker.wait()
+    for found, alarms in (([slow, slow, equal], False), ([slow] * 3, True), ([equal], False)):
+        left = list(found)
+        (finding,) = pair.judge_against("old", ["vtrace"])
+        assert (finding.alarm, left) == (alarms, [])
 
 
 def test_too_few_turns_judge_nothing() -> None:
@@ -156,26 +119,14 @@ def test_too_few_turns_judge_nothing() -> None:
     assert finding == ("slow", False, "too slow here for enough turns", False)
 
 
-def test_a_tree_that_does_not_start_is_an_error(planted: Callable[[str, str], Path]) -> None:
-    """The last line of its complaint is shown."""
-    broken = planted("torch.py", NOT_TODAY)  # what a worker imports first
-    with (
-        pytest.raises(UsageError, match="RuntimeError: not today"),
-        pair.workers(broken, pair.ROOT),
-    ):
-        pass
-
-
-def test_a_commit_is_checked_out_and_removed_again() -> None:
-    """Nothing is left of it, on disk or in git's list of worktrees."""
+def test_a_commit_is_unpacked_and_removed_again() -> None:
+    """As git has it; nothing is left of it."""
     if not (pair.ROOT / ".git").exists():
         pytest.skip("needs a git checkout")
-    with pair.worktree("HEAD") as tree:
+    with pair.other_tree("HEAD") as tree:
         assert (tree / "agents" / "sac.py").exists()
         assert tree != pair.ROOT
     assert not tree.exists()
-    listed = ["git", "-C", str(pair.ROOT), "worktree", "list"]
-    assert str(tree) not in subprocess.run(listed, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("name", ["nonsense", "a b"])
@@ -219,12 +170,3 @@ def test_turns_are_taken_back_and_forth() -> None:
     rows = pair.take_turns([runner("a", 0.02), runner("b", 0.01)], seconds=0.01)
     assert rows.mean(0) == pytest.approx([0.02, 0.01])
     assert "".join(calls[-8:]) == "abbaabba"
-
-
-def test_a_pinned_thread_does_not_hide_the_machines_cores() -> None:
-    """What is recorded while one core is left still names the whole machine."""
-    hardware.machine.cache_clear()
-    cores = hardware.num_cores()
-    with pinned("vtrace"):
-        assert hardware.num_cores() == 1
-        assert hardware.machine()["cores"] == cores
