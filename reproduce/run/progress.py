@@ -1,13 +1,11 @@
 """The progress of runs, read from their own files, for the launcher and its view.
 
-A run writes rows now and then. Between two of them its steps are estimated, never beyond the next
-row. How fast it is, and how long the rest takes, follows from its last minutes: they tell by how
-much it is slower or faster than expected, of start-up, warm-up, learning and evaluations alike.
+How long the rest takes follows from a run's last minutes: they tell by how much it is slower or
+faster than expected, of start-up, warm-up, learning and evaluations alike.
 """
 
 import contextlib
 import heapq
-import itertools
 import math
 import os
 import time
@@ -36,20 +34,6 @@ class Mark(NamedTuple):
     env_steps: int
 
 
-BEGINNING = Mark(0.0, 0)
-"""Until a run's first row something may be made ready that is not again."""
-
-
-class Estimate(NamedTuple):
-    """Where a run is by now."""
-
-    env_steps: int
-    is_known: bool
-    """Whether a row, or its end, says so; otherwise it lies between the last row and the next."""
-    seconds_left: float | None
-    """None: nothing tells, or it has ended."""
-
-
 @dataclass
 class Progress:
     """The progress of one run, read from its own files."""
@@ -63,14 +47,10 @@ class Progress:
     error: str = ""
     pace: Pace | None = None
     """How it was expected to go on before it began; None: unknown."""
-    log_interval: int | None = None
-    """Environment steps between two rows; None: unknown."""
     marks: list[Mark] = field(default_factory=list)
     """Its last rows, oldest first, of `WINDOW_SECONDS`; one alone where it does not learn yet."""
     heard: float = field(default_factory=lambda: time.monotonic())
     """When its last row appeared, or its state changed."""
-    start_seconds: float | None = None
-    """From its command until it began to count seconds; None until a row tells."""
 
     def turn(self, state: str) -> None:
         """Change its state."""
@@ -81,16 +61,10 @@ class Progress:
         """Take in one row of the run's file."""
         if self.marks and self.marks[-1] == mark:
             return
-        if not self.marks and self.state == "running":
-            self.start_seconds = max(self._silence - mark.seconds, 0.0)
         self.env_steps, self.heard = mark.env_steps, time.monotonic()
-        if not learns or (self.marks and mark < self.marks[-1]):
-            self.marks = [mark]
-            return
-        self.marks = [*(self.marks or [BEGINNING]), mark]
-        while len(self.marks) > 2 and (
-            self.marks[0] == BEGINNING or self.marks[1].seconds < mark.seconds - WINDOW_SECONDS
-        ):
+        goes_on = learns and not (self.marks and mark < self.marks[-1])
+        self.marks = [*self.marks, mark] if goes_on else [mark]
+        while len(self.marks) > 2 and self.marks[1].seconds < mark.seconds - WINDOW_SECONDS:
             self.marks.pop(0)
 
     @property
@@ -99,74 +73,40 @@ class Progress:
         if len(self.marks) < 2:
             return None
         first, last = self.marks[0], self.marks[-1]
-        silence = self._silence
-        steps, seconds = last.env_steps - first.env_steps, last.seconds - first.seconds
-        late = steps + self._next_row - last.env_steps
-        return min(steps / max(seconds, 1e-9), late / max(seconds + silence, 1e-9))
+        return (last.env_steps - first.env_steps) / max(last.seconds - first.seconds, 1e-9)
 
     @property
     def seconds(self) -> float:
         """Return the seconds since it began."""
         return (self.marks[-1].seconds if self.marks else 0.0) + self._silence
 
-    def slowdown(self, *, at_first: bool = False) -> float | None:
+    @property
+    def slowdown(self) -> float | None:
         """Return its measured seconds over the expected ones; None before it learns.
 
-        A row that is overdue counts as if it appeared now. Without a pace, a step was expected to
-        take a second.
-
-        Args:
-            at_first: whether a first row counts, before which something may be made ready.
+        Without a pace, a step was expected to take a second.
         """
-        if len(self.marks) < 2 or (self.marks[0] == BEGINNING and not at_first):
+        if len(self.marks) < 2:
             return None
         first, last = self.marks[0], self.marks[-1]
-        seconds = last.seconds - first.seconds
-        expected = max(self.expected(last.env_steps) - self.expected(first.env_steps), 1e-9)
-        return max(seconds / expected, (seconds + self._silence) / (expected + self._due))
+        expected = self.expected(last.env_steps) - self.expected(first.env_steps)
+        return (last.seconds - first.seconds) / max(expected, 1e-9)
 
-    def estimate(self, slowdown: float | None, start_seconds: float | None = None) -> Estimate:
-        """Return where it is by now, and how long it still takes.
+    def seconds_left(self, slowdown: float | None) -> float | None:
+        """Return how long it still takes; None: nothing tells, or it has ended.
 
         Args:
             slowdown: seconds over expected ones; None: unknown.
-            start_seconds: how long the others took to start; None: unknown.
         """
-        if self.state in OVER:
-            steps = self.run.env_steps if self.state == "finished" else self.env_steps
-            return Estimate(steps, True, None)
-        if slowdown is None:
-            return Estimate(self.env_steps, True, None)
-        start = slowdown * self.expected(0) if start_seconds is None else start_seconds
-        left = slowdown * (self.expected(self.run.env_steps) - self.expected(self.env_steps))
-        if self.state not in AT_WORK:
-            return Estimate(self.env_steps, True, start + left)
-        silence, due = self._silence, slowdown * self._due
-        start = 0.0 if self.marks else start
-        seconds = max(start + left - min(silence, start + due), 0.0)
-        if not (self.marks or self.pace):  # nobody knows how long it starts
-            return Estimate(0, True, seconds)
-        passed = max(silence - start, 0.0) / max(due, 1e-9)
-        share = passed if passed <= 0.8 else 1 - 0.04 / (passed - 0.6)  # as steep there, below 1
-        steps = self.env_steps + int(share * (self._next_row - self.env_steps))
-        return Estimate(steps, steps == self.env_steps, seconds)
+        if self.state in OVER or slowdown is None:
+            return None
+        done = self.expected(self.env_steps) if self.marks else 0.0
+        left = slowdown * (self.expected(self.run.env_steps) - done)
+        return max(left - self._silence, 0.0)
 
     def expected(self, env_steps: int) -> float:
         """Return the expected seconds from its command until so many steps are made."""
         return self.pace(env_steps) if self.pace else float(env_steps)
-
-    @property
-    def _next_row(self) -> int:
-        """Return the steps that its next row states, at most."""
-        if self.log_interval is None:
-            return self.run.env_steps
-        row = (self.env_steps // self.log_interval + 1) * self.log_interval
-        return max(min(row, self.run.env_steps), self.env_steps)
-
-    @property
-    def _due(self) -> float:
-        """Return the expected seconds between its last row and the next."""
-        return self.expected(self._next_row) - self.expected(self.env_steps)
 
     @property
     def _silence(self) -> float:
@@ -187,20 +127,18 @@ class Board:
     is_idle: bool = False
     """Whether nobody runs it, as far as one who watches it knows: then no time passes for it."""
 
-    def estimates(self) -> list[Estimate]:
-        """Return where every run is by now, in the order of the rows.
+    def lefts(self) -> list[float | None]:
+        """Return the seconds left of every run, in the order of the rows; None: unknown, or over.
 
         A run without a speed of its own is as much slower or faster than expected as the others;
-        where nothing was expected, as fast as the others. It starts as long as they did.
+        where nothing was expected, as fast as the others.
         """
         usual = {has_pace: self._usual(has_pace) for has_pace in (True, False)}
-        starts = [row.start_seconds for row in self.rows if row.start_seconds is not None]
-        start = sum(starts) / len(starts) if starts else None
         found = []
         for row in self.rows:
-            own = row.slowdown() if row.state in AT_WORK else None
+            own = row.slowdown if row.state in AT_WORK else None
             slowdown = usual[row.pace is not None] if own is None else own
-            found.append(row.estimate(slowdown, start))
+            found.append(row.seconds_left(slowdown))
         return found
 
     @property
@@ -209,12 +147,11 @@ class Board:
 
         Those that wait begin in their order, each where a run ends first.
         """
-        estimates = self.estimates()
-        pairs = list(zip(self.rows, estimates, strict=True))
-        if any(row.state not in OVER and left.seconds_left is None for row, left in pairs):
+        pairs = list(zip(self.rows, self.lefts(), strict=True))
+        if any(row.state not in OVER and left is None for row, left in pairs):
             return None
         lefts = {
-            state: [left.seconds_left or 0.0 for row, left in pairs if row.state == state]
+            state: [left or 0.0 for row, left in pairs if row.state == state]
             for state in ("running", "elsewhere", "waiting")
         }
         places = sorted(lefts["running"])
@@ -238,9 +175,8 @@ class Board:
         Where none tells: with a pace 1, without one the seconds per step of all others.
         """
         alike = [row for row in self.rows if (row.pace is not None) == has_pace]
-        for at_first, states in itertools.product((False, True), (AT_WORK, OVER)):
-            slowdowns = [row.slowdown(at_first=at_first) for row in alike if row.state in states]
-            known = [slowdown for slowdown in slowdowns if slowdown is not None]
+        for states in (AT_WORK, OVER):
+            known = [row.slowdown for row in alike if row.state in states and row.slowdown]
             if known:
                 return sum(known) / len(known)
         if has_pace:
@@ -258,21 +194,19 @@ def board_of(plan: Plan, runs: Sequence[Run], side_by_side: int) -> Board:
         side_by_side: runs that train at the same time.
     """
     paces = {task: plan.pace(task) for task in plan.tasks}
-    rows = [start_progress(run, paces[run.task], plan.config.log_interval) for run in runs]
-    return Board(side_by_side, rows)
+    return Board(side_by_side, [start_progress(run, paces[run.task]) for run in runs])
 
 
-def start_progress(run: Run, pace: Pace | None = None, log_interval: int | None = None) -> Progress:
+def start_progress(run: Run, pace: Pace | None = None) -> Progress:
     """Return a run's progress before the launch: what its files say, if it goes on or has ended.
 
     Args:
         run: the run.
         pace: how it should go on; None: unknown.
-        log_interval: environment steps between two of its rows; None: unknown.
     """
     state = run.status if run.has_ended else "waiting"
     steps = run.env_steps if state == "finished" else 0
-    row = Progress(run, state, steps, pace=pace, log_interval=log_interval)
+    row = Progress(run, state, steps, pace=pace)
     if not run.has_ended and (run.directory / CHECKPOINT).exists():
         read_progress(row)
     return row

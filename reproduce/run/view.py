@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from reproduce.run.progress import OVER, Board, Estimate, Progress
+from reproduce.run.progress import OVER, Board, Progress
 from suite.settings.command_line import printable
 
 if TYPE_CHECKING:  # it imports pandas, which most commands need not
@@ -119,8 +119,8 @@ def _event(row: Progress) -> str:
 
 def _line(board: Board) -> str:
     running = [
-        f"{row.run.task}/{row.run.seed} {_steps(row, now)} steps, return {_number(row.last_return)}"
-        for row, now in zip(board.rows, board.estimates(), strict=True)
+        f"{row.run.task}/{row.run.seed} {_steps(row)} steps, return {_number(row.last_return)}"
+        for row in board.rows
         if row.state == "running"
     ]
     return "; ".join([_totals(board), *running])
@@ -141,7 +141,7 @@ def _totals(board: Board) -> str:
 def _screen(board: Board, console: Console, height: int) -> Group:
     """Return the table of runs with the totals below it, as wide as the terminal at most."""
     width = console.width
-    totals, rows = _totals(board), list(zip(board.rows, board.estimates(), strict=True))
+    totals, rows = _totals(board), list(zip(board.rows, board.lefts(), strict=True))
     text = Text(totals)
     num_lines = len(text.wrap(console, width))
     room = max(height - num_lines - 3, 1)  # header, its line, the cursor's
@@ -153,15 +153,15 @@ def _screen(board: Board, console: Console, height: int) -> Group:
     return Group(_table(rows, width), text)
 
 
-def _table(rows: Sequence[tuple[Progress, Estimate]], width: int) -> Table:
+def _table(rows: Sequence[tuple[Progress, float | None]], width: int) -> Table:
     """Return a line for each run: names are whole, columns go where the width is too small."""
-    lines = [dict(zip(COLUMNS, _cells(row, now), strict=True)) for row, now in rows]
+    lines = [dict(zip(COLUMNS, _cells(row, left), strict=True)) for row, left in rows]
     names = list(COLUMNS)
     widths = {
         name: max([len(name), USUAL_WIDTHS.get(name, 0), *(len(line[name]) for line in lines)])
         for name in names
     }
-    longest = (len(f"~{row.run.env_steps:,} of {_short(row.run.env_steps)}") for row, _ in rows)
+    longest = (len(f"{row.run.env_steps:,} of {_short(row.run.env_steps)}") for row, _ in rows)
     widths["env steps"] = max(longest, default=0)
     for name in LEAST:
         if sum(widths[other] for other in names) + GAP * (len(names) - 1) > width:
@@ -177,15 +177,14 @@ def _table(rows: Sequence[tuple[Progress, Estimate]], width: int) -> Table:
     return table
 
 
-def _cells(row: Progress, now: Estimate) -> tuple[str, ...]:
+def _cells(row: Progress, seconds_left: float | None) -> tuple[str, ...]:
     """Return what the table says of a run, column by column."""
-    at_work, left, state = row.state == "running", "", row.state
-    if at_work:
-        state = "running" if row.marks or now.env_steps else "starting"
-        left = f"{row.seconds:.0f} s spent"
-        left = left if now.seconds_left is None else _left(now.seconds_left)
+    left, state = "", row.state
+    if row.state == "running":
+        state = "running" if row.marks else "starting"
+        left = f"{row.seconds:.0f} s spent" if seconds_left is None else _left(seconds_left)
     return (
-        *(printable(row.run.task), str(row.run.seed), state, _steps(row, now)),
+        *(printable(row.run.task), str(row.run.seed), state, _steps(row)),
         *(_number(row.last_return), _speed(row), left),
     )
 
@@ -195,9 +194,10 @@ def _speed(row: Progress) -> str:
     return "" if speed is None else f"{speed:,.{int(speed < 10)}f}"
 
 
-def _steps(row: Progress, now: Estimate) -> str:
-    """Return a run's steps, marked with a tilde if they are estimated, and its length."""
-    return f"{'' if now.is_known else '~'}{now.env_steps:,} of {_short(row.run.env_steps)}"
+def _steps(row: Progress) -> str:
+    """Return a run's steps by its last row, and its length."""
+    done = row.run.env_steps if row.state == "finished" else row.env_steps
+    return f"{done:,} of {_short(row.run.env_steps)}"
 
 
 def _short(number: int) -> str:
