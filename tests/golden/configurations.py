@@ -200,6 +200,7 @@ TABLE: dict[str, dict[str, str]] = {
             "classic rl_zoo FRAMES task=Breakout-v5 unroll_length=8 protocol=sticky bfloat16=True "
             "normalise_observations=False env_steps=64"
         ),
+        "frames, small": "atari-7 tuned FRAMES unroll_length=8 env_steps=64",
     },
     "impala": {
         "frames, shallow": "atari-7 paper FRAMES env_steps=240",
