@@ -149,12 +149,7 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
-    """Return the differences from the judging reference: the plan's, and scores taken otherwise.
-
-    Args:
-        plan: whose settings depart.
-        verdicts: its table from `gather`.
-    """
+    """Return the differences from the judging reference: the plan's, and scores taken otherwise."""
     stated = verdicts[verdicts["how"].str.startswith("stated")]
     rules = [
         f"the reference's score at {row['env_steps']:,} steps is {row['how']}; ours is the mean "
@@ -169,11 +164,6 @@ def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) ->
 
     A task counts as below if the p-value of its declared seeds, adjusted for the number of tasks,
     is at most the level; the suite, if its own is below it.
-
-    Args:
-        verdicts: table from `gather`.
-        suite: table from `gather`.
-        runs: the status of every planned run.
     """
     if (runs != "finished").any():
         return 2
@@ -182,11 +172,7 @@ def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) ->
 
 
 def tally(runs: pd.Series) -> str:
-    """Return the number of runs of each status, in words; they add up to all planned runs.
-
-    Args:
-        runs: the status of every planned run.
-    """
+    """Return the number of runs of each status, in words; they add up to all planned runs."""
     counts = {status: int((runs == status).sum()) for status in STATUSES}
     words = {status: "not run" if status == "planned" else status for status in STATUSES}
     parts = [f"{n} {words[key]}" for key, n in counts.items() if n or key == "finished"]

@@ -50,15 +50,10 @@ def judge_curves(
     """Judge curves by a source, as the runs of a grid are judged, by all their seeds.
 
     A score is the mean of `mean_return` over (0.9 t, t], reward units, as `collect.score` makes it.
-    The table of a grid, which has a column `rule`, gives the grid's own scores.
-
-    Args:
-        agent: name of the agent whose sources judge.
-        curves: a CSV file with `COLUMNS`, one row for each evaluation of a run, or, for a source
-            of rule `training`, for each of its training episodes; or a grid's `curves.csv`.
-        source: name of a source that judges.
-        env_steps: t; default: of each task the last step that all of its runs have reached.
-        protocol: how Atari games were presented.
+    `curves` is a CSV file with `COLUMNS`, one row for each evaluation of a run, or, for a source of
+    rule `training`, for each of its training episodes. A grid's `curves.csv`, which has a column
+    `rule`, gives the grid's own scores. Without `env_steps`, t is of each task the last step that
+    all of its runs have reached.
 
     Raises:
         UsageError: for an unknown name, a table that cannot be read or whose column `rule` says

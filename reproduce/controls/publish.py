@@ -18,7 +18,6 @@ from reproduce.controls.peer import peer_of
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command
-from reproduce.plan.tables import read_table
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.records import read_record
@@ -241,12 +240,7 @@ def _single_runs(plan: Plan) -> pd.DataFrame:
     """Return what every run measured: its evaluations, or its training episodes."""
     frames = []
     for run in plan.runs():
-        if plan.rule == "training":
-            table = read_table(run.directory / "episodes.csv")
-            table = table.rename(columns={"episode_return": "mean_return"})
-        else:
-            table = collect.evaluations(run.directory)
-        table = table[table["env_steps"] <= run.env_steps][["env_steps", "mean_return"]]
+        table = collect.scored(run.directory, plan.rule).query("env_steps <= @run.env_steps")
         frames.append(table.assign(agent=plan.agent, env_id=run.task, seed=run.seed))
     return pd.concat(frames)[["agent", "env_id", "seed", "env_steps", "mean_return"]]
 

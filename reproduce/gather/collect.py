@@ -42,7 +42,7 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 
 @lru_cache(maxsize=4096)  # a report asks twice
 def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...]) -> float:
-    table = _scored(directory, rule)
+    table = scored(directory, rule)
     if rule != "training" and len(table) > 1:
         before, last = table["env_steps"].iloc[-2:]
         if in_window(before, env_steps) and last % (_interval(directory) or 1):
@@ -81,7 +81,7 @@ def _config(directory: Path) -> dict[str, Any]:
 
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
-    table = _scored(directory, rule)
+    table = scored(directory, rule)
     if rule == "training" and len(table):
         points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
         means = [_window_mean(table, int(point)) for point in points]
@@ -317,7 +317,7 @@ def _describe(run: Run) -> dict[str, Any]:
     }
 
 
-def _scored(directory: Path, rule: str) -> pd.DataFrame:
+def scored(directory: Path, rule: str) -> pd.DataFrame:
     """Return what a score of this rule averages, as columns `env_steps` and `mean_return`."""
     if rule == "training":
         table = read_table(directory / "episodes.csv")

@@ -153,12 +153,6 @@ def reference_score(
 def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "") -> pd.DataFrame:
     """Return every curve that may be drawn beside runs of a task.
 
-    Args:
-        agent: name of the agent.
-        task: our task id.
-        judge: name of the source that judges; all others are context.
-        protocol: how the Atari game is presented; empty for all other tasks.
-
     Returns:
         `CURVE_COLUMNS`, sorted by source and step; the role is `judge` or `context`, and low and
         high are one standard deviation over runs from the mean, NaN if the source gives none.
@@ -239,10 +233,6 @@ def name_of(source: str) -> str:
 def coverage(agent: str, source: str) -> pd.DataFrame:
     """Return the tasks on which ours can be compared with a source; read-only.
 
-    Args:
-        agent: name of the agent.
-        source: name of the source.
-
     Returns:
         A row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
         its curve, its scores, or the part that all its single runs cover, and `num_runs`.
@@ -268,10 +258,6 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
 
 def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return sources' names, titles, licences and links, for readers.
-
-    Args:
-        agent: name of the agent.
-        names: folders of sources.
 
     Returns:
         By folder: `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where

@@ -71,9 +71,6 @@ def suite_summary(
 def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
     """Return the score of every single run of the references, numbered within its task.
 
-    Args:
-        scales: by task.
-
     Returns:
         Columns task, source, run, env_steps, score, rule; no row for a task whose reference is not
         computed from single runs.
@@ -92,10 +89,6 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Return the probability of improvement (Agarwal et al. 2021) of each task, and their mean.
 
     A task counts if at least two runs of either side have a score; a tie counts half.
-
-    Args:
-        scores: rows of `scores.csv`.
-        theirs: what `reference_scores` returned.
 
     Returns:
         A row for each task that counts, with 95 % of the resamples of both sides, and where there

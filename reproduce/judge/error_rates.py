@@ -172,13 +172,7 @@ def _tables(
     columns: Sequence[str],
     rates: Mapping[tuple[str, str], Sequence[Sequence[float]]],
 ) -> str:
-    """Return tables as markdown.
-
-    Args:
-        corner: heading of the rows' names.
-        columns: headings of the others.
-        rates: by title and row, the rates of every outcome in each column.
-    """
+    """Return tables as markdown."""
     tables = []
     for title in dict.fromkeys(title for title, _ in rates):
         lines = [f"**{title}**", "", f"| {corner} | {' | '.join(columns)} |"]

@@ -211,11 +211,6 @@ def detectable_shortfall(ours: Sample, theirs: Sample, margin: float) -> float:
     averaged over the chi-squared distributions of the two measured variances by Gauss-Legendre
     quadrature. (The shortfall by a noncentral t variable, whose degrees of freedom are fixed, has a
     probability of only 74.5 % with three runs of equal spread on either side.)
-
-    Args:
-        ours: statistics of our runs.
-        theirs: those of the reference's runs.
-        margin: positive.
     """
     nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
     smaller = (nodes + 1.0) / 2.0  # share of the chi-squared distribution below each node
@@ -246,9 +241,6 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 
     Rejecting where the adjusted value is at most 0.05 keeps the probability of any false
     rejection among all tests at 5 %, whatever their dependence.
-
-    Args:
-        p_values: in [0, 1] or NaN.
 
     Returns:
         Adjusted p-values in the same order.

@@ -215,13 +215,7 @@ def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
 def seconds_left(
     plan: Plan, seconds: Mapping[str, float | None], waiting: Sequence[Run]
 ) -> float | None:
-    """Return about how long runs take together; None if the like of one was never measured.
-
-    Args:
-        plan: says how many run side by side.
-        seconds: of a whole run of each task.
-        waiting: the runs that are left, each from where a shorter one ended.
-    """
+    """Return about how long runs take together; None if the like of one was never measured."""
     left = [1 - steps_done(run) / run.env_steps for run in waiting]
     known = [seconds[run.task] for run in waiting]
     return _side_by_side([s and s * part for s, part in zip(known, left, strict=True)], plan)

@@ -38,13 +38,7 @@ class Judge(NamedTuple):
 
 
 def judge_of(agent: str, source: str | None, root: Path = ROOT) -> Judge:
-    """Return what judges an agent by a source.
-
-    Args:
-        agent: the agent's name.
-        source: the source's; None: none judges.
-        root: of the project.
-    """
+    """Return what judges an agent by a source."""
     patterns = [*CODE, TABLES[0]]
     if source is not None:
         patterns += [TABLES[1].format(source=source), f"results/references/{source}/{agent}.toml"]
@@ -58,13 +52,7 @@ def judge_of(agent: str, source: str | None, root: Path = ROOT) -> Judge:
 def of_task(
     settings: Mapping[str, str], records: Sequence[Mapping[str, Any]], *, judge_changed: bool
 ) -> str:
-    """Return the remarks on a task's verdict, separated by semicolons; empty without any.
-
-    Args:
-        settings: changes by `--set`.
-        records: those of the runs that count.
-        judge_changed: whether what judges differs from what is committed.
-    """
+    """Return the remarks on a task's verdict, separated by semicolons; empty without any."""
     remarks = []
     if settings:
         changes = ", ".join(f"{key} = {value}" for key, value in settings.items())

@@ -131,12 +131,7 @@ def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
 
 
 def judge_many(ours: Scores, theirs: Scores) -> Judged:
-    """Judge many tasks as `verdicts.judge` judges one.
-
-    Args:
-        ours: scores of our seeds, in the last axis.
-        theirs: scores of the reference's runs, in the last axis.
-    """
+    """Judge many tasks as `verdicts.judge` judges one."""
     now, reference = sample(ours), sample(theirs)
     margin = MARGIN_FRACTION * np.asarray(reference.mean)
     test = welch(now, reference)
@@ -195,14 +190,6 @@ def simulate_suite(
     """Return the rates of a suite, and how often any of its tasks is below after Holm.
 
     A suite is inconclusive if none of its tasks counts.
-
-    Args:
-        sides: draws the scores of every task.
-        num_seeds: number of our seeds of every task.
-        reference_num_runs: number of the reference's runs.
-        num_tasks: number of tasks.
-        rng: draws all scores.
-        num_repetitions: number of simulated checks.
     """
     verdicts, any_below = [], []
     for first in range(0, num_repetitions, CHUNK):

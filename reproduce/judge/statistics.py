@@ -117,12 +117,6 @@ def probability_of_improvement(
     """Return the probability that a run scores above a run of the baseline, averaged over tasks.
 
     Within a task this is the Mann-Whitney statistic over the number of pairs; a tie counts half.
-
-    Args:
-        scores: one array of finite scores per task.
-        baseline: the scores to improve on, tasks in the same order.
-        seed: of the Generator that draws the resamples.
-        num_resamples: number of resamples; both sides are resampled.
     """
     rng = np.random.default_rng(seed)
     probability = 0.0

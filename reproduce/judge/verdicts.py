@@ -91,23 +91,23 @@ class Verdict:
     """`MARGIN_FRACTION` of (reference - zero)."""
     difference: float
     """Our mean minus the reference's."""
-    ci_low: float
+    ci_low: float = math.nan
     """Lower end of Welch's interval of the difference."""
-    ci_high: float
+    ci_high: float = math.nan
     """Upper end of Welch's interval of the difference."""
-    p_below: float
+    p_below: float = math.nan
     """One-sided p-value against "we fall short by at most the margin"."""
-    smallest_detectable_shortfall: float
+    smallest_detectable_shortfall: float = math.nan
     """Shortfall of our true mean, margin included, that would be found `below` with a probability
     of 80 %, taking the measured spreads and margin as the true ones."""
-    seeds_to_settle: int | None
+    seeds_to_settle: int | None = None
     """Smallest number of our seeds with another verdict than `inconclusive` if our mean, both
     spreads and the reference stayed as they are; too few for a test: what a test needs; decided:
     their number. None: no number up to `MAX_SEEDS`, for more seeds of ours cannot make up for few
     runs of the reference, or a test is impossible."""
     ratio: float
     """Our mean on the scale of 0 (nothing learned) to 1 (the reference)."""
-    note: str
+    note: str = ""
     """Remarks that a reader needs beside the numbers."""
 
     @property
@@ -257,13 +257,7 @@ def _untested(
         zero_score=zero,
         margin=MARGIN_FRACTION * gap,
         difference=score_mean - reference_mean,
-        ci_low=nan,
-        ci_high=nan,
-        p_below=nan,
-        smallest_detectable_shortfall=nan,
-        seeds_to_settle=None,
         ratio=(score_mean - zero) / gap,
-        note="",
     )
 
 
@@ -313,12 +307,6 @@ def judge_declared(
     The declared seeds decide once each of them has a score: a run that failed, or has not finished,
     leaves the task `inconclusive`. Once every seed has a score, those beyond the declared ones are
     judged together with the others; that verdict is exploratory.
-
-    Args:
-        scores: by seed; a diverged run has the score of a random policy.
-        declared_seeds: those declared when the task was first started.
-        seeds: the plan's, with or without a score.
-        scale: of the task.
     """
     measured = (scale.reference, scale.zero.score)
 
@@ -437,12 +425,6 @@ def verdict_table(
 
     `p_below` belongs to the declared seeds, even if the verdict is exploratory and the other
     numbers count more; `p_below_holm` is adjusted for the number of tasks that were tested.
-
-    Args:
-        judged: result of `judge_tasks` for the other arguments.
-        scores: as in `judge_tasks`.
-        scales: as in `judge_tasks`.
-        runs: as in `judge_tasks`.
     """
     rows = []
     for task, each in judged.items():

@@ -79,9 +79,6 @@ def first_update(config: Any) -> int:
     the count); those that learn from unrolls after the first, or, if they learn from replay alone,
     after the first that fills it to its start. Rows of ignored actions count as steps here, so an
     unroll's update may come a little earlier.
-
-    Args:
-        config: any agent's `Config`.
     """
     if hasattr(config, "unroll_length"):
         rows = config.unroll_length
@@ -95,12 +92,7 @@ def first_update(config: Any) -> int:
 
 
 def obstacle(reference: ReferenceScore | None, zero_score: float | None) -> str:
-    """Return why a reference cannot judge any scores of ours; empty if it can.
-
-    Args:
-        reference: at the step and by the rule of the scores; None: there is none.
-        zero_score: zero of the scale; None or NaN if unknown.
-    """
+    """Return why a reference cannot judge any scores of ours; empty if it can."""
     if reference is None:
         return "no comparable reference at this step and rule"
     if reference.num_runs == 1:
@@ -128,11 +120,6 @@ def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
     4. It does not exceed the idle policy.
 
     A reference without a spread, which judges nothing, is told by the first alone.
-
-    Args:
-        reference: score of the source at the step.
-        zero: of the task, see `zero_of`.
-        config: the agent's settings on the task.
     """
     first = first_update(config)
     if reference.env_steps <= first:
@@ -175,11 +162,6 @@ def final_reference(
 def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -> float:
     """Return which share of a source's final gap it has reached at a step.
 
-    Args:
-        reference: its score at the step.
-        final: its score at its last step; None: it has none.
-        zero: the zero of the scale.
-
     Returns:
         0 at the zero, 1 at the final score; NaN without a final score above a known zero.
     """
@@ -192,11 +174,6 @@ def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
     """Return the first step at which a source judges; None: there is none.
 
     Something was learned there, and nothing else keeps the score from judging.
-
-    Args:
-        agent: name of the agent.
-        source: name of the source that judges.
-        config: the agent's settings on the task; its rule is that of the scores.
     """
     task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
     zero = zero_of(agent, source, task.name, task.protocol, rule, first)
@@ -210,13 +187,7 @@ def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
 
 
 def too_early(agent: str, source: str, config: Any) -> str:
-    """Return the refusal of a step at or before the first update, with the first that is judged.
-
-    Args:
-        agent: name of the agent.
-        source: name of the source that judges.
-        config: the agent's settings on the task.
-    """
+    """Return the refusal of a step at or before the first update, with the first that is judged."""
     step = first_judgeable_step(agent, source, config)
     first = f"{first_update(config):,}"
     way = f"{source} judges from {step:,} on" if step else f"{source} judges no step of this task"
@@ -237,14 +208,7 @@ class Scale:
 
 
 def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Scale:
-    """Return the scale of a task at a step.
-
-    Args:
-        agent: name of the agent.
-        source: name of the source that judges; None: none does.
-        config: the agent's settings on the task; its rule is that of the scores.
-        env_steps: step of the scores.
-    """
+    """Return the scale of a task at a step."""
     task, rule = config.find_task(), config.evaluation_rule
     zero = zero_of(agent, source, task.name, task.protocol, rule, first_update(config))
     reference = reference_score(agent, source, task.name, env_steps, rule, task.protocol)

@@ -110,10 +110,6 @@ def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
 def refuse_many(num_seeds: int, where: str) -> None:
     """Refuse a plan that would take minutes to make.
 
-    Args:
-        num_seeds: its number of seeds.
-        where: the flag or the file that says so.
-
     Raises:
         UsageError: naming the limit.
     """

@@ -60,13 +60,7 @@ class Maker:
         return plan.preset.departures
 
     def command(self, plan: "Plan", runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
-        """Return the command of a process that trains runs of one task together.
-
-        Args:
-            plan: the grid.
-            runs: those that the process trains.
-            env_threads: threads of its simulator; more than one where cores are idle.
-        """
+        """Return the command of a process that trains runs of one task together."""
         first, minutes, has_idle_cores = runs[0], plan.checkpoint_minutes, env_threads > 1
         # A GPU's training kernel by kernel keeps Python's lock: a thread beside it gains little.
         by_kernel = plan.device != "cpu" and not getattr(plan.config, "cuda_graphs", False)
@@ -224,12 +218,7 @@ class Plan(Request):
         return [self.group(bundle, side_by_side) for bundle in bundles]
 
     def group(self, runs: Sequence[Run], side_by_side: int | None = None) -> Group:
-        """Return one process for runs of one task.
-
-        Args:
-            runs: these.
-            side_by_side: how many such processes run at once; default: `workers`.
-        """
+        """Return one process for runs of one task."""
         threads = env_threads(self, side_by_side or self.workers)
         return Group(tuple(runs), self.maker.command(self, tuple(runs), threads))
 

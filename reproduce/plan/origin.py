@@ -38,11 +38,6 @@ def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
 
     It counts if today's very files made it; or if the record has today's number and all of these
     files are committed, for then they passed the golden test.
-
-    Args:
-        today: the agent's code.
-        root: the runs directory that it is in.
-        record: its record.
     """
     theirs, ours = _python(record.get("sources")), _python(today.sources)
     if theirs == ours:

@@ -204,12 +204,7 @@ def fresh_directory(runs_dir: Path) -> Path:
 
 
 def check_writable(directory: Path, flag: str = "--runs-dir") -> None:
-    """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet.
-
-    Args:
-        directory: the folder.
-        flag: what named it on the command line.
-    """
+    """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
     existing = directory
     try:
         while not existing.exists() and existing != existing.parent:

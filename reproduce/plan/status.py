@@ -179,12 +179,7 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
 
 
 def companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
-    """Return the runs whose checkpoint a run can go on from, in its order; none without one.
-
-    Args:
-        run: an unfinished run.
-        here: the plan's runs by folder.
-    """
+    """Return the runs whose checkpoint a run can go on from, in its order; none without one."""
     seeds = (read_record(run.directory) or {}).get("config", {}).get("seeds")
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
         return ()

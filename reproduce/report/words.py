@@ -1,6 +1,7 @@
 """Verdicts in words: for the page, the terminal and the figures.
 
-Names in tables are treated as hostile: they are stripped of control characters in the terminal.
+A row is one of `verdicts.csv`, missing cells as None. Names in tables are treated as hostile: they
+are stripped of control characters in the terminal.
 """
 
 import math
@@ -40,12 +41,6 @@ TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
 def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | None = None) -> str:
     """Format `mean ± spread (count)`, rounded to two significant digits of the spread.
 
-    Args:
-        mean: The mean, or a missing value.
-        spread: The standard deviation, or a missing value.
-        count: Number of values behind the mean; left out if None.
-        source: Name of their source; left out if None.
-
     Returns:
         The text; a dash if the mean is missing.
     """
@@ -73,11 +68,7 @@ def with_interval(value: Any, low: Any, high: Any) -> str:
 
 
 def explain(row: Mapping[str, Any]) -> str:
-    """Explain a verdict in one to four sentences: why it was given and how to settle an open one.
-
-    Args:
-        row: A row of `verdicts.csv`, missing cells as None.
-    """
+    """Explain why a verdict was given and how to settle an open one, in one to four sentences."""
     return _sentences(_reasons(row))
 
 
@@ -116,11 +107,7 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:
-    """Explain the verdict on a suite in one to three sentences: the comparison, what is left out.
-
-    Args:
-        suite: The row of `suite.csv`, missing cells as None.
-    """
+    """Explain the verdict on a suite, a row of `suite.csv`, and what is left out."""
     difference, margin = suite["difference"], number(suite["margin"])
     if difference is None:  # nor will there be one of too few tasks: the note says so
         sentences = ["No mean over tasks yet"] if suite["verdict"] != "not judged" else []
@@ -161,12 +148,7 @@ def verdict_words(row: Mapping[str, Any]) -> str:
 
 
 def panel_remarks(verdicts: Iterable[Mapping[str, Any]], curves: pd.DataFrame) -> dict[str, str]:
-    """Return what stands under a task's title in a figure: verdict, seeds, losses, what is missing.
-
-    Args:
-        verdicts: Rows of `verdicts.csv`, missing cells as None.
-        curves: The frame `frames.CURVES` of the figure.
-    """
+    """Return what stands under a task's title in a figure: verdict, seeds, losses, gaps."""
     lines = {}
     for row in verdicts:
         said = frames.gaps(curves, row["task"])
@@ -178,11 +160,7 @@ def panel_remarks(verdicts: Iterable[Mapping[str, Any]], curves: pd.DataFrame) -
 
 
 def score_remarks(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what stands under a task's name in the figure of scores: both sides, verdict, losses.
-
-    Args:
-        verdicts: Rows of `verdicts.csv`, missing cells as None.
-    """
+    """Return what stands under a task's name in the figure of scores: both sides, verdict."""
     lines = {}
     for row in verdicts:
         sides = {"": ("score_mean", "score_std", "num_seeds")}
@@ -308,13 +286,7 @@ def count_tasks(
     rows: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]] = (),
 ) -> Counts:
-    """Count the tasks of a suite that were planned, run, judgeable, judged and reproduced.
-
-    Args:
-        report: Content of `report.json`.
-        rows: What `verdict_rows` returned.
-        runs: Rows of `runs.csv`.
-    """
+    """Count the tasks of a suite that were planned, run, judgeable, judged and reproduced."""
     ended = {run["task"] for run in runs if run["status"] in ("finished", "diverged", "failed")}
     judgeable = [row for row in rows if row["verdict"] in JUDGEABLE]
     names = {*report.get("suite_tasks", ()), *(row.get("task") for row in rows)}

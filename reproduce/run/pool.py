@@ -260,13 +260,7 @@ class Pool:
         return [other for other in self._workers if other is not worker]
 
     def _end(self, worker: Worker, end: End, beside: Sequence[Worker]) -> None:
-        """Record how a worker's runs ended; runs neither finished nor diverged have failed.
-
-        Args:
-            worker: the worker that has ended.
-            end: how it ended.
-            beside: the other workers that were running there.
-        """
+        """Record how a worker's runs ended; runs neither finished nor diverged have failed."""
         worker.agent.kill()
         self._workers.remove(worker)
         lines = last_lines(worker.log)

@@ -102,9 +102,6 @@ def seeing_gpu(number: int) -> tuple[str, ...]:
 
     To the agent it is `cuda`, as in a Ray task: it can go on, with the same bytes, on any GPU of
     the kind, and takes no memory of the first one.
-
-    Args:
-        number: the GPU, as torch counts those that this process sees.
     """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     name = seen.split(",")[number].strip() if seen else str(number)

@@ -93,11 +93,7 @@ class Progress:
         return (last.seconds - first.seconds) / max(expected, 1e-9)
 
     def seconds_left(self, slowdown: float | None) -> float | None:
-        """Return how long it still takes; None: nothing tells, or it has ended.
-
-        Args:
-            slowdown: seconds over expected ones; None: unknown.
-        """
+        """Return how long it still takes; None: nothing tells, or it has ended."""
         if self.state in OVER or slowdown is None:
             return None
         done = self.expected(self.env_steps) if self.marks else 0.0
@@ -186,24 +182,13 @@ class Board:
 
 
 def board_of(plan: Plan, runs: Sequence[Run], side_by_side: int) -> Board:
-    """Return the board of a plan before its launch.
-
-    Args:
-        plan: what is run.
-        runs: what `plan.runs()` returned.
-        side_by_side: runs that train at the same time.
-    """
+    """Return the board of a plan before its launch."""
     paces = {task: plan.pace(task) for task in plan.tasks}
     return Board(side_by_side, [start_progress(run, paces[run.task]) for run in runs])
 
 
 def start_progress(run: Run, pace: Pace | None = None) -> Progress:
-    """Return a run's progress before the launch: what its files say, if it goes on or has ended.
-
-    Args:
-        run: the run.
-        pace: how it should go on; None: unknown.
-    """
+    """Return a run's progress before the launch: what its files say, if it goes on or has ended."""
     state = run.status if run.has_ended else "waiting"
     steps = run.env_steps if state == "finished" else 0
     row = Progress(run, state, steps, pace=pace)

@@ -37,11 +37,7 @@ def find_grid(folder: Path) -> Path:
 
 
 class Watcher:
-    """The board of a grid that others run, read from its files.
-
-    Args:
-        plan: the grid, as it was last started.
-    """
+    """The board of a grid that others run, read from its files."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._written = plan, stamp(plan.directory / PLAN)
@@ -89,10 +85,6 @@ class Watcher:
 
 def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
     """Show a grid until every run has ended; return how.
-
-    Args:
-        plan: the grid, as it was last started.
-        show: called about once a second with the state of every run.
 
     Raises:
         UsageError: if the plan can no longer be read.

@@ -58,10 +58,6 @@ def read_while_written(folders: Sequence[Path]) -> dict[str, bytes] | None:
 def write_folders(files: Mapping[str, bytes], folder: Path) -> None:
     """Write runs' folders, and delete what else they hold.
 
-    Args:
-        files: as `read_folders` gives them.
-        folder: holds the runs' folders.
-
     Raises:
         OSError: if writing fails.
         UsageError: if a file would be written elsewhere; nothing is then.

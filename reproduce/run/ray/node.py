@@ -69,9 +69,6 @@ class Sent:
 def work(order: Order) -> Iterator[str | Sent | End]:
     """Run an agent's command, in the driver's folder or in a temporary one.
 
-    Args:
-        order: the command and its files.
-
     Yields:
         the node's id once the agent has started, then its runs if it shares no disk with the
         driver, last how it ended.
