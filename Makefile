@@ -56,11 +56,12 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite, but for types and shapes of calls, pages in a browser, agents on a GPU that is not
-## there, and further forms of what other cases test; its last line says so.
+## The test suite, but for types and shapes of calls, pages in a browser, Ray's nodes, agents on a GPU
+## that is not there, measurements and further forms of what other cases test; its last line says so.
 LONG := not training and not slow and not tracking
 test: venv
-	$(PYTEST) -m "$(LONG) and not browser and not stand_in and not further" $(BESIDE)
+	$(PYTEST) -m "$(LONG) and not browser and not cluster and not stand_in and not measured and not further" \
+		$(BESIDE)
 
 ## The test suite with those.
 test-all: venv

@@ -17,6 +17,7 @@ from reproduce.speed.workloads import UPDATES
 from suite.base.errors import UsageError
 
 
+@pytest.mark.measured
 def test_every_update_costs_what_is_declared() -> None:
     """Operators, FLOPs, recompilations, synchronisations and allocations: `make check`'s gate."""
     findings = exact.judge(exact.count_all())

@@ -168,6 +168,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_pool, "_on_a_shared_disk", lambda path: f"/proc/nowhere{path}")
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("disk", ["shared", "apart"])
 def test_a_killed_node_costs_nothing_but_time(
@@ -213,6 +214,7 @@ def test_a_killed_node_costs_nothing_but_time(
     assert names == {path.name for path in (local.directory / TASK).rglob("*")}
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("disk", ["shared", "apart"])
 def test_an_error_of_the_agent_is_its_own(
     disk: str, nodes: Nodes, tmp_path: Path, stand_in: StandIn, request: pytest.FixtureRequest
@@ -237,6 +239,7 @@ def test_an_error_of_the_agent_is_its_own(
     assert [run.status for run in plan.runs()] == ["finished", "failed", "finished"]
 
 
+@pytest.mark.cluster
 def test_other_code_than_the_grids_is_refused(
     nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +254,7 @@ def test_other_code_than_the_grids_is_refused(
     assert error.startswith("not started: suite/envs/tasks.py changed since this grid was started")
 
 
+@pytest.mark.cluster
 def test_groups_take_what_the_plan_says(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
     """Two workers on one GPU have half of it each; both groups run at once, with a core each."""
     import ray
@@ -373,6 +377,7 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     assert "--workers 3" in command(plan)
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("apart")
 def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
     """Each agent writes one before it ends; the next start goes on from there."""
@@ -394,6 +399,7 @@ def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
     assert snapshot.content["numbers"][0] >= 300
 
 
+@pytest.mark.cluster
 def test_ctrl_c_leaves_nothing_on_the_nodes(
     nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +459,7 @@ def agents_alive() -> list[str]:
     return alive
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("apart")
 def test_what_a_killed_driver_received_is_gone_on_from(
     nodes: Nodes, local: Plan, tmp_path: Path
@@ -535,6 +542,7 @@ with connect(None):
 """
 
 
+@pytest.mark.cluster
 def test_a_ray_of_this_machine_is_for_this_machine_alone(tmp_path: Path) -> None:
     """Whoever reaches its ports can run code: nobody on the network does."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
