@@ -66,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
             rows += found
             if any(row["turn"] for row in found):
                 console.print(table_of(measure.medians(pd.DataFrame(found))))
-            measure.write(rows, folder / "turns.csv")
-    write_json(folder / "machine.json", about)
+            measure.write(measure.merged(folder / "turns.csv", found), folder / "turns.csv")
+            write_json(folder / "machine.json", about)
     print(folder / "turns.csv")
     return 0 if any(row["turn"] for row in rows) else 2
 

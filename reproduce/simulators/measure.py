@@ -243,6 +243,22 @@ def _row(cell: Cell, engine: str, mode: str, note: str = "", **facts: Any) -> di
     return row | {"turn": 0} | vars(cell) | {"engine": engine, "mode": mode, "note": note} | known
 
 
+def merged(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows of a table, if there is one, with these in the place of the same cells'."""
+    if not path.exists():
+        return list(rows)
+    keys = ("task", "num_envs", "num_threads", "engine", "mode")
+    new = {tuple(row[key] for key in keys) for row in rows}
+    engines = {key[:-1] for key in new}
+    old = read(path).astype(object).where(lambda cell: cell.notna(), None).to_dict("records")
+    kept = []
+    for row in old:
+        key = tuple(row[name] or "" for name in keys)
+        if key not in new and not (row["note"] and key[:-1] in engines):
+            kept.append(row)
+    return [*kept, *rows]
+
+
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the tidy table."""
     text = io.StringIO()

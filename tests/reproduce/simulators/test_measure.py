@@ -131,12 +131,19 @@ def test_a_training_tells_its_speed_and_shares() -> None:
 
 
 def test_the_command_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is written is read back with the medians that are shown."""
+    """The medians shown are those of the file; a cell measured again takes its old rows' place."""
     flags = "--tasks CartPole-v1 --num-envs 2 --engines envpool encore --seconds 0.02 --busy"
     assert main(["simulators", *flags.split(), "--out", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("*/turns.csv")
     medians = measure.medians(measure.read(path))
     said = capsys.readouterr().out
+    again = "--num-envs 2 --engines encore --seconds 0.02"
+    again += " --tasks CartPole-v1 --modes random --turns 2 --busy"
+    assert main(["simulators", *again.split(), "--out", str(tmp_path)]) == 0
+    turns = measure.read(path).groupby(["engine", "mode"])["turn"].max().to_dict()
+    assert turns.pop(("encore", "random")) == 2
+    assert set(turns.values()) == {3}
+    assert len(turns) == 3
     assert len(medians) == 4
     for row in medians.itertuples():
         assert row.slowest <= row.env_steps_per_second <= row.fastest  # type: ignore[operator]
