@@ -143,6 +143,8 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     figures.draw_curves(
         drawn, panel_remarks(rows, drawn), directory, unit=f"episode return ({plan.rule})"
     )
+    if len(tables["throughput"]):
+        figures.draw_throughput(tables["throughput"], directory)
     scores = (tables["scores"], tables["reference_scores"], verdicts)
     figures.draw_scores(frames.final_scores(*scores, credits), score_remarks(rows), directory)
     write_page(directory)

@@ -5,6 +5,7 @@ there. Addresses in tables begin at the project's folder, with a slash. README h
 """
 
 import importlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from reproduce.report import figures, frames
 from reproduce.report.tables import read_table, verdict_rows
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
+from reproduce.simulators import claims, measure
 from reproduce.words import number, reached
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -36,6 +38,13 @@ OVERVIEW = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_cont
 """Sources beside which README's figure shows SAC, and their names."""
 SHOWN = 6
 """Rows of README's table."""
+SIMULATORS = ROOT / "results" / "simulators"
+MODES = {"random": "", "policy": ", A2C acts", "training": ", A2C trains"}
+FIGURES = {
+    "speeds": "Steps/s over the number of environments",
+    "threads": "Steps/s over threads",
+    "training": "Speed and shares of time of A2C's trainings",
+}
 THEIRS = ("mean", "std", "num_runs")
 DECIDED = ("reproduced", "above", "below")
 SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
@@ -234,8 +243,64 @@ def _value(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
+def simulators() -> str:
+    """Return the speeds, claims and differences measured on each machine."""
+    parts = []
+    for path in sorted(SIMULATORS.glob("*/turns.csv")):
+        about = json.loads((path.parent / "machine.json").read_bytes())["machine"]
+        parts.append(f"## {about['processor']}, {about['cores']} cores")
+        turns = measure.read(path)
+        parts += [_speeds(turns), *_figures(path.parent)]
+        parts += ["### Claims", _claims(turns, about["cores"])]
+        if (path.parent / "same_work.csv").exists():
+            parts += ["### The same work?", _same_work(path.parent / "same_work.csv")]
+    return "\n\n".join(parts)
+
+
+def _speeds(turns: pd.DataFrame) -> str:
+    """Return steps/s, medians over turns: a line for each cell, a column for each engine."""
+    medians = measure.medians(turns)
+    medians["engine"] = medians["engine"] + medians["mode"].map(MODES)
+    keys = ["task", "num_envs", "num_threads"]
+    order = medians["engine"].unique()
+    wide = medians.pivot(index=keys, columns="engine", values="env_steps_per_second")[order]
+    rows = []
+    for key, row in wide.iterrows():
+        speeds = ["" if pd.isna(speed) else f"{speed:,.0f}" for speed in row]
+        rows.append([*key, *speeds])
+    return table(["task", "environments", "threads", *order], rows)
+
+
+def _figures(folder: Path) -> list[str]:
+    """Return the figures of a machine."""
+    place = folder.relative_to(ROOT).as_posix()
+    names = [name for name in FIGURES if (folder / f"{name}.svg").exists()]
+    return [f"![{FIGURES[name]}](/{place}/{name}.svg)" for name in names]
+
+
+def _claims(turns: pd.DataFrame, num_cores: int) -> str:
+    rows = []
+    for each in claims.judge(turns, num_cores):
+        found = f"{each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"
+        found = "" if pd.isna(each.ratio) else found
+        said = f"[{each.says}]({each.link})"
+        rows.append([said, each.task, each.beside, f"{each.claimed:g}", found, each.verdict])
+    return table(["claim", "task", "speeds", "claimed", "measured", "verdict"], rows)
+
+
+def _same_work(path: Path) -> str:
+    frame = pd.read_csv(path, dtype="str", keep_default_na=False)
+    rows = []
+    for row in frame[frame["num_episodes"] != ""].itertuples():
+        means = [f"{row.length_mean} ± {row.length_se}", f"{row.return_mean} ± {row.return_se}"]
+        rows.append([row.task, row.engine, row.obs, row.actions, row.autoreset, *means])
+        rows[-1].append(row.differs or "nothing")
+    header = ["task", "engine", "observation", "actions", "resets in", "length", "return"]
+    return table([*header, "differs"], rows)
+
+
 TABLES = {each.__name__: each for each in (scores, results, matrix, suites, sources)}
-TABLES |= {each.__name__: each for each in (equations, deviations, settings)}
+TABLES |= {each.__name__: each for each in (equations, deviations, settings, simulators)}
 
 
 def fill(text: str) -> str:

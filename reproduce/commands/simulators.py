@@ -12,7 +12,7 @@ from reproduce.commands import flags
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
 from suite.base.errors import UsageError, nearest
-from suite.base.files import write_json
+from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, num_cores, processor, revision, versions
 from suite.envs.tasks import find_suite, find_task
 
@@ -35,6 +35,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--turns", type=_number, default=3, help="of each engine (default: 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
+    parser.add_argument(
+        "--same-work", action="store_true", help="compare what engines give, not their speeds"
+    )
     parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
     options = parser.parse(argv)
     tasks = options.tasks or (find_suite(options.suite) if options.suite else TASKS)
@@ -46,30 +49,65 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--threads: this machine lets us use {num_cores()} cores")
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")
-    from reproduce.simulators import measure
+    folder = options.out / machine_name()
+    if options.same_work:
+        return _compare_work(tasks, options.engines, folder)
+    return _measure(tasks, options, folder, " ".join(map(str, argv)))
+
+
+def _compare_work(tasks: Sequence[str], engines: Sequence[str], folder: Path) -> int:
+    """Write and show what engines give under random play."""
+    from reproduce.simulators.same_work import COLUMNS, same_work
+
+    rows = []
+    for task in tasks:
+        for row in same_work(task, engines):
+            rows.append(row)
+            said = f"differs: {row['differs']}" if row["differs"] else "the same"
+            print(f"{task}: {row['engine']}: {said}", flush=True)
+    path = folder / "same_work.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+    content = frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    write_atomically(path, content.encode())
+    print(path)
+    return 0 if any(row["num_episodes"] for row in rows) else 2
+
+
+def _measure(tasks: Sequence[str], options: Any, folder: Path, command: str) -> int:
+    """Measure every cell; write its turns, and at the end the figures."""
+    from reproduce.simulators import claims, figures, measure
 
     busy = measure.busy_cores() if options.busy else measure.refuse_busy()
-    folder = options.out / machine_name()
     about = {"machine": machine(), "versions": versions() | _more_versions(), **revision()}
-    about |= {"busy_cores": round(busy, 2), "command": " ".join(map(str, argv))}
-    rows: list[dict[str, Any]] = []
-    console = flags.make_console()
-    for task in tasks:
-        for cell in (
-            measure.Cell(task, n, k) for n in options.num_envs for k in options.threads if k <= n
-        ):
-            found = []
-            for row in _rows(cell, options, measure):
-                found.append(row)
-                if row["note"]:
-                    say(console, f"{task}, {cell.num_envs}: {row['engine']}: {row['note']}")
-            rows += found
-            if any(row["turn"] for row in found):
-                console.print(table_of(measure.medians(pd.DataFrame(found))))
-            measure.write(measure.merged(folder / "turns.csv", found), folder / "turns.csv")
-            write_json(folder / "machine.json", about)
-    print(folder / "turns.csv")
-    return 0 if any(row["turn"] for row in rows) else 2
+    about |= {"busy_cores": round(busy, 2), "command": command}
+    path, console, any_turn = folder / "turns.csv", flags.make_console(), False
+    for cell in (
+        measure.Cell(task, n, k)
+        for task in tasks
+        for n in options.num_envs
+        for k in options.threads
+        if k <= n
+    ):
+        found = []
+        for row in _rows(cell, options, measure):
+            found.append(row)
+            if row["note"]:
+                say(console, f"{cell.task}, {cell.num_envs}: {row['engine']}: {row['note']}")
+        measure.write(measure.merged(path, found), path)
+        write_json(folder / "machine.json", about)
+        if any(row["turn"] for row in found):
+            any_turn = True
+            console.print(table_of(measure.medians(pd.DataFrame(found))))
+    table = measure.read(path)
+    for judged in claims.judge(table, num_cores()):
+        said = f"{judged.task}, {judged.beside}: claimed {judged.claimed:g}, "
+        said += f"measured {judged.ratio:.2f} [{judged.low:.2f}, {judged.high:.2f}]"
+        say(console, f"{judged.says}: {said}: {judged.verdict}")
+    if any_turn:
+        figures.draw(table, folder)
+    print(path)
+    return 0 if any_turn else 2
 
 
 def _rows(cell: Any, options: Any, measure: Any) -> Any:

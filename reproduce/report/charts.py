@@ -23,8 +23,6 @@ from reproduce.report import frames
 from reproduce.words import number, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
-PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
-"""Of a run's wall time, with their colours."""
 PANEL, ROW, BESIDE = 330, 46, 100
 """Pixels of a panel of curves, of a row of scores, and of what stands above and below them."""
 ROLES = {"ours": frames.OURS[0], "judge": frames.JUDGE[0]}
@@ -146,10 +144,10 @@ def throughput_charts(throughput: pd.DataFrame) -> list[Figure]:
     rows = throughput.assign(source=throughput["device"].fillna("unknown"), role="ours", kind="run")
     rows["value"] = rows["score"] = rows["env_steps_per_second"]
     rows = rows.assign(axis="environment steps per second", lower=None, upper=None)
-    named = _escaped(rows.rename(columns={f"{part}_share": part for part in PARTS}))
-    shares = named.groupby(["task", "source"], sort=False)[list(PARTS)].mean().reset_index()
+    named = _escaped(rows.rename(columns={f"{part}_share": part for part in frames.PARTS}))
+    shares = named.groupby(["task", "source"], sort=False)[list(frames.PARTS)].mean().reset_index()
     shares = shares.melt(["task", "source"], var_name="part")
-    options: Any = {"color": "part", "color_discrete_map": PARTS, "pattern_shape": "source"}
+    options: Any = {"color": "part", "color_discrete_map": frames.PARTS, "pattern_shape": "source"}
     figure = px.bar(shares, x="value", y="task", **options).update_xaxes(tickformat=".0%")
     figure = _rows(figure, "share of wall time", shares["task"].nunique())
     return [*scores_charts(frames.checked(rows, frames.SCORES)), figure]

@@ -43,8 +43,8 @@ def draw_curves(
     unit: str = "episode return",
 ) -> list[Path]:
     """Draw a panel per task of a frame `CURVES`: seeds, means and bands, references."""
-    with mpl.rc_context(_style()):
-        return _save(_curves(curves, remarks, unit), CAPTION, directory, name)
+    with mpl.rc_context(style()):
+        return save(_curves(curves, remarks, unit), CAPTION, directory, name)
 
 
 def draw_overview(
@@ -58,7 +58,7 @@ def draw_overview(
         scores: rows of a frame `SCORES` on the axis `NORMALISED`, with a `label` and a `verdict`.
         directory: where the files `overview` go.
     """
-    with mpl.rc_context(_style()):
+    with mpl.rc_context(style()):
         grid = _curves(curves, remarks, "episode return")
         panel = grid.axes_dict[curves["task"].iloc[-1]]
         panel.xaxis.set_major_formatter(ScalarFormatter())
@@ -72,7 +72,7 @@ def draw_overview(
         panel.set_xlim(*frames.WIDEST)
         panel.tick_params("y", labelsize=6)
         panel.set(xlabel="0: nothing learned, 1: reference, dashed: margin", ylabel="")
-        return _save(grid, CAPTION, directory, "overview")
+        return save(grid, CAPTION, directory, "overview")
 
 
 def _curves(curves: pd.DataFrame, remarks: Mapping[str, str], unit: str) -> sns.FacetGrid:
@@ -112,6 +112,42 @@ def _curves(curves: pd.DataFrame, remarks: Mapping[str, str], unit: str) -> sns.
     return grid
 
 
+def draw_throughput(
+    throughput: pd.DataFrame, directory: Path, name: str = "throughput"
+) -> list[Path]:
+    """Draw each run's steps/s by task with the median, and beside it where the time goes.
+
+    Args:
+        throughput: rows with `task`, `env_steps_per_second` and the shares of wall time.
+        directory: where the files go.
+        name: their stem.
+    """
+    parts = {f"{part}_share": part for part in frames.PARTS}
+    shares = throughput.rename(columns=parts).melt("task", parts.values(), "part", "share")
+    shares = shares.groupby(["task", "part"], sort=False)["share"].mean().reset_index()
+    panels = pd.DataFrame({"panel": ["environment steps/s", "share of wall time"]})
+    height = 1.2 + 0.4 * throughput["task"].nunique()
+    with mpl.rc_context(style()):
+        options: dict[str, Any] = {"sharex": False, "height": height, "aspect": 5.0 / height}
+        grid = sns.FacetGrid(panels, col="panel", **options)
+        speeds, times = grid.axes_dict.values()
+        common: dict[str, Any] = {"data": throughput, "x": "env_steps_per_second", "y": "task"}
+        sns.stripplot(color=frames.OURS[0], jitter=False, alpha=0.5, ax=speeds, **common)
+        median: dict[str, Any] = {"estimator": "median", "errorbar": None, "linestyle": "none"}
+        sns.pointplot(color=frames.OURS[0], marker="D", ax=speeds, **median, **common)
+        bars: dict[str, Any] = {"hue": "part", "palette": frames.PARTS, "multiple": "stack"}
+        bars |= {"hue_order": [*frames.PARTS][::-1], "discrete": True, "shrink": 0.8, "alpha": 1.0}
+        sns.histplot(shares, y="task", weights="share", ax=times, **bars)
+        speeds.set_xlim(left=0.0)
+        for panel, title in zip((speeds, times), panels["panel"], strict=True):
+            panel.set(xlabel=title, ylabel="", title="")
+        speeds.xaxis.set_major_formatter(EngFormatter(sep=""))
+        names = {part: mpl.patches.Patch(color=colour) for part, colour in frames.PARTS.items()}
+        times.get_legend().remove()
+        grid.add_legend(names)
+        return save(grid, "dots: runs; diamonds: medians; mean shares", directory, name)
+
+
 def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
     """Draw a row per task of a frame `SCORES`: every run, means and their intervals.
 
@@ -128,7 +164,7 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
     panels["facet_kws"] = {"gridspec_kws": {"height_ratios": list(rows)}}
     dots = {"x": "value", "dodge": True, "jitter": False, "alpha": 0.6}
     dodge: Any = 0.8 - 0.8 / len(colours)  # seaborn's own, of the dots
-    with mpl.rc_context(_style()):
+    with mpl.rc_context(style()):
         grid = sns.catplot(
             scores[scores["kind"] == "run"], kind="strip", **common, **dots, **panels
         )
@@ -140,7 +176,7 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
                     panel.axvline(place, color="grey", lw=1.2, ls=dash, zorder=0)
             panel.set(xlabel=axis, ylabel="")
         said = "dots: runs; diamonds: means, ours with the interval that decides, theirs ± std"
-        return _save(grid, said, directory, "scores")
+        return save(grid, said, directory, "scores")
 
 
 def _ends(scores: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -149,11 +185,12 @@ def _ends(scores: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return means.melt(keys, ["lower", "value", "upper"], value_name="end")
 
 
-def _style() -> Any:
+def style() -> Any:
+    """Return the look of all figures."""
     return sns.axes_style("whitegrid") | STYLE
 
 
-def _save(grid: sns.FacetGrid, caption: str, directory: Path, name: str) -> list[Path]:
+def save(grid: sns.FacetGrid, caption: str, directory: Path, name: str) -> list[Path]:
     """Put the legend above the panels and write a figure in all `KINDS`, without a date."""
     grid.despine(left=True).tight_layout()
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncol": 4}

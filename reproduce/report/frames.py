@@ -33,6 +33,8 @@ JUDGE = ("#D55E00", "#A0722A", "#9B6FD0")
 OTHERS = ("#029E73", "#CC78BC", "#949494", "#A0722A", "#9B6FD0", "#2E8B9A")
 """Colours told apart under common colour blindness, with a contrast of 3 to white and to black."""
 DASHES = ("dash", "dot", "dashdot", "longdash")
+PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
+"""Of a run's wall time, with their colours."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Credits = Mapping[str, Mapping[str, str]]

@@ -55,6 +55,8 @@ ASSETS = {
 }
 """The page's scripts: how each is read."""
 
+FIGURES = ("curves", "scores", "throughput")
+"""Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
 
@@ -105,7 +107,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
     absent |= {"suite"} if len(verdicts) < 2 else set()
     absent |= set() if failures else {"failures"}
-    figures = [f"{name}.{kind}" for name in ("curves", "scores") for kind in ("svg", "png", "pdf")]
+    figures = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png", "pdf")]
     files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
     allowed = "'self'" if assets else " ".join(map(_checksum, scripts.values()))
     return (

@@ -22,6 +22,7 @@ from reproduce import __main__ as command_line
 from reproduce.commands import docs as pages
 from reproduce.commands import grid, sweep
 from reproduce.report.tables import COLUMNS
+from reproduce.simulators import measure, same_work
 from suite.base.errors import UsageError
 from suite.record.recorder import Recorder
 from suite.settings.command_line import Parser, read_command_line
@@ -221,7 +222,8 @@ def test_what_is_published_is_in_the_tables() -> None:
 
 def test_every_column_of_a_grids_tables_is_explained() -> None:
     """Once, under its file's name, and no column that the file has not."""
-    known = COLUMNS | {"sweep-<agent>-<suite>": sweep.COLUMNS}
+    known: dict[str, Any] = COLUMNS | {"sweep-<agent>-<suite>": sweep.COLUMNS}
+    known |= {"turns": measure.COLUMNS, "same_work": same_work.COLUMNS}
     said = {name.removesuffix(".csv"): sorted(found) for name, found in columns().items()}
     assert {name: sorted(own) for name, own in known.items()}.items() <= said.items()
 

@@ -138,7 +138,7 @@ def test_throughput_shows_every_device_and_share() -> None:
         [100],
         [700],
     ]
-    assert [traces(shares, f"{part}, cpu")[0].x[0] for part in charts.PARTS] == [0.1, 0.2, 0.6, 0.1]
+    assert [traces(shares, f"{part}, cpu")[0].x[0] for part in frames.PARTS] == [0.1, 0.2, 0.6, 0.1]
     assert np.isnan(traces(shares, "learning, cuda")[0].x[0])
 
 

@@ -33,10 +33,8 @@ def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[sns.FacetGrid]:
     """Figures as they are written, in order."""
     kept: list[sns.FacetGrid] = []
-    save = figures._save
-    monkeypatch.setattr(
-        figures, "_save", lambda grid, *rest: kept.append(grid) or save(grid, *rest)
-    )
+    save = figures.save
+    monkeypatch.setattr(figures, "save", lambda grid, *rest: kept.append(grid) or save(grid, *rest))
     return kept
 
 

@@ -1,0 +1,59 @@
+"""Do engines do the same work? Random play on each, by the same actions, tells differences.
+
+An engine's observations and actions are compared with the first one's by their types and shapes,
+and its episodes by their mean length and return. These depend on rewards, frames skipped, ends and
+time limits; the starting states are drawn by each engine for itself, so means are compared and not
+single rewards.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from reproduce.simulators.measure import Cell, Server
+from suite.base.errors import UsageError
+from suite.envs.tasks import find_task
+
+NUM_ENVS = 8
+EPISODES = {"classic": 50}
+"""Episodes of each environment, by family; else two."""
+SECONDS = 60.0
+FAR = 3.5
+"""Standard errors of a difference that are no chance: 1 in 2,000."""
+COLUMNS = (
+    *("task", "engine", "obs", "actions", "autoreset", "num_episodes", "length_mean"),
+    *("length_se", "return_mean", "return_se", "differs"),
+)
+"""`differs` names what is not as with the first engine; of an engine that ended, why it did."""
+
+
+def same_work(task: str, engines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row of `COLUMNS` for each engine."""
+    cell, first = Cell(task, NUM_ENVS, 1), None
+    for engine in engines:
+        row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"task": task, "engine": engine}
+        try:
+            server = Server(engine, cell)
+        except UsageError as error:
+            yield row | {"differs": str(error)}
+            continue
+        try:
+            row |= server.ask(SECONDS, episodes=EPISODES.get(find_task(task).family, 2))
+            first = first or row
+            yield row | {"differs": ", ".join(differences(row, first))}
+        except UsageError as error:
+            yield row | {"differs": str(error)}
+        finally:
+            server.end()
+
+
+def differences(row: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    """Return in what an engine differs from the first."""
+    found = [name for name in ("obs", "actions", "autoreset") if row[name] != first[name]]
+    for name in ("length", "return"):
+        ours, theirs = (each[f"{name}_mean"] for each in (row, first))
+        errors = [each[f"{name}_se"] for each in (row, first)]
+        if None in (ours, theirs, *errors):
+            found.append(f"{name} not known")
+        elif abs(ours - theirs) > FAR * (errors[0] ** 2 + errors[1] ** 2) ** 0.5:
+            found.append(name)
+    return found

@@ -1,0 +1,133 @@
+"""What is made of stored turns: verdicts on claims, figures, the page, and the same work."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reproduce.commands import docs
+from reproduce.report import figures as report_figures
+from reproduce.simulators import claims, figures, measure, same_work
+from reproduce.simulators.measure import COLUMNS, Cell
+
+
+def stored(
+    speeds: dict[str, tuple[float, ...]], num_envs: int = 8, threads: int = 1
+) -> list[dict[str, Any]]:
+    """Rows as `measure` gives them, with the speed of each turn by engine."""
+    cell = Cell("CartPole-v1", num_envs, threads)
+    return [
+        measure._row(cell, engine, "random", turn=turn, env_steps_per_second=speed, rows=num_envs)
+        for engine, each in speeds.items()
+        for turn, speed in enumerate(each, 1)
+    ]
+
+
+def claimed(path: Path, ratio: float, cores: int = 2) -> Path:
+    """A file with one claim: envpool beside gymnasium."""
+    path.write_text(
+        '[[claim]]\nsays = "s"\nsource = "https://x"\ncommit = "c"\nfile = "f"\nline = 3\n'
+        'faster = "envpool"\nslower = "gymnasium-sync"\ntasks = ["CartPole-v1"]\nnum_envs = 8\n'
+        f"ratio = {ratio}\ncores = {cores}\n"
+    )
+    return path
+
+
+def test_a_ratio_and_its_interval_are_those_of_the_turns() -> None:
+    """By hand: ratios 2, 4 and 8 have the mean 4 and t of two degrees of freedom, 4.3027."""
+    fast, slow = np.array([2.0, 8.0, 16.0]), np.array([1.0, 2.0, 2.0])
+    half = 4.302652730 * np.log(2) / 3**0.5
+    assert claims.ratio(fast, slow) == pytest.approx((4, 4 * np.exp(-half), 4 * np.exp(half)))
+    assert np.isnan(claims.ratio(fast[:1], slow)).all()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cores", "verdict"),
+    [
+        (2.0, 2, "holds"),
+        (2.18, 2, "holds"),
+        (2.25, 2, "undecided"),
+        (2.4, 2, "does not hold here"),
+        (2.0, 3, "cannot be measured here: needs 3 cores"),
+    ],
+)
+def test_a_claim_is_judged_by_its_interval(
+    tmp_path: Path, ratio: float, cores: int, verdict: str
+) -> None:
+    """Speeds are twice as high in every turn; a tenth is given to "about"."""
+    table = pd.DataFrame(stored({"envpool": (20, 22, 20.5), "gymnasium-sync": (10, 11, 10.1)}))
+    (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.toml", ratio, cores))
+    assert judged.verdict == verdict
+    assert judged.link == "https://x/blob/c/f#L3"
+    (absent,) = claims.judge(table[:3], 2, claimed(tmp_path / "claims.toml", ratio))
+    assert absent.verdict == "not measured"
+
+
+def test_claims_name_a_line_of_a_commit() -> None:
+    """Each of ours can be looked up and compares engines that exist."""
+    for claim in claims.read_claims():
+        assert len(claim["commit"]) == 40
+        assert claim["line"] > 0
+        assert {claim["faster"], claim["slower"]} <= set(measure_engines())
+
+
+def measure_engines() -> list[str]:
+    from reproduce.simulators.engines import ENGINES
+
+    return list(ENGINES)
+
+
+def test_what_is_not_the_same_is_named() -> None:
+    """Means that differ by four standard errors of the difference, types, and what is unknown."""
+    known = {"obs": "a", "actions": "2", "autoreset": "next step"}
+    numbers = {"length_mean": 10.0, "length_se": 0.3, "return_mean": 1.0, "return_se": 0.0}
+    first = known | numbers
+    assert same_work.differences(first, first) == []
+    other = first | {"obs": "b", "length_mean": 12.0, "length_se": 0.4}
+    assert same_work.differences(other, first) == ["obs", "length"]
+    assert same_work.differences(first | {"return_se": None}, first) == ["return not known"]
+
+
+def test_engines_do_the_same_work_on_cartpole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapter differs in nothing; an engine that ends has a row that says so."""
+    monkeypatch.setattr(same_work, "EPISODES", {"classic": 5})
+    names = ["envpool", "encore", "gymnasium-sync", "nothing"]
+    rows = pd.DataFrame(same_work.same_work("CartPole-v1", names)).set_index("engine")
+    assert rows["differs"].tolist()[:3] == [""] * 3
+    assert rows.loc["nothing", "differs"]
+    assert rows["num_episodes"].tolist()[:3] == [40] * 3
+
+
+def test_figures_and_page_show_every_engine_of_a_stored_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Curves of speed, threads, trainings; the page has each cell's medians and the claims."""
+    rows = stored({"envpool": (10, 30, 20), "encore": (5, 6, 7)})
+    rows += stored({"envpool": (1000, 3000, 2000), "encore": (500, 600, 700)}, 64)
+    rows += stored({"envpool": (1900, 1900, 1800)}, 64, threads=2)
+    shares = {"environment_share": 0.5, "acting_share": 0.2, "learning_share": 0.2}
+    cell = Cell("CartPole-v1", 8, 1)
+    speed = {"turn": 1, "env_steps_per_second": 3.0, "rows": 8}
+    rows.append(measure._row(cell, "encore", "training", **speed, **shares))
+    folder = tmp_path / "results" / "simulators" / "a-machine"
+    measure.write(rows, folder / "turns.csv")
+    (folder / "machine.json").write_text('{"machine": {"processor": "P", "cores": 2}}')
+    table = measure.read(folder / "turns.csv")
+    assert list(table.columns) == list(COLUMNS)
+    monkeypatch.setattr(report_figures, "KINDS", ("svg",))
+    paths = figures.draw(table, folder)
+    assert [path.stem for path in paths] == ["speeds", "threads", "training"]
+    said = [path.read_text() for path in paths]
+    assert "encore" in said[0]
+    assert "encore" not in said[1]  # it was measured with one thread
+    assert "CartPole-v1, 8" in said[2]
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    monkeypatch.setattr(docs, "SIMULATORS", folder.parent)
+    page = docs.simulators()
+    assert "## P, 2 cores" in page
+    assert "| CartPole-v1 | 8 | 1 | 20 | 6 | 3 |" in page
+    assert "| CartPole-v1 | 64 | 2 | 1,900 |  |  |" in page
+    assert "cannot be measured here: needs 12 cores" in page
+    assert "](/results/simulators/a-machine/speeds.svg)" in page
