@@ -87,6 +87,11 @@ class Server:
             env={**os.environ, **THREADING, "PYTHONPATH": str(ROOT)},
             start_new_session=True,  # its workers end with it
         )
+        self.rows = 0
+        """Environments of a vector step, once it is ready."""
+
+    def wait(self) -> None:
+        """Wait until the engine is ready."""
         self.rows = int(self._read(ANSWER_SECONDS)["rows"])
 
     @property
@@ -141,7 +146,12 @@ class Server:
 
 
 def measure(
-    cell: Cell, engines: Sequence[str], modes: Sequence[str], turns: int, seconds: float
+    cell: Cell,
+    engines: Sequence[str],
+    modes: Sequence[str],
+    turns: int,
+    seconds: float,
+    tries: int = TRIES,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a cell: a row for each engine, mode and turn.
 
@@ -155,6 +165,12 @@ def measure(
                 stack.callback(servers[engine].end)
             except UsageError as error:
                 yield _row(cell, engine, "", note=str(error))
+        for engine in list(servers):  # all start at once
+            try:
+                servers[engine].wait()
+            except UsageError as error:
+                servers.pop(engine)
+                yield _row(cell, engine, "", note=str(error))
         order = list(servers)
         for number in range(1, turns + 1):
             for engine in order:
@@ -162,7 +178,7 @@ def measure(
                     if mode != "random" and engine in OF_PEERS:
                         continue  # their Python has none of our networks
                     try:
-                        yield _turn(cell, engine, servers[engine], mode, number, seconds)
+                        yield _turn(cell, engine, servers[engine], mode, number, seconds, tries)
                     except UsageError as error:
                         servers.pop(engine)
                         yield _row(cell, engine, mode, note=str(error))
@@ -171,20 +187,20 @@ def measure(
 
 
 def _turn(
-    cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float
+    cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float, tries: int
 ) -> dict[str, Any]:
     if number == 1 and mode != "random":  # its first turn also builds the network
         server.ask(0.1, mode=mode, least=3)
-    tries = []
-    while len(tries) < TRIES and (not tries or tries[-1]["others"] > MOST_BUSY):
+    tried: list[dict[str, Any]] = []
+    while len(tried) < tries and (not tried or tried[-1]["others"] > MOST_BUSY):
         started, before, idle = time.perf_counter(), server.work()[0], _idle_seconds()
         answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)
         after, memory = server.work()
         lasted = time.perf_counter() - started
         own = (after - before) / answer["seconds"]
         busy = (os.cpu_count() or 1) - (_idle_seconds() - idle) / lasted
-        tries.append(answer | {"cores": own, "others": max(0.0, busy - own)})
-    answer = min(tries, key=lambda each: each["others"])
+        tried.append(answer | {"cores": own, "others": max(0.0, busy - own)})
+    answer = min(tried, key=lambda each: each["others"])
     speed = answer["steps"] / answer["seconds"]
     if number == 1 and mode == "random":  # later, the network is in memory, too
         answer["memory_mib"] = memory

@@ -37,6 +37,7 @@ def same_work(task: str, engines: Sequence[str]) -> Iterator[dict[str, Any]]:
             yield row | {"differs": str(error)}
             continue
         try:
+            server.wait()
             row |= server.ask(SECONDS, episodes=EPISODES.get(find_task(task).family, 2))
             first = first or row
             yield row | {"differs": ", ".join(differences(row, first))}

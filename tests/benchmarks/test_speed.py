@@ -7,7 +7,10 @@ import pytest
 from reproduce.pipeline import gather
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import load_plan
+from reproduce.simulators.engines import ENGINES, OF_PEERS, make_engine
+from reproduce.simulators.serve import random_actions
 from reproduce.speed.workloads import WORKLOADS, built
+from suite.base.errors import UsageError
 
 SLOW = (
     *("train-sac", "train-impala", "train-acer_continuous"),
@@ -24,6 +27,28 @@ def test_speed(benchmark: Any, name: str) -> None:
     """One repetition of a workload."""
     with built([name]) as works:
         benchmark(works[name])
+
+
+SIMULATORS = [
+    pytest.param(name, task, marks=[] if task == "CartPole-v1" else [pytest.mark.slow])
+    for task in ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
+    for name in ENGINES
+    if name not in OF_PEERS
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.benchmark(disable_gc=True, warmup=True)
+@pytest.mark.parametrize(("name", "task"), SIMULATORS)
+def test_simulator(benchmark: Any, name: str, task: str) -> None:
+    """One vector step of eight environments, of its batch where the engine has batches."""
+    try:
+        engine = make_engine(name, task, 8, 1)
+    except UsageError as error:
+        pytest.skip(str(error))
+    choose = random_actions(engine)
+    benchmark(lambda: engine.step(choose(engine.obs)))
+    engine.close()
 
 
 @pytest.mark.usefixtures("unchecked")
