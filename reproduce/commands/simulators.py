@@ -94,8 +94,8 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, command: str) -> 
             found.append(row)
             if row["note"]:
                 say(console, f"{cell.task}, {cell.num_envs}: {row['engine']}: {row['note']}")
-        measure.write(measure.merged(path, found), path)
-        write_json(folder / "machine.json", about)
+            measure.write(measure.merged(path, found), path)
+            write_json(folder / "machine.json", about)
         if any(row["turn"] for row in found):
             any_turn = True
             console.print(table_of(measure.medians(pd.DataFrame(found))))

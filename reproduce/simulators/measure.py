@@ -23,7 +23,7 @@ import pandas as pd
 
 from reproduce import ROOT
 from reproduce.gather.collect import throughput
-from reproduce.run.processes import THREADING
+from reproduce.run.processes import LEASH, THREADING
 from reproduce.simulators.engines import OF_PEERS, PROCESSES
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -236,7 +236,7 @@ def train(cell: Cell, turns: int, seconds: float, speed: float) -> Iterator[dict
 def _train_for(command: list[str], run: Path, seconds: float) -> tuple[dict[str, Any] | None, str]:
     """Train until there are rows of so many seconds; return its speed, or None and why."""
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
