@@ -254,7 +254,7 @@ def simulators() -> str:
         parts += ["### Claims", _claims(turns, about["cores"])]
         if (path.parent / "same_work.csv").exists():
             parts += ["### The same work?", _same_work(path.parent / "same_work.csv")]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "No machine's results are published yet."
 
 
 def _speeds(turns: pd.DataFrame) -> str:
