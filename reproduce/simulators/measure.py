@@ -50,8 +50,8 @@ COLUMNS = (
 """Of the tidy table, a row for each turn. `mode` is random (actions), policy (A2C's network draws
 them) or training (a whole A2C); `rows` the environments of a vector step; `cores` the mean number
 at work for the engine, and `others` for other programs; `memory_mib` the memory of all its
-processes, shared pages once. Where an engine ended,
-`turn` is 0 and `note` says why."""
+processes, shared pages once, before a network is among it. Where an engine ended, `turn` is 0 and
+`note` says why."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def test_a_cell_has_a_row_for_each_engine_mode_and_turn() -> None:
     assert (rows["latency_median_ms"] <= rows["latency_p99_ms"]).all()
     latencies = rows["seconds"] * 1e3 / (rows["steps"] / rows["rows"])
     assert (rows["latency_median_ms"] < 3 * latencies).all()
-    assert (rows["memory_mib"] > 20).all()
+    alone = (rows["turn"] == 1) & (rows["mode"] == "random")  # before a network is in memory
+    assert (rows["memory_mib"] > 20).tolist() == alone.tolist()
     assert rows["cores"].between(0.1, os.cpu_count() or 1).any()
 
 
