@@ -284,8 +284,10 @@ def _claims(turns: pd.DataFrame, num_cores: int) -> str:
         found = f"{each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"
         found = "" if pd.isna(each.ratio) else found
         said = f"[{each.says}]({each.link})"
-        rows.append([said, each.task, each.beside, f"{each.claimed:g}", found, each.verdict])
-    return table(["claim", "task", "speeds", "claimed", "measured", "verdict"], rows)
+        numbers = [f"{each.claimed:g}", found, each.verdict]
+        rows.append([said, each.where, each.task, each.beside, *numbers])
+    header = ["claim", "measured with", "task", "speeds", "claimed", "here", "verdict"]
+    return table(header, rows)
 
 
 def _same_work(path: Path) -> str:
@@ -293,10 +295,11 @@ def _same_work(path: Path) -> str:
     rows = []
     for row in frame[frame["num_episodes"] != ""].itertuples():
         means = [f"{row.length_mean} ± {row.length_se}", f"{row.return_mean} ± {row.return_se}"]
-        rows.append([row.task, row.engine, row.obs, row.actions, row.autoreset, *means])
+        spaces = [row.obs, row.actions, row.frame_skip, row.autoreset]
+        rows.append([row.task, row.engine, *spaces, row.tape_return, *means])
         rows[-1].append(row.differs or "nothing")
-    header = ["task", "engine", "observation", "actions", "resets in", "length", "return"]
-    return table([*header, "differs"], rows)
+    header = ["task", "engine", "observation", "actions", "frame skip", "resets in"]
+    return table([*header, "tape", "length", "return", "differs"], rows)
 
 
 TABLES = {each.__name__: each for each in (scores, results, matrix, suites, sources)}

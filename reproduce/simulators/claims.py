@@ -5,56 +5,49 @@ says ("about" is given a tenth), and does not hold here if the interval lies bel
 extrapolated: where a machine has fewer cores than the claim, it is not judged.
 """
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy
 
-CLAIMS = Path(__file__).with_name("claims.toml")
+CLAIMS = Path(__file__).with_name("claims.csv")
+"""`ratio`: how many times as fast `faster` is as `slower`, with the threads of all cores, up to the
+environments. `where`: what it was measured with. With fewer `cores` it is not judged."""
 ABOUT = 0.9
 """Share of the ratio claimed that is still about it."""
 
 
 class Judged(NamedTuple):
-    """A claim on one task of one machine."""
+    """A claim judged on one machine; `ratio` of speeds with its interval, NaN if not measured."""
 
     says: str
+    where: str
     link: str
     task: str
     beside: str
-    """What was measured."""
     claimed: float
     ratio: float
-    """Of the speeds, NaN where it was not measured; with the ends of its interval."""
     low: float
     high: float
     verdict: str
 
 
-def read_claims(path: Path = CLAIMS) -> list[dict[str, Any]]:
-    """Return the claims."""
-    return tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
-
-
 def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> Iterator[Judged]:
-    """Yield a verdict for each claim and task, of a table of turns."""
-    for claim in read_claims(path):
-        file = f"{claim['source']}/blob/{claim['commit']}/{claim['file']}#L{claim['line']}"
-        for task in claim["tasks"]:
-            envs = claim["num_envs"], claim.get("slower_envs", claim["num_envs"])
-            fast = _speeds(table, task, claim["faster"], envs[0], num_cores)
-            slow = _speeds(table, task, claim["slower"], envs[1], num_cores)
-            found = ratio(fast, slow)
-            beside = f"{claim['faster']} ({envs[0]}) / {claim['slower']} ({envs[1]})"
-            if num_cores < claim["cores"]:
-                verdict = f"cannot be measured here: needs {claim['cores']} cores"
-            else:
-                verdict = verdict_of(claim["ratio"], *found)
-            yield Judged(claim["says"], file, task, beside, claim["ratio"], *found, verdict)
+    """Yield a verdict on each claim, by a table of turns."""
+    for claim in pd.read_csv(path).to_dict("records"):
+        link = f"{claim['source']}/blob/{claim['commit']}/{claim['file']}#L{claim['line']}"
+        sides = [(claim["faster"], claim["num_envs"]), (claim["slower"], claim["slower_envs"])]
+        speeds = (_speeds(table, claim["task"], *side, num_cores) for side in sides)
+        found = ratio(*speeds)
+        beside = " / ".join(f"{engine} ({envs})" for engine, envs in sides)
+        verdict = verdict_of(claim["ratio"], *found)
+        if num_cores < claim["cores"]:
+            verdict = f"cannot be measured here: needs {claim['cores']} cores"
+        said = (claim["says"], claim["where"], link, claim["task"], beside, claim["ratio"])
+        yield Judged(*said, *found, verdict)
 
 
 def verdict_of(claimed: float, median: float, low: float, high: float) -> str:
@@ -74,7 +67,7 @@ def ratio(fast: np.ndarray, slow: np.ndarray) -> tuple[float, float, float]:
     """
     turns = min(len(fast), len(slow))
     if turns < 2:
-        return (float("nan"),) * 3
+        return np.nan, np.nan, np.nan
     logs = np.log(fast[:turns] / slow[:turns])
     mean, error = logs.mean(), logs.std(ddof=1) / turns**0.5
     half = error * scipy.stats.t.ppf(0.975, turns - 1)

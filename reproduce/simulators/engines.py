@@ -46,6 +46,8 @@ class Engine(ABC):
 
     next_step_reset = True
     """Whether the row after an end ignores its action, to reset; else the end's own row resets."""
+    frame_skip = 1
+    """Steps of the simulator in a decision, as the engine says itself."""
 
     def __init__(self, num_envs: int, space: Any) -> None:
         self.num_envs, self.rows = num_envs, num_envs
@@ -87,7 +89,7 @@ class Encore(Engine):
         spaces = self._env.spaces
         if task.actions == "hybrid":
             raise UsageError(f"{task.name} has hybrid actions, which no other engine has")
-        self.num_envs, self.rows = num_envs, num_envs
+        self.num_envs, self.rows, self.frame_skip = num_envs, num_envs, task.frame_skip
         self.num_actions = 0 if spaces.continuous else spaces.num_outputs
         self.action_size = spaces.num_outputs if spaces.continuous else 0
         if spaces.continuous:
@@ -135,6 +137,7 @@ class Envpool(Engine):
             warnings.simplefilter("ignore")
             super().__init__(num_envs, self._pool.action_space)
         self.rows, self._game = batch, task.family == "atari"
+        self.frame_skip = int(self._pool.config.get("frame_skip", 1))
         self._pool.async_reset()
         self.obs, info = self._pool.recv(reset=True)
         self.ids = info["env_id"]
@@ -182,6 +185,8 @@ class Vector(Engine):
             name, num_envs, vectorization_mode=mode, wrappers=None if own else wrappers, **options
         )
         super().__init__(num_envs, self._envs.single_action_space)
+        if task.frame_skip > 1:
+            self.frame_skip = 4 if own else int(self._envs.get_attr("frame_skip")[0])
         self.obs, _ = self._envs.reset(seed=SEEDS)
 
     def step(self, actions: Any) -> Rows:
@@ -204,6 +209,8 @@ class StableBaselines(Engine):
         make = [partial(make_one, task) for _ in range(num_envs)]
         self._envs = getattr(vectors, kind)(make)
         super().__init__(num_envs, self._envs.action_space)
+        if task.frame_skip > 1:
+            self.frame_skip = int(self._envs.get_attr("frame_skip")[0])
         self._envs.seed(SEEDS)
         self.obs = self._envs.reset()
 
@@ -270,6 +277,7 @@ def _own_options(task: Task, num_threads: int) -> dict[str, Any]:
         "full_action_space": task.options.get("full_action_space", False),
         "noop_max": task.options.get("noop_max", 30),
         "reward_clipping": False,
+        "frameskip": 4,
     }
 
 

@@ -28,7 +28,7 @@ def draw(table: pd.DataFrame, directory: Path) -> list[Path]:
         training = turns[turns["mode"] == "training"]
         if len(training):
             labels = training["task"] + ", " + training["num_envs"].astype("str")
-            busy = training[[name for name in training if name.endswith("_share")]].sum(axis=1)
+            busy = training[[name for name in training if str(name).endswith("_share")]].sum(axis=1)
             training = training.assign(task=labels, other_share=(1 - busy).clip(lower=0.0))
             paths += figures.draw_throughput(training, directory, "training")
     return paths
@@ -41,6 +41,10 @@ def _speeds(random: pd.DataFrame, directory: Path) -> list[Path]:
         rows, x="num_envs", y=SPEED, kind="line", marker="o", **_engines(rows), **RANGE
     )
     grid.set(xscale="log", yscale="log")
+    for panel in grid.axes.flat:
+        figures.label_powers(panel.yaxis)
+        figures.label_powers(panel.xaxis)
+        panel.set_xticks(sorted(rows["num_envs"].unique()), minor=False)
     grid.set_titles("{col_name}", weight="bold").set_axis_labels("environments", "steps/s")
     said = "one thread, random actions: median and range of the turns"
     return figures.save(grid, said, directory, "speeds")

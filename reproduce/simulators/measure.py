@@ -189,9 +189,10 @@ def measure(
 def _turn(
     cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float, tries: int
 ) -> dict[str, Any]:
-    if number == 1 and mode != "random":  # its first turn also builds the network
+    if number == 1:  # its first turn also draws actions, or builds the network, and warms up
         server.ask(0.1, mode=mode, least=3)
     tried: list[dict[str, Any]] = []
+    memory = 0.0
     while len(tried) < tries and (not tried or tried[-1]["others"] > MOST_BUSY):
         started, before, idle = time.perf_counter(), server.work()[0], _idle_seconds()
         answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)

@@ -2,8 +2,8 @@
 
 An engine's observations and actions are compared with the first one's by their types and shapes,
 and its episodes by their mean length and return. These depend on rewards, frames skipped, ends and
-time limits; the starting states are drawn by each engine for itself, so means are compared and not
-single rewards.
+time limits. Libraries draw their own starting states, so the rewards of the same actions are equal
+only among engines of one library: `tape_return` shows where they are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ SECONDS = 60.0
 FAR = 3.5
 """Standard errors of a difference that are no chance: 1 in 2,000."""
 COLUMNS = (
-    *("task", "engine", "obs", "actions", "autoreset", "num_episodes", "length_mean"),
-    *("length_se", "return_mean", "return_se", "differs"),
+    *("task", "engine", "obs", "actions", "frame_skip", "autoreset", "tape_return"),
+    *("num_episodes", "length_mean", "length_se", "return_mean", "return_se", "differs"),
 )
 """`differs` names what is not as with the first engine; of an engine that ended, why it did."""
 
@@ -49,7 +49,9 @@ def same_work(task: str, engines: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def differences(row: dict[str, Any], first: dict[str, Any]) -> list[str]:
     """Return in what an engine differs from the first."""
-    found = [name for name in ("obs", "actions", "autoreset") if row[name] != first[name]]
+    found = [
+        name for name in ("obs", "actions", "frame_skip", "autoreset") if row[name] != first[name]
+    ]
     for name in ("length", "return"):
         ours, theirs = (each[f"{name}_mean"] for each in (row, first))
         errors = [each[f"{name}_se"] for each in (row, first)]

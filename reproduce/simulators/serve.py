@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -21,10 +22,12 @@ from reproduce.simulators.engines import Engine, make_engine
 from suite.base.errors import UsageError
 from suite.envs.tasks import SUITES, Task, find_task
 
+SAME = 100
+"""Decisions of each environment whose rewards are summed, to compare engines reward by reward."""
 TAPE = 64
 """Rows of random actions that are drawn beforehand."""
 WARM_UP = 0.2
-"""Seconds of steps before an engine is ready."""
+"""Seconds of steps before the first turn with random actions, and with a policy's."""
 Choose = Callable[[np.ndarray], Any]
 
 
@@ -34,8 +37,7 @@ def serve(name: str, task: str, num_envs: int, num_threads: int) -> None:
     os.dup2(2, 1)  # what simulators print is no answer
     try:
         engine = make_engine(name, task, num_envs, num_threads)
-        choosers: dict[str, Choose] = {"random": random_actions(engine)}
-        turn(engine, choosers["random"], WARM_UP, 3)
+        choosers: dict[str, Choose] = {}
         print(json.dumps({"rows": engine.rows}), file=answers, flush=True)
         for line in sys.stdin:
             order = json.loads(line)
@@ -44,7 +46,9 @@ def serve(name: str, task: str, num_envs: int, num_threads: int) -> None:
             else:
                 mode = order.pop("mode")
                 if mode not in choosers:
-                    choosers[mode] = policy_actions(engine, find_task(task))
+                    is_random = mode == "random"
+                    of_policy = partial(policy_actions, task=find_task(task))
+                    choosers[mode] = (random_actions if is_random else of_policy)(engine)
                     turn(engine, choosers[mode], WARM_UP, 3)
                 answer = turn(engine, choosers[mode], **order)
             print(json.dumps(answer), file=answers, flush=True)
@@ -120,30 +124,30 @@ def turn(engine: Engine, choose: Choose, seconds: float, least: int) -> dict[str
 def work(engine: Engine, episodes: int, seconds: float) -> dict[str, Any]:
     """Play randomly until every environment has ended some episodes; return what that gave.
 
-    Every engine plays the same tape: decision `t` of environment `i` has the same action. The
-    episodes counted are the first ones of each environment, so short ones have no advantage; what
-    was under way before is not counted.
+    Every engine plays the same tape from its start: decision `t` of environment `i` has the same
+    action. The episodes counted are the first ones of each environment, so short ones have no
+    advantage.
     """
     tape = draw(engine, np.random.default_rng(1), 10 * TAPE, engine.num_envs)
-    ages, was_end, fresh = (np.zeros(engine.num_envs, dtype=int) for _ in range(3))
+    ages, was_end = (np.zeros(engine.num_envs, dtype=int) for _ in range(2))
     lengths, returns = np.zeros(engine.num_envs), np.zeros(engine.num_envs)
     done: list[list[tuple[float, float]]] = [[] for _ in range(engine.num_envs)]
+    taped = 0.0
     until = time.perf_counter() + seconds
     while min(map(len, done)) < episodes and time.perf_counter() < until:
         rows = engine.step(engine.units(tape[ages[engine.ids] % len(tape), engine.ids]))
         ids = engine.ids
         counts = was_end[ids] == 0 if engine.next_step_reset else np.ones(len(ids), dtype=bool)
+        taped += float(np.where(ages[ids] < SAME, rows.rewards, 0.0).sum())
         ages[ids] += 1
         lengths[ids] += counts
         returns[ids] += np.where(counts, rows.rewards, 0.0)
         was_end[ids] = ended = rows.ends & counts
         for i in ids[ended]:
-            if fresh[i]:
-                done[i].append((lengths[i], returns[i]))
+            done[i].append((lengths[i], returns[i]))
             lengths[i] = returns[i] = 0.0
-            fresh[i] = 1
     counted = np.array([pair for each in done for pair in each[:episodes]]).reshape(-1, 2)
-    return _summary(engine, counted)
+    return _summary(engine, counted) | {"tape_return": round(taped, 3)}
 
 
 def _summary(engine: Engine, counted: np.ndarray) -> dict[str, Any]:
@@ -152,6 +156,7 @@ def _summary(engine: Engine, counted: np.ndarray) -> dict[str, Any]:
     said = {
         "obs": f"{engine.obs.dtype}{list(engine.obs.shape[1:])}",
         "actions": f"{engine.num_actions or engine.action_size}{bounds}",
+        "frame_skip": engine.frame_skip,
         "autoreset": "next step" if engine.next_step_reset else "same step",
         "num_episodes": len(counted),
     }

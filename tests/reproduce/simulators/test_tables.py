@@ -10,7 +10,9 @@ import pytest
 from reproduce.commands import docs
 from reproduce.report import figures as report_figures
 from reproduce.simulators import claims, figures, measure, same_work
+from reproduce.simulators.engines import ENGINES
 from reproduce.simulators.measure import COLUMNS, Cell
+from suite.envs.tasks import find_task
 
 
 def stored(
@@ -27,11 +29,9 @@ def stored(
 
 def claimed(path: Path, ratio: float, cores: int = 2) -> Path:
     """A file with one claim: envpool beside gymnasium."""
-    path.write_text(
-        '[[claim]]\nsays = "s"\nsource = "https://x"\ncommit = "c"\nfile = "f"\nline = 3\n'
-        'faster = "envpool"\nslower = "gymnasium-sync"\ntasks = ["CartPole-v1"]\nnum_envs = 8\n'
-        f"ratio = {ratio}\ncores = {cores}\n"
-    )
+    header = "says,where,source,commit,file,line,task,faster,num_envs,slower,slower_envs,ratio"
+    row = f"s,w,https://x,c,f,3,CartPole-v1,envpool,8,gymnasium-sync,8,{ratio},{cores}"
+    path.write_text(f"{header},cores\n{row}\n")
     return path
 
 
@@ -58,30 +58,25 @@ def test_a_claim_is_judged_by_its_interval(
 ) -> None:
     """Speeds are twice as high in every turn; a tenth is given to "about"."""
     table = pd.DataFrame(stored({"envpool": (20, 22, 20.5), "gymnasium-sync": (10, 11, 10.1)}))
-    (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.toml", ratio, cores))
+    (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.csv", ratio, cores))
     assert judged.verdict == verdict
     assert judged.link == "https://x/blob/c/f#L3"
-    (absent,) = claims.judge(table[:3], 2, claimed(tmp_path / "claims.toml", ratio))
+    (absent,) = claims.judge(table[:3], 2, claimed(tmp_path / "claims.csv", ratio))
     assert absent.verdict == "not measured"
 
 
 def test_claims_name_a_line_of_a_commit() -> None:
     """Each of ours can be looked up and compares engines that exist."""
-    for claim in claims.read_claims():
+    for claim in pd.read_csv(claims.CLAIMS).to_dict("records"):
         assert len(claim["commit"]) == 40
         assert claim["line"] > 0
-        assert {claim["faster"], claim["slower"]} <= set(measure_engines())
-
-
-def measure_engines() -> list[str]:
-    from reproduce.simulators.engines import ENGINES
-
-    return list(ENGINES)
+        assert {claim["faster"], claim["slower"]} <= set(ENGINES)
+        assert find_task(claim["task"])
 
 
 def test_what_is_not_the_same_is_named() -> None:
     """Means that differ by four standard errors of the difference, types, and what is unknown."""
-    known = {"obs": "a", "actions": "2", "autoreset": "next step"}
+    known = {"obs": "a", "actions": "2", "frame_skip": 1, "autoreset": "next step"}
     numbers = {"length_mean": 10.0, "length_se": 0.3, "return_mean": 1.0, "return_se": 0.0}
     first = known | numbers
     assert same_work.differences(first, first) == []
@@ -98,6 +93,9 @@ def test_engines_do_the_same_work_on_cartpole(monkeypatch: pytest.MonkeyPatch) -
     assert rows["differs"].tolist()[:3] == [""] * 3
     assert rows.loc["nothing", "differs"]
     assert rows["num_episodes"].tolist()[:3] == [40] * 3
+    means = rows["length_mean"].tolist()
+    assert means[0] == means[1] != means[2]  # the adapter starts as envpool does, reward by reward
+    assert rows["tape_return"].iloc[0] == rows["tape_return"].iloc[1] > 500
 
 
 def test_figures_and_page_show_every_engine_of_a_stored_table(
@@ -107,9 +105,9 @@ def test_figures_and_page_show_every_engine_of_a_stored_table(
     rows = stored({"envpool": (10, 30, 20), "encore": (5, 6, 7)})
     rows += stored({"envpool": (1000, 3000, 2000), "encore": (500, 600, 700)}, 64)
     rows += stored({"envpool": (1900, 1900, 1800)}, 64, threads=2)
-    shares = {"environment_share": 0.5, "acting_share": 0.2, "learning_share": 0.2}
+    shares: dict[str, Any] = {"environment_share": 0.5, "acting_share": 0.2, "learning_share": 0.2}
     cell = Cell("CartPole-v1", 8, 1)
-    speed = {"turn": 1, "env_steps_per_second": 3.0, "rows": 8}
+    speed: dict[str, Any] = {"turn": 1, "env_steps_per_second": 3.0, "rows": 8}
     rows.append(measure._row(cell, "encore", "training", **speed, **shares))
     folder = tmp_path / "results" / "simulators" / "a-machine"
     measure.write(rows, folder / "turns.csv")
