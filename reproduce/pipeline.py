@@ -9,7 +9,13 @@ import pandas as pd
 
 from reproduce.gather import collect, references
 from reproduce.judge import fingerprints, remarks
-from reproduce.judge.aggregates import improvements, normalise, reference_scores, suite_summary
+from reproduce.judge.aggregates import (
+    improvements,
+    normalise,
+    reference_scores,
+    suite_summary,
+    times_to_score,
+)
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import STATUSES, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import scale_of
@@ -46,7 +52,8 @@ def gather(
     Returns:
         Every table by the stem of its file: `curves`, `reference_curves`, `scores`,
         `reference_scores`, `throughput`, `verdicts` (one row per planned task), `suite` (one row,
-        none for a plan of one task), `summary` (of several tasks), `improvement`, `runs`.
+        none for a plan of one task), `summary` (of several tasks), `improvement`,
+        `times` (to shares of the reference), `runs`.
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
@@ -78,6 +85,7 @@ def gather(
         "suite": _suite(plan, judged, verdicts),
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": improvements(scores, theirs),
+        "times": times_to_score(curves, scales),
         "runs": runs,
     }
 
@@ -140,9 +148,11 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     rows = records(verdicts)
     shown = theirs if plan.context else theirs[theirs["role"] == "judge"]
     drawn = frames.learning_curves({"ours": curves}, shown, plan.env_steps, credits)
-    figures.draw_curves(
-        drawn, panel_remarks(rows, drawn), directory, unit=f"episode return ({plan.rule})"
-    )
+    said, unit = panel_remarks(rows, drawn), f"episode return ({plan.rule})"
+    figures.draw_curves(drawn, said, directory, unit=unit)
+    if drawn["wall_time"].notna().any():
+        figures.draw_curves(drawn, said, directory, "curves_by_time", unit, "wall_time")
+    figures.draw_times(tables["times"], directory)
     if len(tables["throughput"]):
         figures.draw_throughput(tables["throughput"], directory)
     scores = (tables["scores"], tables["reference_scores"], verdicts)

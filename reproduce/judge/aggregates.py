@@ -10,6 +10,9 @@ from reproduce.judge import statistics
 from reproduce.judge.zero import Scale
 
 COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
+TIMES_COLUMNS = ("task", "seed", "share", "score", "env_steps", "wall_seconds")
+SHARES = (0.5, 0.9)
+"""Of the way from the zero of the scale to the reference, to which times are taken."""
 NONE = statistics.Interval(math.nan, math.nan, math.nan)
 
 
@@ -108,3 +111,27 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
         interval = statistics.probability_of_improvement(ours, reference, seed=0)
         rows.append((task, *interval, sum(map(len, ours)), sum(map(len, reference))))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
+    """Return when each seed's curve first reached `SHARES` of the way from zero to the reference.
+
+    Args:
+        curves: rows of `curves.csv`.
+        scales: by task; one whose reference is not above its zero has no row.
+
+    Returns:
+        A row for each seed and share: `score`, the return to reach, `env_steps` and `wall_seconds`
+        of the curve's first point there, NaN where it has none.
+    """
+    rows = []
+    for (task, seed), points in curves.sort_values("env_steps").groupby(["task", "seed"]):
+        scale = scales[str(task)]
+        zero, best = scale.zero.score, scale.reference.mean if scale.reference else math.nan
+        for share in SHARES if best > zero else ():
+            score = zero + share * (best - zero)
+            reached = points[points["mean_return"] >= score]
+            first = reached.iloc[0] if len(reached) else {}
+            when = (first.get(name, math.nan) for name in TIMES_COLUMNS[-2:])
+            rows.append((task, seed, share, score, *when))
+    return pd.DataFrame(rows, columns=list(TIMES_COLUMNS))

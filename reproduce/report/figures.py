@@ -13,7 +13,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
-from matplotlib.ticker import EngFormatter, ScalarFormatter
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator, ScalarFormatter
 
 from reproduce.report import frames
 from suite.base.files import write_atomically
@@ -30,6 +31,7 @@ COLOURS |= {"inconclusive": "#765A00"}
 """Of what stands under a title, by its first word."""
 CAPTION = "thick: mean of our seeds, with 95 % of its bootstrap resamples; thin: each seed; "
 CAPTION += "references: mean ± std"
+AXES = {"env_steps": "environment steps", "wall_time": "seconds of wall time"}
 MEANS: dict[str, Any] = {"x": "end", "estimator": "median", "errorbar": ("pi", 100)}
 MEANS |= {"linestyle": "none", "marker": "D", "markersize": 6, "legend": False}
 """Of a mean and the ends of its interval, a row each: their median is the mean."""
@@ -41,10 +43,15 @@ def draw_curves(
     directory: Path,
     name: str = "curves",
     unit: str = "episode return",
+    x: str = "env_steps",
 ) -> list[Path]:
-    """Draw a panel per task of a frame `CURVES`: seeds, means and bands, references."""
+    """Draw a panel per task of a frame `CURVES`: seeds, means and bands, references.
+
+    Over `wall_time` there are no references, whose machines are not ours.
+    """
+    caption = CAPTION if x == "env_steps" else CAPTION.partition("; references")[0]
     with mpl.rc_context(style()):
-        return save(_curves(curves, remarks, unit), CAPTION, directory, name)
+        return save(_curves(curves, remarks, unit, x), caption, directory, name)
 
 
 def draw_overview(
@@ -75,11 +82,14 @@ def draw_overview(
         return save(grid, CAPTION, directory, "overview")
 
 
-def _curves(curves: pd.DataFrame, remarks: Mapping[str, str], unit: str) -> sns.FacetGrid:
+def _curves(
+    curves: pd.DataFrame, remarks: Mapping[str, str], unit: str, x: str = "env_steps"
+) -> sns.FacetGrid:
     """Return the panels of `draw_curves`."""
+    curves = curves[curves[x].notna() | (curves["role"] == "ours")]
     colours, dashes = frames.looks(curves)
     roles = dict(zip(curves["source"], curves["role"], strict=True))
-    common: dict[str, Any] = {"x": "env_steps", "y": "mean_return", "hue": "source"}
+    common: dict[str, Any] = {"x": x, "y": "mean_return", "hue": "source"}
     common |= {"palette": colours, "units": "seed", "estimator": None}
     look = {"style": "source", "dashes": {source: DASHES[dashes[source]] for source in roles}}
     look |= {"size": "source", "sizes": {source: WIDTHS[role] for source, role in roles.items()}}
@@ -87,8 +97,8 @@ def _curves(curves: pd.DataFrame, remarks: Mapping[str, str], unit: str) -> sns.
     panels |= {"col_wrap": {1: 1, 2: 2, 4: 2}.get(curves["task"].nunique(), 3), "aspect": 1.5}
     panels["facet_kws"] = {"sharex": False, "sharey": False}
     means = curves[curves["kind"] == "mean"]
-    if means["mean_return"].isna().all():  # seaborn has no axes for nothing
-        means = means.assign(env_steps=0.0, mean_return=0.0)
+    if means[["mean_return", x]].isna().any(axis=1).all():  # seaborn has no axes for nothing
+        means = means.assign(**{x: 0.0, "mean_return": 0.0})
     grid = sns.relplot(means, kind="line", **common, **look, **panels)
     grid.set_titles("")
     for task, panel in grid.axes_dict.items():
@@ -98,17 +108,17 @@ def _curves(curves: pd.DataFrame, remarks: Mapping[str, str], unit: str) -> sns.
             sns.lineplot(seeds, lw=0.8, alpha=0.4, legend=False, ax=panel, **common)
         bands = own[own["role"] != "context"].dropna(subset="lower")
         for (source, _), rows in bands.groupby(["source", "seed"]):
-            ends = (rows[column] for column in ("env_steps", "lower", "upper"))
+            ends = (rows[column] for column in (x, "lower", "upper"))
             panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
         panel.set(xlabel="", ylabel="")  # seaborn names every axis
-        panel.set_xlim(0.0, own["env_steps"].max() if own["env_steps"].any() else 1.0)
+        panel.set_xlim(0.0, own[x].max() if own[x].any() else 1.0)
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         said = remarks.get(task, "")
         panel.set_title(task, loc="left", weight="bold", pad=20 + 13 * said.count("\n"))
         offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
         offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
         panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
-    grid.set_axis_labels("environment steps", unit)
+    grid.set_axis_labels(AXES[x], unit)
     return grid
 
 
@@ -123,7 +133,7 @@ def draw_throughput(
         name: their stem.
     """
     parts = {f"{part}_share": part for part in frames.PARTS}
-    shares = throughput.rename(columns=parts).melt("task", parts.values(), "part", "share")
+    shares = throughput.rename(columns=parts).melt("task", [*parts.values()], "part", "share")
     shares = shares.groupby(["task", "part"], sort=False)["share"].mean().reset_index()
     panels = pd.DataFrame({"panel": ["environment steps/s", "share of wall time"]})
     height = 1.2 + 0.4 * throughput["task"].nunique()
@@ -137,15 +147,55 @@ def draw_throughput(
         sns.pointplot(color=frames.OURS[0], marker="D", ax=speeds, **median, **common)
         bars: dict[str, Any] = {"hue": "part", "palette": frames.PARTS, "multiple": "stack"}
         bars |= {"hue_order": [*frames.PARTS][::-1], "discrete": True, "shrink": 0.8, "alpha": 1.0}
+        bars["legend"] = False
         sns.histplot(shares, y="task", weights="share", ax=times, **bars)
         speeds.set_xlim(left=0.0)
         for panel, title in zip((speeds, times), panels["panel"], strict=True):
             panel.set(xlabel=title, ylabel="", title="")
         speeds.xaxis.set_major_formatter(EngFormatter(sep=""))
-        names = {part: mpl.patches.Patch(color=colour) for part, colour in frames.PARTS.items()}
-        times.get_legend().remove()
+        names = {part: Patch(color=colour) for part, colour in frames.PARTS.items()}
         grid.add_legend(names)
         return save(grid, "dots: runs; diamonds: medians; mean shares", directory, name)
+
+
+def draw_times(times: pd.DataFrame, directory: Path) -> list[Path]:
+    """Draw the seconds after which each seed first reached shares of the reference, by task.
+
+    Args:
+        times: rows of `times.csv`; nothing is drawn if no seed has reached any share.
+        directory: where the files `times` go.
+    """
+    if times["wall_seconds"].isna().all():
+        return []
+    medians = frames.median_times(times)
+    counts = (medians[name].astype("str") for name in ("num_reached", "num_seeds"))
+    medians["said"] = next(counts).str.cat(next(counts), sep="/")
+    said = medians.groupby("task", sort=False)["said"].agg(" and ".join)
+    common: dict[str, Any] = {
+        "y": "label",
+        "hue": "reached",
+        "palette": (frames.OURS[0], frames.JUDGE[0]),
+    }
+    rows, middle = (
+        table.assign(
+            label=[f"{task}\n{said[task]} seeds" for task in table["task"]],
+            reached=table["share"].map("{:.0%} of the reference".format),
+        )
+        for table in (times, medians)
+    )
+    height = 1.2 + 0.6 * len(said)
+    with mpl.rc_context(style()):
+        size: dict[str, Any] = {"kind": "strip", "height": height, "aspect": 8.0 / height}
+        grid = sns.catplot(
+            rows, x="wall_seconds", dodge=True, jitter=False, alpha=0.6, **size, **common
+        )
+        mark: dict[str, Any] = {"errorbar": None, "linestyle": "none", "marker": "D"}
+        mark |= {"dodge": 0.4, "legend": False}
+        sns.pointplot(middle, x="median", ax=grid.ax, **mark, **common)
+        grid.set(xscale="log").set_axis_labels(AXES["wall_time"], "")
+        label_powers(grid.ax.xaxis)
+        caption = "dots: seeds; diamonds: medians, where half of the seeds get there"
+        return save(grid, caption, directory, "times")
 
 
 def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
@@ -183,6 +233,13 @@ def _ends(scores: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return means and the ends of their intervals, a row each, as `MEANS` draws them."""
     means = scores[scores["kind"] == "mean"]
     return means.melt(keys, ["lower", "value", "upper"], value_name="end")
+
+
+def label_powers(axis: Any) -> None:
+    """Write plain numbers, as 200, 500 and 1k, on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def style() -> Any:

@@ -195,3 +195,17 @@ def final_scores(
     ends = frame[["score", "lower", "upper"]].sub(origin, axis=0).div(scale, axis=0)
     ends = ends.mask(scaled, ends.clip(*WIDEST)).rename(columns={"score": "value"})
     return checked(frame.drop(columns=["lower", "upper"]).join(ends), SCORES)
+
+
+def median_times(times: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each task and share of `times.csv`, with the median of its seeds' seconds.
+
+    A seed that did not get there counts as later than all others, so the median is NaN where fewer
+    than half did.
+    """
+    groups = times.assign(late=times["wall_seconds"].fillna(np.inf))
+    groups = groups.groupby(["task", "share", "score"], sort=False)
+    found = groups["wall_seconds"].agg(num_reached="count", num_seeds="size", fastest="min")
+    found["slowest"] = groups["wall_seconds"].max()
+    found["median"] = groups["late"].median().replace(np.inf, np.nan)
+    return found.reset_index()

@@ -41,7 +41,12 @@ FAILURES_SHOWN_OPEN = 3
 
 SECTIONS = {
     **{"verdicts": "Verdicts", "curves": "Curves", "scores": "Scores", "suite": "Over the tasks"},
-    **{"improvement": "Improvement", "throughput": "Throughput", "failures": "Failed runs"},
+    **{
+        "improvement": "Improvement",
+        "times": "Time to a score",
+        "throughput": "Throughput",
+        "failures": "Failed runs",
+    },
     **{"departures": "Departures", "again": "Run this again", "files": "Files"},
 }
 """Identifiers of the page's parts, with their names in its list of parts."""
@@ -55,7 +60,7 @@ ASSETS = {
 }
 """The page's scripts: how each is read."""
 
-FIGURES = ("curves", "scores", "throughput")
+FIGURES = ("curves", "curves_by_time", "scores", "times", "throughput")
 """Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
@@ -107,6 +112,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
     absent |= {"suite"} if len(verdicts) < 2 else set()
     absent |= set() if failures else {"failures"}
+    absent |= {"times"} if tables["times"].empty else set()
     figures = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png", "pdf")]
     files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
     allowed = "'self'" if assets else " ".join(map(_checksum, scripts.values()))
@@ -133,6 +139,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             unfinished=[run for run in runs if run["status"] in UNFINISHED],
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
             **{name: rows[name] for name in ("scores", "throughput", "summary")},
+            times=records(frames.median_times(tables["times"])),
             films=films_of(directory),
             files=[name for name in files if (directory / name).exists()],
         )

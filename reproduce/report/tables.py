@@ -11,6 +11,7 @@ import pandas as pd
 
 from reproduce.gather.references import CURVE_COLUMNS
 from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
+from reproduce.judge.aggregates import TIMES_COLUMNS
 from reproduce.judge.verdicts import TABLE_COLUMNS
 from suite.base.errors import UsageError
 from suite.base.files import read_json, read_whole
@@ -45,6 +46,7 @@ COLUMNS = {
     ),
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
     "improvement": IMPROVEMENT_COLUMNS,
+    "times": TIMES_COLUMNS,
     "runs": (
         *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
         *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),

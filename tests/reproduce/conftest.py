@@ -50,7 +50,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which have tests of their own and take most of a report's time."""
-    for name in ("draw_curves", "draw_scores", "draw_throughput"):
+    for name in ("draw_curves", "draw_scores", "draw_throughput", "draw_times"):
         monkeypatch.setattr(figures, name, lambda *arguments, **options: None)
 
 

@@ -17,6 +17,7 @@ from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.report import figures
+from reproduce.report.figures import KINDS
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
@@ -30,8 +31,8 @@ Tree = Callable[[Path], dict[str, bytes]]
 
 WRITTEN = (
     *(f"{name}.csv" for name in COLUMNS),
-    *("report.json", "index.html", "curves.svg", "curves.png", "curves.pdf"),
-    *("scores.svg", "scores.png", "scores.pdf"),
+    *("report.json", "index.html"),
+    *(f"{name}.{kind}" for name in ("curves", "scores") for kind in KINDS),
 )
 
 

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 from reproduce.report import figures, frames
+from reproduce.report.tables import COLUMNS
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
@@ -153,3 +155,51 @@ def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
     lines = [np.asarray(line.get_xdata()).tolist() for line in shared.get_lines()]
     assert [0.94, 1.04] in lines
     assert any(0.97 in line for line in lines)
+
+
+def test_over_wall_time_only_our_own_curves_are_drawn(
+    tmp_path: Path, drawn: list[sns.FacetGrid]
+) -> None:
+    """A point stands at its seconds; a reference, whose machine is not ours, is left out."""
+    frame = frames.learning_curves({"ours": curve("A", 1, [10, 40])}, reference("A", [0, 40]))
+    (path,) = figures.draw_curves(frame, {}, tmp_path, "by_time", x="wall_time")
+    assert "seconds of wall time" in svg_texts(path)
+    assert "reference: published" not in svg_texts(path)
+    panel = drawn[0].axes.flat[0]
+    assert widths(panel, BLUE) == {0.8: [1, 4], 2.6: [1, 4]}
+    assert widths(panel, ORANGE) == {}
+
+
+def test_times_show_every_seed_that_gets_there_and_how_many_do(
+    tmp_path: Path, drawn: list[sns.FacetGrid]
+) -> None:
+    """Numbers on the axis are plain; without any time there is no figure."""
+    rows = [("A", 1, 0.5, 5, 1, 200.0), ("A", 1, 0.9, 9, 1, 500.0)]
+    rows += [("A", 2, 0.5, 5, 1, 300.0), ("A", 2, 0.9, 9, NAN, NAN)]
+    times = pd.DataFrame(rows, columns=list(COLUMNS["times"]))
+    texts = svg_texts(figures.draw_times(times, tmp_path)[0])
+    assert {"A", "2/2 and 1/2 seeds", "200", "500", "50% of the reference"} <= set(texts)
+    dots = [dots.get_offsets() for dots in drawn[0].ax.collections]
+    assert sorted(x for each in dots for x in np.ma.getdata(each)[:, 0]) == [200, 300, 500]
+    assert figures.draw_times(times.assign(wall_seconds=NAN), tmp_path) == []
+
+
+def test_throughput_shows_every_run_its_median_and_the_shares(
+    tmp_path: Path, drawn: list[sns.FacetGrid]
+) -> None:
+    """Bars of a task stand side by side and end at the sum of its shares."""
+    parts = {"environment": 0.1, "acting": 0.2, "learning": 0.6, "other": 0.1}
+    shares = {f"{part}_share": share for part, share in parts.items()}
+    rows = [{"task": "A", "env_steps_per_second": speed, **shares} for speed in (10, 20, 60)]
+    (path,) = figures.draw_throughput(pd.DataFrame(rows), tmp_path)
+    assert {"A", *parts} <= set(svg_texts(path))
+    speeds, times = drawn[0].axes.flat
+    dots = sorted(x for each in speeds.collections for x in np.ma.getdata(each.get_offsets())[:, 0])
+    assert dots == [10, 20, 60]
+    assert [line.get_xdata().tolist() for line in speeds.get_lines()] == [[20]]
+    bars = {bar.get_facecolor(): (bar.get_x(), bar.get_width()) for bar in times.patches}
+    left = 0.0
+    for part, share in parts.items():
+        place = bars[to_rgba(frames.PARTS[part])]
+        assert place == pytest.approx((left, share))
+        left += share
