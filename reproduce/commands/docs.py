@@ -250,6 +250,10 @@ def simulators() -> str:
         about = json.loads((path.parent / "machine.json").read_bytes())["machine"]
         parts.append(f"## {about['processor']}, {about['cores']} cores")
         turns = measure.read(path)
+        others = turns["others"].median()
+        if others > measure.MOST_BUSY:
+            said = f"Other programs used {others:.1f} cores beside the median turn: read ratios of "
+            parts.append(said + "engines with one process and thread, and measure again.")
         parts += [_speeds(turns), *_figures(path.parent)]
         parts += ["### Claims", _claims(turns, about["cores"])]
         if (path.parent / "same_work.csv").exists():
