@@ -556,7 +556,7 @@ def test_a_real_grid_from_command_to_page_and_again(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(pool, "AgentProcess", never)
-    monkeypatch.setattr(figures, "_save", lambda *arguments: [])  # drawn once is enough
+    monkeypatch.setattr(figures, "save", lambda *arguments: [])  # drawn once is enough
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
         assert (status, err) == (0, "")
