@@ -16,6 +16,7 @@ import agents
 from agents import a2c
 from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.plan.make import make_plan
+from reproduce.report import figures
 from suite import actor_critic
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Spaces
@@ -343,8 +344,11 @@ def test_a_plan_knows_its_protocol(tmp_path: Path) -> None:
     assert "--protocol=sticky" in plan.groups()[0].command
 
 
-def test_training_episodes_are_scored_from_plan_to_report(tmp_path: Path) -> None:
+def test_training_episodes_are_scored_from_plan_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rule `training`: the mean of the episodes that end in (0.9 t, t]; frames beside decisions."""
+    monkeypatch.setattr(figures, "save", lambda *arguments: [])  # which takes the longest
     plan = make_plan(
         *("a2c", "classic"),
         tasks=["CartPole-v1"],

@@ -208,13 +208,6 @@ def in_a_shell(
     )
 
 
-def test_a_mistake_in_a_shell_is_one_line(desk: Path) -> None:
-    """No traceback, no usage page, no import's warning: one line, status 2."""
-    ended = in_a_shell(["-m", "reproduce", "sac", "classic", "--like", "papr"], desk)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    check(ended.stderr, "a shell")
-
-
 def test_a_plan_is_shown_before_a_simulator_is_imported(desk: Path) -> None:
     """Games are planned from names and settings; envpool would double the time of it."""
     script = """
