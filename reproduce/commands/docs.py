@@ -246,18 +246,21 @@ def _value(value: Any) -> str:
 def simulators() -> str:
     """Return the speeds, claims and differences measured on each machine."""
     parts = []
-    for path in sorted(SIMULATORS.glob("*/turns.csv")):
-        about = json.loads((path.parent / "machine.json").read_bytes())["machine"]
+    for path in sorted(SIMULATORS.glob("*/machine.json")):
+        about = json.loads(path.read_bytes())["machine"]
         parts.append(f"## {about['processor']}, {about['cores']} cores")
-        turns = measure.read(path)
-        others = turns["others"].median()
-        if others > measure.MOST_BUSY:
-            said = f"Other programs used {others:.1f} cores beside the median turn: read ratios of "
-            parts.append(said + "engines with one process and thread, and measure again.")
-        parts += [_speeds(turns), *_figures(path.parent)]
-        parts += ["### Claims", _claims(turns, about["cores"])]
-        if (path.parent / "same_work.csv").exists():
-            parts += ["### The same work?", _same_work(path.parent / "same_work.csv")]
+        turns, same_work = path.parent / "turns.csv", path.parent / "same_work.csv"
+        if turns.exists():
+            rows = measure.read(turns)
+            others = rows["others"].median()
+            if others > measure.MOST_BUSY:
+                parts.append(f"Other programs used {others:.1f} cores beside the median turn.")
+            parts += [_speeds(rows), *_figures(path.parent)]
+            parts += ["### Claims", _claims(rows, about["cores"])]
+        else:
+            parts.append("Speeds are not measured yet.")
+        if same_work.exists():
+            parts += ["### The same work?", _same_work(same_work)]
     return "\n\n".join(parts) or "No machine's results are published yet."
 
 

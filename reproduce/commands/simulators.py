@@ -12,7 +12,7 @@ from reproduce.commands import flags
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
 from suite.base.errors import UsageError, nearest
-from suite.base.files import write_atomically, write_json
+from suite.base.files import read_json, write_atomically, write_json
 from suite.base.hardware import machine, num_cores, processor, revision, versions
 from suite.envs.tasks import find_suite, find_task
 
@@ -51,11 +51,22 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")
     folder = options.out / machine_name()
     if options.same_work:
-        return _compare_work(tasks, options.engines, folder)
-    return _measure(tasks, options, folder, " ".join(map(str, argv)))
+        return _compare_work(tasks, options.engines, folder, argv)
+    return _measure(tasks, options, folder, argv)
 
 
-def _compare_work(tasks: Sequence[str], engines: Sequence[str], folder: Path) -> int:
+def _tell(folder: Path, **facts: Any) -> None:
+    """Write what is known of the machine, the versions and the commands beside the tables."""
+    path = folder / "machine.json"
+    known = read_json(path) if path.exists() else {}
+    known |= {"machine": machine(), "versions": versions() | _more_versions(), **revision()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, known | facts)
+
+
+def _compare_work(
+    tasks: Sequence[str], engines: Sequence[str], folder: Path, argv: Sequence[str]
+) -> int:
     """Write and show what engines give under random play."""
     from reproduce.simulators.same_work import COLUMNS, same_work
 
@@ -66,7 +77,7 @@ def _compare_work(tasks: Sequence[str], engines: Sequence[str], folder: Path) ->
             said = f"differs: {row['differs']}" if row["differs"] else "the same"
             print(f"{task}: {row['engine']}: {said}", flush=True)
     path = folder / "same_work.csv"
-    folder.mkdir(parents=True, exist_ok=True)
+    _tell(folder, same_work=" ".join(argv))
     frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
     content = frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
     write_atomically(path, content.encode())
@@ -74,13 +85,12 @@ def _compare_work(tasks: Sequence[str], engines: Sequence[str], folder: Path) ->
     return 0 if any(row["num_episodes"] for row in rows) else 2
 
 
-def _measure(tasks: Sequence[str], options: Any, folder: Path, command: str) -> int:
+def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
     """Measure every cell; write its turns, and at the end the figures."""
     from reproduce.simulators import claims, figures, measure
 
     busy = measure.busy_cores() if options.busy else measure.refuse_busy()
-    about = {"machine": machine(), "versions": versions() | _more_versions(), **revision()}
-    about |= {"busy_cores": round(busy, 2), "command": command}
+    _tell(folder, busy_cores=round(busy, 2), turns=" ".join(argv))
     path, console, any_turn = folder / "turns.csv", flags.make_console(), False
     for cell in (
         measure.Cell(task, n, k)
@@ -95,7 +105,6 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, command: str) -> 
             if row["note"]:
                 say(console, f"{cell.task}, {cell.num_envs}: {row['engine']}: {row['note']}")
             measure.write(measure.merged(path, found), path)
-            write_json(folder / "machine.json", about)
         if any(row["turn"] for row in found):
             any_turn = True
             console.print(table_of(measure.medians(pd.DataFrame(found))))

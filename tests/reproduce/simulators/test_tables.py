@@ -7,11 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from reproduce.__main__ import main
 from reproduce.commands import docs
 from reproduce.report import figures as report_figures
 from reproduce.simulators import claims, figures, measure, same_work
 from reproduce.simulators.engines import ENGINES
 from reproduce.simulators.measure import COLUMNS, Cell
+from suite.base.hardware import num_cores
 from suite.envs.tasks import find_task
 
 
@@ -96,6 +98,19 @@ def test_engines_do_the_same_work_on_cartpole(monkeypatch: pytest.MonkeyPatch) -
     means = rows["length_mean"].tolist()
     assert means[0] == means[1] != means[2]  # the adapter starts as envpool does, reward by reward
     assert rows["tape_return"].iloc[0] == rows["tape_return"].iloc[1] > 500
+
+
+def test_a_page_shows_the_same_work_where_no_speed_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the command writes is what the page reads: machine, spaces and means."""
+    monkeypatch.setattr(same_work, "EPISODES", {"classic": 1})
+    command = "simulators --same-work --tasks CartPole-v1 --engines encore --out"
+    assert main([*command.split(), str(tmp_path)]) == 0
+    monkeypatch.setattr(docs, "SIMULATORS", tmp_path)
+    page = docs.simulators()
+    assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in page
+    assert "| CartPole-v1 | encore | float32[4] | 2 | 1 | next step |" in page
 
 
 def test_figures_and_page_show_every_engine_of_a_stored_table(
