@@ -129,7 +129,8 @@ def work(engine: Engine, episodes: int, seconds: float) -> dict[str, Any]:
     advantage.
     """
     tape = draw(engine, np.random.default_rng(1), 10 * TAPE, engine.num_envs)
-    ages, was_end = (np.zeros(engine.num_envs, dtype=int) for _ in range(2))
+    was_end = 1 - np.isin(np.arange(engine.num_envs), engine.ids)  # their resets come as rows
+    ages = -was_end
     lengths, returns = np.zeros(engine.num_envs), np.zeros(engine.num_envs)
     done: list[list[tuple[float, float]]] = [[] for _ in range(engine.num_envs)]
     taped = 0.0
