@@ -10,6 +10,7 @@ import pandas as pd
 from reproduce.gather import collect, references
 from reproduce.judge import fingerprints, remarks
 from reproduce.judge.aggregates import (
+    human_scores,
     improvements,
     normalise,
     reference_scores,
@@ -69,7 +70,7 @@ def gather(
         references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
         for name, task in tasks.items()
     )
-    summary = suite_summary(scores, references.human_scores(plan.tasks))
+    summary = suite_summary(scores, human_scores(plan.tasks))
     judged = judge_tasks(scores, scales, runs, plan.declared)
     verdicts = verdict_table(judged, scores, scales, runs)
     verdicts = _mark(plan, found, verdicts, is_committed=is_committed)

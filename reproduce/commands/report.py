@@ -8,10 +8,13 @@ from rich.console import Console
 
 from reproduce import pipeline
 from reproduce.commands import flags
+from reproduce.gather import references
+from reproduce.gather.baseline import with_baseline
 from reproduce.judge.remarks import judge_of
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import load_plan, load_published_plan, sweep_below, way_on
+from reproduce.plan.make import command, load_plan, load_published_plan, sweep_below, way_on
 from reproduce.plan.places import check_writable
+from reproduce.plan.presets import presets_of
 from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
@@ -41,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
         say(console, variants)
     else:
         plan = load_plan(*where)
-    return report(replace(plan, context=request.context, open=request.open), console)
+    plan = with_baseline(replace(plan, context=request.context, open=request.open))
+    return report(plan, console)
 
 
 def report(
@@ -76,6 +80,10 @@ def report(
     if unmatched := pipeline.departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
     say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())
+    if plan.maker.is_ours and not references.sources(plan.agent):
+        origin = getattr(presets_of(plan.agent), "agent", plan.agent)
+        beside = replace(plan, baseline="AGENT" if origin == plan.agent else origin)
+        say(console, f"Judge it by the runs of {beside.baseline}:\n  {command(beside)}")
     page = plan.directory / "index.html"
     say(console, f"Tables, figures and page: {page}")
     if plan.open:

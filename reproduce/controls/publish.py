@@ -16,6 +16,7 @@ import pandas as pd
 
 from reproduce.controls.peer import peer_of
 from reproduce.gather import collect
+from reproduce.gather.baseline import mean_curves, single_runs
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command
 from suite.base.errors import UsageError
@@ -53,8 +54,10 @@ def publish(plan: Plan) -> Path:
     path = folder / f"{plan.agent}.toml"
     document = _document(plan, path)
     folder.mkdir(exist_ok=True)
-    _write_table(plan, folder / "curves_by_seed.csv.xz", _single_runs(plan))
-    _write_table(plan, folder / "curves.csv", _curves(plan))
+    _write_table(
+        plan, folder / "curves_by_seed.csv.xz", single_runs(plan.agent, plan.rule, plan.runs())
+    )
+    _write_table(plan, folder / "curves.csv", mean_curves(plan.agent, plan.rule, plan.runs()))
     _write_table(plan, folder / SPEEDS, _speeds(plan))
     _write_comparable(plan, folder.name)
     write_atomically(path, _toml(document).encode())
@@ -234,31 +237,6 @@ def _notes(plan: Plan) -> str:
     but = f", but for {'; '.join(plan.departures)}" if plan.departures else ""
     program = f"Trained here by the peer's own program, with {pins}; {made}."
     return f"{program} Settings of {plan.source}{but}."
-
-
-def _single_runs(plan: Plan) -> pd.DataFrame:
-    """Return what every run measured: its evaluations, or its training episodes."""
-    frames = []
-    for run in plan.runs():
-        table = collect.scored(run.directory, plan.rule).query("env_steps <= @run.env_steps")
-        frames.append(table.assign(agent=plan.agent, env_id=run.task, seed=run.seed))
-    return pd.concat(frames)[["agent", "env_id", "seed", "env_steps", "mean_return"]]
-
-
-def _curves(plan: Plan) -> pd.DataFrame:
-    """Return the mean curve of every task over the steps that all its runs have."""
-    points = collect.collect_curves(plan).groupby(["task", "env_steps"])["mean_return"]
-    curve = points.agg(return_mean="mean", std="std", num_runs="count").reset_index()
-    curve = curve[curve["num_runs"] == len(plan.seeds)]
-    return pd.DataFrame(
-        {
-            **{"agent": plan.agent, "env_id": curve["task"], "env_steps": curve["env_steps"]},
-            "return_mean": curve["return_mean"],
-            "return_low": curve["return_mean"] - curve["std"],
-            "return_high": curve["return_mean"] + curve["std"],
-            "num_runs": curve["num_runs"],
-        }
-    )
 
 
 def _speeds(plan: Plan) -> pd.DataFrame:

@@ -42,12 +42,17 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 
 @lru_cache(maxsize=4096)  # a report asks twice
 def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...]) -> float:
+    return _window_mean(measured(directory, rule, env_steps), env_steps)
+
+
+def measured(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
+    """Return the rows of which those in (0.9 t, t] give the `score`: `env_steps`, `mean_return`."""
     table = scored(directory, rule)
     if rule != "training" and len(table) > 1:
         before, last = table["env_steps"].iloc[-2:]
         if in_window(before, env_steps) and last % (_interval(directory) or 1):
             table = table[:-1]
-    return _window_mean(table, env_steps)
+    return table
 
 
 def evaluations(directory: Path) -> pd.DataFrame:

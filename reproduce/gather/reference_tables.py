@@ -6,11 +6,13 @@ read again, line by line, to find where.
 
 import contextlib
 import csv
+import functools
 import io
 import lzma
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -39,11 +41,40 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 """Columns of each table, with their types; a file may have others beside them."""
 MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps", "paper")
+LENT: dict[tuple[str, str], tuple[Any, Mapping[str, pd.DataFrame]]] = {}
+"""Sources without files, by agent and name: what is said of them, and their tables."""
+_KEPT: list[Any] = []
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 NUMBERS = {
     "int64": "a whole number without separators",
     "float64": "a number without separators",
 }
 """What a cell of a numeric type must be."""
+
+
+def kept(function: _Function) -> _Function:
+    """Return a function of reference data that gives an answer again, until a source is lent."""
+    cached: Any = functools.cache(function)
+    _KEPT.append(cached)
+    return cached
+
+
+def lend(source: Any, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Let a source that has no files judge in this process, in place of an earlier one of its name.
+
+    Args:
+        source: a `references.Source`.
+        tables: `comparable`, and any tables that a source's folder may hold, by their names.
+    """
+    named = {name: table.assign(source=source.source) for name, table in tables.items()}
+    LENT[source.agent, source.source] = (source, named)
+    forget()
+
+
+def forget() -> None:
+    """Forget the answers of all functions that are `kept`."""
+    for cached in _KEPT:
+        cached.cache_clear()
 
 
 def read_reference_table(path: Path) -> pd.DataFrame:

@@ -5,7 +5,6 @@ be compared with. A source's environment version or Atari protocol is never mixe
 and a task without a comparable source has no reference. Files are read when they are first needed.
 """
 
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +15,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from reproduce.gather.reference_tables import empty_reference_table, read_reference_table
+from reproduce.gather.reference_tables import (
+    LENT,
+    empty_reference_table,
+    kept,
+    read_reference_table,
+)
 from suite.base.errors import UsageError
 from suite.envs.tasks import ATARI_PROTOCOLS
 from suite.settings.presets import REFERENCES, Data, Rule, read_source
@@ -39,7 +43,7 @@ class Source(Data):
     agent: str
     """The agent its curves belong to."""
     source: str
-    """Name of the source: its folder."""
+    """Name of the source: its folder, or what it is lent by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +94,7 @@ def sources(agent: str) -> tuple[Source, ...]:
     )
 
 
-@functools.cache
+@kept
 def reference_score(
     agent: str, source: str | None, task: str, env_steps: int, rule: str, protocol: str = ""
 ) -> ReferenceScore | None:
@@ -194,7 +198,7 @@ def first_evaluations(
     return first["mean_return"].to_numpy(dtype=float).round(2)
 
 
-@functools.cache
+@kept
 def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tuple[int, ...]:
     """Return the steps at which a source may have a score of a task, increasing.
 
@@ -209,7 +213,7 @@ def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tu
     return tuple(sorted({int(step) for step in steps if 0 < step <= held.last_step}))
 
 
-@functools.cache
+@kept
 def _known() -> Mapping[str, Mapping[str, str]]:
     """Return name and paper of sources, from `sources.csv`, by their folders' names.
 
@@ -229,7 +233,7 @@ def name_of(source: str) -> str:
     return _known().get(source, {}).get("name") or source
 
 
-@functools.cache
+@kept
 def coverage(agent: str, source: str) -> pd.DataFrame:
     """Return the tasks on which ours can be compared with a source; read-only.
 
@@ -267,7 +271,7 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
     for name in names:
         path = REFERENCES / name / f"{agent}.toml"
         said = read_source(path) if path.exists() else {}
-        title = said.get("title", "")
+        title = LENT[agent, name][0].notes if (agent, name) in LENT else said.get("title", "")
         stated = re.search(r"arXiv:(\d{4}\.\d{4,5})", title)
         address = f"https://arxiv.org/abs/{stated[1]}" if stated else ""
         code = f"https://github.com/{said['repository']}" if "repository" in said else ""
@@ -279,18 +283,6 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
             "code": f"{code}/tree/{said['commit']}" if code and "commit" in said else code,
         }
     return credits
-
-
-def human_scores(tasks: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Return the published random and human scores of the Atari games among tasks.
-
-    Human-normalised score = (score - random) / (human - random). The numbers are unclipped returns
-    of the no-op-start literature, which uses them for both protocols.
-    """
-    table = pd.read_csv(REFERENCES / "human_random.csv").set_index("task")
-    ends = zip(table["random"].astype(float), table["human"].astype(float), strict=True)
-    known = dict(zip(table.index, ends, strict=True))
-    return {task: known[task] for task in tasks if task in known}
 
 
 class _Held(NamedTuple):
@@ -367,13 +359,13 @@ def _from_curve(held: _Held, env_steps: int) -> Measured | None:
     return mean, math.nan, int(inside["num_runs"].min()), "drawn curve"
 
 
-@functools.cache
+@kept
 def _places(read: Callable[[], pd.DataFrame]) -> Mapping[Any, Any]:
     """Return where a table has the rows of each agent, source and environment."""
     return read().groupby(["agent", "source", "env_id"]).indices
 
 
-@functools.cache
+@kept
 def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     """Return the environments that compare with a task, with their last usable steps; read-only."""
     if protocol not in PROTOCOLS:
@@ -383,10 +375,10 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
 
 
-@functools.cache
+@kept
 def _sources(agent: str) -> dict[str, Source]:
     """Return the sources that measured something of an agent, by name."""
-    found = {}
+    found = {name: entry for (whose, name), (entry, _) in LENT.items() if whose == agent}
     for path in sorted(REFERENCES.glob(f"*/{agent}.toml")):
         said = read_source(path)
         if "data" in said:
@@ -398,11 +390,12 @@ def _sources(agent: str) -> dict[str, Source]:
     return found
 
 
-@functools.cache
+@kept
 def _table(name: str) -> pd.DataFrame:
     """Return the tables of that name of all sources as one, with a column `source`; read-only."""
     paths = sorted((*REFERENCES.glob(f"*/{name}.csv"), *REFERENCES.glob(f"*/{name}.csv.xz")))
     tables = [read_reference_table(path).assign(source=path.parent.name) for path in paths]
+    tables += [lent[name] for _, lent in LENT.values() if name in lent]
     return pd.concat(tables or [empty_reference_table(name).assign(source="")], ignore_index=True)
 
 
@@ -411,7 +404,7 @@ def _curves() -> pd.DataFrame:
     return _table("curves")
 
 
-@functools.cache
+@kept
 def single_runs() -> pd.DataFrame:
     """Return single runs' measurements: agent, source, env_id, seed, env_steps, mean_return.
 
@@ -434,7 +427,7 @@ def single_runs() -> pd.DataFrame:
     return table
 
 
-@functools.cache
+@kept
 def _stated_scores() -> pd.DataFrame:
     """Return the scores that sources state.
 
@@ -462,7 +455,7 @@ def _refusal(source: str, name: str, what: object, problem: str) -> str:
     return f"{REFERENCES / source / name}: {what} {problem}"
 
 
-@functools.cache
+@kept
 def _comparable_table() -> pd.DataFrame:
     """Return which environments compare with which tasks; read-only.
 
@@ -470,7 +463,9 @@ def _comparable_table() -> pd.DataFrame:
         UsageError: if a protocol is unknown: no run would ever find that row.
     """
     path = REFERENCES / "comparable.csv"
-    table = read_reference_table(path).fillna({"protocol": ""})
+    lent = [tables["comparable"] for _, tables in LENT.values()]
+    table = pd.concat([read_reference_table(path), *lent], ignore_index=True)
+    table = table.fillna({"protocol": ""})
     for row in table[~table["protocol"].isin(PROTOCOLS)].to_dict("records"):
         known = " or ".join(filter(None, PROTOCOLS))
         what = f"{row['source']}, {row['env_id']}, {row['task']}"

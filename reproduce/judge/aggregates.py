@@ -1,13 +1,14 @@
 """Tables that describe a grid over its tasks; nothing is judged by them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from reproduce.judge import statistics
 from reproduce.judge.zero import Scale
+from suite.settings.presets import REFERENCES
 
 COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
 TIMES_COLUMNS = ("task", "seed", "share", "score", "env_steps", "wall_seconds")
@@ -30,6 +31,18 @@ def normalise(scores: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame
     )
 
 
+def human_scores(tasks: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Return the published random and human scores of the Atari games among tasks.
+
+    Human-normalised score = (score - random) / (human - random). The numbers are unclipped returns
+    of the no-op-start literature, which uses them for both protocols.
+    """
+    table = pd.read_csv(REFERENCES / "human_random.csv").set_index("task")
+    ends = zip(table["random"].astype(float), table["human"].astype(float), strict=True)
+    known = dict(zip(table.index, ends, strict=True))
+    return {task: known[task] for task in tasks if task in known}
+
+
 def suite_summary(
     scores: pd.DataFrame, human_scores: Mapping[str, tuple[float, float]]
 ) -> pd.DataFrame:
@@ -40,7 +53,7 @@ def suite_summary(
 
     Args:
         scores: what `normalise` returned; a task counts if it has normalised scores.
-        human_scores: published (random, human) scores by task, see `references.human_scores`;
+        human_scores: published (random, human) scores by task, see `human_scores`;
             without any, the human-normalised rows are left out.
 
     Returns:

@@ -34,6 +34,7 @@ NUM_REPETITIONS = 4_000
 SEED = 20_261_121
 WORTH_SAYING_GIB = 0.05
 """Least memory kept by runs that is mentioned."""
+BESIDE = "but --baseline AGENT takes the runs of another agent"
 NEAR = 50
 """Steps of a source that are tried on either side of one at which it has no score."""
 
@@ -108,16 +109,13 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     """Explain why a task has no reference at a step, and the nearest steps with one, if any."""
     judge, protocol = plan.preset.judged_by, find_task(task, plan.protocol).protocol
     if judge is None:
-        return "no curve judges these settings"
+        return f"no curve judges these settings, {BESIDE}"
     rows = references.coverage(plan.agent, judge)
     rows = rows[(rows.task == task) & (rows.protocol == protocol)]
     if rows.empty:
         held = references.sources(plan.agent)
         if all(references.coverage(plan.agent, entry.source).empty for entry in held):
-            return (
-                f"{plan.agent} has no references of its own; those of the agent that it is a copy "
-                f"of judge it: `python -m reproduce judge AGENT CURVES --like {judge}`"
-            )
+            return f"{plan.agent} has no references of its own, {BESIDE}"
         return f"{judge} has nothing on this task"
     (source,) = [entry for entry in references.sources(plan.agent) if entry.source == judge]
     if source.rule != plan.rule:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduce import ROOT
+from reproduce.gather.reference_tables import LENT
 from suite.settings.command_line import printable
 
 CODE = ("reproduce/judge/*.py", "reproduce/gather/*.py", "suite/*_scores.csv")
@@ -46,6 +47,8 @@ def judge_of(agent: str, source: str | None, root: Path = ROOT) -> Judge:
     for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
         sum_ = hashlib.sha256(path.read_bytes()).hexdigest()
         total.update(f"{sum_}  {path.relative_to(root).as_posix()}\n".encode())
+    for name, table in LENT.get((agent, str(source)), (None, {}))[1].items():
+        total.update(f"{name}\n{table.to_csv(index=False)}".encode())
     return Judge(total.hexdigest()[:SHOWN], _is_changed(root, patterns))
 
 

@@ -6,11 +6,11 @@ that has not left them says nothing about learning: no run is judged by it. All 
 by the reference and the settings alone, before any score of ours is seen.
 """
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
 
+from reproduce.gather.reference_tables import kept
 from reproduce.gather.references import (
     ReferenceScore,
     coverage,
@@ -48,7 +48,7 @@ class Zero:
         return max(known, default=math.nan)
 
 
-@functools.cache
+@kept
 def zero_of(
     agent: str, source: str | None, task: str, protocol: str, rule: str, first_update_step: int
 ) -> Zero:
@@ -169,7 +169,7 @@ def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -
     return (reference.mean - zero.score) / gap if gap > 0.0 else math.nan
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
     """Return the first step at which a source judges; None: there is none.
 

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +109,19 @@ def save_plan(plan: Plan) -> None:
         (task, env_steps): plan.declared[task] for task, env_steps in plan.env_steps.items()
     }
     content = {name: getattr(plan, name) for name in SAVED}
+    content |= {"baseline": plan.baseline} if plan.baseline else {}
     content["declared"] = to_json(worth_declaring(declared) | read_declared(path))
     write_json(path, content)
 
 
 def command(plan: Plan) -> str:
     """Return the command that makes, or goes on with, a plan."""
-    words = [_python(), "-m", "reproduce", *plan.maker.verb, *words_of(request_of(plan))]
+    return command_of(request_of(plan), plan.maker.verb)
+
+
+def command_of(request: Request, verb: Sequence[str] = ()) -> str:
+    """Return the command that asks for a request; `verb`: the words before agent and suite."""
+    words = [_python(), "-m", "reproduce", *verb, *words_of(request)]
     return printable(shlex.join(words))  # a path need not be text
 
 
@@ -160,7 +166,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
         UsageError: if nothing was run there, or a name is unknown.
     """
     found = source_of(agent, suite, source)
-    return _load(found, _read(found.folder(runs_dir) / PLAN), runs_dir)
+    return _load(found, read_plan(found.folder(runs_dir) / PLAN), runs_dir)
 
 
 def load_grid(folder: Path) -> Plan:
@@ -169,7 +175,7 @@ def load_grid(folder: Path) -> Plan:
     Raises:
         UsageError: if none was, or it cannot be read.
     """
-    saved = _read(folder / PLAN)
+    saved = read_plan(folder / PLAN)
     source = source_of(saved["agent"], saved["suite"], folder.name)
     return _load(source, saved, folder.parent.parent)
 
@@ -186,7 +192,7 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     published = found.folder(planning.PUBLISHED) / PLAN
     if (found.folder(runs_dir) / PLAN).exists() or not published.exists():
         return None
-    plan = _load(found, _read(published), runs_dir)
+    plan = _load(found, read_plan(published), runs_dir)
     return keep_declared(dataclasses.replace(plan, published=True))
 
 
@@ -213,6 +219,7 @@ def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> s
 def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
     asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
+    asked["baseline"] = saved.get("baseline")
     renamed = by_todays_names(saved["settings"]).items()
     asked |= {"source": source.name, "device": "cpu"}  # its own may not be here
     asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}
@@ -220,8 +227,12 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a `plan.json`."""
+def read_plan(path: Path) -> dict[str, Any]:
+    """Return the content of a `plan.json`.
+
+    Raises:
+        UsageError: if it is absent, or none.
+    """
     try:
         saved = read_saved(path)
     except FileNotFoundError:
@@ -251,5 +262,6 @@ def _is_plan(saved: Any) -> bool:
         and all(isinstance(text, str) for text in (*changes.values(), *map(saved.get, texts)))
         and all(isinstance(saved[key], bool) for key in ("published", *switches))
         and isinstance(saved["checkpoint_minutes"], (int, float, type(None)))
+        and isinstance(saved.get("baseline"), (str, type(None)))
         and bool(steps and seeds)
     )

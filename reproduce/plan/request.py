@@ -57,6 +57,11 @@ class Request:
     source: str | None = flag(
         None, "default: the suite's, first in `list`", name="--like", metavar="SOURCE"
     )
+    baseline: str | None = flag(
+        None,
+        "judge by the runs of this agent, or of the grid in this folder, not by a published curve",
+        metavar="AGENT",
+    )
     runs_dir: Path = flag(RUNS, "default: runs", type=Path, metavar="DIR")  # noqa: RUF009
     published: bool = flag(
         True, "run what is finished under results/published all the same", name="--no-published"
@@ -105,7 +110,7 @@ class Request:
 
 FIELDS: Mapping[str, Field[Any]] = {field.name: field for field in fields(Request)}
 GROUPS = {
-    "what": ("agent", "suite", "tasks", "source", "settings"),
+    "what": ("agent", "suite", "tasks", "source", "settings", "baseline"),
     "how much": ("budget", "seeds", "num_seeds", "env_steps", "published", "fresh", "dry_run"),
     "how": (
         *("device", "workers", "launcher", "ray_address"),
@@ -120,7 +125,7 @@ SIZE = ("tasks", "budget", "env_steps", "workers", "settings", "num_seeds", "see
 SAVED = ("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device")
 SAVED += ("workers", "published", "num_seeds", "checkpoint_minutes", "drop_checkpoints")
 SAVED += ("keep_best",)
-"""Entries of `plan.json`, beside the `declared` seeds; steps and number of seeds are by task."""
+"""Entries of `plan.json`, beside `declared` seeds and a `baseline`; steps and seeds are by task."""
 
 
 def _flag_of(field: Field[Any]) -> str:

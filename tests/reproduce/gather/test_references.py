@@ -17,12 +17,12 @@ from reproduce.gather import references
 from reproduce.gather.reference_tables import COLUMNS
 from reproduce.gather.references import (
     credits_of,
-    human_scores,
     name_of,
     reference_curves,
     reference_score,
     sources,
 )
+from reproduce.judge.aggregates import human_scores
 from reproduce.judge.outlook import why_no_reference
 from reproduce.plan.make import make_plan
 from suite.base.errors import UsageError

@@ -65,12 +65,11 @@ def test_the_chance_is_that_of_the_verdict_itself(
 
 
 def test_a_copy_has_no_references_which_is_not_said_of_the_task() -> None:
-    """Those of its origin judge it by another command, which is named."""
+    """The runs of its origin can judge it, by a flag that is named."""
     options: dict[str, Any] = {"tasks": ["CartPole-v1"], "source": "sb3_control", "device": "cpu"}
     plan = dataclasses.replace(make_plan("a2c", "classic", **options), agent="my_a2c")
     said = why_no_reference(plan, "CartPole-v1", 100_000)
-    assert said.startswith("my_a2c has no references of its own; ")
-    assert said.endswith("`python -m reproduce judge AGENT CURVES --like sb3_control`")
+    assert said.startswith("my_a2c has no references of its own, but --baseline")
 
 
 @pytest.mark.parametrize(

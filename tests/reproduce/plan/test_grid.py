@@ -77,7 +77,7 @@ def test_a_request_is_read_back_from_its_words() -> None:
         **{"published": False, "checkpoint_minutes": 0.5, "drop_checkpoints": True},
         **{"keep_best": True, "device": "cpu", "workers": 2, "launcher": "ray"},
         **{"ray_address": "here:1", "settings": ["gamma=0.9"], "fresh": True, "context": True},
-        **{"track": "wandb", "open": True, "dry_run": True},
+        **{"track": "wandb", "open": True, "baseline": "a2c", "dry_run": True},
     )
     plain = Request(agent="", suite="")
     alike = [name for name in FIELDS if getattr(request, name) == getattr(plain, name)]

@@ -1,0 +1,254 @@
+"""`--baseline`: the runs of another grid judge, in the place of a published curve.
+
+What they measured becomes the tables that a source has in `results/references`, and is lent to
+`references` under the name of the agent that is judged. Nothing is judged or drawn otherwise.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from agents import AGENTS
+from reproduce.gather import collect
+from reproduce.gather.reference_tables import lend
+from reproduce.gather.references import Source
+from reproduce.plan import grid as planning
+from reproduce.plan.declared import from_json
+from reproduce.plan.grid import Plan, Run
+from reproduce.plan.make import PLAN, command_of, load_grid, read_plan, request_of
+from reproduce.plan.presets import Source as Settings
+from reproduce.plan.presets import presets_of, source_of
+from reproduce.plan.status import NOT_SETTINGS, settings_of
+from suite.base.errors import UsageError, nearest
+from suite.envs.tasks import find_task
+from suite.record.records import ENDED, read_record
+from suite.settings.recorded import recorded_settings
+
+MEASURES = ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
+"""Settings that say how returns are measured; without an effect where they are training episodes',
+but for the first."""
+
+
+class Baseline(NamedTuple):
+    """The runs of a grid that judge another."""
+
+    name: str
+    """Of the source that they become."""
+    folder: Path
+    settings: Mapping[str, Any]
+    """What their agent was configured with."""
+    runs: tuple[Run, ...]
+    """The declared ones, of tasks that both grids have."""
+
+
+def with_baseline(plan: Plan) -> Plan:
+    """Return a plan that is judged by its baseline, whose runs are lent; without one, the plan.
+
+    Raises:
+        UsageError: in one line, if there is no such grid, it has not ended, its runs are the plan's
+            own, or they were measured otherwise.
+    """
+    if plan.baseline is None:
+        return plan
+    found = _read(plan, _find(plan))
+    _refuse_other_measures(plan, found)
+    own = {run.directory.resolve() for run in plan.runs()}
+    for run in found.runs:
+        if run.directory.resolve() in own:
+            raise _refusal(plan, f"{run.directory} is a run of this grid itself: name another")
+    _lend(plan, found)
+    departures = _departures(plan, found.settings)
+    preset = dataclasses.replace(plan.preset, judged_by=found.name, departures=departures)
+    return dataclasses.replace(plan, preset=preset)
+
+
+def _departures(plan: Plan, theirs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where a plan's settings, but for those of `--set`, are not the baseline's."""
+    ours = settings_of(plan.config)
+    differ = [key for key in ours if key in theirs and ours[key] != theirs[key]]
+    said = [
+        f"{key} = {ours[key]} ({theirs[key]} in the baseline)"
+        for key in differ
+        if key not in plan.settings
+    ]
+    if others := sorted(ours.keys() ^ theirs.keys()):
+        said.append(f"settings of one agent alone: {', '.join(others)}")
+    return tuple(said)
+
+
+def single_runs(agent: str, rule: str, runs: Iterable[Run]) -> pd.DataFrame:
+    """Return what runs measured, their evaluations or training episodes, as `curves_by_seed`."""
+    frames = []
+    for run in runs:
+        table = collect.measured(run.directory, rule, run.env_steps)
+        table = table[table["env_steps"] <= run.env_steps]
+        frames.append(table.assign(agent=agent, env_id=run.task, seed=run.seed))
+    return pd.concat(frames)[["agent", "env_id", "seed", "env_steps", "mean_return"]]
+
+
+def mean_curves(agent: str, rule: str, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the mean curve of every task over the steps that all its runs have, as `curves`."""
+    drawn = [
+        collect.curve(run.directory, rule, run.env_steps).assign(task=run.task) for run in runs
+    ]
+    points = pd.concat(drawn).groupby(["task", "env_steps"], sort=False)["mean_return"]
+    curve = points.agg(return_mean="mean", std="std", num_runs="count").reset_index()
+    sizes = pd.Series([run.task for run in runs]).value_counts()
+    curve = curve[curve["num_runs"] == curve["task"].map(sizes)]
+    return pd.DataFrame(
+        {
+            **{"agent": agent, "env_id": curve["task"], "env_steps": curve["env_steps"]},
+            "return_mean": curve["return_mean"],
+            "return_low": curve["return_mean"] - curve["std"],
+            "return_high": curve["return_mean"] + curve["std"],
+            "num_runs": curve["num_runs"],
+        }
+    )
+
+
+def _refusal(plan: Plan, problem: str) -> UsageError:
+    return UsageError(f"--baseline {plan.baseline}: {problem}")
+
+
+def _find(plan: Plan) -> Path:
+    """Return the folder of the baseline's grid.
+
+    Of an agent it is that of the same suite, and source if it has it, below `--runs-dir` or the
+    folder that holds it (that of a sweep, or of `--fresh`), or else the published one.
+    """
+    asked = str(plan.baseline)
+    if asked not in AGENTS:
+        here = Settings(plan.agent, plan.suite, plan.source, plan.preset)
+        places = (Path(asked), here.folder(Path(asked)))
+        for folder in places:
+            if (folder / PLAN).exists():
+                return folder
+        near = nearest(asked, AGENTS)
+        raise _refusal(plan, f"it is no folder of a grid, and no agent{near}")
+    has_source = (plan.suite, plan.source) in presets_of(asked)
+    theirs = source_of(asked, plan.suite, plan.source if has_source else None)
+    for root in (plan.runs_dir, plan.runs_dir.parent, planning.PUBLISHED):
+        folder = theirs.folder(root)
+        if (folder / PLAN).exists() and folder != plan.directory:
+            return folder
+    able = [task for task in plan.tasks if task in (theirs.preset.tasks or plan.tasks)]
+    if not able:
+        raise _refusal(plan, f"it cannot do {' or '.join(plan.tasks)}")
+    ours = request_of(plan)
+    steps = set(plan.env_steps.values())
+    wanted = dataclasses.replace(
+        ours,
+        agent=asked,
+        tasks=able,
+        source=theirs.name if theirs.name != source_of(asked, plan.suite, None).name else None,
+        env_steps=steps.pop() if len(steps) == 1 else None,
+        settings={key: value for key, value in plan.settings.items() if key in MEASURES},
+        baseline=None,
+    )
+    raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it by `{command_of(wanted)}`")
+
+
+def _read(plan: Plan, folder: Path) -> Baseline:
+    """Return the runs of a grid that judge a plan's tasks."""
+    saved = read_plan(folder / PLAN)
+    declared = from_json(saved)
+    tasks = [task for task in plan.tasks if task in saved["env_steps"]]
+    if not tasks:
+        raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")
+    runs, records = [], []
+    for task in tasks:
+        steps = saved["env_steps"][task]
+        planned = tuple(saved["seeds"][: saved["num_seeds"][task]])
+        for seed in declared.get((task, steps), planned):
+            run, record = _ended(folder, task, seed, steps)
+            if run.status != "finished":
+                raise _refusal(
+                    plan,
+                    f"{task} seed {seed} in {folder} is {run.status}, and a baseline needs every "
+                    "run: go on with that grid first",
+                )
+            if record["config"]["env_steps"] < plan.env_steps[task]:
+                raise _refusal(
+                    plan,
+                    f"{task} ends there at {record['config']['env_steps']:,} steps, here at "
+                    f"{plan.env_steps[task]:,}: use --env-steps "
+                    f"{record['config']['env_steps']}, or give that grid more steps first",
+                )
+            runs.append(run)
+            records.append(record)
+    first = records[0]
+    name = f"{first.get('control') or first['agent']} (baseline)"
+    known = presets_of(first["agent"]).values() if first["agent"] in AGENTS else [plan.preset]
+    settings = recorded_settings(type(next(iter(known)).config), first["config"])
+    settings = {key: value for key, value in settings.items() if key not in NOT_SETTINGS}
+    return Baseline(name, folder, settings, tuple(runs))
+
+
+def _ended(folder: Path, task: str, seed: int, env_steps: int) -> tuple[Run, dict[str, Any]]:
+    """Return a run of a grid where it has ended, there or published, and its record."""
+    run = Run(task, seed, env_steps, folder / task / f"seed-{seed}")
+    record = read_record(run.directory)
+    if record is None or record["status"] not in (*ENDED, "damaged"):
+        own = record
+        run = load_grid(folder).run(task, seed)  # may count a published one
+        record = read_record(run.directory) if run.status == "finished" else own
+        return run, record or {}
+    return dataclasses.replace(run, status=record["status"]), record
+
+
+def _refuse_other_measures(plan: Plan, found: Baseline) -> None:
+    """Refuse returns that were measured otherwise than those of the plan."""
+    ours = settings_of(plan.config)
+    names = MEASURES[:1] if plan.rule == "training" else MEASURES
+    differ = [
+        f"{name} is {found.settings.get(name)} there and {ours.get(name)} here"
+        for name in names
+        if found.settings.get(name) != ours.get(name)
+    ]
+    protocol = found.settings.get("protocol", plan.protocol)
+    games = [task for task in plan.tasks if find_task(task, plan.protocol).protocol]
+    if games and protocol != plan.protocol:
+        differ.append(f"games are {protocol} there and {plan.protocol} here")
+    if differ:
+        raise _refusal(plan, f"{', '.join(differ)}: set it alike with --set")
+
+
+def _lend(plan: Plan, found: Baseline) -> None:
+    """Let the baseline's runs judge the plan's agent."""
+    runs, agent = found.runs, plan.agent
+    of_runs = single_runs(agent, plan.rule, runs)
+    interval = None if plan.rule == "training" else found.settings["evaluation_interval"]
+    if interval and (of_runs["env_steps"] % interval).any():
+        interval = None
+    tasks = list(dict.fromkeys(run.task for run in runs))
+    commits = {str((read_record(run.directory) or {}).get("commit")) for run in runs}
+    said = {
+        "notes": f"Runs in {found.folder}, of commit {', '.join(sorted(commits))}",
+        "path": str(found.folder),
+        "commit": None,
+        "num_runs": max(sum(run.task == task for run in runs) for task in tasks),
+    }
+    comparable = {
+        **{"agent": agent, "env_id": tasks, "task": tasks},
+        "protocol": [find_task(task, plan.protocol).protocol for task in tasks],
+        **{"max_env_steps": float("nan"), "why": "the same task and version"},
+    }
+    lend(
+        Source(
+            **{
+                "agent": agent,
+                "source": found.name,
+                "judges": True,
+                "rule": plan.config.evaluation_rule,
+            },
+            **{"evaluation_interval_steps": interval, **said},
+        ),
+        {
+            "comparable": pd.DataFrame(comparable),
+            "curves_by_seed": of_runs,
+            "curves": mean_curves(agent, plan.rule, runs),
+        },
+    )

@@ -1,0 +1,133 @@
+"""A grid's runs as the reference of another grid: `--baseline`."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce.gather import collect
+from reproduce.gather.baseline import with_baseline
+from reproduce.gather.reference_tables import LENT, forget
+from reproduce.gather.references import reference_score
+from reproduce.plan import make
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import make_plan, save_plan
+from tests.messages import refused
+
+pytestmark = pytest.mark.usefixtures("published", "undrawn")
+
+RecordRun = Callable[..., Path]
+Say = Callable[..., tuple[int, str, str]]
+TASK, STEPS = "Pendulum-v1", 25_000
+EQUAL, BROKEN = (-150.0, -155.0, -145.0), (-900.0, -905.0, -895.0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_lent() -> Iterator[None]:
+    """What one test lends is no other test's."""
+    yield
+    LENT.clear()
+    forget()
+
+
+def grid(runs_dir: Path, agent: str = "sac", **asked: Any) -> Plan:
+    """Three seeds of Pendulum; their runs end between two evaluations."""
+    size: dict[str, Any] = {"tasks": [TASK], "env_steps": STEPS, "seeds": [1, 2, 3]}
+    asked = size | {"runs_dir": runs_dir, "device": "cpu"} | asked
+    asked["settings"] = ["evaluation_interval=10000", *asked.get("settings", ())]
+    return make_plan(agent, "classic", **asked)
+
+
+def run(plan: Plan, record_run: RecordRun, scores: tuple[float, ...] = EQUAL) -> Plan:
+    """Record a plan and its runs, which measured scores at their ends, and others before."""
+    plan.directory.mkdir(parents=True)
+    save_plan(plan)
+    for seed, score in enumerate(scores, 1):
+        steps = {10_000: -1_000.0, 20_000: -800.0, STEPS: score}
+        record_run(plan, TASK, seed, steps, env_steps=plan.env_steps[TASK])
+    return plan
+
+
+@pytest.mark.parametrize(("scores", "verdict"), [(EQUAL, "reproduced"), (BROKEN, "below")])
+def test_a_baselines_runs_judge_like_a_stored_source(
+    scores: tuple[float, ...], verdict: str, tmp_path: Path, record_run: RecordRun, say: Say
+) -> None:
+    """An equal grid is reproduced, a broken one below; `report` knows it from `plan.json`.
+
+    Console, page and tables name the baseline and each setting that differs from its settings.
+    """
+    run(grid(tmp_path, settings=["gamma=0.9"]), record_run)
+    ours = grid(tmp_path, "sac_alf", baseline="sac")
+    assert with_baseline(ours).preset.judged_by == "sac (baseline)"
+    run(ours, record_run, scores)
+    status, out, err = say(["report", "sac_alf", "classic", "--runs-dir", str(tmp_path)])
+    assert (status, err) == (int(verdict == "below"), "")
+    said = json.loads((ours.directory / "report.json").read_text())
+    assert said["judged_by"] == "sac (baseline)"
+    assert "sac-classic/tuned" in said["sources"]["sac (baseline)"]["title"]
+    assert said["departures"][0] == "gamma = 0.99 (0.9 in the baseline)"
+    assert said["departures"][1].startswith("settings of one agent alone: ")
+    assert verdict in out
+    assert "sac (baseline)" in (ours.directory / "index.html").read_text()
+
+
+def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path, record_run: RecordRun) -> None:
+    """Also of runs that end between two evaluations, and of ones that go on to a later step."""
+    theirs = run(grid(tmp_path), record_run)
+    for steps in (20_000, STEPS):
+        plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=steps))
+        found = reference_score(plan.agent, plan.preset.judged_by, TASK, steps, plan.rule)
+        folders = [theirs.directory / TASK / f"seed-{seed}" for seed in (1, 2, 3)]
+        assert found is not None
+        assert found.scores == tuple(collect.score(each, plan.rule, steps) for each in folders)
+
+
+def test_a_folder_and_a_folder_of_folders_are_baselines(
+    tmp_path: Path, record_run: RecordRun
+) -> None:
+    """Of one's own agent before a change, too, by its grid's folder or the `--runs-dir` of then."""
+    before = run(grid(tmp_path / "before"), record_run)
+    for folder in (before.directory, tmp_path / "before"):
+        plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
+        assert plan.preset.judged_by == "sac (baseline)"
+        assert plan.departures == ("evaluation_interval = 10000, set by --set",)
+
+
+def test_a_published_grid_is_a_baseline_where_there_is_no_other(
+    tmp_path: Path, published: Path, record_run: RecordRun
+) -> None:
+    """The grid below the runs directory, or the one that holds it, comes first."""
+    kept = run(grid(published), record_run)
+    plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
+    with_baseline(plan)
+    assert LENT["sac_alf", "sac (baseline)"][0].path == str(kept.directory)
+    own = run(grid(tmp_path / "runs"), record_run)
+    with_baseline(plan)
+    assert LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
+
+
+def test_a_baseline_that_cannot_judge_is_refused_in_one_line(
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line names what is wrong and the way on; nothing is lent."""
+    monkeypatch.setattr(make, "_python", lambda: "python")
+
+    def refuse(case: str, plan: Plan) -> None:
+        with refused(case):
+            with_baseline(plan)
+
+    refuse("unknown", grid(tmp_path, baseline="scc"))
+    refuse("untrained", grid(tmp_path, "sac_alf", baseline="sac"))
+    refuse("other actions", grid(tmp_path, baseline="sac_discrete"))
+    theirs = run(grid(tmp_path), record_run)
+    refuse("itself", grid(tmp_path, baseline=str(theirs.directory)))
+    refuse("shorter", grid(tmp_path, "sac_alf", baseline="sac", env_steps=30_000))
+    settings = ["evaluation_episodes=3"]
+    refuse("measured otherwise", grid(tmp_path, "sac_alf", baseline="sac", settings=settings))
+    car = "MountainCarContinuous-v0"
+    refuse("another task", grid(tmp_path, "sac_alf", baseline="sac", tasks=[car]))
+    (theirs.directory / TASK / "seed-2" / "run.json").unlink()
+    refuse("unfinished", grid(tmp_path, "sac_alf", baseline="sac"))
+    assert not LENT
