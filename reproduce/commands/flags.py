@@ -31,10 +31,10 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--task-from": {
         "type": _import_task,
         "metavar": "MODULE:ID",
-        "help": "import the module of the policy's task, which you trust",
+        "help": "import the module of its task, which you trust",
     },
 }
-"""Arguments of several commands. A policy's file alone imports no module, so a flag does."""
+"""Arguments of several commands. A policy or a plan alone imports no module, so a flag does."""
 
 
 def program() -> str:

@@ -15,7 +15,7 @@ from suite.record.live import Curves
 def main(argv: Sequence[str]) -> int:
     """Show a grid that another process or machine runs until it has ended."""
     about = "show a grid that another process or machine runs, live"
-    parser = flags.make_parser("watch", about)
+    parser = flags.make_parser("watch", about, "--task-from")
     text = "a folder with grids below it, of which the last to be started is shown (default: the "
     text += "runs directory); or a grid"
     parser.add_argument("grid", nargs="*", metavar="RUNS_DIR | AGENT SUITE", help=text)

@@ -23,7 +23,7 @@ from reproduce.plan.presets import Source as Settings
 from reproduce.plan.presets import presets_of, source_of
 from reproduce.plan.status import NOT_SETTINGS, settings_of
 from suite.base.errors import UsageError, nearest
-from suite.envs.tasks import find_task
+from suite.envs.tasks import find_task, folder_of
 from suite.record.records import ENDED, read_record
 from suite.settings.recorded import recorded_settings
 
@@ -189,7 +189,7 @@ def _read(plan: Plan, folder: Path) -> Baseline:
 
 def _ended(folder: Path, task: str, seed: int, env_steps: int) -> tuple[Run, dict[str, Any]]:
     """Return a run of a grid where it has ended, there or published, and its record."""
-    run = Run(task, seed, env_steps, folder / task / f"seed-{seed}")
+    run = Run(task, seed, env_steps, folder / folder_of(task) / f"seed-{seed}")
     record = read_record(run.directory)
     if record is None or record["status"] not in (*ENDED, "damaged"):
         own = record

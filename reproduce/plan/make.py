@@ -220,6 +220,13 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
     asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
     asked["baseline"] = saved.get("baseline")
+    for task in saved["env_steps"]:
+        module = task.rpartition(":")[0]
+        if module and module not in sys.modules:
+            raise UsageError(
+                f"{PLAN} names a task of the module {module}: import it first, if you trust it "
+                f"(--task-from {task})"
+            )
     renamed = by_todays_names(saved["settings"]).items()
     asked |= {"source": source.name, "device": "cpu"}  # its own may not be here
     asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}

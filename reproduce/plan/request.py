@@ -15,7 +15,7 @@ import agents
 from reproduce.plan.declared import refuse_many
 from reproduce.plan.presets import check_agent
 from suite.base.errors import UsageError, nearest
-from suite.envs.tasks import SUITES, nearest_task, tasks_in
+from suite.envs.tasks import SUITES, find_task, nearest_task, tasks_in
 from suite.settings.command_line import Parser, minutes, whole, whole_numbers
 from suite.settings.presets import BUDGETS
 
@@ -43,7 +43,9 @@ class Request:
 
     agent: str = flag(help=", ".join(agents.AGENTS))
     suite: str = flag(help=", ".join(SUITES))
-    tasks: Sequence[str] | None = flag(None, "default: all of the suite", **SEVERAL, metavar="TASK")
+    tasks: Sequence[str] | None = flag(
+        None, "default: all of the suite; or MODULE:ID", **SEVERAL, metavar="TASK"
+    )
     budget: str = flag("laptop", "smoke, laptop (default) or paper")
     seeds: Sequence[int] | None = flag(
         None, "1 2 3, 1,2,3 or 1-3", type=whole_numbers, **SEVERAL, metavar="SEED"
@@ -167,7 +169,9 @@ def check(request: Request) -> None:
     check_agent(request.agent)
     allowed, seeds = tasks_in(request.suite), request.seeds or ()
     for name in request.tasks or ():
-        if name not in allowed:
+        if ":" in name:
+            find_task(name)  # imports its module
+        elif name not in allowed:
             near = nearest_task(name, allowed)
             raise UsageError(f"--tasks: no task {name!r} in {request.suite}{near}")
     if request.tasks and len(set(request.tasks)) < len(request.tasks):

@@ -12,6 +12,7 @@ from reproduce.plan.origin import number_of, ways_on, why_left_out
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
 from suite.base.hardware import machine, versions
+from suite.envs.tasks import folder_of
 from suite.record.records import ENDED, read_record, seed_of
 from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
 
@@ -149,8 +150,8 @@ def _left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **today: An
 
 def _folders(plan: "Plan", task: str) -> list[Path]:
     """Return the folders that hold a task's runs: the plan's own, and the published."""
-    published = [plan.published_folder / task] if plan.published else []
-    return [plan.directory / task, *published]
+    roots = [plan.directory, *([plan.published_folder] if plan.published else [])]
+    return [root / folder_of(task) for root in roots]
 
 
 def _seeds(plan: "Plan", task: str) -> list[tuple[int, Path]]:
@@ -236,6 +237,7 @@ def refuse_mixture(plan: "Plan") -> None:
     Raises:
         UsageError: naming the run and what differs, code or settings.
     """
+    planned = [folder_of(task) for task in plan.tasks]
     for task in sorted(path for path in plan.directory.glob("*") if path.is_dir()):
         for folder in sorted(task.glob("seed-*")):
             record = read_record(folder) if seed_of(folder) is not None else None
@@ -243,7 +245,7 @@ def refuse_mixture(plan: "Plan") -> None:
                 continue
             if differs := differences(plan, record):
                 raise _other_settings(folder, differs)
-            why = task.name in plan.tasks and _left_out(plan, folder, record)
+            why = task.name in planned and _left_out(plan, folder, record)
             if why:
                 raise UsageError(f"{folder} was run with other code ({why}): {ways_on(plan.today)}")
 

@@ -333,6 +333,11 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
     return _atari_task(name, protocol) if task.family == "atari" else task
 
 
+def folder_of(task: str) -> str:
+    """Return the name of the folder of a task's runs: the task's, without what no folder may be."""
+    return task.replace(":", "-").replace("/", "-")
+
+
 def nearest_task(name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
     """Return the hint of `nearest` for a task; of several versions it names the suite's."""
     own = list(dict.fromkeys(t for tasks in SUITES.values() for t in tasks if t in choices))

@@ -16,7 +16,7 @@ from typing import Any
 
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_json, read_plain
-from suite.envs.tasks import SUITES, tasks_in
+from suite.envs.tasks import SUITES, folder_of, tasks_in
 from suite.record.manifest import BEST, MANIFEST, TABLES, damage, stamp
 from suite.settings.config import MOST_STEPS
 from suite.settings.recorded import todays_agent
@@ -127,7 +127,7 @@ def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
         return f"says seed {record['seed']}, its settings say {seeds}"
     for key, name in _named_by(folder).items():
         for value in said[key]:
-            if str(value) != name:
+            if (folder_of(str(value)) if key == "task" else str(value)) != name:
                 return f"says {key} {value}, its folder says {name}"
     return ""
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from suite.base.errors import UsageError, near, nearest
 from suite.base.files import NO_SPACE
-from suite.envs.tasks import Task, find_task, tasks_in
+from suite.envs.tasks import Task, find_task, folder_of, tasks_in
 from suite.settings.config import MOST_STEPS
 from suite.settings.presets import ConfigT, Preset, find_source, replaced
 
@@ -427,7 +427,7 @@ def read_command_line(
     )
     if said := replaced(presets, agent, (suite, source), config):
         print(said, file=sys.stderr)
-    out = options.out or Path("runs") / "alone" / agent / task.replace("/", "-")
+    out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)
 

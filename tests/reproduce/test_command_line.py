@@ -37,6 +37,7 @@ from reproduce.run.progress import Board
 from suite.settings.presets import REFERENCES
 from tests.messages import check
 from tests.reproduce.conftest import Say
+from tests.suite.envs import elsewhere
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -239,6 +240,29 @@ for words in json.load(sys.stdin):
     assert (ended.returncode, ended.stdout, list(desk.iterdir())) == (0, "", []), ended.stderr
     for line, said in zip(lines, ended.stderr.splitlines(), strict=True):
         check(said, line or "nothing")
+
+
+def test_a_users_own_task_is_planned_trained_swept_and_reported(
+    desk: Path, say: Say, in_this_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `module:id`; its folder has no colon. No file alone imports the module."""
+    name, folder = f"{elsewhere.__name__}:Pulled-v0", f"{elsewhere.__name__}-Pulled-v0"
+    tiny = [name if word == TASK else word for word in TINY]
+    status, out, err = say(tiny)
+    assert (status, err) == (0, "")
+    grid = desk / "runs" / "sac-classic" / "tuned"
+    assert (grid / folder / "seed-2" / "policy.safetensors").exists()
+    assert "no reference" in out
+    status, out, err = say(["report", "sac", "classic"])
+    assert (status, err) == (0, "")
+    assert name in (grid / "index.html").read_text()
+    status, _, err = say([*tiny, "gamma=0.9,0.99", "--runs-dir", "sweep"])
+    assert (status, err) == (0, "")
+    assert len(list(desk.glob(f"sweep/*/sac-classic/tuned/{folder}/seed-2/run.json"))) == 2
+    monkeypatch.delitem(sys.modules, elsewhere.__name__)
+    status, _, err = say(["report", "sac", "classic"])
+    assert status == 2
+    check(err)
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(desk: Path, say: Say) -> None:

@@ -30,6 +30,7 @@ from reproduce.run.ray.folders import checkpoint_of, read_folders, write_folders
 from suite.base.errors import UsageError
 from suite.base.files import NO_SPACE, open_inside, write_atomically, write_json
 from suite.base.hardware import REVISION, SETTINGS, revision
+from suite.envs.tasks import folder_of
 
 ANSWER_SECONDS = 5.0
 """Time for whoever listens at a cluster's address to say that it is a server of gRPC, as Ray is."""
@@ -188,7 +189,7 @@ class RayPool(Pool):
 
     def _work(self, group: Group, log: Path) -> Worker:
         """Submit a group's task."""
-        place = Path("runs", *self._plan.directory.parts[-2:], group.runs[0].task)
+        place = Path("runs", *self._plan.directory.parts[-2:], folder_of(group.runs[0].task))
         there = [replace(run, directory=place / run.directory.name) for run in group.runs]
         is_here = self._cluster.address is None  # a Ray of this machine has its disk
         order = node.Order(

@@ -118,7 +118,7 @@ def test_a_run_finds_its_task_again(tmp_path: Path) -> None:
 def test_a_folder_is_never_called_after_a_part_of_the_task() -> None:
     """A slash in an id would make it one of ours, CartPole-v0, and the record would contradict."""
     _, options = read_command_line(a2c.PRESETS, [f"--task={HERE}:far/CartPole-v0"], agent="a2c")
-    assert options.out == Path("runs/alone/a2c") / f"{HERE}:far-CartPole-v0"
+    assert options.out == Path("runs/alone/a2c") / f"{HERE}-far-CartPole-v0"
 
 
 def test_actions_are_numbered_from_zero() -> None:
