@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from reproduce.plan.grid import Group, Plan, Run
 from reproduce.plan.origin import changed_sources
@@ -46,6 +46,7 @@ NO_SPACE_LEFT = re.compile(
 )
 
 
+@runtime_checkable
 class Agent(Protocol):
     """The agent of a group, here (`AgentProcess`) or elsewhere."""
 

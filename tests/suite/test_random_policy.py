@@ -98,7 +98,7 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
     assert b"\r" not in path.read_bytes()
 
 
-def test_the_command_measures_both_protocols_of_a_game(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_measures_every_protocol_of_a_game(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their scores differ, and either may be asked for."""
     seen: list[tuple[Sequence[Task], int, int]] = []
 
@@ -110,6 +110,7 @@ def test_the_command_measures_both_protocols_of_a_game(monkeypatch: pytest.Monke
     ((tasks, episodes, seed),) = seen
     assert [(task.name, task.protocol) for task in tasks] == [
         ("Pong-v5", "noframeskip"),
+        ("Pong-v5", "small_frames"),
         ("Pong-v5", "sticky"),
         ("Hopper-v4", ""),
     ]

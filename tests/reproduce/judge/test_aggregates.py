@@ -14,7 +14,7 @@ NAN = float("nan")
 
 def scale(mean: float, zero: float) -> Scale:
     """The scale of a task."""
-    said = {"source": "s", "env_id": "e", "rule": "deterministic", "how": "", "env_steps": 30}
+    said = {"source": "s", "env_id": "e", "rule": "deterministic", "how": "stated", "env_steps": 30}
     reference = ReferenceScore(mean=mean, std=1.0, num_runs=5, **said)
     return Scale(reference=reference, zero=Zero(random=zero))
 

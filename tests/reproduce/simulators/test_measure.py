@@ -25,7 +25,7 @@ CELL = Cell("CartPole-v1", 4, 1)
 def test_an_engine_plays_the_cartpole_that_all_others_play(name: str) -> None:
     """Random episodes last 22.3 steps in the mean, whatever steps them, and a step earns 1."""
     engine = make_engine(name, "CartPole-v1", 4, 1)
-    found = work(engine, episodes=60, seconds=30)
+    found = work(engine, episodes=60, seconds=30.0)
     engine.close()
     assert found["num_episodes"] == 240
     assert found["length_mean"] == pytest.approx(found["return_mean"])

@@ -28,6 +28,7 @@ from suite.settings.presets import (
 )
 
 ROOT = REFERENCES.parents[1]
+pytestmark = pytest.mark.usefixtures("unchecked")  # whoever checks the type of presets reads them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
