@@ -54,10 +54,9 @@ def publish(plan: Plan) -> Path:
     path = folder / f"{plan.agent}.toml"
     document = _document(plan, path)
     folder.mkdir(exist_ok=True)
-    _write_table(
-        plan, folder / "curves_by_seed.csv.xz", single_runs(plan.agent, plan.rule, plan.runs())
-    )
-    _write_table(plan, folder / "curves.csv", mean_curves(plan.agent, plan.rule, plan.runs()))
+    measured = plan.agent, plan.rule, plan.runs()
+    _write_table(plan, folder / "curves_by_seed.csv.xz", single_runs(*measured))
+    _write_table(plan, folder / "curves.csv", mean_curves(*measured))
     _write_table(plan, folder / SPEEDS, _speeds(plan))
     _write_comparable(plan, folder.name)
     write_atomically(path, _toml(document).encode())

@@ -5,7 +5,9 @@ What they measured becomes the tables that a source has in `results/references`,
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,12 +160,15 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
         raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")
+    grid = functools.cache(lambda: load_grid(folder))
     runs, records = [], []
     for task in tasks:
         steps = saved["env_steps"][task]
         planned = tuple(saved["seeds"][: saved["num_seeds"][task]])
         for seed in declared.get((task, steps), planned):
-            run, record = _ended(folder, task, seed, steps)
+            run, record = _ended(
+                Run(task, seed, steps, folder / folder_of(task) / f"seed-{seed}"), grid
+            )
             if run.status != "finished":
                 raise _refusal(
                     plan,
@@ -187,13 +192,11 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     return Baseline(name, folder, settings, tuple(runs))
 
 
-def _ended(folder: Path, task: str, seed: int, env_steps: int) -> tuple[Run, dict[str, Any]]:
+def _ended(run: Run, grid: Callable[[], Plan]) -> tuple[Run, dict[str, Any]]:
     """Return a run of a grid where it has ended, there or published, and its record."""
-    run = Run(task, seed, env_steps, folder / folder_of(task) / f"seed-{seed}")
     record = read_record(run.directory)
     if record is None or record["status"] not in (*ENDED, "damaged"):
-        own = record
-        run = load_grid(folder).run(task, seed)  # may count a published one
+        own, run = record, grid().run(*run.key)  # may count a published one
         record = read_record(run.directory) if run.status == "finished" else own
         return run, record or {}
     return dataclasses.replace(run, status=record["status"]), record
@@ -225,30 +228,21 @@ def _lend(plan: Plan, found: Baseline) -> None:
         interval = None
     tasks = list(dict.fromkeys(run.task for run in runs))
     commits = {str((read_record(run.directory) or {}).get("commit")) for run in runs}
-    said = {
-        "notes": f"Runs in {found.folder}, of commit {', '.join(sorted(commits))}",
-        "path": str(found.folder),
-        "commit": None,
-        "num_runs": max(sum(run.task == task for run in runs) for task in tasks),
-    }
-    comparable = {
-        **{"agent": agent, "env_id": tasks, "task": tasks},
-        "protocol": [find_task(task, plan.protocol).protocol for task in tasks],
-        **{"max_env_steps": float("nan"), "why": "the same task and version"},
-    }
-    lend(
-        Source(
-            **{
-                "agent": agent,
-                "source": found.name,
-                "judges": True,
-                "rule": plan.config.evaluation_rule,
-            },
-            **{"evaluation_interval_steps": interval, **said},
-        ),
-        {
-            "comparable": pd.DataFrame(comparable),
-            "curves_by_seed": of_runs,
-            "curves": mean_curves(agent, plan.rule, runs),
-        },
+    source = Source(
+        agent=agent,
+        source=found.name,
+        judges=True,
+        rule=plan.config.evaluation_rule,
+        evaluation_interval_steps=interval,
+        num_runs=max(Counter(run.task for run in runs).values()),
+        path=str(found.folder),
+        notes=f"Runs in {found.folder}, of commit {', '.join(sorted(commits))}",
     )
+    comparable = pd.DataFrame({"env_id": tasks, "task": tasks}).assign(
+        agent=agent,
+        protocol=[find_task(task, plan.protocol).protocol for task in tasks],
+        max_env_steps=float("nan"),
+        why="the same task and version",
+    )
+    curves = mean_curves(agent, plan.rule, runs)
+    lend(source, {"comparable": comparable, "curves_by_seed": of_runs, "curves": curves})

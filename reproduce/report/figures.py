@@ -168,14 +168,10 @@ def draw_times(times: pd.DataFrame, directory: Path) -> list[Path]:
     if times["wall_seconds"].isna().all():
         return []
     medians = frames.median_times(times)
-    counts = (medians[name].astype("str") for name in ("num_reached", "num_seeds"))
-    medians["said"] = next(counts).str.cat(next(counts), sep="/")
-    said = medians.groupby("task", sort=False)["said"].agg(" and ".join)
-    common: dict[str, Any] = {
-        "y": "label",
-        "hue": "reached",
-        "palette": (frames.OURS[0], frames.JUDGE[0]),
-    }
+    counts = medians["num_reached"].astype("str") + "/" + medians["num_seeds"].astype("str")
+    said = counts.groupby(medians["task"], sort=False).agg(" and ".join)
+    palette = frames.OURS[0], frames.JUDGE[0]
+    common: dict[str, Any] = {"y": "label", "hue": "reached", "palette": palette}
     rows, middle = (
         table.assign(
             label=[f"{task}\n{said[task]} seeds" for task in table["task"]],
