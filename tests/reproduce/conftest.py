@@ -65,8 +65,11 @@ class InThisProcess:
     def poll(self) -> End:
         return self._end
 
-    def kill(self, grace_seconds: float = 0.0) -> None:
+    def terminate(self) -> None:
         """There is nothing left to end."""
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """There is nothing left to kill."""
 
 
 @pytest.fixture
