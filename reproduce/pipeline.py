@@ -24,7 +24,7 @@ from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
 from reproduce.plan.origin import by_task
 from reproduce.plan.status import runs_of
-from reproduce.report import figures, frames
+from reproduce.report import aggregates, figures, frames
 from reproduce.report.page import write_page
 from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import panel_remarks, score_remarks
@@ -156,6 +156,7 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
     figures.draw_times(tables["times"], directory)
     if len(tables["throughput"]):
         figures.draw_throughput(tables["throughput"], directory)
+    aggregates.draw(tables, directory)
     scores = (tables["scores"], tables["reference_scores"], verdicts)
     figures.draw_scores(frames.final_scores(*scores, credits), score_remarks(rows), directory)
     write_page(directory)

@@ -111,6 +111,34 @@ def bootstrap_band(
     return Band(values.mean(axis=0), *_ends(counts @ values / len(values)))
 
 
+def stratified_band(
+    curves: Sequence[Float[np.ndarray, "_ points"]],
+    statistic: Statistic,
+    *,
+    seed: int,
+    num_resamples: int = 2_000,
+) -> Band:
+    """Return a statistic of all tasks at every point, with a pointwise bootstrap band.
+
+    A resample draws whole runs within each task, so the points of a run stay together.
+
+    Args:
+        curves: one array per task, a row per run, all finite and aligned on the same points.
+        statistic: one of the functions of this module, or one of the same shape.
+        seed: of the Generator that draws the resamples.
+        num_resamples: number of resamples.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = [rng.integers(len(runs), size=(num_resamples, len(runs))) for runs in curves]
+    points = range(curves[0].shape[1])
+    values = [statistic([runs[:, point] for runs in curves]) for point in points]
+    resampled = [
+        statistic([runs[rows, point] for runs, rows in zip(curves, drawn, strict=True)])
+        for point in points
+    ]
+    return Band(np.array(values), *_ends(np.stack(resampled, axis=1)))
+
+
 def probability_of_improvement(
     scores: Scores, baseline: Scores, *, seed: int, num_resamples: int = 10_000
 ) -> Interval:

@@ -35,6 +35,7 @@ from reproduce.report.words import (
 )
 from reproduce.words import MISSING, counted, number, reached, visible
 from suite.base.files import write_atomically
+from suite.envs.tasks import folder_of
 
 FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""
@@ -61,6 +62,7 @@ ASSETS = {
 """The page's scripts: how each is read."""
 
 FIGURES = ("curves", "curves_by_time", "scores", "times", "throughput")
+FIGURES += ("profile", "aggregates", "improvement", "efficiency")
 """Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
@@ -257,7 +259,7 @@ def _plain(value: Any) -> str:
 
 def _run_folder(directory: Path, run: Mapping[str, Any]) -> str:
     """Return a relative link to a run's folder, or "" without a folder to open."""
-    parts = (str(run["task"]), f"seed-{run['seed']}")
+    parts = (folder_of(str(run["task"])), f"seed-{run['seed']}")
     is_safe = all(part not in ("", ".", "..") and "/" not in part for part in parts)
     exists = is_safe and directory.joinpath(*parts).is_dir()
     return f"./{'/'.join(quote(part, safe='') for part in parts)}/" if exists else ""

@@ -17,7 +17,7 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.status import Run
-from reproduce.report import figures
+from reproduce.report import aggregates, figures
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
 from suite.record.manifest import COVERED, write_manifest
@@ -52,6 +52,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which have tests of their own and take most of a report's time."""
     for name in ("draw_curves", "draw_scores", "draw_throughput", "draw_times"):
         monkeypatch.setattr(figures, name, lambda *arguments, **options: None)
+    monkeypatch.setattr(aggregates, "draw", lambda *arguments: None)
 
 
 class InThisProcess:

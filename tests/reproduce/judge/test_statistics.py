@@ -16,6 +16,7 @@ from reproduce.judge.statistics import (
     median_score,
     optimality_gap,
     probability_of_improvement,
+    stratified_band,
     stratified_bootstrap,
 )
 
@@ -114,3 +115,14 @@ def test_probability_of_improvement_averages_tasks_and_resamples_both_sides() ->
     assert improvement == Interval(0.75, 0.5, 1.0)
     mirrored = probability_of_improvement(baseline, ours, seed=0)
     assert mirrored == Interval(0.25, 0.0, 0.5)
+
+
+def test_a_stratified_band_is_the_interval_of_every_point() -> None:
+    """Each has the statistic and the ends of `stratified_bootstrap`, by the same resamples."""
+    rng = np.random.default_rng(3)
+    curves = [rng.normal(size=(runs, 4)) for runs in (3, 5)]
+    band = stratified_band(curves, iqm, seed=1, num_resamples=500)
+    for point, found in enumerate(zip(*band, strict=True)):
+        scores = [runs[:, point] for runs in curves]
+        expected = stratified_bootstrap(scores, iqm, seed=1, num_resamples=500)
+        assert found == pytest.approx(expected)
