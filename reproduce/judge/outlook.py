@@ -5,29 +5,42 @@ probable `reproduced` is if our runs are draws of the reference's own distributi
 time and memory on this machine, from `reproduce.plan.speeds`. The same for the other budgets.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
+from reproduce.judge.inference import (
+    MARGIN_FRACTION,
+    Sample,
+    compare_suite,
+    counts_in_suite,
+    decide,
+    sample,
+)
 from reproduce.judge.simulation import judge_many
+from reproduce.judge.verdicts import MIN_TASKS
 from reproduce.judge.zero import first_judgeable_step, first_update, obstacle, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
+from reproduce.plan.make import command_of
 from reproduce.plan.places import demand_of, keeps_on_gpu, kept_gib, room_of
-from reproduce.plan.presets import tasks_of
+from reproduce.plan.presets import presets_of, tasks_of
+from reproduce.plan.request import Request
 from reproduce.plan.speeds import memory_mib
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, reached
 from suite.base.errors import UsageError
 from suite.base.hardware import machine
-from suite.envs.tasks import find_task
-from suite.settings.presets import BUDGETS
+from suite.envs.tasks import find_suite, find_task
+from suite.settings.presets import BUDGETS, Preset
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
@@ -35,6 +48,8 @@ SEED = 20_261_121
 WORTH_SAYING_GIB = 0.05
 """Least memory kept by runs that is mentioned."""
 BESIDE = "but --baseline AGENT takes the runs of another agent"
+GOOD_CHANCE = 0.8
+"""Of a verdict with which a task counts as decided."""
 NEAR = 50
 """Steps of a source that are tried on either side of one at which it has no score."""
 
@@ -48,6 +63,8 @@ class Outlook:
     num_seeds: int
     """Declared seeds."""
     reference: ReferenceScore | None
+    zero_score: float
+    """Zero of the scale; NaN if unknown."""
     share: float
     """Share of the source's final gap that its score has reached; NaN: unknown."""
     obstacle: str
@@ -93,16 +110,118 @@ def chance_if_equal(reference: ReferenceScore, zero_score: float, num_seeds: int
         zero_score: zero of the scale.
         num_seeds: number of declared seeds.
     """
-    rng = np.random.default_rng(SEED)
+    ours, theirs = _draws(np.random.default_rng(SEED), reference, zero_score, num_seeds)
+    return _share_reproduced(judge_many(ours, theirs).verdicts)
+
+
+def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
+    """Return the probability that a suite is `reproduced` or `above`, and how many tasks count.
+
+    As `chance_if_equal`, of all tasks together. NaN where fewer than `MIN_TASKS` count.
+    """
+    rng, sides = np.random.default_rng(SEED), []
+    for row in rows:
+        if row.reference is not None and not row.obstacle:
+            draws = _draws(rng, row.reference, row.zero_score, row.num_seeds)
+            ours, theirs = map(sample, draws)
+            if np.all(counts_in_suite(theirs, 0.0)):
+                sides.append((ours, theirs))
+    if len(sides) < MIN_TASKS:
+        return math.nan, len(sides)
+    ours, theirs = (
+        Sample(*(np.stack(np.broadcast_arrays(*field), -1) for field in zip(*side, strict=True)))
+        for side in zip(*sides, strict=True)
+    )
+    shape = (NUM_REPETITIONS, len(sides))
+    test = compare_suite(ours, theirs, np.zeros(shape), np.ones(shape, bool))
+    return _share_reproduced(decide(test.ci_low, test.ci_high, MARGIN_FRACTION)), len(sides)
+
+
+def _draws(
+    rng: np.random.Generator, reference: ReferenceScore, zero_score: float, num_seeds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return simulated scores of ours, and any runs with the reference's statistics."""
     spread = reference.std / (reference.mean - zero_score)  # the gap is 1, as in `simulation`
-    shape = (NUM_REPETITIONS, num_seeds)
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
-    ours = means + rng.normal(0.0, spread, shape)
+    ours = means + rng.normal(0.0, spread, (NUM_REPETITIONS, num_seeds))
     steps = np.arange(reference.num_runs) - (reference.num_runs - 1) / 2
     runs = 1.0 + spread * steps / steps.std(ddof=1)  # any runs with this mean and deviation
-    theirs = np.broadcast_to(runs, (NUM_REPETITIONS, runs.size))
-    verdicts = judge_many(ours, theirs).verdicts
+    return ours, np.broadcast_to(runs, (NUM_REPETITIONS, runs.size))
+
+
+def _share_reproduced(verdicts: np.ndarray) -> float:
     return float(np.isin(verdicts, ("reproduced", "above")).mean())
+
+
+def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
+    """Return how probably the suite is decided, in words; empty for a single task."""
+    if len(plan.tasks) < MIN_TASKS:
+        return ""
+    chance, number = suite_chance(rows)
+    if math.isnan(chance):
+        return (
+            f"The suite cannot be decided: {counted(number, 'task')} of at least {MIN_TASKS} count."
+        )
+    tasks = counted(number, "task")
+    return f"The suite, of {tasks}: reproduced with probability {chance:.0%} if equal."
+
+
+def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
+    """Return the source that decides the suite best at the same budget; empty: the plan's own."""
+    chances = {plan.source: suite_chance(rows)[0]}
+    for (suite, source), preset in presets_of(plan.agent).items():
+        if suite == plan.suite and source != plan.source and plan.maker.is_ours:
+            spent, other = preset.budgets[plan.budget], _with_source(plan, source, preset)
+            tasks = tasks_of(preset, suite, plan.budget)
+            each = [_outlook(other, task, spent.steps(task), spent.num_seeds) for task in tasks]
+            chances[source] = suite_chance(each)[0]
+    known = {source: chance for source, chance in chances.items() if not math.isnan(chance)}
+    best = max(known, key=known.__getitem__, default=plan.source)
+    if best == plan.source or plan.settings:
+        return ""
+    return f"--like {best} decides the suite best: with probability {known[best]:.0%} if equal."
+
+
+def _with_source(plan: Plan, source: str, preset: Preset[Any]) -> Plan:
+    return dataclasses.replace(plan, source=source, preset=preset, config=preset.config)
+
+
+def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
+    """Return a line for each task of the suite that the plan does not decide well, and what would.
+
+    That is the source and budget with the best chance; a budget with fewer steps where it has one
+    of at least `GOOD_CHANCE`.
+    """
+    if not plan.maker.is_ours or plan.settings:
+        return []
+    decided = {row.task for row in rows if not row.obstacle and row.chance >= GOOD_CHANCE}
+    lines = []
+    for task in dict.fromkeys((*plan.tasks, *find_suite(plan.suite))):
+        if task in decided or (best := _best_way(plan, task)) is None:
+            continue
+        request, row = best
+        words = command_of(request)
+        lines.append(f"{task}, with probability {row.chance:.0%} if equal, by\n  {words}")
+    return lines
+
+
+def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
+    """Return the request that most probably decides a task, and its outlook; None: nothing does."""
+    found = []
+    for (suite, source), preset in presets_of(plan.agent).items():
+        if suite != plan.suite or task not in (preset.tasks or find_suite(suite)):
+            continue
+        of_source = _with_source(plan, source, preset)
+        for budget in BUDGETS:
+            spent = preset.budgets[budget]
+            row = _outlook(of_source, task, spent.steps(task), spent.num_seeds)
+            if not row.obstacle:
+                asked = {"tasks": (task,), "source": source, "budget": budget}
+                found.append((Request(agent=plan.agent, suite=suite, **asked), row))
+    good = [pair for pair in found if pair[1].chance >= GOOD_CHANCE]
+    if good:
+        return min(good, key=lambda pair: pair[1].env_steps * pair[1].num_seeds)
+    return max(found, key=lambda pair: pair[1].chance, default=None)
 
 
 def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
@@ -256,6 +375,7 @@ def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
         env_steps=env_steps,
         num_seeds=num_seeds,
         reference=reference,
+        zero_score=zero,
         share=scale.share,
         obstacle=why,
         chance=chance,

@@ -21,8 +21,10 @@ from reproduce.plan import places, speeds
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.places import Cluster, check_memory, demand_of
+from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from suite.base.errors import UsageError
+from suite.settings.command_line import Parser
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -43,6 +45,15 @@ def reference(mean: float, std: float, num_runs: int) -> ReferenceScore:
     said: Any = {"source": "somebody", "env_id": "Reacher-v2", "env_steps": 1000}
     said |= {"rule": "deterministic", "how": "single runs"}
     return ReferenceScore(mean=mean, std=std, num_runs=num_runs, **said)
+
+
+def row_of(reference: ReferenceScore, num_seeds: int) -> outlook.Outlook:
+    """The outlook of a task beside this reference, whose zero is -10."""
+    return outlook.Outlook(
+        **{"task": "Reacher-v4", "env_steps": 1000, "num_seeds": num_seeds},
+        **{"reference": reference, "zero_score": -10.0, "share": 1.0, "obstacle": ""},
+        **{"chance": 0.5, "run_seconds": None},
+    )
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -381,3 +392,35 @@ def test_what_gpus_hold_is_said_before_a_plan_runs(
     cluster = Cluster(None, ({"CPU": 8.0, "GPU": 2.0, "memory": 2.0**36},))
     with_ray = said(humanoid(tmp_path, 5, cluster=cluster))
     assert with_ray == " GPU memory, beside networks: 14.4 GiB a process, unchecked with Ray."
+
+
+def test_a_suite_is_decided_as_often_as_its_tasks_together() -> None:
+    """Two tasks alike are surer than one, by the suite's own test; a single one is no suite."""
+    rows = [row_of(reference(90.0, 15.0, 10), num_seeds=5) for _ in range(3)]
+    alone = chance_if_equal(reference(90.0, 15.0, 10), -10.0, 5)
+    assert outlook.suite_chance(rows[:1])[1] == 1
+    assert math.isnan(outlook.suite_chance(rows[:1])[0])
+    two, three = (outlook.suite_chance(rows[:count])[0] for count in (2, 3))
+    assert alone + 0.05 < two < three < 1.0
+    wide = row_of(reference(90.0, 60.0, 10), num_seeds=5)
+    assert outlook.suite_chance([*rows, wide]) == (three, 3), "its gap is too small to count"
+    assert outlook.suite_chance([row_of(reference(90.0, 0.0, 3), num_seeds=3)] * 2) == (1.0, 2)
+
+
+def test_a_plan_names_what_decides_the_tasks_that_it_does_not(tmp_path: Path) -> None:
+    """By a source and budget of at least 80 %, else the best; each command can be planned."""
+    plan = make_plan("sac", "mujoco", source="jaxrl", device="cpu", runs_dir=tmp_path)
+    rows = outlooks(plan)
+    assert outlook.suite_chance(rows)[0] >= 0.8
+    assert outlook.better_source(plan, rows) == ""
+    poor = make_plan("sac", "mujoco", source="tianshou_v3", device="cpu", runs_dir=tmp_path)
+    assert outlook.better_source(poor, outlooks(poor)).startswith("--like jaxrl decides the suite")
+    lines = outlook.commands_for_the_rest(plan, rows)
+    tasks = [line.partition(",")[0] for line in lines]
+    assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
+    for line in lines:
+        words = line.partition("-m reproduce ")[2].split()
+        parser = Parser()
+        add_flags(parser)
+        asked = make_plan(**vars(read_request(parser.parse(words))))
+        assert f"probability {outlooks(asked)[0].chance:.0%} if equal" in line
