@@ -50,6 +50,8 @@ WORTH_SAYING_GIB = 0.05
 BESIDE = "but --baseline AGENT takes the runs of another agent"
 GOOD_CHANCE = 0.8
 """Of a verdict with which a task counts as decided."""
+MOST_COMPARED = 12
+"""Tasks of a plan whose other sources are compared: of more it would take many seconds."""
 NEAR = 50
 """Steps of a source that are tried on either side of one at which it has no score."""
 
@@ -168,16 +170,20 @@ def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
 
 def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
     """Return the source that decides the suite best at the same budget; empty: the plan's own."""
+    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
+    is_whole &= len(plan.tasks) <= MOST_COMPARED
+    if not is_whole or plan.settings or plan.baseline or not plan.maker.is_ours:
+        return ""
     chances = {plan.source: suite_chance(rows)[0]}
     for (suite, source), preset in presets_of(plan.agent).items():
-        if suite == plan.suite and source != plan.source and plan.maker.is_ours:
+        if suite == plan.suite and source != plan.source:
             spent, other = preset.budgets[plan.budget], _with_source(plan, source, preset)
             tasks = tasks_of(preset, suite, plan.budget)
             each = [_outlook(other, task, spent.steps(task), spent.num_seeds) for task in tasks]
             chances[source] = suite_chance(each)[0]
     known = {source: chance for source, chance in chances.items() if not math.isnan(chance)}
     best = max(known, key=known.__getitem__, default=plan.source)
-    if best == plan.source or plan.settings:
+    if best == plan.source:
         return ""
     return f"--like {best} decides the suite best: with probability {known[best]:.0%} if equal."
 
@@ -192,11 +198,13 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
     That is the source and budget with the best chance; a budget with fewer steps where it has one
     of at least `GOOD_CHANCE`.
     """
-    if not plan.maker.is_ours or plan.settings:
+    if not plan.maker.is_ours or plan.settings or plan.baseline:
         return []
+    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
+    tasks = (*plan.tasks, *(find_suite(plan.suite) if is_whole else ()))
     decided = {row.task for row in rows if not row.obstacle and row.chance >= GOOD_CHANCE}
     lines = []
-    for task in dict.fromkeys((*plan.tasks, *find_suite(plan.suite))):
+    for task in dict.fromkeys(tasks) if len(plan.tasks) <= MOST_COMPARED else ():
         if task in decided or (best := _best_way(plan, task)) is None:
             continue
         request, row = best
