@@ -29,8 +29,6 @@ UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
 """Fields of a configuration that a source's settings leave out."""
 SUFFIX = "_control"
 """Of the names of sources that were made here."""
-SPEEDS = "speeds.csv"
-"""File beside a control's curves: how fast its runs were, on the machine that made them."""
 
 
 def publish(plan: Plan) -> Path:
@@ -57,7 +55,6 @@ def publish(plan: Plan) -> Path:
     measured = plan.agent, plan.rule, plan.runs()
     _write_table(plan, folder / "curves_by_seed.csv.xz", single_runs(*measured))
     _write_table(plan, folder / "curves.csv", mean_curves(*measured))
-    _write_table(plan, folder / SPEEDS, _speeds(plan))
     _write_comparable(plan, folder.name)
     write_atomically(path, _toml(document).encode())
     return folder
@@ -236,16 +233,6 @@ def _notes(plan: Plan) -> str:
     but = f", but for {'; '.join(plan.departures)}" if plan.departures else ""
     program = f"Trained here by the peer's own program, with {pins}; {made}."
     return f"{program} Settings of {plan.source}{but}."
-
-
-def _speeds(plan: Plan) -> pd.DataFrame:
-    """Return every task's speed, the median over its runs, evaluations included."""
-    table = collect.collect_throughput(plan)
-    speeds = [table.loc[table["task"] == t, "env_steps_per_second"].median() for t in plan.tasks]
-    records = [read_record(run.directory) or {} for run in plan.runs()]
-    processors = sorted({said["machine"]["processor"] for said in records if said})
-    measured = {"env_steps_per_second": speeds, "processor": "; ".join(processors)}
-    return pd.DataFrame({"agent": plan.agent, "env_id": plan.tasks, **measured})
 
 
 def _write_table(plan: Plan, path: Path, rows: pd.DataFrame) -> None:

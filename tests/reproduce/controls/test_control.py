@@ -18,7 +18,7 @@ import pytest
 from agents.a2c import Config
 from reproduce.__main__ import main
 from reproduce.controls import peer as control
-from reproduce.controls.peer import make_control, peer_of, peers, read_peer
+from reproduce.controls.peer import agents_of, make_control, peer_of, peers, read_peer
 from reproduce.controls.publish import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
 from reproduce.plan.grid import Plan
@@ -389,10 +389,8 @@ def test_a_task_has_one_curve_whatever_suite_it_was_run_in(
 @pytest.mark.parametrize("name", peers())
 def test_peers_files_name_settings_that_exist(name: str) -> None:
     """Handed over, or the peer's own with its place; others are refused but for their default."""
-    said = control.tomllib.loads((control.GLUE / f"{name}.toml").read_text())
-    served = [agent for agent, of in said.items() if isinstance(of, dict)]
-    assert served
-    for agent in served:
+    assert agents_of(name)
+    for agent in agents_of(name):
         peer = read_peer(name, agent)
         fields = {
             f.name for f in dataclasses.fields(importlib.import_module(f"agents.{agent}").Config)
@@ -431,12 +429,7 @@ def grid_of(served: str, tmp_path: Path, **asked: Any) -> Plan:
 
 def test_every_peer_has_a_grid() -> None:
     """What a peer serves is run by the tests below."""
-    files = {peer: control.GLUE / f"{peer}.toml" for peer in peers()}
-    said = {peer: control.tomllib.loads(path.read_text()) for peer, path in files.items()}
-    pairs = {
-        f"{peer} {agent}" for peer in said for agent, of in said[peer].items() if type(of) is dict
-    }
-    assert pairs == set(GRIDS)
+    assert {f"{peer} {agent}" for peer in peers() for agent in agents_of(peer)} == set(GRIDS)
 
 
 @pytest.mark.parametrize("served", GRIDS)
