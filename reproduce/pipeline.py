@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +31,7 @@ from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import panel_remarks, score_remarks
 from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
-from suite.envs.tasks import find_suite, find_task, random_scores
+from suite.envs.tasks import Task, find_suite, find_task, random_scores
 from suite.record.records import read_record
 
 MARKS = ("", "left out", "counted")
@@ -66,10 +67,7 @@ def gather(
     scores = normalise(collect.collect_scores(plan, randoms, found), scales)
     theirs = normalise(reference_scores(scales), scales)
     curves = collect.collect_curves(plan, found)
-    drawn = pd.concat(
-        references.reference_curves(plan.agent, name, judge, task.protocol).assign(task=name)
-        for name, task in tasks.items()
-    )
+    drawn = curves_beside(plan.agent, judge, tasks)
     summary = suite_summary(scores, human_scores(plan.tasks))
     judged = judge_tasks(scores, scales, runs, plan.declared)
     verdicts = verdict_table(judged, scores, scales, runs)
@@ -89,6 +87,14 @@ def gather(
         "times": times_to_score(curves, scales),
         "runs": runs,
     }
+
+
+def curves_beside(agent: str, judge: str | None, tasks: Mapping[str, Task]) -> pd.DataFrame:
+    """Return `reference_curves.csv`: every published curve that may be drawn beside ours."""
+    return pd.concat(
+        references.reference_curves(agent, name, judge, task.protocol).assign(task=name)
+        for name, task in tasks.items()
+    )
 
 
 def _suite(plan: Plan, judged: Mapping[str, Any], verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -137,19 +143,39 @@ def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
 
     With `--context` figures show published curves that do not judge; the page can always.
     """
-    directory = plan.directory
+    described = _describe(plan, tables["verdicts"])
+    write_tables(plan.directory, tables, described, plan.rule, context=plan.context)
+
+
+def write_tables(
+    directory: Path,
+    tables: Mapping[str, pd.DataFrame],
+    report: Mapping[str, Any],
+    rule: str,
+    *,
+    context: bool = False,
+) -> None:
+    """Write tables, `report.json`, figures and `index.html` into a folder.
+
+    Args:
+        directory: the folder.
+        tables: as `gather` returns them.
+        report: what `report.json` holds; `sources` are added.
+        rule: by which scores were measured.
+        context: whether figures show published curves that do not judge.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         content = table.to_csv(index=False, lineterminator="\n").encode()
         write_atomically(directory / f"{name}.csv", content)
     curves, verdicts, theirs = (tables[name] for name in ("curves", "verdicts", "reference_curves"))
     named = dict.fromkeys([*theirs["source"], *verdicts["reference_source"].dropna()])
-    credits = references.credits_of(plan.agent, named)
-    write_json(directory / "report.json", _describe(plan, verdicts) | {"sources": credits})
+    credits = references.credits_of(report["agent"], named)
+    write_json(directory / "report.json", dict(report) | {"sources": credits})
     rows = records(verdicts)
-    shown = theirs if plan.context else theirs[theirs["role"] == "judge"]
-    drawn = frames.learning_curves({"ours": curves}, shown, plan.env_steps, credits)
-    said, unit = panel_remarks(rows, drawn), f"episode return ({plan.rule})"
+    shown = theirs if context else theirs[theirs["role"] == "judge"]
+    drawn = frames.learning_curves({"ours": curves}, shown, report["env_steps"], credits)
+    said, unit = panel_remarks(rows, drawn), f"episode return ({rule})"
     figures.draw_curves(drawn, said, directory, unit=unit)
     if drawn["wall_time"].notna().any():
         figures.draw_curves(drawn, said, directory, "curves_by_time", unit, "wall_time")

@@ -1,8 +1,9 @@
-"""`judge AGENT CURVES`: verdicts on anybody's runs, from one table of their evaluations."""
+"""`judge AGENT CURVES`: verdicts on anybody's runs, from curves that any program recorded."""
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,36 +13,54 @@ import pandas as pd
 import agents
 from reproduce.commands import flags
 from reproduce.gather import references
+from reproduce.gather.collect import window_means
+from reproduce.gather.others import COLUMNS, Curves, read_curves
 from reproduce.judge import remarks
+from reproduce.judge.aggregates import (
+    human_scores,
+    improvements,
+    normalise,
+    reference_scores,
+    suite_summary,
+    times_to_score,
+)
 from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
-from reproduce.pipeline import exit_status
+from reproduce.pipeline import curves_beside, exit_status, write_tables
+from reproduce.plan.places import check_writable
 from reproduce.plan.presets import check_agent
+from reproduce.report import tables
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
-from suite.base.files import open_regular
 from suite.envs.tasks import ATARI_PROTOCOLS, TASKS, Protocol, Task, find_task, nearest_task
 from suite.settings.command_line import printable, whole
-from suite.settings.config import MOST_STEPS
 
-SUITE_COLUMNS = (*(field.name for field in dataclasses.fields(SuiteVerdict)), "remarks")
-COLUMNS = ("task", "seed", "env_steps", "mean_return")
+SUITE_COLUMNS = [*(field.name for field in dataclasses.fields(SuiteVerdict)), "remarks"]
 
 
 class Verdicts(NamedTuple):
-    """What was found; the columns are those of `verdicts.csv` and `suite.csv` of a grid."""
+    """What was found."""
 
     rule: str
     """Of the source, by which the curves are taken to be measured."""
-    tasks: pd.DataFrame
-    suite: pd.DataFrame
-    """One row; none for a single task."""
+    tables: Mapping[str, pd.DataFrame]
+    """Those of a grid, by the stem of their file."""
+
+    @property
+    def tasks(self) -> pd.DataFrame:
+        """Return the rows of `verdicts.csv`."""
+        return self.tables["verdicts"]
+
+    @property
+    def suite(self) -> pd.DataFrame:
+        """Return the row of `suite.csv`; none for a single task."""
+        return self.tables["suite"]
 
 
 def judge_curves(
     agent: str,
-    curves: Path,
+    curves: Curves,
     source: str,
     *,
     env_steps: int | None = None,
@@ -50,51 +69,97 @@ def judge_curves(
     """Judge curves by a source, as the runs of a grid are judged, by all their seeds.
 
     A score is the mean of `mean_return` over (0.9 t, t], reward units, as `collect.score` makes it.
-    `curves` is a CSV file with `COLUMNS`, one row for each evaluation of a run, or, for a source of
-    rule `training`, for each of its training episodes. A grid's `curves.csv`, which has a column
-    `rule`, gives the grid's own scores. Without `env_steps`, t is of each task the last step that
-    all of its runs have reached.
+    `curves` has a row for each evaluation of a run, or, for a source of rule `training`, for each
+    of its training episodes; or it is a grid's `curves.csv`, which has a column `rule` and gives
+    the grid's own scores. Without `env_steps`, t is of each task the last step that all of its runs
+    have reached.
 
     Raises:
-        UsageError: for an unknown name, a table that cannot be read or whose column `rule` says
-            another rule than the source's, or a run without a score at t.
+        UsageError: for an unknown name, rows of another rule than the source's, or a run without a
+            score at t.
+    """
+    rule = _rule_of(agent, curves, source)
+    _check_unique(curves, rule)
+    scores, scales, drawn, presented = [], dict[str, Scale](), [], {}
+    for name, rows in curves.rows.groupby("task", sort=False):
+        if name not in TASKS:  # one that a module registers would be imported
+            known = nearest_task(str(name), TASKS)
+            raise UsageError(f"{curves.name}: unknown task {name!r}{known}")
+        task = find_task(str(name), protocol)
+        try:
+            steps, found = score_runs(rows, rule, curves.rule is not None, env_steps)
+        except UsageError as error:
+            raise UsageError(f"{curves.name}: {name}, {error}") from None
+        scores += [(task.name, seed, steps, score, rule) for seed, score in found.items()]
+        config = _config_of(agent, source, task, rule, steps)
+        if steps <= first_update(config):
+            raise UsageError(f"{curves.name}: {task.name}: {too_early(agent, source, config)}")
+        scales[task.name], presented[task.name] = scale_of(agent, source, config, steps), task
+        of_run = window_means if rule == "training" and curves.rule is None else _up_to
+        for seed, run in rows.groupby("seed"):
+            drawn.append(of_run(run, steps).assign(task=task.name, seed=seed, rule=rule))
+    table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
+    lines = pd.concat(drawn, ignore_index=True).reindex(columns=list(tables.COLUMNS["curves"]))
+    found = {
+        **_judge(agent, source, table, scales),
+        "curves": lines,
+        "reference_curves": curves_beside(agent, source, presented),
+        "throughput": pd.DataFrame(columns=pd.Index(tables.COLUMNS["throughput"])),
+        "times": times_to_score(lines, scales),
+    }
+    return Verdicts(rule, found)
+
+
+def _up_to(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
+    return run[run["env_steps"] <= env_steps].sort_values("env_steps", kind="stable")
+
+
+def _judge(
+    agent: str, source: str, scores: pd.DataFrame, scales: Mapping[str, Scale]
+) -> dict[str, pd.DataFrame]:
+    """Return the tables that follow from scores."""
+    runs = scores[["task", "seed", "env_steps"]].assign(status="finished")
+    scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
+    judged = judge_tasks(scores, scales, runs)
+    suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
+    changed = bool(remarks.judge_of(agent, source).changed)
+    said = remarks.of_task({}, [], judge_changed=changed)
+    verdicts = verdict_table(judged, scores, scales, runs).assign(remarks=said)
+    verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
+    summary = pd.DataFrame(columns=pd.Index(tables.COLUMNS["summary"]))
+    if len(scales) > 1:
+        summary = suite_summary(scores, human_scores([*scales]))
+    return {
+        "scores": scores,
+        "reference_scores": theirs,
+        "verdicts": verdicts,
+        "suite": pd.DataFrame([row | {"remarks": said} for row in suite], columns=SUITE_COLUMNS),
+        "summary": summary[summary["num_tasks"] > 1],
+        "improvement": improvements(scores, theirs),
+        "runs": runs,
+    }
+
+
+def _rule_of(agent: str, curves: Curves, source: str) -> str:
+    """Return the rule of a source.
+
+    Raises:
+        UsageError: for an unknown name, or curves of another rule.
     """
     check_agent(agent)
     judges = {each.source: each for each in references.sources(agent) if each.judges}
     if source not in judges:
         raise UsageError(f"no source {source!r} judges {agent}{nearest(source, judges)}")
-    (rows, said), rule = read_curves(curves), judges[source].rule
+    rule, said = judges[source].rule, curves.rule
+    if curves.episodes and rule != "training":
+        said = "training"
     if said not in (None, rule):
         able = [name for name, each in judges.items() if each.rule == said]
         raise UsageError(
-            f"{curves}: its rows are of rule {said!r}, and {source} judges by rule {rule}: "
+            f"{curves.name}: its rows are of rule {said!r}, and {source} judges by rule {rule}: "
             + (f"give --like {' or '.join(able)}" if able else f"give rows of rule {rule}")
         )
-    _check_unique(curves, rows, rule, said)
-    scores, scales = [], dict[str, Scale]()
-    for name, of_task in rows.groupby("task", sort=False):
-        if name not in TASKS:  # one that a module registers would be imported
-            raise UsageError(f"{curves}: unknown task {name!r}{nearest_task(str(name), TASKS)}")
-        task = find_task(str(name), protocol)
-        try:
-            steps, found = score_runs(of_task, rule, said is not None, env_steps)
-        except UsageError as error:
-            raise UsageError(f"{curves}: {name}, {error}") from None
-        scores += [(task.name, seed, steps, score, rule) for seed, score in found.items()]
-        config = _config_of(agent, source, task, rule, steps)
-        if steps <= first_update(config):
-            raise UsageError(f"{curves}: {task.name}: {too_early(agent, source, config)}")
-        scales[task.name] = scale_of(agent, source, config, steps)
-    table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
-    runs = table[["task", "seed"]].assign(status="finished")
-    judged = judge_tasks(table, scales, runs)
-    suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
-    changed = bool(remarks.judge_of(agent, source).changed)
-    said = remarks.of_task({}, [], judge_changed=changed)
-    suite = [row | {"remarks": said} for row in suite]
-    verdicts = verdict_table(judged, table, scales, runs).assign(remarks=said)
-    verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
-    return Verdicts(rule, verdicts, pd.DataFrame(suite, columns=list(SUITE_COLUMNS)))
+    return rule
 
 
 def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -> Any:
@@ -175,90 +240,68 @@ def _on_schedule(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     return run if alone or last % (np.gcd.reduce(before) or 1) == 0 else run[:-1]
 
 
-def _check_unique(path: Path, rows: pd.DataFrame, rule: str, said: str | None) -> None:
+def _check_unique(curves: Curves, rule: str) -> None:
     """Raise UsageError for two rows of a run at one step, unless they are episodes."""
+    rows = curves.rows
     twice = rows[rows.duplicated(["task", "seed", "env_steps"])]
-    if twice.empty or (rule == "training" and said is None):
+    if twice.empty or (rule == "training" and curves.rule is None):
         return
     task, seed, step = twice[["task", "seed", "env_steps"]].iloc[0]
-    where = f"{path}: {task}, seed {seed} has two"
+    where = f"{curves.name}: {task}, seed {seed} has two"
     if rule == "training":
         raise UsageError(f"{where} means at {step:,}: leave out the column rule of episodes")
     raise UsageError(f"{where} evaluations at {step:,}")
 
 
-class Curves(NamedTuple):
-    """A table of curves as it was read."""
-
-    rows: pd.DataFrame
-    """Its `COLUMNS`; whole numbers are int64."""
-    rule: str | None
-    """What its column `rule` says, as that of a grid's table does; None without that column."""
-
-
-def read_curves(path: Path) -> Curves:
-    """Return a table of curves with `COLUMNS`; others but `rule` are dropped.
-
-    Raises:
-        UsageError: if it is none, naming the column, and the row if a cell is wrong.
-    """
-    needed = f"it needs {', '.join(COLUMNS)}"
-    try:
-        with open_regular(path):  # a pipe, or a device, might never end
-            table = pd.read_csv(path)
-    except pd.errors.EmptyDataError:
-        raise UsageError(f"{path} is empty: {needed}") from None
-    except OSError as error:
-        raise UsageError(f"unreadable {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
-    for column in COLUMNS:
-        if column not in table:
-            raise UsageError(f"{path} has no column {column}: {needed}")
-    rules = table["rule"].fillna("").astype(str).unique() if "rule" in table else [""]
-    table = table[list(COLUMNS)].reset_index(drop=True)
-    if table.empty:
-        raise UsageError(f"{path} has no row")
-    if len(rules) > 1:
-        both = " and ".join(map(repr, rules[:2]))
-        raise UsageError(f"{path}: its column rule holds {both}: judge each rule by its own file")
-    for column in COLUMNS:
-        cells = table[column]
-        numbers = pd.to_numeric(cells.astype(str), errors="coerce").astype(np.float64)
-        right, must = numbers.between(-np.inf, np.inf, "neither"), "a finite number"
-        if column == "task":
-            right, must = cells.notna(), "a task's name"
-        elif column != "mean_return":
-            right = (np.floor(numbers) == numbers) & numbers.between(0, MOST_STEPS)
-            must = f"a whole number from 0 to {MOST_STEPS:,}"
-        if not right.all():
-            row = int(right.to_numpy().argmin())
-            cell = "missing" if cells.isna()[row] else repr(str(cells[row])[:40])
-            raise UsageError(f"{path}, row {row + 1}: {column} is {cell}: give {must}")
-    whole = {"seed": np.int64, "env_steps": np.int64}
-    return Curves(table.astype({"task": str, **whole}), rules[0] or None)
+def _name_of(text: str) -> tuple[str, str]:
+    """Return our name of a column and the one in the files, from `--columns`."""
+    ours, equals, theirs = text.partition("=")
+    ours = "mean_return" if ours == "episode_return" else ours
+    if not equals or not theirs or ours not in COLUMNS:
+        raise ValueError(f"needs OURS=THEIRS, where ours is one of {', '.join(COLUMNS)}")
+    return ours, theirs
 
 
 def main(argv: Sequence[str]) -> int:
     """Judge anybody's curves by a source; the exit status is that of a grid."""
-    about = "verdicts on runs of any program, from a table of curves"
-    parser = flags.make_parser("judge", about)
+    parser = flags.make_parser("judge", "judge the curves of any program")
     parser.add_argument("agent", help="whose sources judge: " + ", ".join(agents.AGENTS))
-    text = "CSV file with columns task, seed, env_steps, mean_return, or a grid's curves.csv"
-    parser.add_argument("curves", type=Path, help=text)
+    text = "CSV files (a grid's curves.csv, W&B's exports), or folders of runs with TensorBoard's "
+    text += "events or SB3's monitor.csv"
+    parser.add_argument("curves", type=Path, nargs="+", help=text)
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
+    text = f"names in the files of {', '.join(COLUMNS)}; CleanRL's and SB3's are known"
+    columns: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    parser.add_argument("--columns", type=_name_of, metavar="OURS=THEIRS", help=text, **columns)
+    parser.add_argument("--task", help="the task of all runs; default: as the files or names say")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
     presented: dict[str, Any] = {"choices": tuple(ATARI_PROTOCOLS), "default": "noframeskip"}
     parser.add_argument("--protocol", help="of Atari", **presented)
+    text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
+    curves = read_curves(options.curves, dict(options.columns), options.task)
     size = {"env_steps": options.env_steps, "protocol": options.protocol}
-    found = judge_curves(options.agent, options.curves, options.like, **size)
+    found = judge_curves(options.agent, curves, options.like, **size)
+    out = options.out or Path("runs", "judged", options.agent, options.like)
+    check_writable(out, "--out")
+    if (out / "plan.json").exists():
+        raise UsageError(f"--out: {out} is a grid's folder: choose another")
+    judge, rows = remarks.judge_of(options.agent, options.like), found.tasks
+    report = {"title": curves.name, "agent": options.agent, "judged_by": options.like}
+    report |= {"env_steps": dict(zip(rows["task"], map(int, rows["env_steps"]), strict=True))}
+    report |= {
+        "judge": judge.digest,
+        "command": shlex.join([*flags.program().split(), "judge", *argv]),
+    }
+    write_tables(out, found.tables, report, found.rule)
     console = flags.make_console()
-    console.print(verdict_lines(found.tasks, found.suite, printable(str(options.curves))))
+    console.print(verdict_lines(rows, found.suite, printable(curves.name)))
     how = f"by rule {found.rule}, as {options.like} was; every seed counts."
     say(console, f"Taken as measured {how}")
-    say(console, remarks.judge_of(options.agent, options.like).sentence())
-    return exit_status(found.tasks, found.suite, found.tasks["task"].map(lambda _: "finished"))
+    say(console, judge.sentence())
+    say(console, f"Tables, figures and page: {out / 'index.html'}")
+    return exit_status(rows, found.suite, found.tables["runs"]["status"])

@@ -88,10 +88,15 @@ def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
     table = scored(directory, rule)
     if rule == "training" and len(table):
-        points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
-        means = [_window_mean(table, int(point)) for point in points]
-        return pd.DataFrame({"env_steps": points, "mean_return": means}).dropna()
+        return window_means(table, env_steps)
     return table[table["env_steps"] <= env_steps]
+
+
+def window_means(episodes: pd.DataFrame, env_steps: int) -> pd.DataFrame:
+    """Return the curve of training episodes up to a step: means over (0.9 t, t]."""
+    points = np.linspace(0, env_steps, CURVE_POINTS + 1)[1:].round().astype(int)
+    means = [_window_mean(episodes, int(point)) for point in points]
+    return pd.DataFrame({"env_steps": points, "mean_return": means}).dropna()
 
 
 def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:

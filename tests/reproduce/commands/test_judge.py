@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.commands.judge import COLUMNS, judge_curves, read_curves, score_runs
+from reproduce.commands.judge import Verdicts, score_runs
+from reproduce.commands.judge import judge_curves as judge_read
 from reproduce.gather import collect
+from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan import tables as recorded
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
@@ -26,6 +28,10 @@ TASKS = ("Reacher-v4", "InvertedPendulum-v4")
 TRAINING = PUBLISHED / "a2c-classic" / "rl_zoo"
 CART = "CartPole-v1"
 GRIDS = sorted(path.parent for path in PUBLISHED.glob("*/*/curves.csv"))
+
+
+def judge_curves(agent: str, path: Path, source: str, **asked: Any) -> Verdicts:
+    return judge_read(agent, read_curves([path]), source, **asked)
 
 
 def write(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
@@ -114,7 +120,7 @@ def test_a_grid_that_is_scored_by_its_training_is_judged_as_it_was() -> None:
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid.parent.name}-{grid.name}")
 def test_every_published_table_gives_its_grids_scores(grid: Path) -> None:
     """To the last bit, by every rule, without being told the step."""
-    (table, rule), scores = read_curves(grid / "curves.csv"), scores_of(grid)
+    (table, rule, *_), scores = read_curves([grid / "curves.csv"]), scores_of(grid)
     assert rule is not None
     assert rule == scores["rule"].iloc[0]
     for task, rows in table.groupby("task"):
@@ -174,7 +180,7 @@ def test_an_evaluation_off_the_schedule_counts_in_neither_score(
         steps = [*range(interval, env_steps, interval), env_steps]
         record_run(plan, "Pendulum-v1", 1, {step: float(step) for step in steps})
         collect.collect_curves(plan).to_csv(tmp_path / "curves.csv", index=False)
-        curves = read_curves(tmp_path / "curves.csv")
+        curves = read_curves([tmp_path / "curves.csv"])
         (own,) = collect.collect_scores(plan)["score"]
         assert score_runs(curves.rows, plan.rule, True, None) == (env_steps, {1: own})
         assert own == expected
@@ -232,7 +238,7 @@ def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) 
     path.write_text(WRONG[case].replace("H", ",".join(COLUMNS)))
     _, *asked = re.split(" (?=--)", case)
     words = " ".join(["--like nnabla_rl", *asked]).split()
-    status, out, err = say(["judge", "sac", str(path), *words])
+    status, out, err = say(["judge", "sac", str(path), *words, "--out", str(tmp_path / "page")])
     assert (status, out, err.count("\n"), list(tmp_path.iterdir())) == (2, "", 1, [path])
     check(err, case)
 
@@ -242,14 +248,15 @@ def test_the_command_says_by_what_rule_and_gives_a_grids_status(
 ) -> None:
     """0 where nothing is below, 1 where something is; one task alone has no suite."""
     path = write(tmp_path, TASKS[1:])
-    assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 0
+    words = ["judge", "sac", str(path), "--like", "nnabla_rl", "--out", str(tmp_path / "page")]
+    assert main(words) == 0
     said = capsys.readouterr().out
     assert "reproduced" in said
     assert "suite" not in said
     assert "by rule deterministic, as nnabla_rl was" in said
     table = pd.read_csv(path)
     table.assign(mean_return=table["mean_return"] / 9).to_csv(path, index=False)
-    assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 1
+    assert main(words) == 1
     assert "below" in capsys.readouterr().out
 
 
@@ -271,7 +278,7 @@ def test_only_a_regular_file_is_opened(kind: str, tmp_path: Path) -> None:
     signal.alarm(10)
     try:
         with refused():
-            read_curves(path)
+            read_curves([path])
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ import pytest
 
 from reproduce.commands import track
 from reproduce.commands.track import Mirror, Sink, mirror, mirrored
+from reproduce.gather.others import read_curves
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from tests.messages import refused
@@ -185,3 +186,21 @@ def test_what_cannot_be_tracked_is_refused_in_one_line(monkeypatch: pytest.Monke
     for kind in ("wandbb", "wandb"):
         with refused(kind):
             track.check_kind(kind)
+
+
+@pytest.mark.tracking
+def test_what_tensorboard_recorded_is_read_back(tmp_path: Path) -> None:
+    """A folder for each run; the name says task and seed, a flag another value."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for seed in (3, 4):
+        with SummaryWriter(str(tmp_path / f"CartPole-v1__ppo__{seed}__17")) as writer:
+            for step in (10, 20):
+                writer.add_scalar("charts/episodic_return", seed + step, step)
+                writer.add_scalar("test/score", -step, step)
+    rows = list(read_curves([tmp_path]).rows.itertuples(index=False, name=None))
+    assert rows == [
+        ("CartPole-v1", seed, step, seed + step) for seed in (3, 4) for step in (10, 20)
+    ]
+    named = read_curves([tmp_path], {"mean_return": "test/score"}).rows
+    assert named["mean_return"].tolist() == [-10, -20, -10, -20]

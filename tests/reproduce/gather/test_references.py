@@ -14,6 +14,7 @@ from reproduce.commands import sources as source_pages
 from reproduce.commands.judge import judge_curves
 from reproduce.commands.sources import describe_source
 from reproduce.gather import references
+from reproduce.gather.others import read_curves
 from reproduce.gather.reference_tables import COLUMNS
 from reproduce.gather.references import (
     credits_of,
@@ -468,7 +469,9 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> Non
     assert curve["return_mean"].tolist() == means.tolist()
     ours = example / "ours.csv"
     runs.rename(columns={"env_id": "task"}).to_csv(ours, index=False)
-    assert judge_curves("sac", ours, "somebody").tasks["verdict"].tolist() == ["reproduced"]
+    assert judge_curves("sac", read_curves([ours]), "somebody").tasks["verdict"].tolist() == [
+        "reproduced"
+    ]
 
 
 def test_the_page_has_the_first_line_of_every_table() -> None:

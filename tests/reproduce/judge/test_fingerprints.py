@@ -13,7 +13,7 @@ from reproduce.gather.references import first_evaluations
 from reproduce.judge import fingerprints
 from reproduce.judge import fingerprints as table_of_fingerprints
 from reproduce.judge.fingerprints import Pair
-from suite.base.errors import UsageError
+from tests.messages import refused
 
 Pairs = dict[tuple[str, str, str], Pair]
 
@@ -102,5 +102,5 @@ def test_one_source_is_measured_without_the_others(
     assert fingerprints.main(["--agent", "sac", "--source", "sb3_control"]) == 0
     table_of_fingerprints.read_table.cache_clear()
     pd.testing.assert_frame_equal(pd.read_csv(path), before)
-    with pytest.raises(UsageError, match="no preset 'sb3' has a judge"):
+    with refused():
         fingerprints.main(["--source", "sb3"])

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from reproduce.commands.judge import judge_curves
+from reproduce.gather.others import read_curves
 from reproduce.judge import remarks
 from reproduce.judge.remarks import ABSENT, Judge, details, judge_of, marks, of_suite, of_task
 from reproduce.pipeline import gather
@@ -181,8 +182,6 @@ def test_anybodys_curves_are_judged_beside_a_changed_judge(
     grid = PUBLISHED / "sac-mujoco-small" / "paper"
     for changed, wanted in ((True, {"judge changed"}), (False, {""}), (None, {""})):
         monkeypatch.setattr(remarks, "judge_of", lambda *_, changed=changed: Judge("12", changed))
-        found = judge_curves("sac", grid / "curves.csv", "nnabla_rl")
+        found = judge_curves("sac", read_curves([grid / "curves.csv"]), "nnabla_rl")
         assert {*found.tasks["remarks"], *found.suite["remarks"]} == wanted
-        assert ("judge changed" in printed(found._asdict() | {"verdicts": found.tasks})) is (
-            changed is True
-        )
+        assert ("judge changed" in printed(found.tables)) is (changed is True)

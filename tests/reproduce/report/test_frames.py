@@ -2,11 +2,10 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS
-from suite.base.errors import UsageError
+from tests.messages import refused
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
 
@@ -93,9 +92,9 @@ def test_rules_never_share_an_axis() -> None:
 
 def test_a_table_that_fits_no_schema_is_refused() -> None:
     """In one line, before anything is drawn."""
-    with pytest.raises(UsageError, match="no figure can be drawn"):
+    with refused():
         frames.learning_curves({"ours": curve("A", 1, [10]).assign(env_steps="ten")})
-    with pytest.raises(UsageError, match="not in index"):
+    with refused():
         frames.checked(pd.DataFrame({"task": ["A"]}), frames.CURVES)
 
 

@@ -1,0 +1,247 @@
+"""Curves of any program as one tidy table: CSV, TensorBoard, SB3's monitor files, W&B's exports.
+
+A run is a file, or a folder that holds the files of one run. What a file does not say, such as the
+task and the seed, comes from its name, from flags or from the order of the files.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from suite.base.errors import UsageError
+from suite.base.files import open_regular
+from suite.settings.config import MOST_STEPS
+
+COLUMNS = ("task", "seed", "env_steps", "mean_return")
+STEPS = ("env_steps", "global_step", "time/total_timesteps")
+"""Ours, CleanRL's and stable-baselines3's names of the number of decisions."""
+EPISODES = ("episode_return", "charts/episodic_return")
+"""Ours and CleanRL's names of the return of one training episode."""
+RETURNS = ("mean_return", "eval/mean_reward", *EPISODES)
+"""These, and stable-baselines3's name of an evaluation."""
+NAME = re.compile(r"(?P<task>.+?)__.+__(?P<seed>\d+)__\d+")
+"""Of a run of CleanRL: task, file, seed, time."""
+MONITOR = "*monitor.csv"
+EVENTS = "events.out.tfevents.*"
+
+
+class Curves(NamedTuple):
+    """Curves as they were read."""
+
+    rows: pd.DataFrame
+    """`COLUMNS`; whole numbers are int64."""
+    rule: str | None
+    """What the column `rule` of a grid's table says; None without that column."""
+    episodes: bool
+    """Whether it is known that every row is a training episode."""
+    name: str
+    """Of the files, as messages have it."""
+
+
+class Asked(NamedTuple):
+    """What a reader asks for beyond a path."""
+
+    columns: Mapping[str, str]
+    """Names in the files, by ours."""
+    task: str | None = None
+    """Of all runs."""
+
+    def names(self, column: str, usual: Sequence[str]) -> Sequence[str]:
+        """Return the names that a column may have."""
+        return (self.columns[column],) if column in self.columns else usual
+
+
+Part = tuple[str, pd.DataFrame]
+"""A run's name, and its rows: columns of ours, `episodes` where that is known, and `rule`."""
+
+
+def read_curves(
+    paths: Sequence[Path], columns: Mapping[str, str] | None = None, task: str | None = None
+) -> Curves:
+    """Return the curves of files and folders.
+
+    Args:
+        paths: CSV files, and folders of runs that TensorBoard or SB3's `Monitor` recorded.
+        columns: names of columns in the files (TensorBoard: of values), by ours.
+        task: that of all runs, whatever the files say.
+
+    Raises:
+        UsageError: naming the file, the column, and the row if a cell is wrong.
+    """
+    asked = Asked(columns or {}, task)
+    found: dict[tuple[str, int], str] = {}
+    tables = []
+    for name, rows in (part for path in paths for part in _parts(path, asked)):
+        rows = _named(name, rows, asked, found)
+        for run in set(rows[["task", "seed"]].itertuples(index=False, name=None)):
+            if run in found:
+                both = f"{found[run]} and {name} are both {run[0]}, seed {run[1]}"
+                raise UsageError(f"{both}: leave one out")
+            found[run] = name
+        tables.append(rows)
+    table, name = pd.concat(tables, ignore_index=True), ", ".join(map(str, paths))
+    rules = table["rule"].fillna("").unique() if "rule" in table else [""]
+    if len(rules) > 1:
+        both = " and ".join(map(repr, rules[:2]))
+        raise UsageError(f"{name}: its column rule holds {both}: judge each rule by its own file")
+    whole = {"seed": np.int64, "env_steps": np.int64}
+    rows = table[list(COLUMNS)].astype({"task": str, **whole})
+    return Curves(rows, rules[0] or None, bool(table["episodes"].all()), name)
+
+
+def _named(
+    name: str, rows: pd.DataFrame, asked: Asked, found: Mapping[tuple[str, int], str]
+) -> pd.DataFrame:
+    """Return rows with task and seed; runs that do not say their seed are numbered.
+
+    Raises:
+        UsageError: if nothing says the task.
+    """
+    said = NAME.fullmatch(name)
+    if asked.task is not None:
+        rows = rows.assign(task=asked.task)
+    elif "task" not in rows:
+        if said is None:
+            raise UsageError(f"{name} does not say its task: give --task")
+        rows = rows.assign(task=said["task"].rpartition("/")[2])
+    if "seed" in rows:
+        return rows
+    number = 1 + sum(task == rows["task"].iloc[0] for task, _ in found)
+    return rows.assign(seed=int(said["seed"]) if said else number)
+
+
+def _parts(path: Path, asked: Asked) -> Iterator[Part]:
+    """Yield the runs of a file or folder."""
+    if not path.is_dir():
+        if path.match(MONITOR):
+            yield _monitors([path], asked)
+            return
+        yield from _csv(path, asked)
+        return
+    folders = {file.parent for kind in (MONITOR, EVENTS) for file in path.rglob(kind)}
+    if not folders:
+        raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}: name a CSV file")
+    for folder in sorted(folders):
+        files = sorted(folder.glob(MONITOR))
+        yield _monitors(files, asked) if files else _events(folder, asked)
+
+
+def _monitors(files: Sequence[Path], asked: Asked) -> Part:
+    """Return the training episodes of one run, whose environments have a file each.
+
+    They step together, so a step of one is a step of each.
+    """
+    tables, tasks = [], set[str]()
+    for file in files:
+        first, _, rest = _text(file).partition("\n")
+        try:
+            tasks.add(str(json.loads(first.removeprefix("#"))["env_id"]).rpartition("/")[2])
+            table = pd.read_csv(io.StringIO(rest), usecols=["r", "l"], dtype=np.float64)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{file} is no file of SB3's Monitor: {error}") from None
+        steps = table["l"].cumsum() * len(files)
+        tables.append(pd.DataFrame({"env_steps": steps, "mean_return": table["r"]}))
+    rows = pd.concat(tables).sort_values("env_steps", kind="stable").assign(episodes=True)
+    if len(tasks) == 1 and tasks != {"None"}:
+        rows = rows.assign(task=tasks.pop())
+    where = files[0].parent
+    return where.name, _checked(where, rows.reset_index(drop=True))
+
+
+def _events(folder: Path, asked: Asked) -> Part:
+    """Return the values of one name that TensorBoard recorded for a run."""
+    try:
+        reader = import_module("tensorboard.backend.event_processing.event_accumulator")
+    except ImportError:
+        raise UsageError(f"{folder} needs pip install 'encore-rl[tracking]'") from None
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    known, usual = events.Tags()["scalars"], asked.names("mean_return", RETURNS)
+    name = _first(folder, "mean_return", usual, known)
+    values = [(event.step, event.value) for event in events.Scalars(name)]
+    rows = pd.DataFrame(values, columns=["env_steps", "mean_return"])
+    return folder.name, _checked(folder, rows.assign(episodes=name in EPISODES))
+
+
+def _csv(path: Path, asked: Asked) -> Iterator[Part]:
+    """Yield the runs of a CSV file: one table, or an export of W&B with a column for each run."""
+    needed = f"it needs {', '.join(COLUMNS)}"
+    text = _text(path)
+    try:
+        table = pd.read_csv(io.StringIO(text))
+    except pd.errors.EmptyDataError:
+        raise UsageError(f"{path} is empty: {needed}") from None
+    except ValueError as error:
+        raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
+    steps = _first(path, "env_steps", asked.names("env_steps", STEPS), table)
+    usual = asked.names("mean_return", RETURNS)
+    ends = tuple(f" - {name}" for name in usual)
+    exported = [column for column in table if str(column).endswith(ends)]
+    if exported and not set(usual) & set(table):
+        for column in exported:
+            name, _, value = str(column).partition(" - ")
+            rows = table[[steps, column]].set_axis(["env_steps", "mean_return"], axis=1)
+            yield name, _checked(path, rows.dropna().assign(episodes=value in EPISODES))
+        return
+    value = _first(path, "mean_return", usual, table)
+    rows = {"env_steps": table[steps], "mean_return": table[value]}
+    for column in ("task", "seed"):
+        name = asked.columns.get(column, column)
+        if name in table:
+            rows[column] = table[name]
+        elif column in asked.columns:
+            raise UsageError(f"{path} has no column {name}: it has {', '.join(map(str, table))}")
+    if "rule" in table:
+        rows["rule"] = table["rule"].fillna("").astype(str)
+    read = pd.DataFrame(rows).assign(episodes=value in EPISODES)
+    if value != "mean_return":  # other values are logged in rows of their own
+        read = read.dropna(subset="mean_return").reset_index(drop=True)
+    yield path.stem, _checked(path, read)
+
+
+def _first(path: Path, column: str, usual: Sequence[str], known: Any) -> str:
+    """Return the first of the usual names that a file has."""
+    for name in usual:
+        if name in known:
+            return name
+    has = ", ".join(map(str, known)) or "nothing"
+    flag = f"--columns {column}=NAME"
+    raise UsageError(f"{path} has no {' or '.join(usual)}: give {flag}; it has {has}")
+
+
+def _text(path: Path) -> str:
+    try:
+        with open_regular(path) as file:  # a pipe, or a device, might never end
+            return file.read().decode(errors="replace")
+    except OSError as error:
+        raise UsageError(f"unreadable {path}: {error.strerror or error}") from None
+
+
+def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose cells are what their columns must be.
+
+    Raises:
+        UsageError: naming the row and the column of the first that is not.
+    """
+    if table.empty:
+        raise UsageError(f"{path} has no row")
+    for column in (name for name in COLUMNS if name in table):
+        cells = table[column]
+        numbers = pd.to_numeric(cells.astype(str), errors="coerce").astype(np.float64)
+        right, must = numbers.between(-np.inf, np.inf, "neither"), "a finite number"
+        if column == "task":
+            right, must = cells.notna(), "a task's name"
+        elif column != "mean_return":
+            right = (np.floor(numbers) == numbers) & numbers.between(0, MOST_STEPS)
+            must = f"a whole number from 0 to {MOST_STEPS:,}"
+        if not right.all():
+            row = int(right.to_numpy().argmin())
+            cell = "missing" if cells.isna().iloc[row] else repr(str(cells.iloc[row])[:40])
+            raise UsageError(f"{path}, row {row + 1}: {column} is {cell}: give {must}")
+    return table

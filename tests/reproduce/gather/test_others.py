@@ -1,0 +1,127 @@
+"""Curves that other programs recorded, as one table."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from reproduce.commands.judge import judge_curves
+from reproduce.gather.others import read_curves
+from reproduce.plan import tables as recorded
+from reproduce.plan.grid import PUBLISHED
+from reproduce.report.tables import read_table
+from tests.messages import refused
+from tests.reproduce.conftest import Say
+
+GRID = PUBLISHED / "a2c-classic" / "rl_zoo"
+CART = "CartPole-v1"
+RETURN = "charts/episodic_return"
+
+
+def write_monitor(path: Path, episodes: list[tuple[float, int]], task: str = CART) -> None:
+    """Write what SB3's `Monitor` writes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["#" + json.dumps({"t_start": 1.5, "env_id": task}), "r,l,t"]
+    lines += [f"{total},{length},{place}.5" for place, (total, length) in enumerate(episodes)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def as_rows(path: Path, *others: Path, **asked: object) -> list[tuple[object, ...]]:
+    """Return the rows that are read, in order."""
+    rows = read_curves([path, *others], **asked).rows  # type: ignore[arg-type]
+    return list(rows.itertuples(index=False, name=None))
+
+
+def test_environments_of_a_monitored_run_step_together(tmp_path: Path) -> None:
+    """A step of each is two of the run; folders are seeds, and the file says the task."""
+    write_monitor(tmp_path / "a" / "0.monitor.csv", [(10.0, 10), (30.0, 30)])
+    write_monitor(tmp_path / "a" / "1.monitor.csv", [(15.0, 15)])
+    write_monitor(tmp_path / "b" / "monitor.csv", [(7.0, 7)])
+    assert as_rows(tmp_path) == [
+        *((CART, 1, 20, 10.0), (CART, 1, 30, 15.0), (CART, 1, 80, 30.0), (CART, 2, 7, 7.0)),
+    ]
+    assert read_curves([tmp_path]).episodes
+
+
+def test_a_run_of_cleanrl_is_judged_as_its_grid_was(tmp_path: Path, say: Say) -> None:
+    """Its columns and its name suffice: task, seeds, and every score to the last bit."""
+    (whole,) = read_table(GRID, "verdicts").query("task == @CART").to_dict("records")
+    scores = read_table(GRID, "scores").query("task == @CART")
+    files = []
+    for seed in scores["seed"]:
+        table = recorded.read_table(GRID / CART / f"seed-{seed}" / "episodes.csv")
+        table = table.rename(columns={"env_steps": "global_step", "episode_return": RETURN})
+        losses = pd.DataFrame({"global_step": [1, 2], "losses/value_loss": [0.5, 0.25]})
+        files.append(tmp_path / f"{CART}__a2c__{seed}__17.csv")
+        pd.concat([losses, table]).to_csv(files[-1], index=False)
+    found = judge_curves("a2c", read_curves(files), "rl_zoo", env_steps=int(whole["env_steps"]))
+    pd.testing.assert_series_equal(
+        found.tables["scores"].set_index("seed")["score"],
+        scores.set_index("seed")["score"],
+        check_exact=True,
+    )
+    words = [
+        *map(str, files),
+        "--env-steps",
+        str(whole["env_steps"]),
+        "--out",
+        str(tmp_path / "page"),
+    ]
+    status, out, err = say(["judge", "a2c", *words, "--like", "rl_zoo"])
+    assert (status, err) == (0, "")
+    assert str(whole["verdict"]) in out
+    assert read_table(tmp_path / "page", "verdicts")["verdict"].tolist() == [whole["verdict"]]
+    columns = ["seed", "env_steps", "mean_return"]
+    drawn, own = (read_table(folder, "curves") for folder in (tmp_path / "page", GRID))
+    own = own.query("task == @CART")[columns].reset_index(drop=True)
+    pd.testing.assert_frame_equal(drawn[columns], own)
+    assert "judged by" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_training_episodes_are_not_judged_as_evaluations(tmp_path: Path) -> None:
+    """The line names who judges training episodes."""
+    write_monitor(tmp_path / "monitor.csv", [(10.0, 100)])
+    with refused():
+        judge_curves("a2c", read_curves([tmp_path]), "mushroom_rl")
+
+
+def test_an_export_of_wandb_has_a_run_in_each_column(tmp_path: Path) -> None:
+    """Ends of bands are left out; so are the steps at which a run has no value."""
+    path, names = tmp_path / "export.csv", [f"{CART}__ppo__{seed}__17" for seed in (4, 5)]
+    columns = {"global_step": [10, 20, 30], f"{names[0]} - {RETURN}": [1.0, None, 3.0]}
+    columns |= {f"{name} - {RETURN}__{end}": [0, 0, 0] for name in names for end in ("MIN", "MAX")}
+    columns |= {f"{names[1]} - {RETURN}": [None, 2.0, None]}
+    pd.DataFrame(columns).to_csv(path, index=False)
+    assert as_rows(path) == [(CART, 4, 10, 1.0), (CART, 4, 30, 3.0), (CART, 5, 20, 2.0)]
+
+
+def test_other_columns_are_named(tmp_path: Path) -> None:
+    """Files without a name of task and seed take the flag, and are numbered."""
+    for name, total in (("x", 1.0), ("y", 2.0)):
+        (tmp_path / f"{name}.csv").write_text(f"Step,score\n10,{total}\n")
+    columns = {"env_steps": "Step", "mean_return": "score"}
+    files = (tmp_path / "x.csv", tmp_path / "y.csv")
+    found = as_rows(*files, columns=columns, task=CART)
+    assert found == [(CART, 1, 10, 1.0), (CART, 2, 10, 2.0)]
+
+
+@pytest.mark.parametrize("case", ["columns", "no task", "same seed", "no monitor", "no files"])
+def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
+    """It names the file and the flag."""
+    path = tmp_path / "x.csv"
+    path.write_text("Step,score\n10,1\n" if case == "columns" else "env_steps,mean_return\n10,1\n")
+    paths = [path]
+    if case == "same seed":
+        paths = [tmp_path / name / "x.csv" for name in ("a", "b")]
+        for each in paths:
+            each.parent.mkdir()
+            each.write_text(f"task,seed,env_steps,mean_return\n{CART},1,10,1\n")
+    if case == "no monitor":
+        paths = [tmp_path / "monitor.csv"]
+        paths[0].write_text("r,l,t\n1,1,1\n")
+    if case == "no files":
+        paths = [tmp_path / "empty"]
+        paths[0].mkdir()
+    with refused(case):
+        read_curves(paths)
