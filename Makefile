@@ -123,7 +123,7 @@ up-to-date: venv
 
 ## Build the documentation, with every published grid, into site/; a broken link is an error.
 site: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m reproduce site
+	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
 ## there are cores (a minute): the rows of its first ten seconds.

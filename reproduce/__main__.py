@@ -17,22 +17,21 @@ from suite.settings.command_line import run_main
 from suite.settings.recorded import refuse_old_agent
 
 COMMANDS = {
-    "report": ("AGENT SUITE", "judge and draw again what was run, or is published"),
-    "list": ("[NAME]", "agents, suites, sources, results; or one of them"),
-    "watch": ("[RUNS_DIR]", "show a grid that another process or machine runs"),
-    "judge": ("AGENT CSV --like SOURCE", "verdicts on the curves of any program"),
-    "compare": ("RUNS_A RUNS_B", "before-and-after table of two folders of runs"),
-    "evaluate": ("RUN", "score the policy that a run saved"),
-    "video": ("AGENT SUITE", "film an episode that a run was scored by"),
-    "export": ("RUN --onnx FILE", "write a policy for ONNX runtimes"),
-    "track": ("KIND RUNS LOGDIR", "mirror runs into tensorboard or wandb"),
-    "verify": ("AGENT [RUN]", "make a recorded run's beginning again, byte by byte"),
-    "control": ("PEER AGENT SUITE", "run somebody else's program as a grid"),
-    "throughput": ("", "does an update cost more than before?"),
-    "simulators": ("[SUITE]", "how fast engines step many environments"),
-    "published": ("[--check]", "draw results/published again"),
-    "docs": ("[--check]", "write README's scores anew"),
-    "site": ("[--out DIR]", "build the documentation"),
+    "report": ("AGENT SUITE", "judge recorded runs again and redraw their page"),
+    "list": ("[NAME]", "show agents, suites, sources and results, or one of them"),
+    "watch": ("[RUNS_DIR]", "watch a grid that runs elsewhere"),
+    "judge": ("AGENT CSV --like SOURCE", "judge the curves of any program"),
+    "compare": ("RUNS_A RUNS_B", "compare two folders of runs"),
+    "evaluate": ("RUN", "score a saved policy"),
+    "video": ("AGENT SUITE", "film an episode of a run's last evaluation"),
+    "export": ("RUN --onnx FILE", "write a saved policy as ONNX"),
+    "track": ("KIND RUNS LOGDIR", "copy runs into TensorBoard or Weights & Biases"),
+    "verify": ("AGENT [RUN]", "retrain the start of a recorded run and compare bytes"),
+    "control": ("PEER AGENT SUITE", "train with another program, to make a reference"),
+    "throughput": ("", "compare the cost of updates with the stored counts"),
+    "simulators": ("[SUITE]", "measure the speed of simulators"),
+    "published": ("[--check]", "redraw results/published"),
+    "docs": ("[--check]", "update README's scores"),
 }
 """By word, which is a file of `commands`: its arguments and its line in the help."""
 

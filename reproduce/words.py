@@ -1,6 +1,7 @@
 """Words for numbers, as tables, pages and messages say them."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any, SupportsFloat
 
 MISSING = "\N{EM DASH}"
@@ -13,14 +14,14 @@ def counted(count: SupportsFloat, noun: str) -> str:
 
 
 def reached(share: Any) -> str:
-    """Return how far a reference has come at a step; empty where nobody knows.
+    """Return how far a reference has come by a step; empty where nobody knows.
 
     Args:
         share: share of its final gap, see `reproduce.judge.zero.share`.
     """
     import pandas as pd
 
-    return "" if pd.isna(share) else f"{float(share):.0%} of what it reaches"
+    return "" if pd.isna(share) else f"{float(share):.0%} of its final gain"
 
 
 def number(value: Any) -> str:
@@ -42,3 +43,9 @@ def visible(text: str) -> str:
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = ([str(cell).replace("|", r"\|") for cell in line] for line in rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))

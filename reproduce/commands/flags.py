@@ -27,7 +27,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "run": {"type": Path, "help": "a run's folder: .../<task>/seed-<k>"},
     "--best": {"action": "store_true", "help": "its best policy, if it kept that"},
     "--check": {"action": "store_true", "help": "only say what is out of date"},
-    "--open": {"action": "store_true", "help": "open the page in the browser"},
     "--task-from": {
         "type": _import_task,
         "metavar": "MODULE:ID",

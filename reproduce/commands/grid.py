@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import distributions
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -37,10 +39,13 @@ def main(argv: Sequence[str], commands: str = "") -> int:
         argv: the command's words.
         commands: the other commands, for the help.
     """
-    about = f"Regenerate a paper's curves and judge them, or use one of the commands.\n\n{commands}"
+    about = f"Train an agent on a suite and judge its curves, or use a command.\n\n{commands}"
     parser = flags.make_parser("", about)
     parser.usage = f"{parser.prog} AGENT SUITE [flags]\n       {parser.prog} COMMAND ..."
     parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
+    release = next((found.version for found in distributions(name="encore-rl")), "not installed")
+    shown: dict[str, Any] = {"version": f"encore {release}", "help": "show the version"}
+    parser.add_argument("--version", action="version", **shown)
     add_flags(parser)
     request = read_request(parser.parse(argv))
     cores = num_cores()

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         if options.name in (None, *known):
             print(f"control {name}: {', '.join(known)}")
     for page in sorted(PUBLISHED.glob(f"{options.name or '*'}-*/*/verdicts.csv")):
-        print(f"published {page.parent.relative_to(PUBLISHED)}: {page.parent}")
+        print(f"published {page.parent.relative_to(PUBLISHED)}")
     return 0
 
 

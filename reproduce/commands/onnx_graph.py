@@ -44,6 +44,11 @@ Rule = Callable[[Tensor], tuple[Tensor, ...]]
 and the parameters of their distribution."""
 
 
+def scaled(observations: Tensor, factor: float = 1 / 255) -> Tensor:
+    """Return observations as networks read them: frames of bytes by a factor, else as they are."""
+    return observations.float() * factor if observations.dtype == torch.uint8 else observations
+
+
 class Graph(nn.Module):
     """From observations, as the task shows them, to actions, as the task takes them.
 
@@ -51,27 +56,14 @@ class Graph(nn.Module):
         kind: a key of `OUTPUTS`.
         rule: the agent's.
         spaces: of the task.
-        moments: statistics that normalise observations; None: they are not normalised.
-        clip: bound of a normalised observation.
-        frame_factor: factor on the bytes of frames.
+        prepare: makes observations what networks read.
     """
 
     def __init__(
-        self,
-        kind: str,
-        rule: Rule,
-        spaces: Spaces,
-        moments: RunningMoments | None = None,
-        clip: float = 0.0,
-        frame_factor: float = 1 / 255,
+        self, kind: str, rule: Rule, spaces: Spaces, prepare: Callable[[Tensor], Tensor] = scaled
     ) -> None:
         super().__init__()
-        self.kind, self._rule, self._spaces = kind, rule, spaces
-        self._clip, self._frame_factor = clip, frame_factor
-        self._mean = self._deviation = None
-        if moments is not None:
-            self._mean = torch.from_numpy(moments.mean)
-            self._deviation = torch.from_numpy(np.sqrt(moments.variance + 1e-8))
+        self.kind, self._rule, self._spaces, self._prepare = kind, rule, spaces, prepare
 
     @property
     def example(self) -> Tensor:
@@ -81,19 +73,12 @@ class Graph(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs that `OUTPUTS` names."""
-        inputs = observations
-        if observations.dtype == torch.uint8:
-            inputs = observations.float() * self._frame_factor
-        if self._mean is not None and self._deviation is not None:
-            # in float64, as `RunningMoments.standardise`
-            scaled = (observations.double() - self._mean) / self._deviation
-            inputs = scaled.clamp(-self._clip, self._clip).float()
-        actions, *parameters = self._rule(inputs)
+        actions, *parameters = self._rule(self._prepare(observations))
         if self._spaces.continuous:
             low, high = torch.tensor([self._spaces.low, self._spaces.high], dtype=torch.float32)
             first = int(self.kind == "hybrid")
-            scaled = low + (actions[:, first:] + 1) * ((high - low) / 2)
-            actions = torch.cat([actions[:, :first], scaled], -1)
+            in_units = low + (actions[:, first:] + 1) * ((high - low) / 2)
+            actions = torch.cat([actions[:, :first], in_units], -1)
         return actions, *parameters
 
 
@@ -137,10 +122,10 @@ def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
 
 def _acts_as(graph: Graph, policy: Policy) -> bool:
     """Return whether a graph acts as the policy; not so if its file is a changed copy."""
-    generator, shape = np.random.default_rng(0), graph.example.shape
-    obs = generator.standard_normal(shape, dtype=np.float32)
-    if graph.example.dtype == torch.uint8:
-        obs = generator.integers(256, size=shape, dtype=np.uint8)
+    generator, like = np.random.default_rng(0), graph.example
+    obs = generator.standard_normal(like.shape, dtype=np.float32)
+    if like.dtype == torch.uint8:
+        obs = generator.integers(256, size=like.shape, dtype=np.uint8)
     with torch.no_grad():
         actions = graph(torch.from_numpy(obs))[0].numpy()
     return np.allclose(actions, policy(obs), rtol=1e-4, atol=1e-4)
@@ -184,9 +169,18 @@ def _of_trunk(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -
         log_stds = getattr(network, "log_stds", others[0])  # of the state, in ACER
         return means.clamp(-1, 1), means, log_stds.expand_as(means)
 
+    prepare = partial(scaled, factor=1 / getattr(config, "frame_divisor", 255))
+    if moments is not None:
+        prepare = _standardised(moments, config.observation_clip)
     kind, rule = ("gaussian", continuous) if spaces.continuous else ("categorical", discrete)
-    frame_factor = 1 / getattr(config, "frame_divisor", 255)
-    return Graph(kind, rule, spaces, moments, config.observation_clip, frame_factor)
+    return Graph(kind, rule, spaces, prepare)
+
+
+def _standardised(moments: RunningMoments, clip: float) -> Callable[[Tensor], Tensor]:
+    """Return what standardises in float64, as `RunningMoments.standardise`."""
+    mean = torch.from_numpy(moments.mean)
+    deviation = torch.from_numpy(np.sqrt(moments.variance + 1e-8))
+    return lambda obs: ((obs.double() - mean) / deviation).clamp(-clip, clip).float()
 
 
 def _of_squashed(module: Any, config: Any, weights: dict[str, Tensor], said: Any) -> Graph:

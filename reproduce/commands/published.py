@@ -8,8 +8,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from reproduce.commands import flags
@@ -51,8 +51,13 @@ def stale_table(plan: Plan) -> str:
     """Return the name of a table that records and references no longer give; empty if all hold."""
     for name, table in gather(plan, is_committed=True).items():
         path = plan.directory / f"{name}.csv"
-        content = table.to_csv(index=False, lineterminator="\n")
-        if not path.exists() or not _are_same(pd.read_csv(path), pd.read_csv(io.StringIO(content))):
+        if not path.exists():
+            return path.name
+        given = pd.read_csv(io.StringIO(table.to_csv(index=False)))
+        how: dict[str, Any] = {"check_dtype": False, "rtol": TOLERANCE, "atol": 1e-9}
+        try:
+            pd.testing.assert_frame_equal(pd.read_csv(path), given, **how)
+        except AssertionError:
             return path.name
     return ""
 
@@ -94,22 +99,6 @@ def _keep_small(plan: Plan) -> None:
             if whose in kept:
                 leave_out_policy(run.directory)
             kept.add(whose)
-
-
-def _are_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Return whether two tables agree: numbers but for rounding, everything else exactly."""
-    if list(one) != list(other) or len(one) != len(other):
-        return False
-    for column in one:
-        pair = (one[column], other[column])
-        if all(pd.api.types.is_numeric_dtype(values) for values in pair):
-            numbers = [values.to_numpy(np.float64) for values in pair]
-            same = np.allclose(*numbers, rtol=TOLERANCE, atol=1e-9, equal_nan=True)
-        else:
-            same = pair[0].astype(str).equals(pair[1].astype(str))
-        if not same:
-            return False
-    return True
 
 
 def main(argv: Sequence[str]) -> int:

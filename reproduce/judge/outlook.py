@@ -267,7 +267,7 @@ def table_of(rows: Sequence[Outlook]) -> Table:
             text = f"{reference.mean:,.4g}{spread} ({reference.num_runs}, {reference.source})"
             text += f"; {reached(row.share)}" if reached(row.share) else ""
         verdict = row.obstacle and f"impossible: {row.obstacle}"
-        verdict = verdict or f"reproduced with probability {row.chance:.0%} if equal"
+        verdict = verdict or f'{row.chance:.0%} chance of "reproduced" if we truly match'
         table.add_row(row.task, text, verdict, about(row.run_seconds))
     return table
 
@@ -280,7 +280,7 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     shorter = [run for run in waiting if run.status == "shorter"]
     left = seconds_left(plan, {row.task: row.run_seconds for row in rows}, waiting)
     memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
-    text = f"Time: {about(left)}; the first updates tell it better."
+    text = f"Time: {about(left)}; refined once training starts."
     if memory:
         text += f" Memory: about {memory:.1f} GiB" + (f" of {there:.1f}" if there else "") + "."
     if plan.device != "cpu":
@@ -334,7 +334,8 @@ def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
         reasons = list(dict.fromkeys(row.obstacle for row in rows))
         return line + f"decides nothing: {reasons[0]}" + (", ..." if len(reasons) > 1 else "")
     ends = dict.fromkeys(f"{chance:.0%}" for chance in (min(chances), max(chances)))
-    return line + f"can decide {len(chances)}, if equal with probability {' to '.join(ends)}"
+    decides = f"can decide {counted(len(chances), 'task')}"
+    return line + f"{decides}, with a chance of {' to '.join(ends)} if we truly match"
 
 
 def seconds_left(

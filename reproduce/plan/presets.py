@@ -53,14 +53,18 @@ def source_of(agent: str, suite: str, asked: str | None) -> Source:
     presets = presets_of(agent)
     suites = dict.fromkeys(known for known, _ in presets)
     if suite not in suites:
-        has = _kinds(SUITES[suite])
         learns = _kinds(
             task for (known, _), preset in presets.items() for task in preset.tasks or SUITES[known]
         )
-        why = f"no source has settings for it, see results/references/*/{agent}.toml"
-        if not set(learns) & set(has):
-            why = f"it learns {' and '.join(learns)} actions, those are {' and '.join(has)}"
-        raise UsageError(f"{agent} has no suite {suite!r}: {why}; choose from {', '.join(suites)}")
+        able = [task for task in SUITES[suite] if set(_kinds([task])) & set(learns)]
+        why, others = f"{agent} has no presets for {suite}", ", ".join(suites)
+        if able:
+            alone = f"python -m agents.{agent} --task {able[0]}"
+            raise UsageError(f"{why}: train it with {alone}, or choose from {others}")
+        kinds = (
+            f"it learns {' and '.join(learns)} actions, not {' and '.join(_kinds(SUITES[suite]))}"
+        )
+        raise UsageError(f"{why}: {kinds}; choose from {others}")
     name = find_source(presets, suite, asked)
     return Source(agent, suite, name, presets[suite, name])
 

@@ -57,7 +57,10 @@ class Request:
         None, "instead of the budget's: 30000, 30k or 3e4", type=whole, metavar="N"
     )
     source: str | None = flag(
-        None, "default: the suite's, first in `list`", name="--like", metavar="SOURCE"
+        None,
+        "whose settings and curves; default: the first in `list`",
+        name="--like",
+        metavar="SOURCE",
     )
     baseline: str | None = flag(
         None,
@@ -65,9 +68,7 @@ class Request:
         metavar="AGENT",
     )
     runs_dir: Path = flag(RUNS, "default: runs", type=Path, metavar="DIR")  # noqa: RUF009
-    published: bool = flag(
-        True, "run what is finished under results/published all the same", name="--no-published"
-    )
+    published: bool = flag(True, "retrain even if published runs exist", name="--no-published")
     checkpoint_minutes: float | None = flag(
         None,
         "time between two checkpoints of a run (default: 5; 0: at every update)",
@@ -75,10 +76,10 @@ class Request:
         metavar="N",
     )
     drop_checkpoints: bool = flag(
-        False, "keep no checkpoint of finished runs: a larger --env-steps cannot extend them"
+        False, "keep no checkpoint of finished runs; they cannot be extended"
     )
     keep_best: bool = flag(
-        False, "keep the policy of each run's best evaluation, too: `evaluate RUN --best`"
+        False, "also keep the policy of each run's best evaluation: `evaluate RUN --best`"
     )
     device: str = flag(
         "auto", "auto (default): GPUs, if any; cpu; cuda: every GPU; cuda:<i>: that one"
@@ -89,23 +90,19 @@ class Request:
     launcher: str = flag("local", "local (default) or ray: on a cluster, see docs/robust.md")
     ray_address: str | None = flag(
         None,
-        "auto: the cluster that this machine is part of (default: a Ray of its own)",
+        "auto: the cluster that this machine belongs to (default: a new Ray)",
         metavar="HOST:PORT",
     )
     settings: Sequence[str] | Mapping[str, str] = flag(
         (),
-        "a setting; KEY=A,B sweeps over values, or lists: KEY=64,64/256,256",
+        "a setting; several values are a sweep: KEY=A,B, or of lists KEY=64,64/256,256",
         name="--set",
         **SEVERAL,
         metavar="KEY=VALUE",
     )
-    fresh: bool = flag(False, "start anew, in a folder of its own inside the runs directory")
-    track: str = flag(
-        "", "mirror runs into tensorboard or wandb while they are written", metavar="KIND"
-    )
-    context: bool = flag(
-        False, "draw published curves that do not judge into curves.svg, .png and .pdf, too"
-    )
+    fresh: bool = flag(False, "start anew, in a new folder of the runs directory")
+    track: str = flag("", "copy runs into tensorboard or wandb during training", metavar="KIND")
+    context: bool = flag(False, "also draw published curves that do not judge")
     open: bool = flag(False, "open the page in the browser")
     dry_run: bool = flag(False, "print the plan and stop")
 

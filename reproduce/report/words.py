@@ -328,9 +328,11 @@ def headline(
     ]
     if suite and rows:
         parts.insert(0, f"the suite {verdict_words(suite)}")
-    what = (
-        f"{report['agent'].upper()} on {report['suite']} with the settings of '{report['source']}'"
-    )
+    if report["suite"]:
+        what = f"{report['agent'].upper()} on {report['suite']}"
+        what += f" with the settings of '{report['source']}'"
+    else:  # anybody's curves
+        what = report["title"]
     judge = (
         f"judged by '{report['judged_by']}'" if report["judged_by"] else "judged by no reference"
     )

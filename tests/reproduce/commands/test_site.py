@@ -8,8 +8,6 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from reproduce import ROOT
-from reproduce.__main__ import main
-from tests.messages import refused
 from tests.reproduce.report.grids import HOSTILE, write_grid
 from tests.sites import build_site, write_project
 
@@ -89,14 +87,6 @@ def test_a_link_to_nothing_is_refused(tmp_path: Path, caplog: pytest.LogCaptureF
         build_site(project)
     assert "'b.md' contains a link 'agents/none.py'" in caplog.text
     assert "the doc 'agents/sac.md' does not contain an anchor '#nothing'" in caplog.text
-
-
-def test_only_a_site_is_replaced(tmp_path: Path) -> None:
-    """A folder with anything else in it is left alone."""
-    (tmp_path / "index.html").touch()
-    with refused():
-        main(["site", "--out", str(tmp_path)])
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
 
 
 def test_the_hook_is_the_projects() -> None:

@@ -14,7 +14,7 @@ import torch
 from reproduce.__main__ import main
 from reproduce.speed import exact
 from reproduce.speed.workloads import UPDATES
-from suite.base.errors import UsageError
+from tests.messages import refused
 
 
 @pytest.mark.measured
@@ -123,7 +123,7 @@ def test_counts_do_not_depend_on_the_processor() -> None:
 
 def test_an_undeclared_workload_and_a_missing_baseline_name_the_command(path: Path) -> None:
     """A new update is declared like a changed one."""
-    with pytest.raises(UsageError, match="--update"):
+    with refused():
         exact.judge({}, path)
     exact.write({}, path)
     (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
@@ -142,12 +142,12 @@ def test_every_agent_has_an_update_that_is_counted() -> None:
 def test_a_damaged_baseline_is_one_line(content: str, path: Path) -> None:
     """Naming the command that makes it anew."""
     path.write_text(content)
-    with pytest.raises(UsageError, match=r"make it anew with .* --update"):
+    with refused():
         exact.judge({}, path)
 
 
 @pytest.mark.parametrize("argv", [["--update", "vtrace"], ["--update", "--pair", "HEAD"]])
 def test_a_baseline_is_declared_whole(argv: list[str]) -> None:
     """A part of it would mix two states of the code."""
-    with pytest.raises(UsageError, match="--update declares every update"):
+    with refused():
         main(["throughput", *argv])
