@@ -32,7 +32,8 @@ def find_grid(folder: Path) -> Path:
     found = [path for depth in range(5) for path in folder.glob(f"{'*/' * depth}{PLAN}")]
     paths = [path for path in found if "controls" not in path.relative_to(folder).parts]
     if not paths:
-        raise UsageError(f"{folder} holds no grid (<agent>-<suite>/<source>/{PLAN})")
+        example = "python -m reproduce a2c classic"
+        raise UsageError(f"{folder} holds no grid: start one first, for example by `{example}`")
     return max(paths, key=lambda path: path.stat().st_mtime_ns).parent
 
 
