@@ -21,7 +21,7 @@ def evaluate(
     num_threads: int = 1,
     memory: Any = None,
 ) -> np.ndarray:
-    """Return the returns of each seed's first `episodes` episodes, `[S, episodes]`; see `play`."""
+    """Play one episode in each fresh environment; give the returns, `[S, episodes]`; see `play`."""
     options = {"stream": stream, "num_threads": num_threads, "memory": memory}
     return play(task, act, seeds, env_steps, episodes=episodes, **options)[0]
 

@@ -98,29 +98,30 @@ def sources(agent: str) -> tuple[Source, ...]:
 def reference_score(
     agent: str, source: str | None, task: str, env_steps: int, rule: str, protocol: str = ""
 ) -> ReferenceScore | None:
-    """Return the score to compare a run of `task` at `env_steps` with.
+    """Return the reference's score for a run of `task` at `env_steps`.
 
-    The score of a run at step t is the mean of what it measured in (0.9 t, t]: its evaluations, or
-    by rule `training` its episodes, or its own means over recent ones. The first of these counts:
+    The score of a run at step t is the mean of its evaluations in (0.9 t, t]. By rule `training` it
+    is the mean of its episodes there, or of its own means over recent ones. The first of these
+    counts:
 
-    1. `single runs`, if each measured something in the window and goes on to t;
-    2. `stated`: what the source says for this very step, by a rule of its own;
-    3. `drawn curve`, by rule `training` only: the mean of its points in the window, if it goes on
-       to t. They are means over recent episodes. How far runs scatter around it is unknown.
+    1. `single runs`, if each has an evaluation in the window and reaches t;
+    2. `stated`: the source states a score for exactly this step, by its own rule;
+    3. `drawn curve`, by rule `training` only: the mean of the curve's points in the window, if it
+       reaches t. The points are means over recent episodes; the spread of runs is unknown.
 
     Nothing is interpolated or extrapolated.
 
     Args:
         agent: name of the agent.
-        source: name of the source that judges; None: none does.
-        task: our task id.
+        source: name of the source that judges; None: no source judges.
+        task: our name of the task.
         env_steps: step of the score, positive.
-        rule: evaluation rule of the score to be compared.
+        rule: evaluation rule of our score.
         protocol: how the Atari game is presented; empty for all other tasks.
 
     Returns:
-        The score, or None if the source has nothing that compares: another task or version,
-        another protocol or rule, a step outside its range, or a source that does not judge.
+        The score. None if the source measured another task, version, protocol or rule, if the step
+        lies outside its range, or if the source does not judge.
 
     Raises:
         ValueError: if `env_steps` is not positive, the protocol is unknown, or the agent has

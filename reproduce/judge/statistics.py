@@ -77,14 +77,13 @@ def stratified_bootstrap(
     """Return a statistic of all tasks with its interval, resampling seeds within each task.
 
     Args:
-        scores: at least one array of finite scores, one per task; a task with one seed never
-            varies.
-        statistic: one of the functions of this module, or one of the same shape.
-        seed: of the Generator that draws the resamples.
+        scores: an array of finite scores for each task; a task with one seed never varies.
+        statistic: a function of this module, or one with the same arguments.
+        seed: seed of the random numbers that choose the resamples.
         num_resamples: number of resamples.
 
     Returns:
-        The statistic of the scores as they are, and the percentile interval.
+        The statistic of all scores, and its percentile interval.
     """
     rng = np.random.default_rng(seed)
     resampled = [

@@ -170,24 +170,25 @@ def judge(
     zero_score: float | None,
     nothing_learned: str = "",
 ) -> Verdict:
-    """Judge one task by all these scores.
+    """Return the verdict on one task.
 
-    In this order:
+    The first case that holds decides:
 
-    1. No reference at this step and rule: `no reference`.
-    2. The reference has learned nothing by this step, whatever our scores: `nothing learned`.
-    3. No score of ours: `inconclusive`.
-    4. The reference has fewer than `MIN_REFERENCE_RUNS` runs or no spread, or the zero is unknown
-       or not below the reference, so that there is no margin: `shown only`.
-    5. Fewer than `MIN_SEEDS` scores, or than `MIN_SEEDS_APART` where one of them lies apart from
-       the others: `inconclusive`.
-    6. The lower end of the interval is above the margin: `above`; not below minus the margin:
-       `reproduced`, even at a shortfall of exactly the margin. The upper end is below minus the
-       margin: `below`. Else: `inconclusive`.
+    1. There is no reference at this step and rule: `no reference`.
+    2. The reference has learned nothing by this step: `nothing learned`, whatever our scores.
+    3. We have no score: `inconclusive`.
+    4. There is no margin, as the reference has fewer than `MIN_REFERENCE_RUNS` runs or no spread,
+       or the zero is unknown or not below the reference: `shown only`.
+    5. We have fewer than `MIN_SEEDS` scores, or fewer than `MIN_SEEDS_APART` with an outlier:
+       `inconclusive`.
+    6. The interval's lower end lies above the margin: `above`. It lies at minus the margin or
+       higher: `reproduced`.
+    7. The interval's upper end lies below minus the margin: `below`.
+    8. Otherwise: `inconclusive`.
 
     Args:
         scores: one score per seed, reward units.
-        reference: score to compare with, at the same step and by the same rule.
+        reference: the reference's score at the same step, by the same rule.
         zero_score: zero of the scale; None or NaN if unknown.
         nothing_learned: why nothing was learned by this step, as `zero.nothing_learned` says; empty
             if something was.

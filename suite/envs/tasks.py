@@ -316,12 +316,12 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
     """Return the task called `name`.
 
     Args:
-        name: a row's, for example `Hopper-v4`, or `module:id` of a task that gymnasium makes.
-        protocol: how an Atari game is presented; ignored by all other tasks.
+        name: for example `Hopper-v4`, or `module:id` of a task that a module registers.
+        protocol: how an Atari game is presented; other tasks ignore it.
 
     Raises:
-        UsageError: for an unknown name, with the nearest known one; for a task without a row, if
-            it cannot be made or does not fit.
+        UsageError: if no task has this name (the nearest is named), or if gymnasium cannot make the
+            task of a module, or if no agent can train on it.
     """
     if ":" in name:
         from suite.envs.gymnasium_pool import describe

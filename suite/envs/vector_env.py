@@ -107,8 +107,8 @@ class Spaces(NamedTuple):
 class VectorEnv:
     """`S` groups of `N` environments of one task, stepped together.
 
-    Continuous actions are given in [-1, 1], clipped there and scaled to the task's bounds. A hybrid
-    action is one row of numbers: the discrete action's number, then the continuous one.
+    Continuous actions lie in [-1, 1]; the environment clips them and scales them to the task's
+    bounds. A hybrid action is a row: the discrete action's number, then the continuous one.
 
     Args:
         task: the task to simulate.

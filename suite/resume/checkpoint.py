@@ -31,10 +31,10 @@ Decide = Callable[[np.ndarray, np.random.Generator | None], np.ndarray]
 
 
 class Policy:
-    """A trained policy: call it with observations, get actions.
+    """A trained policy: call it with observations to get actions.
 
-    A recurrent one remembers its episodes: call `reset` before the first observations, and say with
-    the later ones which rewards the last actions gave, and where an episode begins.
+    A recurrent policy remembers its episodes. Call `reset` before the first observations. Give the
+    later ones with the rewards of the last actions, and mark where an episode begins.
 
         policy.reset()
         actions = policy(obs)
@@ -42,10 +42,10 @@ class Policy:
         actions = policy(obs, rewards=rewards, starts=starts)
 
     Args:
-        task: the task it was trained on.
+        task: the task that it was trained on.
         spaces: shapes and bounds of that task.
-        decide: the agent's own rule.
-        memory: what the rule remembers; None: nothing.
+        decide: the agent's function from observations to actions.
+        memory: what this function remembers; None: nothing.
     """
 
     def __init__(
