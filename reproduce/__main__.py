@@ -20,7 +20,7 @@ COMMANDS = {
     "report": ("AGENT SUITE", "judge recorded runs again and redraw their page"),
     "list": ("[NAME]", "show agents, suites, sources and results, or one of them"),
     "watch": ("[RUNS_DIR]", "watch a grid that runs elsewhere"),
-    "judge": ("AGENT CSV --like SOURCE", "judge the curves of any program"),
+    "judge": ("AGENT RUNS --like SOURCE", "judge the curves of any program"),
     "compare": ("RUNS_A RUNS_B", "compare two folders of runs"),
     "evaluate": ("RUN", "score a saved policy"),
     "video": ("AGENT SUITE", "film an episode of a run's last evaluation"),
