@@ -159,17 +159,13 @@ def measure(
     """
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
-        for engine in engines:
+        for engine in engines:  # one after another: a start may need all cores
             try:
                 servers[engine] = Server(engine, cell)
                 stack.callback(servers[engine].end)
-            except UsageError as error:
-                yield _row(cell, engine, "", note=str(error))
-        for engine in list(servers):  # all start at once
-            try:
                 servers[engine].wait()
             except UsageError as error:
-                servers.pop(engine)
+                servers.pop(engine, None)
                 yield _row(cell, engine, "", note=str(error))
         order = list(servers)
         for number in range(1, turns + 1):
