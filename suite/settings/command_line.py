@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import io
 import math
 import os
@@ -41,10 +42,10 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
 
     What a terminal's encoding lacks, such as a byte of a path that is not UTF-8, is escaped.
 
-    A `UsageError`, a full disk or a full memory gives one line on standard error and status 2. Any
-    other error gives its traceback and status 2 (status 1 means that a score is below its
-    reference). Ctrl-C gives status 130, and a reader that ends first, such as `head`, 141: a
-    shell's for both.
+    A `UsageError`, a full disk, a full memory or a name too long for a disk gives one line on
+    standard error and status 2. Any other error gives its traceback and status 2 (status 1 means
+    that a score is below its reference). Ctrl-C gives status 130, and a reader that ends first,
+    such as `head`, 141: a shell's for both.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -63,6 +64,9 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             print(f"error: no space: {error}", file=sys.stderr)
+        elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = printable(str(error.filename))
+            print(f"error: this name is too long for a file: {name[:60]}...", file=sys.stderr)
         elif isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
             size = f" ({error})" if str(error) else ""
             print(f"error: cannot allocate memory{size}: train less at once", file=sys.stderr)

@@ -1,7 +1,6 @@
 """The command line as its users meet it: right, wrong, interrupted and hostile."""
 
 import dataclasses
-import errno
 import importlib
 import json
 import os
@@ -510,18 +509,6 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert "runs/fresh-2" in say([*words, "--seeds", "1", "--fresh", "--dry-run"])[1]
     monkeypatch.setattr("reproduce.commands.report.report", lambda *arguments, **options: 0)
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
-
-
-def test_a_full_disk_is_one_line(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where not even the plan can be written: what lacks, and status 2."""
-
-    def fail(plan: Plan) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "plan.json")
-
-    monkeypatch.setattr(grid, "save_plan", fail)
-    status, _, err = say(TINY)
-    assert status == 2
-    assert err == "error: no space: [Errno 28] No space left on device: 'plan.json'\n"
 
 
 def test_a_real_grid_from_command_to_page_and_again(
