@@ -28,6 +28,8 @@ TOGETHER = (
 )
 """Files whose tests one process runs in turns: they share a cluster, a training, a browser or
 recorded games."""
+BY_CASE = ("tests/agents/test_contract.py",)
+"""Files of whose tests one process runs those of a case: they share its training."""
 FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 
@@ -142,8 +144,9 @@ class OneByOne(LoadScopeScheduling):
     """Gives every process its next test when it is free; what belongs together, to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if file in TOGETHER else nodeid
+        file, _, name = nodeid.partition("::")
+        case = name.partition("[")[2]
+        return file + case if file in TOGETHER or (file in BY_CASE and case) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneByOne:

@@ -61,55 +61,51 @@ def test_with_all_options_off_it_is_sac(weights: tuple[float, ...] | None) -> No
             torch.testing.assert_close(metrics[name], value, atol=1e-6, rtol=1e-5)
 
 
-OF_SAC: dict[str, Any] = {
-    **{"env_steps": 72, "hidden_sizes": (8, 8, 8), "num_envs": 2, "num_critics": 3},
-    **{"initialisation": "orthogonal", "hidden_gain": 0.5, "policy_head_gain": 0.3},
-    **{"separate_heads": True, "log_std_min": -0.2, "log_std_max": 0.1, "log_std_bound": "tanh"},
-    **{f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")},
-    **{"initial_alpha": 0.3, "learn_alpha": False, "max_log_alpha": -1.5, "gamma": 0.5},
-    **{"target_entropy_per_action": 0.5, "entropy_in_target": False, "tau": 0.5},
-    **{"action_gradient_clip": 1e-3, "reward_scale": 3.0, "batch_size": 16},
-    **{"replay_capacity": 50, "learning_starts": 50, "count_warm_up": False, "update_ratio": 2.0},
-    **{"policy_period": 2, "compensate_policy_period": False, "target_period": 3},
-    **{"evaluation_rule": "sampled", "evaluation_interval": 30, "evaluation_episodes": 2},
-    **{"log_interval": 20, "seeds": (3, 1)},
-}
-"""Every setting of `agents.sac`, and another value than the default's."""
+OF_SAC: tuple[dict[str, Any], ...] = (
+    {
+        **{"env_steps": 72, "hidden_sizes": (8, 8, 8), "num_envs": 2, "num_critics": 3},
+        **{"initialisation": "orthogonal", "hidden_gain": 0.5, "policy_head_gain": 0.3},
+        **{"separate_heads": True, "evaluation_rule": "sampled"},
+        **{f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")},
+        **{"target_entropy_per_action": 0.5, "gamma": 0.5, "tau": 0.5, "reward_scale": 3.0},
+        **{"replay_capacity": 50, "learning_starts": 50, "update_ratio": 2.0, "seeds": (3, 1)},
+    },
+    {
+        **{"initialisation": "lecun_normal", "log_std_bound": "tanh", "log_std_min": -0.2},
+        **{"log_std_max": 0.1, "max_log_alpha": -1.5, "entropy_in_target": False},
+        "action_gradient_clip": 1e-3,
+        **{"count_warm_up": False, "batch_size": 16, "log_interval": 20},
+        **{"policy_period": 2, "compensate_policy_period": False, "target_period": 3},
+        **{"evaluation_interval": 30, "evaluation_episodes": 2},
+    },
+    {
+        **{"initialisation": "torch", "learn_alpha": False, "initial_alpha": 0.3},
+        "policy_period": 3,
+    },
+)
+"""Every setting of `agents.sac` at another value than the default's, in three runs."""
 ELSEWHERE = {"task", "device", "tf32", "num_threads", "env_threads", "evaluate_beside"}
 """Settings that no agent reads itself, and of which `cuda_graphs` needs a GPU."""
-NEEDED: dict[str, dict[str, Any]] = {
-    **{name: {"initialisation": "orthogonal"} for name in ("hidden_gain", "policy_head_gain")},
-    "compensate_policy_period": {"policy_period": 2},
-}
-"""Settings that another one needs to take effect."""
 
 
 def test_every_setting_of_sac_is_compared() -> None:
     """A new one must be one of `agents.sac_alf` too, with the same default."""
-    names = trainings.fields(sac.Config)
-    assert names == OF_SAC.keys() | ELSEWHERE | {"cuda_graphs"}
+    names, given = trainings.fields(sac.Config), {name for each in OF_SAC for name in each}
+    assert names == given | ELSEWHERE | {"cuda_graphs"}
     theirs, ours = sac.Config(), sac_alf.Config()
     assert all(getattr(theirs, name) == getattr(ours, name) for name in names)
-    assert all(getattr(theirs, name) != value for name, value in OF_SAC.items())
+    assert all(getattr(theirs, n) != value for each in OF_SAC for n, value in each.items())
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("name", OF_SAC)
-def test_a_training_is_that_of_sac_under_each_of_its_settings(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", OF_SAC)
+def test_a_training_is_that_of_sac_under_its_settings(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     """Ten updates or more, with all options off: tables, weights and temperature agree."""
-    changes = {**NEEDED.get(name, {}), name: OF_SAC[name]}
-    if name == "initialisation":  # all of them
-        for scheme in ("orthogonal", "lecun_normal", "torch"):
-            compare_with_sac({"initialisation": scheme}, tmp_path / scheme)
-        return
-    compare_with_sac(changes, tmp_path)
-
-
-def compare_with_sac(changes: dict[str, Any], directory: Path) -> None:
     config = replace(SHORT, **changes)
     theirs = sac.Config(**{field.name: getattr(config, field.name) for field in fields(sac.Config)})
-    ours, recorder = train(config, directory / "ours")
-    expected, other = train(theirs, directory / "theirs")
+    ours, recorder = train(config, tmp_path / "ours")
+    expected, other = train(theirs, tmp_path / "theirs")
     for one, two in zip(networks(ours), networks(expected), strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(ours.log_alphas[1], expected.log_alpha, atol=1e-6, rtol=1e-5)
