@@ -57,11 +57,10 @@ browser:
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
 ## The test suite, but for types and shapes of calls, pages in a browser, Ray's nodes, agents on a GPU
-## that is not there, measurements and further forms of what other cases test; its last line says so.
-LONG := not training and not slow and not tracking
+## that is not there and measurements; its last line says so.
+LONG := not training and not slow and not further and not tracking
 test: venv
-	$(PYTEST) -m "$(LONG) and not browser and not cluster and not stand_in and not measured and not further" \
-		$(BESIDE)
+	$(PYTEST) -m "$(LONG) and not browser and not cluster and not stand_in and not measured" $(BESIDE)
 
 ## The test suite with those.
 test-all: venv
@@ -71,8 +70,9 @@ test-all: venv
 test-tracking: $(VENV)/.tracking
 	$(PYTEST) -m tracking tests/reproduce/commands/test_track.py
 
-## The long forms of the tests (about 25 minutes on two cores).
+## The long forms of the tests, and further forms of what other cases test; weekly.
 test-slow: venv
+	$(PYTEST) -m further $(BESIDE)
 	$(PYTEST) -m slow
 
 ## The tests that need a GPU, then what it reaches beside what it could (30 minutes at most); the

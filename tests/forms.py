@@ -1,4 +1,4 @@
-"""Cases of one property: one of every agent always, its further forms under `make check`."""
+"""Cases of one property: one of every agent always, its further forms under `make test-slow`."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -6,14 +6,19 @@ from typing import Any
 import pytest
 
 
-def by_agent(
-    cases: Iterable[str], agent_of: Callable[[str], str] = lambda case: case.partition(",")[0]
-) -> list[Any]:
-    """Return parameters for a test; all but an agent's first case are marked `further`."""
+def by_agent(cases: Iterable[Any], agent_of: Callable[[str], str] | None = None) -> list[Any]:
+    """Return parameters for a test; all but an agent's first case are marked `further`.
+
+    Args:
+        cases: names, or tuples that begin with one.
+        agent_of: whose a name is; default: what stands before its comma.
+    """
     met: set[str] = set()
     parameters = []
     for case in cases:
-        agent = agent_of(case)
-        parameters.append(pytest.param(case, marks=[pytest.mark.further] if agent in met else []))
+        values = case if isinstance(case, tuple) else (case,)
+        agent = agent_of(values[0]) if agent_of else values[0].partition(",")[0]
+        marks = [pytest.mark.further] if agent in met else []
+        parameters.append(pytest.param(*values, marks=marks))
         met.add(agent)
     return parameters

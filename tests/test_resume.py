@@ -54,7 +54,6 @@ CONTINUOUS |= {"replay_ratio": 2.0, "evaluation_interval": 120}
 FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 48, "num_envs": 2, "log_interval": 16}
 FRAMES |= {"evaluation_rule": "training"}
 OF_CRITICS = {"policy": "critics", "replay_capacity": 60, "evaluation_rule": "sampled"}
-DISCRETE_FRAMES = FRAMES | {"seeds": (3,), "env_steps": 24, "log_interval": 4, "learning_starts": 8}
 
 
 def case(agent: Any, settings: dict[str, Any], **others: Any) -> tuple[Any, Any]:
@@ -67,7 +66,6 @@ CASES: dict[str, tuple[Any, Any]] = {
     "sac, sampled evaluation, one replay twice over": case(
         sac, PENDULUM, seeds=(5,), num_envs=1, replay_capacity=50, evaluation_rule="sampled"
     ),
-    "sac, warm-up not counted": case(sac, PENDULUM, count_warm_up=False),
     "a2c": case(a2c, UNROLLS),
     "a2c, normalised": case(
         a2c,
@@ -75,9 +73,6 @@ CASES: dict[str, tuple[Any, Any]] = {
         reward_normalisation="discounted_returns",
         learning_rate_decay_steps=4_000,
     ),
-    "a2c, separate optimisers": case(a2c, UNROLLS, separate_optimisers=True),
-    "a2c, value targets": case(a2c, UNROLLS, reward_normalisation="value_targets"),
-    "a2c, frames": case(a2c, UNROLLS | FRAMES, convolutions="a3c", shared_trunk=True),
     "ppo, value targets, recurrent": case(
         ppo, PPO, reward_normalisation="value_targets", shared_trunk=True, lstm_size=6
     ),
@@ -88,42 +83,23 @@ CASES: dict[str, tuple[Any, Any]] = {
         max_kl=1e-3,
     ),
     "impala": case(impala, IMPALA),
-    "impala, in turns": case(impala, IMPALA, policy_lag=0, evaluation_rule="sampled"),
     "impala, far behind, adam, recurrent": case(
         impala, IMPALA, policy_lag=3, optimiser="adam", lstm_size=6
     ),
-    "impala, continuous, normalised": case(
-        impala, IMPALA, task="Pendulum-v1", normalise_observations=True
-    ),
-    "impala, frames": case(impala, IMPALA | FRAMES),
     "acer, normalised, recurrent": case(acer, ACER, normalise_observations=True, lstm_size=6),
     "acer, frames": case(acer, ACER | FRAMES, convolutions="a3c"),
     "acer, continuous": case(acer_continuous, CONTINUOUS),
-    "acer, continuous, learned deviation, normalised": case(
-        acer_continuous, CONTINUOUS, std="learned", online_updates=True, normalise_observations=True
-    ),
-    "acer, continuous, recurrent": case(
-        acer_continuous, CONTINUOUS, lstm_size=6, online_updates=True
-    ),
     "sac_value, two seeds": case(sac_value, PENDULUM, policy_period=2, target_period=3),
     "sac, alf, mixed actions, two seeds, sampled evaluation": case(sac_alf, CLAW),
-    "sac, alf, discrete actions": case(sac_alf, CLAW, task="CartPole-v1", seeds=(5,)),
     "sac, alf, all options, two seeds": case(sac_alf, ALF | ALL_OF_ALF),
-    "sac, alf, recurrent": case(sac_alf, CLAW, seeds=(5,), lstm_size=4, td_steps=3),
     "sac, alf, one replay twice over by priority": case(
         sac_alf, ALF, seeds=(5,), replay_capacity=50
     ),
     "sac, discrete, read off the critics, one replay twice over": case(
         sac_discrete, CARTPOLE | OF_CRITICS, evaluation_epsilon=0.5
     ),
-    "sac, discrete, frames": case(sac_discrete, CARTPOLE | DISCRETE_FRAMES),
 }
-"""Agent and configuration; together they use every kind of state that there is."""
-
-
-def in_short(*cases: str) -> list[Any]:
-    """Return parameters for a test of every case: these always, the others in its long form."""
-    return [pytest.param(c, marks=[] if c in cases else [pytest.mark.slow]) for c in CASES]
+"""Agent and configuration; with the golden runs that are cut they use every kind of state."""
 
 
 class Killed(BaseException):
@@ -198,13 +174,11 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "case",
-    in_short(
+    [
         *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
-        "sac_value, two seeds",
-        "sac, alf, mixed actions, two seeds, sampled evaluation",
         "sac, alf, all options, two seeds",
         "sac, discrete, read off the critics, one replay twice over",
-    ),
+    ],
 )
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -317,8 +291,9 @@ def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("case", ["sac, two seeds", "impala"])
+@pytest.mark.parametrize(
+    ("case", "number"), [("sac, two seeds", signal.SIGINT), ("impala", signal.SIGTERM)]
+)
 def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     case: str,
     number: signal.Signals,

@@ -32,6 +32,7 @@ from suite.record.recorder import Recorder
 from suite.unrolls import UnrollReplay
 from tests import stand_in_gpu
 from tests.agents.trainings import learned, module_of
+from tests.forms import by_agent
 from tests.golden import configurations, runner
 from tests.stand_in_gpu import (
     DEVICE,
@@ -136,7 +137,7 @@ def train_on_gpu(
         return runner.train(module, config, folder, cut=cut)
 
 
-@pytest.mark.parametrize(("agent", "name"), CASES)
+@pytest.mark.parametrize(("agent", "name"), by_agent(CASES))
 def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +159,7 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
         torch.testing.assert_close(on_cpu(our), their.detach(), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("agent", "name", "changes"), GRAPHS)
+@pytest.mark.parametrize(("agent", "name", "changes"), by_agent(GRAPHS))
 def test_graphs_learn_what_is_learned_kernel_by_kernel(
     agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +287,7 @@ def evaluated(agent: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("agent", "name"), [(agent, name) for agent, names in BESIDE.items() for name in names]
+    ("agent", "name"), by_agent((agent, name) for agent, names in BESIDE.items() for name in names)
 )
 def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
     agent: str,
