@@ -15,6 +15,7 @@ from tests.benchmarks.gpu import NEEDS_GPU, PARTS, Row, differing, main, with_sh
 ON_CPU = ["--device=cpu", "--seconds=0.1"]
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("unchecked")
 def test_every_part_measures_or_says_that_it_needs_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from reproduce.simulators.serve import random_actions
 from reproduce.speed.workloads import WORKLOADS, built
 from suite.base.errors import UsageError
 
+pytestmark = pytest.mark.further  # `make bench` runs them
 SLOW = (
     *("train-sac", "train-impala", "train-acer_continuous"),
     *("simulator-Pong-16", "adapter-Pong-16"),

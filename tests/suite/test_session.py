@@ -172,12 +172,6 @@ def test_an_end_is_treated_as_the_agent_asks(reset: Any, tmp_path: Path) -> None
     assert all(step.valid.all() for step in steps) == (reset == "same_step")
 
 
-def test_a_gpu_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    """In one line, before any environment is made."""
-    with pytest.raises(UsageError, match="--device cuda:99: torch finds"):
-        session(tmp_path, config=Config(device="cuda:99"))
-
-
 # Scores
 
 

@@ -513,14 +513,6 @@ def test_a_damaged_run_is_kept_aside_and_run_again(
     assert board.notes == [f"{TASK} seed 1 kept aside in {aside}: {error}"]
 
 
-def test_the_manifest_is_what_sha256sum_reads(tmp_path: Path, record_run: RecordRun) -> None:
-    """Anyone can check a run without this project."""
-    folder = record_run(pendulum(tmp_path, 1), TASK, 1)
-    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
-    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    assert said == "evaluations.csv: OK\ntiming.csv: OK\nrun.json: OK\n"
-
-
 # Memory, crashes and hangs
 
 RIVAL = """
