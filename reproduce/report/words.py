@@ -114,8 +114,8 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
     else:
         interval = with_interval(difference, suite["ci_low"], suite["ci_high"])
         sentences = [
-            f"Mean over {number(suite['num_tasks'])} tasks of the score, the zero at 0 and "
-            f"the reference at 1, minus 1: {interval}, margin {margin}"
+            f"Mean over {number(suite['num_tasks'])} tasks of the normalised score (zero 0, "
+            f"reference 1), minus 1: {interval}, margin {margin}"
         ]
     sentences += [f"Left out: {_by_reason(suite['left_out'])}"] if suite["left_out"] else []
     sentences += [suite["note"]] if suite["note"] else []
