@@ -6,7 +6,7 @@ Discrete and continuous actions.
 
     python -m agents.a2c --task CartPole-v1 --seeds 1 2 3 --env-steps 500000 --out runs/mine
 
-It trains with the settings of the task's first source, here `rl_zoo`, not with the defaults below.
+It trains with the settings of the task's first source, `sb3_control`, not with the defaults below.
 
 | what                             | paper                    | here                 |
 |----------------------------------|--------------------------|----------------------|

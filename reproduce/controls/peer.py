@@ -23,7 +23,7 @@ from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Maker, Plan, Run
 from reproduce.plan.make import command, make_plan
 from reproduce.plan.origin import Code
-from reproduce.plan.presets import check_agent
+from reproduce.plan.presets import check_agent, presets_of
 from reproduce.plan.request import RUNS
 from suite.base import hardware
 from suite.base.errors import UsageError, nearest
@@ -34,6 +34,8 @@ GLUE = ROOT / "reproduce" / "controls" / "peers"
 PEERS = ROOT / ".venv-peers"
 """Holds an environment for each peer: `make peers PEER=...`."""
 RUN = GLUE / "run.py"
+SUFFIX = "_control"
+"""Of the names of sources that were made here."""
 FACTS = ("title", "repository", "commit", "licence", "families", "publishes")
 OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
 OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
@@ -209,12 +211,19 @@ def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
     """
     found, runs_dir = read_peer(peer, agent), asked.get("runs_dir", RUNS)
     folder = runs_dir / "controls" / peer
-    own = {"runs_dir": folder, "device": "cpu", "published": False}
+    own: dict[str, Any] = {"runs_dir": folder, "device": "cpu", "published": False}
+    own["source"] = asked.get("source") or _source_of_others(agent, suite)
     plan = make_plan(agent, suite, **asked | own)
     each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
     configs = [found.configure(config, plan.settings) for config in each]
     plan = dataclasses.replace(plan, config=configs[0], maker=found, runs_dir=runs_dir)
     return keep_declared(plan)
+
+
+def _source_of_others(agent: str, suite: str) -> str | None:
+    """Return the first source on a suite that is no control; None: make_plan says what lacks."""
+    names = (source for of, source in presets_of(agent) if of == suite)
+    return next((name for name in names if not name.endswith(SUFFIX)), None)
 
 
 def peer_of(plan: Plan) -> Peer:

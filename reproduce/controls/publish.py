@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from reproduce.controls.peer import peer_of
+from reproduce.controls.peer import SUFFIX, peer_of
 from reproduce.gather import collect
 from reproduce.gather.baseline import mean_curves, single_runs
 from reproduce.plan.grid import Plan
@@ -27,8 +27,6 @@ from suite.settings.presets import BUDGETS, CITATION, read_source
 
 UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
 """Fields of a configuration that a source's settings leave out."""
-SUFFIX = "_control"
-"""Of the names of sources that were made here."""
 
 
 def publish(plan: Plan) -> Path:
@@ -130,6 +128,7 @@ def _document(plan: Plan, path: Path) -> dict[str, Any]:
         "suites": {
             **suites,
             plan.suite: {
+                **{key: here[key] for key in ("default",) if key in here},
                 "tasks": list(steps),
                 "settings": settings,
                 "budgets": _budgets(plan, steps),

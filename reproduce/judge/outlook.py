@@ -31,7 +31,7 @@ from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of
 from reproduce.plan.places import demand_of, keeps_on_gpu, kept_gib, room_of
-from reproduce.plan.presets import presets_of, tasks_of
+from reproduce.plan.presets import presets_of, source_of, tasks_of
 from reproduce.plan.request import Request
 from reproduce.plan.speeds import memory_mib
 from reproduce.plan.status import Run, steps_done
@@ -169,23 +169,23 @@ def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
 
 
 def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
-    """Return the source that decides the suite best at the same budget; empty: the plan's own."""
+    """Return that the suite's default source decides the suite better; empty: it does not."""
+    default = source_of(plan.agent, plan.suite, None)
     is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
-    is_whole &= len(plan.tasks) <= MOST_COMPARED
-    if not is_whole or plan.settings or plan.baseline or not plan.maker.is_ours:
+    if default.name == plan.source or not is_whole or plan.settings or plan.baseline:
         return ""
-    chances = {plan.source: suite_chance(rows)[0]}
-    for (suite, source), preset in presets_of(plan.agent).items():
-        if suite == plan.suite and source != plan.source:
-            spent, other = preset.budgets[plan.budget], _with_source(plan, source, preset)
-            tasks = tasks_of(preset, suite, plan.budget)
-            each = [_outlook(other, task, spent.steps(task), spent.num_seeds) for task in tasks]
-            chances[source] = suite_chance(each)[0]
-    known = {source: chance for source, chance in chances.items() if not math.isnan(chance)}
-    best = max(known, key=known.__getitem__, default=plan.source)
-    if best == plan.source:
+    best, _ = suite_chance(outlooks_by(plan, default.name, default.preset))
+    own = suite_chance(rows)[0]
+    if not plan.maker.is_ours or not best > (0.0 if math.isnan(own) else own):
         return ""
-    return f"--like {best} decides the suite best: with probability {known[best]:.0%} if equal."
+    return f"--like {default.name} decides the suite better: with probability {best:.0%} if equal."
+
+
+def outlooks_by(plan: Plan, source: str, preset: Preset[Any]) -> list[Outlook]:
+    """Return the outlooks of a plan's suite by another source, at the same budget."""
+    spent, tasks = preset.budgets[plan.budget], tasks_of(preset, plan.suite, plan.budget)
+    other = _with_source(plan, source, preset)
+    return [_outlook(other, task, spent.steps(task), spent.num_seeds) for task in tasks]
 
 
 def _with_source(plan: Plan, source: str, preset: Preset[Any]) -> Plan:

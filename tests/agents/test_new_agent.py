@@ -70,14 +70,14 @@ def check_named(run: Path) -> None:
 def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
     """Recorded, hashed, saved, loaded and listed under its file's name, its origin's nowhere."""
     grid = ("classic", "--tasks", "CartPole-v1", *STEPS, "--seeds", "1", "--runs-dir", "runs")
-    run = tree / "runs" / "my_a2c-classic" / "rl_zoo" / "CartPole-v1" / "seed-1"
+    run = tree / "runs" / "my_a2c-classic" / "sb3_control" / "CartPole-v1" / "seed-1"
     command = ("my_a2c", *grid, "--set", "evaluation_episodes=1")
     lines = python(tree, "-c", KNOWN, str(run), *command).splitlines()
     check_named(run)
     modules, *listed = lines[lines.index("(2,)") + 1 :]  # of the policy's answer for two
     assert modules == "['agents.my_a2c']"
     place = listed.index("agent my_a2c")
-    assert listed[place + 1] == "  classic: rl_zoo, sb3_control"
+    assert listed[place + 1] == "  classic: sb3_control, rl_zoo"
 
 
 def test_a_copy_may_have_sources_of_its_own(tree: Path) -> None:

@@ -344,7 +344,7 @@ def test_the_list_shows_what_can_be_named(
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert "agent sac" in lines
-    mujoco = "  mujoco: paper (judged by nnabla_rl), jaxrl, "
+    mujoco = "  mujoco: jaxrl, mushroom_rl, paper (judged by nnabla_rl), "
     assert any(line.startswith(mujoco) for line in lines)
     assert "suite atari: 57 tasks" in lines
     names = say(["list", "atari"])[1].split()
@@ -391,7 +391,7 @@ def test_a_file_that_is_no_agent_yet_is_named_in_one_line_and_breaks_nothing_els
     status, out, _ = say(["list"])
     assert status == 0
     assert f"agent half\n  {err.removeprefix('error: ')}" in out
-    assert "agent sac\n  mujoco: paper (" in out
+    assert "agent sac\n  mujoco: jaxrl, " in out
     sys.modules.pop("agents.half", None)
 
 

@@ -41,6 +41,7 @@ def mujoco(runs_dir: Path, tasks: list[str], seeds: list[int] | None = None) -> 
     return make_plan(
         "sac",
         "mujoco",
+        source="paper",
         tasks=tasks,
         seeds=seeds or [1, 2, 3],
         env_steps=STEPS,
@@ -211,7 +212,12 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
 
     save_plan(plan)
     capsys.readouterr()
-    assert command_line.main(["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]) == 2
+    assert (
+        command_line.main(
+            ["report", "sac", "mujoco", "--like", "paper", "--runs-dir", str(tmp_path)]
+        )
+        == 2
+    )
     said = capsys.readouterr().out
     assert f"{HOPPER} seed 4 failed exit 1: no memory\nno memory\n" in said
     assert f"{HOPPER} seed 5 diverged non-finite critic_loss" in said
@@ -245,7 +251,7 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(
     plan = mujoco(tmp_path, [HOPPER])
     first, *_ = (record_run(plan, HOPPER, seed, status="running") for seed in (1, 2))
     save_plan(plan)
-    report = ["report", "sac", "mujoco", "--runs-dir", str(tmp_path)]
+    report = ["report", "sac", "mujoco", "--like", "paper", "--runs-dir", str(tmp_path)]
     leases = Leases(plan.directory)
     assert command_line.main(report) == 2
     said = capsys.readouterr().out

@@ -139,7 +139,8 @@ def test_a_grids_film_is_on_its_page(
     (grid / "report.json").write_text(
         '{"agent": "sac", "suite": "mujoco-small", "source": "paper"}'
     )
-    words = ["video", "sac", "mujoco-small", "--task", "Reacher-v4", "--seed", "1"]
+    words = ["video", "sac", "mujoco-small", "--like", "paper", "--task", "Reacher-v4"]
+    words += ["--seed", "1"]
     try:
         films.check_drawn(find_task("Reacher-v4"))
     except UsageError as error:

@@ -98,6 +98,10 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in (*settings, "comparable.csv", "rl_zoo/curves.csv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((presets.REFERENCES / name).read_bytes())
+    own = folder / settings[0]
+    own.write_text(
+        own.read_text().replace("[suites.classic]", '[suites.classic]\ndefault = "agent"')
+    )
     caches: list[Any] = [references._sources, references._table, references._comparable_table]
     caches += [references.single_runs, references._stated_scores, references.reference_score]
     caches += [references._places, references._comparable]

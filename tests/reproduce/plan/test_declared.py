@@ -49,7 +49,7 @@ def test_what_was_declared_first_stays(tmp_path: Path) -> None:
     declared = {HOPPER: (1, 2, 3)}
     for _ in range(2):
         assert started(mujoco(tmp_path, num_seeds=8)).declared == declared
-    assert load_plan("sac", "mujoco", "paper", tmp_path).declared == declared
+    assert load_plan("sac", "mujoco", None, tmp_path).declared == declared
 
 
 def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
@@ -156,23 +156,23 @@ def test_seeds_that_only_another_task_has_are_refused(
     for seed in (1, 9):
         ended(mujoco(tmp_path, seeds=[seed], tasks=[WALKER]), record_run)
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": tmp_path}
-    with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 9"):
+    with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 4 9"):
         keep_declared(make_plan("sac", "mujoco", **both), counts_begun=True)
 
 
 def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
-    """Hopper has five, Walker2d the budget's three; and so says the plan's command."""
+    """Hopper has five, Walker2d the budget's four; and so says the plan's command."""
     ended(mujoco(tmp_path, num_seeds=5), record_run)
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS - 1, "device": "cpu"}
     asked = make_plan("sac", "mujoco", runs_dir=tmp_path, **both)
     plan = keep_declared(asked, counts_begun=True)
-    assert plan.num_seeds == {WALKER: 3, HOPPER: 5}
-    assert plan.declared == {WALKER: (1, 2, 3), HOPPER: (1, 2, 3, 4, 5)}
+    assert plan.num_seeds == {WALKER: 4, HOPPER: 5}
+    assert plan.declared == {WALKER: (1, 2, 3, 4), HOPPER: (1, 2, 3, 4, 5)}
     assert "--seeds" not in command(plan).split()
     started(plan)
-    assert load_plan("sac", "mujoco", "paper", tmp_path) == plan
+    assert load_plan("sac", "mujoco", None, tmp_path) == plan
     assert keep_declared(asked, counts_begun=True) == plan, "declared now, and kept"
 
 

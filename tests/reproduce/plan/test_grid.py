@@ -112,7 +112,7 @@ def test_a_folder_says_what_became_of_its_run(
 
 def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) -> None:
     """The paper spends 1 M steps on Hopper, 10 M on Humanoid and 3 M elsewhere, with 5 seeds."""
-    plan = make_plan("sac", "mujoco", budget="paper", runs_dir=tmp_path)
+    plan = make_plan("sac", "mujoco", source="paper", budget="paper", runs_dir=tmp_path)
     steps = {"HalfCheetah-v4": 3, "Hopper-v4": 1, "Walker2d-v4": 3, "Ant-v4": 3, "Humanoid-v4": 10}
     assert plan.env_steps == {task: count * 1_000_000 for task, count in steps.items()}
     assert plan.seeds == (1, 2, 3, 4, 5)
@@ -123,7 +123,7 @@ def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) ->
         ({"budget": "smoke", "seeds": [7, 3]}, {30_000}, (7, 3)),
     ]
     for asked, steps, seeds in table:
-        plan = make_plan("sac", "mujoco", runs_dir=tmp_path, **asked)
+        plan = make_plan("sac", "mujoco", source="paper", runs_dir=tmp_path, **asked)
         assert (set(plan.env_steps.values()), plan.seeds) == (steps, seeds)
 
 
@@ -150,7 +150,7 @@ def test_other_versions_of_a_task_are_selected_and_never_stand_in(tmp_path: Path
     plan = make_plan("sac", "mujoco", tasks=["HalfCheetah-v5"], seeds=[1], runs_dir=tmp_path)
     assert plan.tasks == ("HalfCheetah-v5",)
     (run,) = plan.runs()
-    assert run.directory == tmp_path / "sac-mujoco" / "paper" / "HalfCheetah-v5" / "seed-1"
+    assert run.directory == tmp_path / "sac-mujoco" / "jaxrl" / "HalfCheetah-v5" / "seed-1"
     with pytest.raises(UsageError, match="did you mean HalfCheetah-v"):
         make_plan("sac", "mujoco", tasks=["HalfCheetah-v6"], runs_dir=tmp_path)
 

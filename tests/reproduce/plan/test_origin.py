@@ -79,7 +79,7 @@ def restore(project: Path) -> None:
 
 def smoke(**options: Any) -> Plan:
     """SAC's smoke grid on one task."""
-    options = {"tasks": [REACHER], "budget": "smoke", "device": "cpu"} | options
+    options = {"tasks": [REACHER], "source": "paper", "budget": "smoke", "device": "cpu"} | options
     return make_plan("sac", "mujoco-small", **options)
 
 
@@ -108,7 +108,17 @@ def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
     assert statuses(smoke()) == ["planned"] * 3
-    words = ["sac", "mujoco-small", "--tasks", REACHER, "--budget", "smoke", "--dry-run"]
+    words = [
+        "sac",
+        "mujoco-small",
+        "--like",
+        "paper",
+        "--tasks",
+        REACHER,
+        "--budget",
+        "smoke",
+        "--dry-run",
+    ]
     assert command_line.main([*words, "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "3 processes" in said
