@@ -93,23 +93,6 @@ def stratified_bootstrap(
     return Interval(float(statistic(scores)), *_ends(np.asarray(statistic(resampled))).tolist())
 
 
-def bootstrap_band(
-    values: Float[np.ndarray, "seeds points"], *, seed: int, num_resamples: int = 10_000
-) -> Band:
-    """Return the mean curve of several seeds with a pointwise bootstrap band.
-
-    A resample draws whole seeds, so the points of one seed stay together. With one seed the band
-    equals the mean.
-
-    Args:
-        values: one row per seed, all finite and aligned on the same points.
-        seed: of the Generator that draws the resamples.
-        num_resamples: number of resamples.
-    """
-    counts = _seed_counts(np.random.default_rng(seed), len(values), num_resamples)
-    return Band(values.mean(axis=0), *_ends(counts @ values / len(values)))
-
-
 def stratified_band(
     curves: Sequence[Float[np.ndarray, "_ points"]],
     statistic: Statistic,

@@ -176,7 +176,7 @@ def _lines(frame: pd.DataFrame, x: str, y: str, **options: Any) -> Figure:
     bands = frame.dropna(subset="lower").assign(kind="band")
     ends = [bands.assign(**{y: bands["upper"]}), bands.iloc[::-1].assign(**{y: bands["lower"]})]
     rows = pd.concat([*ends, frame])
-    parts = {"seed": ": each seed", "band": ": band", "mean": ""}
+    parts = {"seed": ": each seed", "band": ": ± std", "mean": ""}
     rows["line"] = rows["source"] + rows["kind"].map(parts)
     rows["colour"], rows["dash"] = rows["source"].map(colours), rows["source"].map(dashes)
     rows = _escaped(rows)

@@ -29,8 +29,7 @@ DASHES |= {"longdash": (9, 3)}
 COLOURS = {"reproduced": "#00694D", "above": "#005A94", "below": "#A83A00"}
 COLOURS |= {"inconclusive": "#765A00"}
 """Of what stands under a title, by its first word."""
-CAPTION = "thick: mean of our seeds, with 95 % of its bootstrap resamples; thin: each seed; "
-CAPTION += "references: mean ± std"
+CAPTION = "thick: mean of our seeds; thin: each seed; bands, ours and theirs: mean ± std of runs"
 AXES = {"env_steps": "environment steps", "wall_time": "seconds of wall time"}
 MEANS: dict[str, Any] = {"x": "end", "estimator": "median", "errorbar": ("pi", 100)}
 MEANS |= {"linestyle": "none", "marker": "D", "markersize": 6, "legend": False}
@@ -49,9 +48,8 @@ def draw_curves(
 
     Over `wall_time` there are no references, whose machines are not ours.
     """
-    caption = CAPTION if x == "env_steps" else CAPTION.partition("; references")[0]
     with mpl.rc_context(style()):
-        return save(_curves(curves, remarks, unit, x), caption, directory, name)
+        return save(_curves(curves, remarks, unit, x), CAPTION, directory, name)
 
 
 def draw_overview(

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reproduce.judge.statistics import bootstrap_band
 from suite.base.errors import UsageError
+from suite.envs.tasks import possible_returns
 
 COMMON: dict[str, str] = dict.fromkeys(("task", "source", "role", "kind", "seed"), "str")
 COMMON |= dict.fromkeys(("lower", "upper"), "float64")
 CURVES = COMMON | dict.fromkeys(("env_steps", "wall_time", "mean_return"), "float64")
 """Learning curves. `source` is a name for readers, `role` ours, judge or context, `kind` seed or
-mean, `wall_time` in seconds, `lower` and `upper` the ends of a band. A `seed` is a line: a
+mean, `wall_time` in seconds, `lower` and `upper` the mean ± std over runs, cut to the scores that
+the task has. A `seed` is a line: a
 reference has its folder and environment there, our mean nothing."""
 SCORES = COMMON | {"axis": "str", "score": "float64", "value": "float64"}
 """Scores near the last step. `kind` is run or mean, `score` a return; `value`, `lower` and `upper`
@@ -88,6 +89,10 @@ def learning_curves(
     frame = pd.concat(parts, ignore_index=True).reindex(columns=list(CURVES)).fillna({"seed": ""})
     drawn = frame["task"].isin(frame.loc[frame["env_steps"].notna(), "task"])
     frame = frame[frame["env_steps"].notna() | ~drawn]  # a bare row only where there is no curve
+    limits = pd.DataFrame(map(possible_returns, frame["task"]), frame.index, ["lowest", "highest"])
+    ends = frame[["lower", "upper"]].astype(np.float64)
+    ends = ends.clip(limits["lowest"], limits["highest"], axis=0)
+    frame = frame.assign(lower=ends["lower"], upper=ends["upper"])
     places = frame["task"].map(tasks.index)
     return checked(frame.loc[places.sort_values(kind="stable").index], CURVES)
 
@@ -106,7 +111,7 @@ def comparable(rules: Iterable[Any], reference_curves: pd.DataFrame) -> pd.DataF
 
 
 def mean_of(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean of one task's seeds and its bootstrap band, where all have a finite value.
+    """Return the mean of one task's seeds and mean ± std, where all have a finite value.
 
     Nothing is interpolated or extrapolated, and one seed has no band. The wall time is the median
     of the seeds', NaN where one has none.
@@ -117,10 +122,10 @@ def mean_of(curves: pd.DataFrame) -> pd.DataFrame:
         for name in ("mean_return", "wall_seconds")
     )
     returns = returns.replace([np.inf, -np.inf], np.nan).dropna()
-    mean, low, high = bootstrap_band(returns.to_numpy().T, seed=0)
+    mean, std = returns.mean(axis=1).to_numpy(), returns.std(axis=1).to_numpy()
     times = seconds.loc[returns.index].median(axis=1, skipna=False).to_numpy()
     frame = pd.DataFrame({"env_steps": returns.index, "wall_time": times, "mean_return": mean})
-    band = {"lower": low, "upper": high} if returns.shape[1] > 1 else {}
+    band = {"lower": mean - std, "upper": mean + std} if returns.shape[1] > 1 else {}
     return frame.assign(**band, kind="mean", seed="")
 
 

@@ -141,7 +141,7 @@ def test_a_click_turns_sources_seeds_and_times_on_and_off(browser: Browser, root
 
         for name, first, then in (
             ("ours: each seed", True, "legendonly"),
-            ("ours: band", True, "legendonly"),
+            ("ours: ± std", True, "legendonly"),
             ("another", "legendonly", True),
         ):
             assert shown(name) == {first}

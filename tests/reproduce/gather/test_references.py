@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from reproduce import ROOT
 from reproduce.commands import sources as source_pages
 from reproduce.commands.judge import judge_curves
 from reproduce.commands.sources import describe_source
@@ -27,7 +28,7 @@ from reproduce.judge.aggregates import human_scores
 from reproduce.judge.outlook import why_no_reference
 from reproduce.plan.make import make_plan
 from suite.base.errors import UsageError
-from suite.envs.tasks import ATARI_GAMES, TASKS
+from suite.envs.tasks import ATARI_GAMES, TASKS, baseline_scores, possible_returns
 from suite.settings.presets import REFERENCES, read_source
 
 AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
@@ -323,6 +324,22 @@ def test_mean_curves_are_the_means_of_the_single_runs() -> None:
     np.testing.assert_array_less((half_band - merged["std"]).abs()[has_spread], rounding)
     assert merged["std"].isna().equals(~has_spread)
     np.testing.assert_array_equal(merged["num_runs"], merged["count"])
+
+
+def test_no_return_lies_outside_those_that_a_task_has() -> None:
+    """Bands are cut there: of references' means and runs, of ours, and of who learned nothing."""
+    theirs = pd.concat([
+        table("*/curves.csv").rename(columns={"return_mean": "mean_return"}),
+        table("*/curves_by_seed.csv.xz"),
+    ]).merge(COMPARABLE, on=KEYS)  # fmt: skip
+    ours = pd.concat(map(pd.read_csv, (ROOT / "results/published").glob("*/*/curves.csv")))
+    rows = [(name, score) for (name, _), known in baseline_scores().items() for score in known[:3]]
+    rows += [*theirs[["task", "mean_return"]].itertuples(index=False, name=None)]
+    rows += [*ours[["task", "mean_return"]].itertuples(index=False, name=None)]
+    returns = pd.DataFrame(rows, columns=["task", "value"]).groupby("task")["value"]
+    for name, (least, most) in returns.agg(["min", "max"]).T.items():
+        lowest, highest = possible_returns(str(name))
+        assert lowest <= least <= most <= highest, name
 
 
 def test_tasks_and_protocols_are_known() -> None:

@@ -10,7 +10,6 @@ from scipy import stats
 
 from reproduce.judge.statistics import (
     Interval,
-    bootstrap_band,
     iqm,
     mean_score,
     median_score,
@@ -54,25 +53,18 @@ def test_a_batch_of_resamples_gives_the_statistic_of_each(statistic) -> None:
 
 
 def test_bootstrap_interval_is_the_percentile_of_every_possible_resample() -> None:
-    """Three seeds have 27 equally likely resamples; their percentiles are interval and band."""
+    """Three seeds have 27 equally likely resamples, whose percentiles are the interval."""
     scores = np.array([0.0, 1.0, 5.0])
     resampled = [np.mean(draw) for draw in itertools.product(scores, repeat=3)]
     ends = np.quantile(resampled, [0.025, 0.975], method="inverted_cdf")
     interval = stratified_bootstrap([scores], mean_score, seed=1, num_resamples=50_000)
     assert interval == pytest.approx([2.0, *ends])
-    mirrored = np.stack([scores, 10.0 - scores], axis=1)  # the points of a seed move as one
-    band = bootstrap_band(mirrored, seed=1, num_resamples=50_000)
-    assert band.mean.tolist() == [2.0, 8.0]
-    assert band.ci_low == pytest.approx([ends[0], 10.0 - ends[1]])
-    assert band.ci_high == pytest.approx([ends[1], 10.0 - ends[0]])
 
 
 def test_seeds_are_resampled_within_their_own_task() -> None:
-    """Tasks differ wildly but one seed each cannot vary: no width, and a band that is its curve."""
+    """Tasks differ wildly but one seed each cannot vary: the interval has no width."""
     interval = stratified_bootstrap([np.array([0.0]), np.array([100.0])], mean_score, seed=0)
     assert interval == Interval(50.0, 50.0, 50.0)
-    values = np.array([[0.1, -3.3, 1e6]])
-    assert all(np.array_equal(curve, values[0]) for curve in bootstrap_band(values, seed=0))
 
 
 def test_bootstrap_is_decided_by_its_seed_alone() -> None:

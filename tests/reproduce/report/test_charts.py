@@ -26,13 +26,13 @@ def traces(figure: Figure | None, name: str) -> list[Any]:
 
 
 def test_a_chart_holds_mean_band_seeds_and_times() -> None:
-    """Two seeds: their mean, the band of their resamples, each of them; over steps or times."""
+    """Two seeds: their mean, the band of their deviation, each of them; over steps or times."""
     frame = frames.learning_curves({"ours": TWO}, reference("A", [0, 400]))
     figure: Any = charts.curves_chart(frame, {"A": "above"})
-    (mean,), (band,) = traces(figure, "ours"), traces(figure, "ours: band")
+    (mean,), (band,) = traces(figure, "ours"), traces(figure, "ours: ± std")
     assert (mean.x.tolist(), mean.y.tolist()) == ([100, 200], [200, 400])
     assert band.x.tolist() == [100, 200, 200, 100]
-    assert band.y.tolist() == [300, 600, 200, 100]
+    assert band.y.round(1).tolist() == [341.4, 682.8, 117.2, 58.6]
     seeds = traces(figure, "ours: each seed")
     assert [seed.y.tolist() for seed in seeds] == [[100, 200], [300, 600]]
     assert [seed.customdata[0][0] for seed in seeds] == ["1", "2"]

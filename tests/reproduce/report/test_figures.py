@@ -76,7 +76,8 @@ def test_seeds_means_bands_and_references_are_told_apart(
     assert widths(panel, frames.OTHERS[0]) == {1.3: [0, 20]}
     bands = [np.asarray(band.get_paths()[0].vertices) for band in panel.collections]
     ends = [sorted({*map(float, band[band[:, 0] == 20][:, 1])}) for band in bands]
-    assert ends == [[20, 60], [15, 25]]
+    std = 20 * 2**0.5
+    assert ends == [pytest.approx([40 - std, 40 + std]), [15, 25]]
     assert panel.get_xlim() == (0, 30)
 
 

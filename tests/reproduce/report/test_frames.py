@@ -5,6 +5,7 @@ import pandas as pd
 
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS
+from suite.envs.tasks import possible_returns
 from tests.messages import refused
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
@@ -22,7 +23,9 @@ def test_seeds_align_only_on_steps_that_all_have() -> None:
     mean = frames.mean_of(curves.sample(frac=1.0, random_state=0))
     assert mean["env_steps"].tolist() == [20, 30]
     assert mean["mean_return"].tolist() == [30, 45]
-    assert (mean["lower"].tolist(), mean["upper"].tolist()) == ([20, 30], [40, 60])
+    deviation = np.array([20, 30]) / np.sqrt(2)
+    np.testing.assert_allclose(mean["lower"], mean["mean_return"] - deviation)
+    np.testing.assert_allclose(mean["upper"], mean["mean_return"] + deviation)
     curves.loc[curves["env_steps"] == 30, "mean_return"] = np.inf
     assert frames.mean_of(curves)["env_steps"].tolist() == [20]
     assert frames.mean_of(pd.concat([curves, curve("A", 3, [20, 30], NAN)])).empty
@@ -31,6 +34,23 @@ def test_seeds_align_only_on_steps_that_all_have() -> None:
 def test_one_seed_has_no_band() -> None:
     """A band of one seed would suggest a certainty that nobody measured."""
     assert "lower" not in frames.mean_of(curve("A", 1, [10, 20]))
+
+
+def test_both_bands_are_the_deviation_within_the_scores_of_the_task() -> None:
+    """CartPole's returns go from 0 to 500: neither side's band leaves them; others' have no end."""
+    steps = [10, 490]
+    for task, ends in {"CartPole-v1": (0.0, 500.0), "A": (-25.0, 960.0)}.items():
+        curves = pd.concat([curve(task, 1, steps, 0.1), curve(task, 2, steps, 1.9)])
+        published = reference(task, steps, spread=35.0)
+        frame = frames.learning_curves({"ours": curves}, published)
+        means = frame[frame["kind"] == "mean"].set_index("role")
+        ours, theirs = (means.loc[role] for role in ("ours", "judge"))
+        std = np.std([0.1, 1.9], ddof=1) * np.array(steps)
+        low, high = np.clip(np.array([steps - std, steps + std]), *possible_returns(task))
+        np.testing.assert_allclose(ours["lower"], low)
+        np.testing.assert_allclose(ours["upper"], high)
+        assert theirs["lower"].iloc[0] == max(ends[0], -25.0)
+        assert theirs["upper"].iloc[1] == min(ends[1], 525.0)
 
 
 def test_the_time_of_a_mean_is_the_median_of_the_seeds() -> None:
