@@ -31,7 +31,7 @@ WIDEST = (-1.0, 3.0)
 """Ends of that axis: what lies beyond is drawn at an end; `score` stays as it is."""
 OURS = ("#0173B2", "#8E6CCB", "#00899C", "#A07400", "#C0587E", "#6B7280")
 JUDGE = ("#D55E00", "#A0722A", "#9B6FD0")
-OTHERS = ("#029E73", "#CC78BC", "#949494", "#A0722A", "#9B6FD0", "#2E8B9A")
+OTHERS = ("#029E73", "#CC78BC", "#949494", "#2E8B9A")
 """Colours told apart under common colour blindness, with a contrast of 3 to white and to black."""
 DASHES = ("dash", "dot", "dashdot", "longdash")
 PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
@@ -155,14 +155,27 @@ def gaps(curves: pd.DataFrame, task: str) -> list[str]:
 
 
 def looks(frame: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the colour and the dashes (a name of plotly's) of every source of a frame."""
-    colours, dashes = {}, {}
+    """Return a colour for every source of a frame, and its dashes (a name of plotly's)."""
+    colours: dict[str, str] = {}
+    dashes: dict[str, str] = {}
     for role, palette in (("ours", OURS), ("judge", JUDGE), ("context", OTHERS)):
-        for place, source in enumerate(frame.loc[frame["role"] == role, "source"].unique()):
-            turn = place if role == "context" else place // len(palette) - 1
-            colours.setdefault(source, palette[place % len(palette)])
-            dashes.setdefault(source, "solid" if turn < 0 else DASHES[turn % len(DASHES)])
-    return colours, dashes
+        sources = frame.loc[frame["role"] == role, "source"].unique()
+        for place, source in enumerate(sources):
+            is_other = role == "context"
+            dashes.setdefault(source, DASHES[place % len(DASHES)] if is_other else "solid")
+            if place < len(palette):
+                colours.setdefault(source, palette[place])
+    more = [source for source in dashes if source not in colours]
+    return colours | dict(zip(more, many_colours(len(more)), strict=True)), dashes
+
+
+def many_colours(number: int) -> list[str]:
+    """Return colours around a circle of hues, as bright as those of the palettes."""
+    if not number:
+        return []
+    import seaborn as sns  # slow, and rarely needed
+
+    return sns.husl_palette(number, s=0.75, l=0.55).as_hex()
 
 
 def final_scores(

@@ -119,12 +119,13 @@ def test_a_table_that_fits_no_schema_is_refused() -> None:
 
 
 def test_every_source_has_a_look_of_its_own() -> None:
-    """Colour and dashes together, for more sources than there are colours."""
+    """No two share a colour, with more sources than the palettes have colours."""
     grids = {f"gamma=0.{number}": curve("A", 1, [10]) for number in range(9)}
     others = [reference("A", [10], "context").assign(source=str(place)) for place in range(6)]
     frame = frames.learning_curves(grids, pd.concat([reference("A", [10]), *others]))
-    colours, dashes = frames.looks(frame)
-    assert len({(colours[source], dashes[source]) for source in colours}) == 16
+    colours, _ = frames.looks(frame)
+    assert len({*colours.values()}) == len(colours) == 16
+    assert len({*frames.OURS, *frames.JUDGE, *frames.OTHERS}) == 13
 
 
 def test_scores_are_normalised_by_zero_and_reference() -> None:

@@ -180,7 +180,7 @@ def test_inks_can_be_read_and_lines_be_seen_in_both_themes() -> None:
         grounds = [colours[name][theme] for name in ("page", "panel")]
         for name in ("ink", "faint", "link", "good", "better", "bad", "open"):
             assert min(contrast(colours[name][theme], ground) for ground in grounds) >= 4.5, name
-        for drawn in (*frames.OURS, *frames.OTHERS, *frames.JUDGE):
+        for drawn in (*frames.OURS, *frames.OTHERS, *frames.JUDGE, *frames.many_colours(24)):
             assert contrast(drawn, grounds[0]) >= 3.0, drawn
 
 
