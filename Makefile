@@ -73,7 +73,7 @@ test-tracking: $(VENV)/.tracking
 
 ## The long forms of the tests, and further forms of what other cases test; weekly.
 test-slow: venv
-	$(PYTEST) -m further $(BESIDE)
+	$(PYTEST) -m "further and not slow" $(BESIDE)
 	$(PYTEST) -m slow
 
 ## The tests that need a GPU, then what it reaches beside what it could (30 minutes at most); the

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.commands import docs
 from reproduce.report import figures as report_figures
-from reproduce.simulators import claims, figures, measure, same_work
+from reproduce.simulators import claims, figures, measure, page, same_work
 from reproduce.simulators.engines import ENGINES
 from reproduce.simulators.measure import COLUMNS, Cell
 from suite.base.hardware import num_cores
@@ -107,10 +106,10 @@ def test_a_page_shows_the_same_work_where_no_speed_is_measured(
     monkeypatch.setattr(same_work, "EPISODES", {"classic": 1})
     command = "simulators --same-work --tasks CartPole-v1 --engines encore --out"
     assert main([*command.split(), str(tmp_path)]) == 0
-    monkeypatch.setattr(docs, "SIMULATORS", tmp_path)
-    page = docs.simulators()
-    assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in page
-    assert "| CartPole-v1 | encore | float32[4] | 2 | 1 | next step |" in page
+    monkeypatch.setattr(page, "SIMULATORS", tmp_path)
+    text = page.simulators()
+    assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in text
+    assert "| CartPole-v1 | encore | float32[4] | 2 | 1 | next step |" in text
 
 
 def test_figures_and_page_show_every_engine_of_a_stored_table(
@@ -136,11 +135,11 @@ def test_figures_and_page_show_every_engine_of_a_stored_table(
     assert "encore" in said[0]
     assert "encore" not in said[1]  # it was measured with one thread
     assert "CartPole-v1, 8" in said[2]
-    monkeypatch.setattr(docs, "ROOT", tmp_path)
-    monkeypatch.setattr(docs, "SIMULATORS", folder.parent)
-    page = docs.simulators()
-    assert "## P, 2 cores" in page
-    assert "| CartPole-v1 | 8 | 1 | 20 | 6 | 3 |" in page
-    assert "| CartPole-v1 | 64 | 2 | 1,900 |  |  |" in page
-    assert "cannot be measured here: needs 12 cores" in page
-    assert "](/results/simulators/a-machine/speeds.svg)" in page
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    monkeypatch.setattr(page, "SIMULATORS", folder.parent)
+    text = page.simulators()
+    assert "## P, 2 cores" in text
+    assert "| CartPole-v1 | 8 | 1 | 20 | 6 | 3 |" in text
+    assert "| CartPole-v1 | 64 | 2 | 1,900 |  |  |" in text
+    assert "cannot be measured here: needs 12 cores" in text
+    assert "](/results/simulators/a-machine/speeds.svg)" in text
