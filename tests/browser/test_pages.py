@@ -162,7 +162,7 @@ def test_a_click_turns_sources_seeds_and_times_on_and_off(browser: Browser, root
         assert page.locator(".modebar-btn[data-attr='cloud'], [data-title*='hare']").count() == 0
         chart.hover(position={"x": 250, "y": 300})
         expect(chart.locator(".hoverlayer")).to_contain_text(
-            re.compile(r"ours.*: \d+ \[\d+, \d+\]")
+            re.compile(r"ours.*: \d+ \[[\d.]+, [\d.]+\]")
         )
 
 
