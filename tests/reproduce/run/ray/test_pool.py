@@ -379,8 +379,11 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("apart")
-def test_ctrl_c_brings_a_checkpoint_home(nodes: Nodes, tmp_path: Path) -> None:
+def test_ctrl_c_brings_a_checkpoint_home(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each agent writes one before it ends; the next start goes on from there."""
+    monkeypatch.setattr(pooling, "STOP_SECONDS", 180.0)  # other tests may keep every core busy
     place = Path("runs", *pendulum(tmp_path, [1]).directory.parts[-2:], TASK, "seed-1")
 
     def interrupt(board: Board) -> None:
