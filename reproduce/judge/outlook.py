@@ -170,15 +170,25 @@ def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
 
 def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
     """Return that the suite's default source decides the suite better; empty: it does not."""
+    if not _is_plain(plan) or not _is_whole(plan):
+        return ""
     default = source_of(plan.agent, plan.suite, None)
-    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
-    if default.name == plan.source or not is_whole or plan.settings or plan.baseline:
+    if default.name == plan.source:
         return ""
     best, _ = suite_chance(outlooks_by(plan, default.name, default.preset))
-    own = suite_chance(rows)[0]
-    if not plan.maker.is_ours or not best > (0.0 if math.isnan(own) else own):
+    own, _ = suite_chance(rows)
+    if not best > (0.0 if math.isnan(own) else own):
         return ""
     return f"--like {default.name} decides the suite better: with probability {best:.0%} if equal."
+
+
+def _is_plain(plan: Plan) -> bool:
+    """Return whether other sources may take a plan's place: our agent, as a source has it."""
+    return plan.maker.is_ours and not plan.settings and not plan.baseline
+
+
+def _is_whole(plan: Plan) -> bool:
+    return plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
 
 
 def outlooks_by(plan: Plan, source: str, preset: Preset[Any]) -> list[Outlook]:
@@ -198,10 +208,9 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
     That is the source and budget with the best chance; a budget with fewer steps where it has one
     of at least `GOOD_CHANCE`.
     """
-    if not plan.maker.is_ours or plan.settings or plan.baseline:
+    if not _is_plain(plan):
         return []
-    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
-    tasks = (*plan.tasks, *(find_suite(plan.suite) if is_whole else ()))
+    tasks = (*plan.tasks, *(find_suite(plan.suite) if _is_whole(plan) else ()))
     decided = {row.task for row in rows if not row.obstacle and row.chance >= GOOD_CHANCE}
     lines = []
     for task in dict.fromkeys(tasks) if len(plan.tasks) <= MOST_COMPARED else ():

@@ -260,8 +260,9 @@ RETURNS: Mapping[str, tuple[float, float]] = {
     "InvertedDoublePendulum": (-math.inf, 10_000.0),
     "Reacher": (-math.inf, 0.0),
     "Pong": (-21.0, 21.0),
-    **dict.fromkeys(("Breakout", "Enduro", "Qbert", "Seaquest"), (0.0, math.inf)),
-    **dict.fromkeys(("BeamRider", "SpaceInvaders"), (0.0, math.inf)),
+    **dict.fromkeys(
+        ("BeamRider", "Breakout", "Enduro", "Qbert", "Seaquest", "SpaceInvaders"), (0.0, math.inf)
+    ),
 }
 """Lowest and highest return of an episode, by environment, where its rewards bound them."""
 
