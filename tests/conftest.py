@@ -145,8 +145,10 @@ class OneByOne(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, name = nodeid.partition("::")
+        if file in TOGETHER:
+            return file
         case = name.partition("[")[2]
-        return file + case if file in TOGETHER or (file in BY_CASE and case) else nodeid
+        return file + case if file in BY_CASE and case else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneByOne:
