@@ -259,38 +259,6 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_seeds_in_turn_go_on_with_the_one_that_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first has finished and is left alone, the second goes on, the third begins."""
-    command = ["--task=CartPole-v1", "--seeds", "1", "2", "3", "--device=cpu", "--env-steps=800"]
-    command += ["--evaluation-rule=training", "--log-interval=200", "--checkpoint-minutes=0"]
-    assert a2c.main([*command, f"--out={tmp_path / 'whole'}"]) == 0
-    finish, finished = Recorder.finish, 0
-
-    def finish_or_die(recorder: Recorder) -> int:
-        nonlocal finished
-        finished += 1
-        if finished == 2:
-            raise Killed
-        return finish(recorder)
-
-    monkeypatch.setattr(Recorder, "finish", finish_or_die)
-    command += [f"--out={tmp_path / 'cut'}"]
-    with pytest.raises(Killed):
-        a2c.main(command)
-    first = (tmp_path / "cut" / "seed-1" / "run.json").read_bytes()
-    assert a2c.main(command) == 0
-    records = [tmp_path / "cut" / f"seed-{seed}" / "run.json" for seed in (1, 2, 3)]
-    assert records[0].read_bytes() == first
-    times = [len(json.loads(record.read_text())["resumed_at"]) for record in records]
-    assert times == [0, 1, 0]
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
-    with pytest.raises(UsageError, match="holds a finished run"):
-        a2c.main(command)
-
-
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("case", "number"), [("sac, two seeds", signal.SIGINT), ("impala", signal.SIGTERM)]
 )

@@ -1,8 +1,6 @@
 """The measurements of a GPU: the whole program, tried on a CPU with tiny sizes."""
 
 import json
-import subprocess
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import pytest
 
 from suite.base.errors import UsageError
 from tests.benchmarks import gpu, speeds
-from tests.benchmarks.gpu import NEEDS_GPU, PARTS, Row, differing, main, with_shares
+from tests.benchmarks.gpu import NEEDS_GPU, PARTS, Row, differing, main
 
 ON_CPU = ["--device=cpu", "--seconds=0.1"]
 
@@ -78,26 +76,6 @@ def test_what_was_measured_is_written_after_each_part(
     assert [row["what"] for row in json.loads(out.read_bytes())["rows"]] == ["sac-1"]
 
 
-def test_bytes_that_differ_are_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part's process ends with status 1, and its row says which files differ."""
-    row = Row("sac, twice", 2.0, "files", 0.0, "differ: seed-1/updates.csv, seed-2/updates.csv")
-
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        gpu.write(Path(command[-1].removeprefix("--out=")), {}, [row])
-        return subprocess.CompletedProcess(command, 1, "", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert gpu.in_a_process("bytes", Namespace(device="cpu", seconds=1.0)) == [row]
-
-
-def test_a_share_is_of_the_best_of_its_kind() -> None:
-    """1,000 steps of 2 GFLOP each of 8,000 GFLOP/s: a quarter; nothing without a ceiling."""
-    ceilings = [Row(f"products, fp32, {k}", 4_000.0 * k, "GFLOP/s") for k in (1, 2)]
-    ceilings.append(Row("products, TF32, 1", 9e9, "GFLOP/s"))
-    row = Row("sac", 1_000.0, "steps/s", needs={"products, fp32": 2.0, "simulator, Ant": 1.0})
-    assert with_shares([*ceilings, row])[-1].shares == {"products, fp32": 0.25}
-
-
 def test_files_that_differ_or_lack_are_named(tmp_path: Path) -> None:
     """Of every seed, in one folder as in the other; a wall time is not compared."""
     first, second = tmp_path / "1", tmp_path / "2"
@@ -112,9 +90,3 @@ def test_files_that_differ_or_lack_are_named(tmp_path: Path) -> None:
     (first / "seed-2" / "updates.csv").write_text("2")
     (second / "seed-1" / "episodes.csv").write_text("")
     assert differing(first, second) == ["seed-1/episodes.csv", "seed-2/updates.csv"]
-
-
-def test_a_part_that_is_none_is_refused() -> None:
-    """Before anything is measured, and with the nearest name."""
-    with pytest.raises(UsageError, match="no part 'sac-46'; did you mean sac-64"):
-        main([*ON_CPU, "--only", "sac-46"])

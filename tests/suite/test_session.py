@@ -108,12 +108,6 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
         assert columns(tmp_path, seed, "evaluations.csv") == scored
 
 
-def test_a_run_ends_before_the_stride_that_would_exceed_it(tmp_path: Path) -> None:
-    """A stride that fits exactly is made; `env_steps` is never exceeded."""
-    ours = session(tmp_path, 10)
-    assert [ours.goes_on(env_steps) for env_steps in (0, 90, 91, 100)] == [True, True, False, False]
-
-
 def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
     """Steps of seeds that have nothing left to learn would be wasted."""
     ours = session(tmp_path, 10)

@@ -3,19 +3,7 @@
 import pytest
 import torch
 
-from suite.base.errors import UsageError, check_shape, nearest, require
-from suite.settings.presets import Budget, Preset, find_preset
-
-
-def preset(settings: str) -> Preset[str]:
-    return Preset(config=settings, budgets={}, judged_by="authors")
-
-
-PRESETS = {
-    ("mujoco", "paper"): preset("mujoco as the paper"),
-    ("mujoco", "jaxrl"): preset("mujoco as jaxrl"),
-    ("dmc", "paper"): preset("dmc as the paper"),
-}
+from suite.base.errors import UsageError, check_shape, nearest
 
 
 @pytest.mark.parametrize(
@@ -44,46 +32,6 @@ def test_a_long_list_of_choices_is_cut() -> None:
     answer = nearest("?", [f"task-{number:03}" for number in range(150)])
     assert answer.endswith("task-098, task-099, ... (150 in all)")
     assert nearest("?", ["only"]) == "; choose from only"
-
-
-def test_a_budget_may_differ_by_task() -> None:
-    """A source that ran Humanoid longer than Hopper is followed in both."""
-    budget = Budget(env_steps=1_000_000, num_seeds=5, env_steps_of={"Humanoid-v4": 3_000_000})
-    assert (budget.steps("Hopper-v4"), budget.steps("Humanoid-v4")) == (1_000_000, 3_000_000)
-
-
-def test_a_preset_is_found_by_suite_and_source() -> None:
-    """The settings of one source must never stand in for another's."""
-    for key, expected in PRESETS.items():
-        assert find_preset(PRESETS, *key) is expected
-
-
-@pytest.mark.parametrize(
-    ("suite", "source", "message"),
-    [
-        ("mujocco", "paper", r"this agent has no suite 'mujocco'; did you mean mujoco\?"),
-        ("mujoco", "jaxlr", r"unknown source 'jaxlr' for mujoco; did you mean jaxrl\?"),
-        ("dmc", "jaxrl", "unknown source 'jaxrl' for dmc; choose from paper"),
-    ],
-)
-def test_an_unknown_preset_names_the_nearest_of_that_suite(
-    suite: str, source: str, message: str
-) -> None:
-    """A source that exists for another suite only is not offered for this one."""
-    with pytest.raises(UsageError, match=f"^{message}$"):
-        find_preset(PRESETS, suite, source)
-
-
-def test_a_usage_error_is_a_value_error() -> None:
-    """Code that knows nothing of command lines may treat it as what it is: a bad value."""
-    assert issubclass(UsageError, ValueError)
-
-
-def test_a_rule_that_is_kept_says_nothing_and_a_broken_one_names_the_number() -> None:
-    """Whoever gave the value sees it again, beside what it should have been."""
-    require(0.5 <= 1.0, "gamma must be at most 1", 0.5)
-    with pytest.raises(UsageError, match=r"^gamma must be at most 1, not 1\.5$"):
-        require(1.5 <= 1.0, "gamma must be at most 1", 1.5)
 
 
 @pytest.mark.parametrize(

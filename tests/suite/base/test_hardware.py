@@ -181,12 +181,6 @@ def test_the_gpu_is_the_one_in_use(
     assert hardware.machine.__wrapped__(device)["gpu"] == name
 
 
-def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allowed 2 of 64 cores, 64 workers would crawl."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(777)), raising=False)
-    assert hardware.num_cores() == 777
-
-
 def test_versions_are_those_of_the_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """What results depend on, as it is installed here; a record is written without one of them."""
     versions = hardware.versions()

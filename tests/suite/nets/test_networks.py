@@ -287,15 +287,6 @@ def test_a_copy_is_freed_at_once(layers: FrameLayers) -> None:
         gc.enable()
 
 
-def test_the_same_stream_gives_the_same_network() -> None:
-    """Initial weights are the seed's, and those of another seed differ."""
-    ours, same, other = (
-        Trunk((4,), HEADS, generator(seed), hidden_sizes=(8,)).state_dict() for seed in (0, 0, 1)
-    )
-    assert all(torch.equal(ours[name], same[name]) for name in ours)
-    assert not torch.equal(ours["weights.0"], other["weights.0"])
-
-
 # Observations
 
 

@@ -2,8 +2,6 @@
 
 import copy
 import math
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -162,24 +160,6 @@ def test_rmsprop_equals_a_reference_written_out(
     np.testing.assert_array_equal(module.weight.detach().flatten(), flat.vector[:6])
 
 
-def test_the_first_step_tells_the_published_forms_apart() -> None:
-    """Gradient 1, decay 0.9, epsilon 0.01, rate 1: what each library's documentation implies."""
-    expected = {
-        "tensorflow": 1 / math.sqrt(0.9 + 0.1 + 0.01),
-        "torch": 1 / (math.sqrt(0.1) + 0.01),
-        "chainer": 1 / math.sqrt(0.1 + 0.01),
-    }
-    for form, (in_root, initial_average) in FORMS.items():
-        module = nn.Linear(3, 2)
-        flat = FlatWeights(module)
-        before = flat.vector.clone()
-        settings: dict[str, Any] = {"epsilon_in_root": in_root, "initial_average": initial_average}
-        optimiser = RMSprop(flat, decay=0.9, epsilon=0.01, **settings)
-        optimiser.minimise(linear(np.ones(8), module), 1.0)
-        step = before - flat.vector
-        torch.testing.assert_close(step, torch.full((8,), expected[form]), atol=1e-5, rtol=0)
-
-
 def test_the_torch_form_equals_torch() -> None:
     """With a kernel in channels-last memory, which torch's own takes as it comes."""
     ours, theirs = Convolutional(), Convolutional()
@@ -188,26 +168,6 @@ def test_the_torch_form_equals_torch() -> None:
     )
     reference = torch.optim.RMSprop(theirs.parameters(), lr=0.01, alpha=0.99, eps=1e-5)
     follow(optimiser, ours, reference, theirs)
-
-
-def test_rmsprop_reads_an_agents_configuration() -> None:
-    """All four settings arrive: steps are those of the optimiser that is given them."""
-    settings = {
-        "decay": 0.8,
-        "epsilon": 0.03,
-        "epsilon_in_root": False,
-        "initial_average": 0.4,
-    }
-    config = SimpleNamespace(**{f"rmsprop_{name}": value for name, value in settings.items()})
-    ours, theirs = Convolutional(), Convolutional()
-    configured = RMSprop.configured(FlatWeights(ours), config)
-    for _ in range(3):
-        configured.minimise(loss_of(ours), 0.01)
-    plain = RMSprop(FlatWeights(theirs), **settings)
-    for _ in range(3):
-        plain.minimise(loss_of(theirs), 0.01)
-    assert torch.equal(configured.weights.vector, plain.weights.vector)
-    assert torch.equal(configured.square_averages, plain.square_averages)
 
 
 # Adam, and what all have in common

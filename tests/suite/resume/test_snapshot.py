@@ -1,5 +1,7 @@
 """State on disk: every kind comes back in place, and a folder never holds half of anything."""
 
+import hashlib
+import json
 import os
 import pickle
 import random
@@ -235,5 +237,12 @@ def test_nothing_in_a_snapshot_is_run(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"^unreadable checkpoint in"):
             read_snapshot(tmp_path)
         path.write_bytes(whole)
+    bomb = pickle.dumps(Hostile(bait))  # a forger gives its sum, too
+    content = {"tensors": hashlib.sha256(bomb).hexdigest()}
+    (tmp_path / f"tensors-{content['tensors'][:16]}.safetensors").write_bytes(bomb)
+    seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    (tmp_path / "checkpoint.json").write_text(json.dumps({"sha256": seal, "content": content}))
+    with pytest.raises(UsageError, match=r"^unreadable checkpoint in (?!.*changed)"):
+        read_snapshot(tmp_path)
     assert not bait.exists()
     assert read_snapshot(tmp_path / "nowhere") is None

@@ -205,6 +205,7 @@ def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
         (("--task", "Hoper-v4"), r"^unknown task 'Hoper-v4'; did you mean Hopper-v4\?$"),
         (("--task",), "--task"),
         (("--like", "jaxlr"), r"^unknown source 'jaxlr' for mujoco; did you mean jaxrl\?$"),
+        (("--suite", "dmc", "--like", "jaxrl"), "^unknown source 'jaxrl' for dmc; choose from pa"),
         (("--suite", "mujoc"), r"^this agent has no suite 'mujoc'; did you mean mujoco\?$"),
         (("--gama", "0.9"), r"^unknown setting --gama; did you mean --gamma\?$"),
         (("--likes", "jaxrl"), r"^unknown setting --likes; did you mean --like\?$"),

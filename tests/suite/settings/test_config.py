@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import pytest
 
-from agents import acer_continuous, sac
 from suite.base.errors import UsageError
 from suite.settings.config import (
     Count,
@@ -21,7 +20,7 @@ from suite.settings.config import (
     Whole,
     Widths,
 )
-from suite.settings.recorded import REMOVED, by_todays_names, recorded_settings
+from suite.settings.recorded import REMOVED, by_todays_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +106,6 @@ def test_a_range_is_read_as_mathematics_writes_it(
     assert not any(number in Range(text) for number in outside)
 
 
-def test_an_unknown_task_is_refused_with_the_nearest() -> None:
-    """A typo costs one line, not a traceback from the simulator."""
-    with pytest.raises(UsageError, match=r"unknown task 'Pong-v4'; did you mean Pong-v5\?"):
-        Settings(task="Pong-v4")
-
-
 def test_the_task_is_presented_as_the_protocol_says() -> None:
     """Sticky actions and lost lives are the protocol's, also where a plan asks for the task."""
     assert Settings(protocol="sticky").find_task().protocol == "sticky"
@@ -132,14 +125,6 @@ class Unrolls(UnrollConfig):
     max_gradient_norm: Positive | None = None
 
 
-def test_a_run_holds_at_least_one_unroll() -> None:
-    """Else it would end before it has learned anything, and be called finished."""
-    assert Unrolls(env_steps=20).unroll_rows == 20
-    message = "env_steps must hold one unroll of num_envs [*] unroll_length = 20, not 19"
-    with pytest.raises(UsageError, match=message):
-        Unrolls(env_steps=19)
-
-
 def test_frames_cannot_be_normalised() -> None:
     """They are bytes, which networks scale by a fixed factor."""
     with pytest.raises(UsageError, match="normalise_observations is not for frames: Pong-v5"):
@@ -151,15 +136,6 @@ def test_bfloat16_is_for_frames() -> None:
     assert Unrolls(env_steps=20, task="Pong-v5", bfloat16=True).bfloat16
     with pytest.raises(UsageError, match="bfloat16 is for convolutions, and CartPole-v1 has none"):
         Unrolls(env_steps=20, bfloat16=True)
-
-
-def test_a_setting_younger_than_a_record_had_its_default() -> None:
-    """A run from before a setting was there is not one with that setting changed."""
-    recorded = recorded_settings(acer_continuous.Config, {"env_steps": 300, "unroll_length": 9})
-    assert (recorded["env_steps"], recorded["unroll_length"]) == (300, 9)
-    assert recorded["time_limit_is_terminal"] is False
-    assert recorded_settings(sac.Config, {"env_steps": 3})["separate_heads"] is True
-    assert sac.Config().separate_heads is False
 
 
 def test_a_setting_that_is_gone_is_left_out_unless_it_made_a_difference() -> None:
