@@ -25,15 +25,15 @@ from reproduce.plan.make import make_plan
 from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
+from reproduce.run.processes import start_time
 from reproduce.run.progress import Board, last_row
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.recorder import Recorder
-from suite.record.records import read_record
+from tests.reproduce.run.boards import TASK, ends, ignore, record_of
 
 pytestmark = pytest.mark.usefixtures("published")
 
-TASK = "Pendulum-v1"
 RecordRun = Callable[..., Path]
 StandIn = Callable[[Mapping[int, str]], None]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -49,36 +49,11 @@ def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
     return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
 
 
-def ignore(board: Board) -> None:
-    """Watch nothing."""
-
-
 def pids_of(plan: Plan, count: int, board: Board) -> list[int]:
     """Process ids of the sleeping runs once there are `count`, else none; gives up in the end."""
     assert time.monotonic() < board.started + 60, "the sleeping runs have not begun"
     said = [file.read_text() for file in plan.directory.glob("*/*/pid")]
     return [int(pid) for pid in said] if len(said) == count and all(said) else []
-
-
-def ends(board: Board) -> dict[int, tuple[str, str]]:
-    """State and error of every run by seed."""
-    return {row.run.seed: (row.state, row.error) for row in board.rows}
-
-
-def record_of(plan: Plan, seed: int) -> dict[str, Any]:
-    """The record of a run, which must be one."""
-    record = read_record(plan.directory / TASK / f"seed-{seed}")
-    assert record is not None
-    return record
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process exists; one that has ended does until it is waited for."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
@@ -286,20 +261,6 @@ def test_the_simulator_has_the_cores_of_those_that_run(
     assert int(said[-1]) >= int(threads)
 
 
-def test_finished_runs_are_left_alone(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
-) -> None:
-    """A run that is there is reported as finished and no process is started for it."""
-    stand_in({2: FINISH})
-    plan = pendulum(tmp_path, [1, 2])
-    folder = record_run(plan, TASK, 1)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    board = launch(plan, ignore)
-    assert ends(board) == {1: ("finished", ""), 2: ("finished", "")}
-    assert board.rows[0].env_steps == 1000
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_what_a_killed_run_left_is_kept_where_the_next_goes_on_from_it(
     has_checkpoint: bool, tmp_path: Path, stand_in: StandIn, record_run: RecordRun
@@ -374,7 +335,7 @@ def test_a_signal_stops_every_process_and_goes_on(
         assert signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN)
         pids[:] = pids_of(plan, 2, board)
         if pids:
-            assert all(is_alive(pid) for pid in pids)
+            assert all(map(start_time, pids))
             os.kill(os.getpid(), number)
             time.sleep(5)
 
@@ -382,7 +343,7 @@ def test_a_signal_stops_every_process_and_goes_on(
     with pytest.raises(KeyboardInterrupt):
         launch(plan, interrupt)
     assert len(pids) == 2
-    assert not any(is_alive(pid) for pid in pids)
+    assert not any(map(start_time, pids))
     assert signal.getsignal(number) == before
     assert [run.status for run in plan.runs()] == ["finished", "planned", "planned", "planned"]
 
@@ -407,7 +368,7 @@ def test_whatever_ends_the_launcher_ends_what_it_started(
     expected = {"C": KeyboardInterrupt, "a": ZeroDivisionError, "n": UsageError}[why[0]]
     with pytest.raises(expected) as caught:
         launch(plan, end)
-    assert not is_alive(pids[0])
+    assert start_time(pids[0]) is None
     assert plan.directory.exists() == (why != "no folder")
     assert ("sac-classic/tuned has vanished" in str(caught.value)) == (why == "no folder")
 

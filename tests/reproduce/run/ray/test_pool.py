@@ -5,7 +5,6 @@ not matter.
 """
 
 import contextlib
-import json
 import os
 import shlex
 import socket
@@ -35,13 +34,13 @@ from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.resume.snapshot import read_snapshot
 from tests.reproduce.conftest import InThisProcess, Say
+from tests.reproduce.run.boards import TASK, ends, ignore, record_of, wait_for
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own sockets and processes
 ]
 
-TASK = "Pendulum-v1"
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
 StandIn = Callable[[Mapping[int, str]], None]
@@ -106,10 +105,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def ignore(board: Board) -> None:
-    """Watch nothing."""
-
-
 def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
     """Short runs of SAC with small networks."""
     changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200", "log_interval=100"]
@@ -123,24 +118,6 @@ def exact(plan: Plan) -> dict[str, bytes]:
     """What of a plan's runs does not depend on a clock."""
     paths = [path for path in sorted(plan.directory.rglob("*")) if path.name in EXACT]
     return {str(path.relative_to(plan.directory)): path.read_bytes() for path in paths}
-
-
-def record_of(plan: Plan, seed: int) -> dict[str, Any]:
-    """The record of a run."""
-    return json.loads((plan.directory / TASK / f"seed-{seed}" / "run.json").read_bytes())
-
-
-def ends(board: Board) -> dict[int, tuple[str, str]]:
-    """State and error of every run by seed."""
-    return {row.run.seed: (row.state, row.error) for row in board.rows}
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Wait up to three minutes for `condition`: other tests may keep every core busy."""
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -517,15 +494,11 @@ def test_an_address_without_a_cluster_is_one_line(
 def test_without_the_extra_the_line_names_it(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray is imported only if it is asked for."""
+    """It names the command; `test_command_line.py` plans without Ray."""
     monkeypatch.setitem(sys.modules, "ray", None)  # which no import finds
     words = ["sac", "classic", "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
     status, _, err = say([*words, "--launcher", "ray"])
     assert (status, err) == (2, "error: --launcher ray needs Ray: pip install 'encore-rl[ray]'\n")
-    (tmp_path / "ray.py").write_text("raise ImportError")
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    local = [sys.executable, "-m", "reproduce", *words]  # here, Ray's modules were imported
-    subprocess.run(local, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True)
 
 
 LOCAL = """
