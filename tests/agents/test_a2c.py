@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import agents
 from agents import a2c
-from reproduce.gather.collect import collect_scores, collect_throughput
 from reproduce.plan.make import make_plan
-from reproduce.report import figures
 from suite import actor_critic
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Spaces
@@ -33,7 +29,6 @@ from tests.agents.trainings import (
     tiny,
     train,
 )
-from tests.reproduce.conftest import make_report
 
 TINY = tiny("a2c")
 TORCH_FORM: dict[str, Any] = {"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0}
@@ -70,23 +65,6 @@ def test_advantages_equal_a_slow_double_loop(gae_lambda: float) -> None:
         gae_lambda,
     )
     np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
-
-
-def test_with_lambda_one_advantages_are_n_step_returns_minus_values() -> None:
-    """R = r + gamma r' + ... + gamma^n V(last), as Algorithm S3 computes it backwards."""
-    rng = np.random.default_rng(1)
-    rewards, values = rng.normal(size=5), rng.normal(size=6)
-    value, expected = values[5], np.zeros(5)
-    for t in reversed(range(5)):
-        value = rewards[t] + 0.9 * value
-        expected[t] = value - values[t]
-
-    def column(numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(numbers)[:, None]
-
-    discounts, ones = column(np.full(5, 0.9)), column(np.ones(5))
-    ours = a2c.gae(column(rewards), discounts, ones, column(values[:5]), column(values[1:]), 1.0)
-    np.testing.assert_allclose(ours[:, 0].numpy(), expected, rtol=1e-12)
 
 
 def test_losses_equal_a_slow_float64_derivation() -> None:
@@ -165,48 +143,21 @@ def test_gradients_equal_finite_differences_with_targets_held(
         assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize(("convolutions", "shared_trunk"), [("nature", True), ("a3c", False)])
-def test_frames_go_through_the_published_layers(convolutions: Any, shared_trunk: bool) -> None:
-    """The network equals plain convolutions, and one step moves weights as plain RMSprop does."""
-    config = replace(TINY, **TORCH_FORM, convolutions=convolutions, shared_trunk=shared_trunk)
-    learner = a2c.make_learner(config, Spaces((4, 84, 84), 6), CPU)
-    frames = torch.rand(2, 4, 84, 84, generator=torch.Generator().manual_seed(0))
-    strides = {"nature": (4, 2, 1), "a3c": (4, 2)}[convolutions]
-    trunk = learner.network.actor
-    sizes = {"nature": [32, 64, 64], "a3c": [16, 32]}[convolutions]
-    assert [len(kernel) for kernel in trunk.kernels] == sizes
-    assert trunk.weights[0].shape[1] == {"nature": 512, "a3c": 256}[convolutions]
-    copies = [p.detach().clone().contiguous().requires_grad_() for p in trunk.parameters()]
-    count = len(strides)
-    kernels, kernel_biases = copies[:count], copies[count : 2 * count]
-    weights, biases = copies[2 * count : 2 * count + 2], copies[2 * count + 2 :]
-
-    def plain() -> Tensor:
-        hidden = frames
-        for kernel, bias, stride in zip(kernels, kernel_biases, strides, strict=True):
-            hidden = torch.relu(F.conv2d(hidden, kernel, bias, stride))
-        hidden = torch.relu(hidden.flatten(1) @ weights[0] + biases[0])
-        return hidden @ weights[1] + biases[1]
-
-    channels_last = frames.contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(trunk(channels_last), plain(), atol=1e-5, rtol=1e-4)
-    if not shared_trunk:
-        return
-    assert isinstance(learner.optimiser, RMSprop)
-    learner.optimiser.minimise(trunk(channels_last).square().sum(), 0.01, 0.5)
-    plain().square().sum().backward()
-    torch.nn.utils.clip_grad_norm_(copies, 0.5)
-    torch.optim.RMSprop(copies, lr=0.01, alpha=0.99, eps=1e-5).step()
-    for ours, theirs in zip(trunk.parameters(), copies, strict=True):
-        # the first step is lr times 10 times the gradient's sign: rounding shows where it is 0
-        assert ((ours - theirs).abs() < 1e-3).float().mean() > 0.99
-
-
-def test_heads_have_gains_of_their_own() -> None:
-    """A shared trunk's last layer joins a policy of gain 0.01 and a value of gain 1."""
-    network = a2c.make_learner(replace(TINY, shared_trunk=True), CONTROL, CPU).network
-    norms = network.actor.weights[-1].detach().norm(dim=0)
-    np.testing.assert_allclose(norms, [0.01, 0.01, 0.01, 1.0], rtol=1e-5)
+@pytest.mark.parametrize(
+    ("convolutions", "shared_trunk", "kernels", "affine"),
+    [
+        ("nature", True, [32, 64, 64], (7 * 7 * 64, 512)),
+        ("a3c", False, [16, 32], (9 * 9 * 32, 256)),
+    ],
+)
+def test_frames_go_through_the_published_layers(
+    convolutions: Any, shared_trunk: bool, kernels: list[int], affine: tuple[int, int]
+) -> None:
+    """Their number, sizes and features; `tests/suite/nets/test_networks.py` computes them."""
+    config = replace(TINY, convolutions=convolutions, shared_trunk=shared_trunk)
+    trunk = a2c.make_learner(config, Spaces((4, 84, 84), 6), CPU).network.actor
+    assert [len(kernel) for kernel in trunk.kernels] == kernels
+    assert trunk.weights[0].shape == affine
 
 
 def test_drawn_actions_have_the_policys_probabilities() -> None:
@@ -342,41 +293,3 @@ def test_a_plan_knows_its_protocol(tmp_path: Path) -> None:
     )
     assert plan.protocol == "sticky"
     assert "--protocol=sticky" in plan.groups()[0].command
-
-
-def test_training_episodes_are_scored_from_plan_to_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rule `training`: the mean of the episodes that end in (0.9 t, t]; frames beside decisions."""
-    monkeypatch.setattr(figures, "save", lambda *arguments: [])  # which takes the longest
-    plan = make_plan(
-        *("a2c", "classic"),
-        tasks=["CartPole-v1"],
-        env_steps=3_000,
-        num_seeds=1,
-        device="cpu",
-        runs_dir=tmp_path,
-        settings=["log_interval=500"],
-        published=False,
-    )
-    assert plan.rule == "training"
-    for group in plan.groups():
-        assert a2c.main(list(group.command[3:])) == 0
-    folder = plan.runs()[0].directory
-    assert not (folder / "evaluations.csv").exists()
-    episodes = pd.read_csv(folder / "episodes.csv")
-    window = episodes[(episodes.env_steps > 2_700) & (episodes.env_steps <= 3_000)]
-    assert collect_scores(plan).score.tolist() == [pytest.approx(window.episode_return.mean())]
-    speed = collect_throughput(plan)
-    assert speed.env_frames_per_second.tolist() == speed.env_steps_per_second.tolist()
-    assert make_report(plan).task.tolist() == ["CartPole-v1"]
-    assert "env_frames_per_second" in pd.read_csv(plan.directory / "throughput.csv")
-
-
-def test_finished_seeds_are_refused_before_any_is_trained(tmp_path: Path) -> None:
-    """Seed 2 has finished with other settings: the command stops before it trains seed 1."""
-    flags = ["--task=CartPole-v1", "--device=cpu", "--env-steps=500", "--num-envs=4"]
-    assert a2c.main([*flags, "--seeds", "2", f"--out={tmp_path}"]) == 0
-    with pytest.raises(UsageError, match="seed-2"):
-        a2c.main([*flags, "--gamma=0.9", "--seeds", "1", "2", f"--out={tmp_path}"])
-    assert not (tmp_path / "seed-1").exists()

@@ -68,24 +68,6 @@ def test_retrace_equals_a_slow_recursion() -> None:
     np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
 
 
-def column(*numbers: float) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)[:, None]
-
-
-def test_with_values_for_q_and_ratios_of_one_the_target_is_the_n_step_return() -> None:
-    """Where Q equals V the sum of corrected errors telescopes, for Q_opc and on-policy data."""
-    rng = np.random.default_rng(1)
-    rewards, values = rng.normal(size=5), rng.normal(size=6)
-    value, expected = values[5], np.zeros(5)
-    for t in reversed(range(5)):
-        value = expected[t] = rewards[t] + 0.9 * value
-    ones = column(*np.ones(5))
-    ours = acer.retrace(
-        column(*rewards), 0.9 * ones, ones, column(*values[:5]), column(*values[1:]), ones
-    )
-    np.testing.assert_allclose(ours[:, 0].numpy(), expected, rtol=1e-12)
-
-
 # Trust region
 
 
@@ -161,22 +143,6 @@ def test_truncation_and_correction_leave_the_expected_gradient_exact(
         weight = behaviour[..., action].exp().unsqueeze(-1)
         expected += weight * acer.by_statistics(gradients, log_probs, "logits")
     torch.testing.assert_close(expected, exact, rtol=1e-9, atol=1e-12)
-
-
-def test_gradients_by_statistics_are_those_of_autograd() -> None:
-    """A weighted sum of log-probabilities, by probabilities as free numbers and by logits."""
-    logits, weights, _ = draw_policies(10)
-    log_probs = logits.log_softmax(-1)
-    probs = log_probs.exp().requires_grad_()
-    (expected,) = torch.autograd.grad((weights * probs.log()).sum(), probs)
-    torch.testing.assert_close(
-        acer.by_statistics(weights, log_probs, "probabilities"), expected, rtol=1e-9, atol=1e-9
-    )
-    free = logits.clone().requires_grad_()
-    (expected,) = torch.autograd.grad((weights * free.log_softmax(-1)).sum(), free)
-    torch.testing.assert_close(
-        acer.by_statistics(weights, log_probs, "logits"), expected, rtol=1e-9, atol=1e-9
-    )
 
 
 def one_row(

@@ -55,26 +55,6 @@ def test_densities_and_entropies_equal_torch_distributions() -> None:
     torch.testing.assert_close(gaussian.draw(actions), expected)
 
 
-def test_scores_are_the_gradients_of_densities() -> None:
-    """By means first, then by log deviations."""
-    means, log_stds = draw(0, 5, 3).requires_grad_(), (0.5 * draw(1, 5, 3)).requires_grad_()
-    gaussian, actions = acer.Gaussian(means, log_stds), draw(2, 5, 3)
-    gradients = torch.autograd.grad(distribution(gaussian).log_prob(actions).sum(), gaussian)
-    torch.testing.assert_close(gaussian.scores(actions).detach(), torch.cat(gradients, -1))
-
-
-def test_divergence_and_its_gradient_equal_torch_distributions() -> None:
-    """KL(average || policy), by the policy's statistics; the other order differs."""
-    average = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3))
-    means, log_stds = draw(2, 5, 3).requires_grad_(), (0.5 * draw(3, 5, 3)).requires_grad_()
-    policy = acer.Gaussian(means, log_stds)
-    expected = kl_divergence(distribution(average), distribution(policy))
-    torch.testing.assert_close(acer.divergences(average, policy), expected)
-    assert (acer.divergences(policy, average) - expected).abs().min() > 0.01
-    gradients = torch.cat(torch.autograd.grad(expected.sum(), policy), -1)
-    torch.testing.assert_close(acer.divergence_gradients(average, policy).detach(), gradients)
-
-
 def test_the_divergence_from_itself_is_flat() -> None:
     """Right after a start: no divergence, no gradient, and so nothing to project."""
     policy = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3))
@@ -125,14 +105,6 @@ def plain_layers(layers: Any, inputs: Tensor) -> Tensor:
     for hidden_weight, hidden_bias in hidden:
         inputs = torch.relu(inputs @ hidden_weight + hidden_bias)
     return inputs @ weight + bias
-
-
-def test_the_advantage_is_a_network_of_both_observation_and_action() -> None:
-    """Computing the observation's share once is the network on both side by side."""
-    layers = acer.make_learner(TINY, CONTROL, CPU).network.advantage
-    obs, actions = draw(0, 6, 4).float(), draw(1, 5, 6, 3).float()
-    pairs = torch.cat([obs.expand(5, 6, 4), actions], -1)
-    torch.testing.assert_close(layers(obs, actions), plain_layers(layers, pairs))
 
 
 # The policy's gradient

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 import agents
-from agents import a2c, acer, acer_continuous, impala, ppo
 from suite.base.randomness import stream
 from suite.evaluation import evaluate
+from suite.record.clock import TIMING_COLUMNS
 from suite.record.recorder import Recorder
+from tests.agents.columns import SHARED, TOGETHER, UPDATES, WAITS
 from tests.agents.trainings import (
     SETTINGS,
     VARIANTS,
@@ -31,8 +32,6 @@ from tests.agents.trainings import (
 from tests.forms import by_agent
 from tests.golden.configurations import RUNS
 
-TOGETHER = [variant for variant in VARIANTS if variant.startswith("sac")]
-"""Those whose seeds learn side by side."""
 IN_TURN = [variant for variant in VARIANTS if variant not in TOGETHER]
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 
@@ -80,30 +79,38 @@ def test_every_agent_is_held_to_the_contract() -> None:
 # Bytes
 
 
-@pytest.mark.parametrize("variant", by_agent(TOGETHER))
-def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(variant: str, tmp_path: Path) -> None:
-    """Past ends of episodes and 80 updates: every table, and all weights.
+def check_beside(variant: str, alone: Trained, learner: Any, recorder: Recorder, i: int) -> None:
+    """Check that the seed at a place among others has the tables and weights of the seed alone.
 
     With parts of rewards some weights differ by rounding.
     """
-    together, recorder = train(tiny(variant, seeds=(1, 2)), tmp_path / "together")
-    for i, seed in enumerate((1, 2)):
-        alone, records = train(tiny(variant, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        rounding = 1e-6 if variant == "sac_alf, options" else 0.0
-        for ours, theirs in zip(learned(together, i), learned(alone), strict=True):
-            torch.testing.assert_close(ours, theirs, atol=rounding, rtol=0)
-        for name in TABLES:
-            ours, theirs = recorder.seed_directories[i] / name, records.seed_directories[0] / name
-            assert ours.read_bytes() == theirs.read_bytes()
+    rounding = 1e-6 if variant == "sac_alf, options" else 0.0
+    for ours, theirs in zip(learned(learner, i), learned(alone.learner), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=rounding, rtol=0)
+    for name in TABLES:
+        ours, theirs = recorder.seed_directories[i], alone.recorder.seed_directories[0]
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
+
+
+@pytest.mark.parametrize("variant", by_agent(TOGETHER))
+def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(
+    variant: str, trained: Callable[[str], Trained], tmp_path: Path
+) -> None:
+    """Past ends of episodes and 80 updates: every table, and all weights."""
+    alone = trained(variant)
+    learner, recorder = train(tiny(variant, seeds=(2, *alone.config.seeds)), tmp_path)
+    check_beside(variant, alone, learner, recorder, 1)
 
 
 @pytest.mark.parametrize("variant", by_agent(TOGETHER))
 def test_a_diverging_seed_leaves_the_others_bits_alone(
-    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: str,
+    trained: Callable[[str], Trained],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seed 2 is poisoned at the start: seeds 1 and 3 keep their bits, seed 2 is `diverged`."""
-    module, config = module_of(variant), tiny(variant, seeds=(1, 2, 3))
-    healthy, records = train(config, tmp_path / "healthy")
+    """Seed 2 is poisoned at the start: seed 1 keeps its bits, seed 2 is `diverged`."""
+    module, alone = module_of(variant), trained(variant)
     make_learner = module.make_learner
 
     def poisoned(*arguments: Any) -> Any:
@@ -113,13 +120,9 @@ def test_a_diverging_seed_leaves_the_others_bits_alone(
         return learner
 
     monkeypatch.setattr(module, "make_learner", poisoned)
-    sick, recorder = train(config, tmp_path / "sick")
+    learner, recorder = train(tiny(variant, seeds=(*alone.config.seeds, 2, 3)), tmp_path)
     assert recorder.statuses == ["finished", "diverged", "finished"]
-    for i in (0, 2):
-        assert all(map(torch.equal, learned(healthy, i), learned(sick, i)))
-        for name in TABLES:
-            one, other = (each.seed_directories[i] / name for each in (records, recorder))
-            assert one.read_bytes() == other.read_bytes()
+    check_beside(variant, alone, learner, recorder, 0)
 
 
 @pytest.mark.parametrize("variant", by_agent(VARIANTS))
@@ -141,23 +144,6 @@ def test_evaluations_disturb_nothing(
 # Records
 
 
-SHARED_COLUMNS = {"env_steps", "num_updates", "weight_norm"}
-COLUMNS: dict[str, set[str]] = {
-    **{each: {"critic_loss", "q_value", "actor_loss", "entropy", "alpha"} for each in TOGETHER},
-    "sac_value": {"critic_loss", "q_value", "actor_loss", "entropy", "value_loss", "value"},
-    "sac_discrete, critics": {"critic_loss", "q_value", "entropy", "alpha"},
-    "sac_alf, discrete": {"critic_loss", "q_value", "choice_entropy", "choice_alpha"},
-    "a2c": {*a2c.METRICS, "explained_variance", "learning_rate"},
-    "ppo": {*ppo.METRICS, "explained_variance", "learning_rate"},
-    "impala": {*impala.METRICS, "explained_variance", "policy_lag", "learning_rate"},
-    "acer": {*acer.METRICS, "learning_rate"},
-    "acer_continuous": {*acer_continuous.METRICS},
-}
-COLUMNS["sac_value, bounds"] = COLUMNS["sac_value"]
-COLUMNS["sac_alf, options"] = COLUMNS["sac_alf"] | {"prior_kl"}
-COLUMNS["sac_alf, mixed"] = COLUMNS["sac_alf"] | COLUMNS["sac_alf, discrete"]
-
-
 @pytest.mark.parametrize("variant", by_agent(VARIANTS))
 def test_a_training_moves_all_weights_and_records_everything(
     variant: str, trained: Callable[[str], Trained]
@@ -168,8 +154,9 @@ def test_a_training_moves_all_weights_and_records_everything(
     fixed = variant in ("acer_continuous", "acer_continuous, recurrent")
     assert sum(unmoved) == (2 if fixed else 0)  # the fixed deviation, and its copy
     updates, evaluations = (table(recorder, name) for name in ("updates.csv", "evaluations.csv"))
-    expected = COLUMNS.get(variant) or COLUMNS[variant.partition(",")[0]]
-    assert set(updates.columns) - SHARED_COLUMNS == expected
+    agent = variant.partition(",")[0]
+    assert set(updates.columns) - SHARED == UPDATES.get(variant, UPDATES[agent])
+    assert [*table(recorder, "timing.csv").columns] == [*TIMING_COLUMNS, *WAITS.get(agent, ())]
     assert np.isfinite(updates.dropna().to_numpy()).all()
     assert len(updates) > 1
     assert evaluations.env_steps.iloc[-1] == updates.env_steps.iloc[-1] <= config.env_steps
@@ -208,22 +195,6 @@ def test_a_saved_policy_scores_what_its_last_evaluation_says(
         memory=Memory() if policy.memory else None,
     )
     assert row.tolist()[-config.evaluation_episodes :] == scores[0].tolist()
-
-
-@pytest.mark.parametrize(
-    "variant", ["a2c", "ppo, recurrent", "impala", "impala, recurrent", "acer", "sac_discrete"]
-)
-def test_steps_are_those_of_episodes(variant: str, tmp_path: Path) -> None:
-    """`env_steps` counts real transitions: episode lengths add up to it, one environment alone."""
-    _, recorder = train(
-        tiny(variant, num_envs=1, env_steps=400, num_minibatches=1)
-        if "recurrent" in variant or variant == "impala"
-        else tiny(variant, num_envs=1, env_steps=400),
-        tmp_path,
-    )
-    episodes = table(recorder, "episodes.csv")
-    assert len(episodes) > 10
-    assert episodes.episode_length.cumsum().tolist() == episodes.env_steps.tolist()
 
 
 @pytest.mark.gpu

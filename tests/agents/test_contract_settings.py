@@ -360,4 +360,4 @@ unused = {"matplotlib", "pandas", "scipy"} & set(sys.modules)
 assert not unused, unused
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)

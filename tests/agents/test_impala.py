@@ -192,38 +192,7 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
     assert (columns["policy_lag"], columns["learning_rate"]) == (3, 0.1)
 
 
-def test_minibatches_share_out_the_environments() -> None:
-    """Each environment is in exactly one, whole in time; sums of gradients are the whole's."""
-    config = replace(TINY, unroll_length=6)
-    batch = random_transitions(config, CONTROL, 0)
-    parts = batch.minibatches(2)
-    for name, column in batch._asdict().items():
-        joined = torch.cat([getattr(part, name) for part in parts], 1)
-        assert torch.equal(joined, column)
-    learner = impala.make_learner(replace(config, max_gradient_norm=None), CONTROL, CPU)
-    gradients: list[Tensor] = []
-    learner.optimiser.step = lambda gradient, _: gradients.append(gradient)  # type: ignore
-    for part in (*parts, batch):
-        impala.update(learner, config, part, 1e-3)
-    torch.testing.assert_close(gradients[0] + gradients[1], gradients[2], atol=1e-5, rtol=1e-4)
-
-
 # Networks
-
-
-@pytest.mark.parametrize("scheme", ["orthogonal", "cleanba"])
-def test_dense_layers_are_orthogonal_with_gains_of_their_own(scheme: Any) -> None:
-    """Cleanba's kernels alone are flax's; gains are those of each head."""
-    config = replace(TINY, initialisation=scheme, policy_head_gain=0.01, value_head_gain=0.7)
-    network = impala.make_learner(config, CONTROL, CPU).network
-    first = network.actor.weights[0].detach()
-    torch.testing.assert_close(first @ first.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
-    norms = network.actor.weights[-1].detach().norm(dim=0)
-    np.testing.assert_allclose(norms, [0.01, 0.01, 0.01, 0.7], rtol=1e-5)
-    frames = impala.make_learner(replace(config, hidden_gain=1.0), Spaces((4, 84, 84), 3), CPU)
-    kernel = frames.network.actor.kernels[0].detach()
-    gram = kernel.flatten(1) @ kernel.flatten(1).T
-    assert torch.allclose(gram, torch.eye(16), atol=1e-5) == (scheme == "orthogonal")
 
 
 # Acting beside learning

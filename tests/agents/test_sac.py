@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import agents
 from agents import sac
 from suite.envs.vector_env import Spaces
 from suite.replay import Batch
@@ -287,21 +286,6 @@ def test_a_policy_period_compensates_only_if_asked(tmp_path: Path) -> None:
         learner, _ = train(config, tmp_path / str(compensate))
         counts.append(int(next(iter(learner.actor_optimiser.state.values()))["step"]))
     assert counts == [20, 10]
-
-
-def test_a_saved_policy_acts_like_the_learner(tmp_path: Path) -> None:
-    """Three lines load it: mode, bounds of the space, and sampling agree with what was trained."""
-    config = replace(TINY, task="Pendulum-v1")
-    learner, recorder = train(config, tmp_path)
-    policy = agents.load_policy(recorder.seed_directories[0])
-    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    means, log_stds = sac.split_outputs(learner.actor(torch.from_numpy(obs)[None]), config)
-    mode = torch.tanh(means)[0].detach().numpy()
-    np.testing.assert_allclose(policy(obs), 2 * mode, rtol=1e-5, atol=1e-6)
-    assert policy(obs[0]).shape == (1,)
-    draws = np.stack([policy.act(obs, np.random.default_rng(k)) for k in range(200)])
-    spread = torch.tanh(means + log_stds.exp() * torch.randn(5000, 4, 1)).std(0)
-    np.testing.assert_allclose(draws.std(0), spread.detach().numpy(), rtol=0.25)
 
 
 @pytest.mark.gpu

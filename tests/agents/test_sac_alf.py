@@ -426,13 +426,3 @@ def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> Non
     assert found["deterministic", 1.0] == found["sampled", 0.0]
     if task != "CartPole-v1":
         assert len({*found.values()}) == 3
-
-
-def test_the_target_entropy_counts_without_a_prior(tmp_path: Path) -> None:
-    """With a prior the divergence has a target, else the entropy."""
-    for prior, matters in (("none", True), ("same_action", False)):
-        learned = []
-        for target in (-1.0, -3.0):
-            config = replace(SHORT, prior=prior, target_entropy_per_action=target)
-            learned.append(train(config, tmp_path / f"{prior} {target}")[0])
-        assert same(*learned) != matters

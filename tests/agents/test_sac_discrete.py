@@ -250,27 +250,6 @@ def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces
         assert all(map(torch.equal, learned(together, s), learned(alone)))
 
 
-@pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
-def test_each_networks_gradient_is_clipped_by_itself(spaces: Spaces) -> None:
-    """A member with a large gradient takes nothing from the others; a small one is left alone."""
-    config = replace(TINY, seeds=(1, 2))
-    networks = sac.make_learner(config, spaces, CPU).critics
-    inputs = random_batch(0, 2, 2, spaces).obs
-    factors = torch.tensor([[1e-6, 10.0], [1.0, 1e-5]])
-
-    def gradients(bound: float | None) -> list[list[Tensor]]:
-        networks.zero_grad()
-        (networks(inputs).sum((2, 3)) * factors).sum().backward()
-        if bound is not None:
-            networks.clip_gradients(bound)
-        return [[torch.clone(p.grad) for p in each.parameters()] for each in networks.networks]  # type: ignore[arg-type]
-
-    for raw, clipped in zip(gradients(None), gradients(0.3), strict=True):
-        norm = torch.cat([each.flatten() for each in raw]).norm().item()
-        for before, after in zip(raw, clipped, strict=True):
-            torch.testing.assert_close(after, before * min(1, 0.3 / norm), atol=1e-7, rtol=1e-4)
-
-
 # Acting
 
 

@@ -86,22 +86,6 @@ def test_vtrace_equals_the_papers_double_sum(
     np.testing.assert_allclose(ours.pg_advantages.numpy(), advantages, rtol=1e-11, atol=1e-13)
 
 
-def test_on_policy_targets_are_n_step_bellman_targets() -> None:
-    """With pi = mu and all thresholds 1: sum of discounted rewards plus the last value."""
-    columns = random_columns(2)
-    columns["log_rhos"][:] = 0.0
-    columns["trace_mask"][:] = 1.0
-    steps = len(columns["rewards"])
-    expected, value = np.zeros_like(columns["rewards"]), columns["bootstrap_value"]
-    for t in reversed(range(steps)):
-        value = columns["rewards"][t] + columns["discounts"][t] * value
-        expected[t] = value
-    ours = impala.vtrace_from_importance_weights(**tensors(columns))
-    np.testing.assert_allclose(ours.vs.numpy(), expected, rtol=1e-12)
-    advantages = expected - columns["values"]
-    np.testing.assert_allclose(ours.pg_advantages.numpy(), advantages, rtol=1e-10, atol=1e-13)
-
-
 def test_further_dimensions_are_computed_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
     log_rhos, rewards, values = torch.randn(3, 5, 4, 2, 3, generator=generator)

@@ -66,7 +66,7 @@ BOUNDS: dict[str, Any] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     **{agent: {} for agent in SETTINGS},
     "sac, bounds": BOUNDS,
-    "sac_value, bounds": {**BOUNDS, "bound_means": True},
+    "sac_value, bounds": {**BOUNDS, "bound_means": True, "learn_alpha": True},
     "sac_discrete, critics": {"policy": "critics"},
     "sac_alf, options": {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), **ALF_OPTIONS},
     "sac_alf, mixed": {"task": "Claw-v0"},
@@ -79,7 +79,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "impala, recurrent": {"lstm_size": 6, "num_minibatches": 2},
     "acer, two trunks": {"shared_trunk": False, "policy_head_gain": 1.0},
     "acer, recurrent": {"lstm_size": 6},
-    "acer_continuous, learned": {"std": "learned", "bounded_mean": True},
+    "acer_continuous, learned": {
+        **{"std": "learned", "bounded_mean": True, "learning_rate_decay_steps": 1_000}
+    },
     "acer_continuous, by state": {"std": "state_dependent", "policy_head_gain": 1.0},
     "acer_continuous, recurrent": {"lstm_size": 6, "online_updates": True},
 }
