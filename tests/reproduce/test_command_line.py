@@ -207,12 +207,12 @@ def in_a_shell(
 
 
 def test_a_plan_is_shown_before_a_simulator_is_imported(desk: Path) -> None:
-    """Games are planned from names and settings; envpool would double the time of it."""
+    """Games are planned from names and settings; envpool would double the time of it, Ray too."""
     script = """
 import sys
 from reproduce.__main__ import main
 assert main(["a2c", "atari", "--tasks", "Pong-v5", "--num-seeds", "3", "--dry-run"]) == 0
-slow = {"envpool", "matplotlib"} & set(sys.modules)
+slow = {"envpool", "matplotlib", "ray"} & set(sys.modules)
 assert not slow, slow
 """
     ended = in_a_shell(["-c", script], desk)

@@ -12,7 +12,7 @@ from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather import collect
 from reproduce.gather.references import ReferenceScore, reference_score
-from reproduce.judge.zero import Scale, Zero, scale_of
+from reproduce.judge.zero import scale_of
 from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, make_plan, save_plan
@@ -224,26 +224,6 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("status", ["running", "planned"])
-def test_a_run_that_is_missing_is_status_two(
-    status: str, tmp_path: Path, record_run: RecordRun
-) -> None:
-    """A report on an unfinished grid shows what there is and does not call it done."""
-    plan = mujoco(tmp_path, [HOPPER])
-    mean = reference_of(plan, HOPPER).mean
-    for seed in (1, 2):
-        record_run(plan, HOPPER, seed, around(mean, seed))
-    if status == "running":
-        record_run(plan, HOPPER, 3, around(mean, 3), status=status)
-    verdicts = make_report(plan)
-    assert verdicts.verdict.tolist() == ["inconclusive"]
-    assert verdicts.num_seeds.tolist() == [2]
-    said = {"running": "interrupted"}.get(status, status)  # nobody holds its lease
-    assert statuses(plan).tolist() == ["finished", "finished", said]
-    assert status_of(plan) == 2
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_a_report_on_a_killed_grid_says_how_to_go_on(
     tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,26 +256,6 @@ def test_a_report_on_nothing_has_every_file(
     assert status_of(plan) == 2
     others = {name for name in WRITTEN if name.endswith((".png", ".pdf"))}
     assert set(WRITTEN) - others <= set(tree(plan.directory))
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_task_without_a_measured_random_policy_is_shown_only(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hours of training end in a report, if not in a verdict, where no margin can be declared."""
-    plan = mujoco(tmp_path, [HOPPER])
-    mean = reference_of(plan, HOPPER).mean
-    for seed in plan.seeds:
-        record_run(plan, HOPPER, seed, around(mean, seed))
-    unknown = Scale(
-        reference=reference_of(plan, HOPPER), zero=Zero(), nothing_learned="", share=1.0
-    )
-    monkeypatch.setattr(pipeline, "scale_of", lambda *arguments: unknown)
-    verdicts = make_report(plan)
-    assert verdicts.verdict.tolist() == ["shown only"]
-    assert "zero of the scale is unknown" in verdicts.note[0]
-    assert pd.DataFrame(records(plan, "scores")).normalised_score.isna().all()
-    assert status_of(plan) == 0
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -336,12 +296,6 @@ def test_the_exit_status_is_the_worst_that_happened(
     verdicts = pd.DataFrame({"p_below_holm": p_values, "level": 0.05})
     suites = pd.DataFrame({"p_below": [suite], "level": 0.05}).dropna()
     assert exit_status(verdicts, suites, pd.Series(runs)) == expected
-
-
-def test_a_suite_names_the_tasks_that_were_not_planned(tmp_path: Path) -> None:
-    """Hopper and Ant of five: the other three are named in the suite's row."""
-    (row,) = gather(mujoco(tmp_path, [HOPPER, ANT]))["suite"].to_dict("records")
-    assert row["left_out"].endswith("HalfCheetah-v4, Walker2d-v4, Humanoid-v4: not planned")
 
 
 def test_a_score_that_its_source_states_is_a_departure(tmp_path: Path) -> None:

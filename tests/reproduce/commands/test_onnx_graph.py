@@ -116,7 +116,9 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(np.exp(outputs["log_probs"]).sum(-1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["sac", "a2c", "a2c, frames"])
+@pytest.mark.parametrize(
+    "case", ["sac", pytest.param("a2c", marks=pytest.mark.further), "a2c, frames"]
+)
 def test_both_act_alike(case: str, tmp_path: Path) -> None:
     """A perceptron, normalised observations and frames of bytes, in batches of any size."""
     onnxruntime = pytest.importorskip("onnxruntime")

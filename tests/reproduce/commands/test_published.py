@@ -17,7 +17,6 @@ from reproduce.commands.published import find_plans, refresh
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.tables import read_table
-from reproduce.report import figures
 from tests.messages import refused
 
 RecordRun = Callable[..., Path]
@@ -58,7 +57,7 @@ def test_a_table_that_its_records_do_not_give_fails_the_check(
     path = plan.directory / "scores.csv"
     assert command_line.main(["published"]) == 0
     scores = pd.read_csv(path)
-    for change, status in ((1.0, 0), (1.0 + 1e-9, 0), (1.0 + 1e-3, 1), (None, 1)):
+    for change, status in ((1.0 + 1e-9, 0), (1.0 + 1e-3, 1), (None, 1)):
         path.unlink()
         if change:
             scores.assign(score=scores["score"] * change).to_csv(path, index=False)
@@ -69,13 +68,12 @@ def test_a_table_that_its_records_do_not_give_fails_the_check(
         assert (said.out, said.err) == ("", wanted)
 
 
+@pytest.mark.usefixtures("undrawn")  # `test_figures.py` draws all figures twice
 def test_drawing_again_changes_no_byte(
-    published: Path, record_run: RecordRun, reseal: Reseal, tree: Tree,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Figures and page, too: what changes in a commit has changed."""
-    monkeypatch.setattr(figures, "KINDS", ("svg",))  # `test_figures.py` draws all kinds twice
-    three_seeds(published, record_run, reseal)
+    published: Path, record_run: RecordRun, reseal: Reseal, tree: Tree
+) -> None:
+    """The page, too: what changes in a commit has changed."""
+    three_seeds(published, record_run, reseal, tasks=["Pendulum-v1"])
     drawn = []
     for _ in range(2):
         for plan in find_plans(published):
@@ -83,7 +81,7 @@ def test_drawing_again_changes_no_byte(
         drawn.append(tree(published))
     before, after = drawn
     assert after == before
-    assert {Path(name).suffix for name in before} >= {".csv", ".html", ".svg"}
+    assert {Path(name).suffix for name in before} >= {".csv", ".html"}
 
 
 @pytest.mark.usefixtures("undrawn")

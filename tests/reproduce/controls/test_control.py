@@ -148,6 +148,8 @@ def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Pa
     assert collect.score(folder, "training", 500) == pytest.approx(3.48)
     table = collect.collect_scores(plan, {})
     assert table["score"].tolist() == pytest.approx([1.48, 2.48, 3.48])
+    speed = collect.collect_throughput(plan)
+    assert speed["env_frames_per_second"].tolist() == speed["env_steps_per_second"].tolist()
     log = (plan.directory / "CartPole-v1" / "seeds-3.log").read_text()
     assert log == "a2c CartPole-v1 0.25\n"
 

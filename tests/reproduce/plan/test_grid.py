@@ -127,15 +127,6 @@ def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) ->
         assert (set(plan.env_steps.values()), plan.seeds) == (steps, seeds)
 
 
-def test_a_suite_means_the_tasks_that_the_agent_can_do(tmp_path: Path) -> None:
-    """`sac classic` is the two tasks with continuous actions; the others are refused by name."""
-    plan = make_plan("sac", "classic", runs_dir=tmp_path)
-    assert plan.tasks == (PENDULUM, "MountainCarContinuous-v0")
-    for tasks in (["CartPole-v1"], [PENDULUM, "CartPole-v1"]):
-        with pytest.raises(UsageError, match="CartPole-v1 has discrete"):
-            make_plan("sac", "classic", tasks=tasks, runs_dir=tmp_path)
-
-
 @pytest.mark.parametrize(("suite", "source"), list(sac.PRESETS))
 def test_every_preset_can_be_planned(suite: str, source: str, tmp_path: Path) -> None:
     """No suite, source or budget of the agent fails only once its runs are started."""
@@ -495,40 +486,6 @@ def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -
     assert "remove it and run the grid again: finished runs are kept" in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert ("the file is empty" in str(refusal.value)) == (not content)
-
-
-@pytest.mark.parametrize(
-    ("names", "hint"),
-    [
-        (("sca", "classic", "tuned"), "did you mean sac"),
-        (("sac", "clasic", "tuned"), "did you mean classic"),
-        (("sac", "classic", "tunde"), "did you mean tuned"),
-        (("sac", "classic", "tuned"), "nothing was run here"),
-    ],
-)
-def test_a_plan_that_was_never_run_is_bad_usage(
-    names: tuple[str, str, str], hint: str, tmp_path: Path
-) -> None:
-    """A misspelt name is corrected before its folder is missed."""
-    with pytest.raises(UsageError, match=hint):
-        load_plan(*names, tmp_path)
-
-
-def test_planning_writes_nothing(
-    tmp_path: Path, tree: Tree, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither making a plan nor asking it anything leaves a file, or a folder, behind."""
-    monkeypatch.chdir(tmp_path)
-    plan = pendulum(Path("runs"))
-    record_run(plan, PENDULUM, 1)
-    before, folders = tree(tmp_path), set(tmp_path.rglob("*"))
-    plan = pendulum(Path("runs"))
-    elsewhere = pendulum(Path("not") / "yet" / "there")
-    for each in (plan, elsewhere):
-        each.groups()
-        command(each)
-    assert tree(tmp_path) == before
-    assert set(tmp_path.rglob("*")) == folders
 
 
 def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
