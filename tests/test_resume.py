@@ -175,9 +175,12 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
 @pytest.mark.parametrize(
     "case",
     [
-        *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous", "acer, frames"),
-        "sac, alf, all options, two seeds",
+        *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous"),
         "sac, discrete, read off the critics, one replay twice over",
+        *(
+            pytest.param(case, marks=pytest.mark.further)  # replays as those above
+            for case in ("acer, frames", "sac, alf, all options, two seeds")
+        ),
     ],
 )
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(

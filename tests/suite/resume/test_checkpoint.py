@@ -125,22 +125,6 @@ def test_views_and_parameters_are_saved_as_their_values(tmp_path: Path) -> None:
     assert (tmp_path / "policy.safetensors").stat().st_size < 1_000
 
 
-def test_a_failed_save_keeps_the_earlier_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk at the end of a long run must not destroy what was there."""
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    saved(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            save_policy(tmp_path, {"x": torch.zeros(1)}, DESCRIPTION)
-    assert read_policy(tmp_path)[0].keys() == weights().keys()
-
-
 def test_no_policy_is_a_usage_error(tmp_path: Path) -> None:
     """`evaluate` of a run that never finished says so in one line."""
     with pytest.raises(UsageError, match="holds no trained policy"):
