@@ -48,6 +48,12 @@ def main(argv: Sequence[str]) -> int:
     return report(plan, console)
 
 
+def without_updates(plan: Plan) -> list[str]:
+    """Return our finished runs that made no update; what a control's program did is not known."""
+    ours = [run for run in plan.runs() if plan.maker.is_ours and run.status == "finished"]
+    return [f"{r.task} seed {r.seed}" for r in ours if not any(r.directory.glob("updates.csv*"))]
+
+
 def report(
     plan: Plan,
     console: Console,
@@ -68,11 +74,7 @@ def report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, pipeline.tally(runs.status))
-    finished = [run for run in plan.runs() if run.status == "finished"]
-    idle = [
-        f"{r.task} seed {r.seed}" for r in finished if not any(r.directory.glob("updates.csv*"))
-    ]
-    if idle:
+    if idle := without_updates(plan):
         say(console, f"warning: no update was made in {', '.join(idle)}: --env-steps is too small")
     statuses = set(runs.status)
     if statuses & {"interrupted", "planned"} and "running" not in statuses:

@@ -17,6 +17,7 @@ import pytest
 
 from agents.a2c import Config
 from reproduce.__main__ import main
+from reproduce.commands.report import without_updates
 from reproduce.controls import peer as control
 from reproduce.controls.peer import agents_of, make_control, peer_of, peers, read_peer
 from reproduce.controls.publish import _budgets, check_publishable, publish
@@ -152,6 +153,7 @@ def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Pa
     assert speed["env_frames_per_second"].tolist() == speed["env_steps_per_second"].tolist()
     log = (plan.directory / "CartPole-v1" / "seeds-3.log").read_text()
     assert log == "a2c CartPole-v1 0.25\n"
+    assert without_updates(plan) == []  # nobody knows: it is not warned of
 
 
 def test_finished_controls_are_kept(install: Install, tmp_path: Path, tree: Any) -> None:
