@@ -38,7 +38,7 @@ MOST_LOAD = 0.5
 STABLE_BASELINES3 = """
 import sys, time
 import ale_py, gymnasium, torch
-from stable_baselines3 import A2C, SAC
+from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
@@ -62,6 +62,15 @@ if __name__ == "__main__":
     elif name == "a2c-cartpole":
         env = make_vec_env("CartPole-v1", 16)
         model = A2C("MlpPolicy", env, device="cpu", seed=1)
+    elif name == "ppo-cartpole":
+        env = make_vec_env("CartPole-v1", 8)
+        model = PPO("MlpPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1, device="cpu")
+    elif name == "ppo-halfcheetah":
+        env = make_vec_env("HalfCheetah-v5", 8)
+        model = PPO("MlpPolicy", env, n_steps=256, seed=1, device="cpu")
+    elif name == "ppo-pong":
+        env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 8, seed=1), 4)
+        model = PPO("CnnPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1, device="cpu")
     else:
         processes = {"vec_env_cls": SubprocVecEnv} if name == "a2c-pong-processes" else {}
         env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 16, seed=1, **processes), 4)
@@ -185,11 +194,14 @@ print(steps // num_envs * num_envs / (time.perf_counter() - started))
 SBX = """
 import os, sys, time
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-from sbx import SAC
+import ale_py, gymnasium
+from sbx import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack
 
-warm_up, steps = map(int, sys.argv[1:])
+name, warm_up, steps = sys.argv[1], *map(int, sys.argv[2:])
+gymnasium.register_envs(ale_py)
 times = []
 
 class Clock(BaseCallback):
@@ -198,14 +210,27 @@ class Clock(BaseCallback):
             times.append(time.perf_counter())
         return True
 
-model = SAC("MlpPolicy", make_vec_env("HalfCheetah-v5"), learning_starts=warm_up - 100, seed=1)
+if name == "sac":
+    env = make_vec_env("HalfCheetah-v5")
+    model = SAC("MlpPolicy", env, learning_starts=warm_up - 100, seed=1)
+elif name == "ppo-cartpole":
+    env = make_vec_env("CartPole-v1", 8)
+    model = PPO("MlpPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1)
+elif name == "ppo-halfcheetah":
+    model = PPO("MlpPolicy", make_vec_env("HalfCheetah-v5", 8), n_steps=256, seed=1)
+else:
+    env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 8, seed=1), 4)
+    model = PPO("CnnPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1)
 model.learn(warm_up + steps + 1, callback=Clock())
 print(steps / (times[1] - times[0]))
 """
 SCRIPT = """
 import runpy, sys, time
+from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 import gymnasium, torch
+from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 path, root, warm_up, steps = *sys.argv[1:3], *map(int, sys.argv[3:5])
@@ -213,27 +238,64 @@ torch.set_num_threads(1)
 sys.modules["wandb"] = mock.MagicMock()  # nothing is tracked
 sys.path.insert(0, root)
 
-class Clocked(SyncVectorEnv):
-    # The script's environments, as gymnasium had them when it was written, with a clock.
+class Clock:
     num_steps, started = 0, 0.0
 
-    def __init__(self, env_fns):
-        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
-
-    def step(self, actions):
+    def look(self):
         if self.num_steps == warm_up:
             self.started = time.perf_counter()
         if self.num_steps == warm_up + steps:
             print(steps / (time.perf_counter() - self.started), flush=True)
             raise SystemExit
-        self.num_steps += 1
+        self.num_steps += self.num_envs
+
+class Clocked(SyncVectorEnv, Clock):
+    # The script's environments, as gymnasium had them when it was written, with a clock.
+    def __init__(self, env_fns):
+        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def step(self, actions):
+        self.look()
         *results, infos = super().step(actions)
         if "final_obs" in infos:
             infos["final_observation"] = infos["final_obs"]
         infos.pop("final_info", None)
         return *results, infos
 
+class Wrapper:
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def reset(self, **kwargs):
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        return self.env.step(action)
+
+class ClockedPool(Wrapper, Clock):
+    # The same of envpool's, with the methods of gym at the time.
+    def reset(self):
+        return self.env.reset()[0]
+
+    def step(self, action):
+        self.look()
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated | truncated, info
+
 gymnasium.vector.SyncVectorEnv = Clocked
+for name in ("TransformObservation", "TransformReward"):
+    old = getattr(wrappers, name)
+    rest = (None,) if name == "TransformObservation" else ()
+    setattr(wrappers, name, lambda env, f, old=old, rest=rest: old(env, f, *rest))
+if "envpool" in path:
+    import envpool
+    make = envpool.make
+    envpool.make = lambda task, env_type, **options: ClockedPool(
+        make(task, env_type="gymnasium", **options))
+    sys.modules["gym"] = SimpleNamespace(Wrapper=Wrapper, spaces=gymnasium.spaces)
 sys.argv[1:] = sys.argv[5:]
 runpy.run_path(path, run_name="__main__")
 """
@@ -272,22 +334,22 @@ def torchrl(threads: int, warm_up: int, steps: int) -> float:
     return _peer(TORCHRL, [*map(str, (threads, warm_up, steps))], threads)
 
 
-def sbx(warm_up: int, steps: int) -> float:
-    """Return the speed of sbx, stable-baselines3's SAC in JAX, by its defaults."""
-    return _peer(SBX, [str(warm_up), str(steps)], 1, PEERS / "sbx")
+def sbx(name: str, warm_up: int, steps: int) -> float:
+    """Return the speed of sbx, stable-baselines3's agents in JAX, by its defaults."""
+    return _peer(SBX, [name, str(warm_up), str(steps)], 1, PEERS / "sbx")
 
 
 def script(repository: str, path: str, flags: str, warm_up: int, steps: int) -> float:
     """Return the speed of a script of CleanRL's kind, by its own file; NaN without a clone of it.
 
-    Its actor is updated every second step, twice, as by its default. Its clock is an environment's.
+    SAC's actor is updated every second step, twice, as by its default. The clock is an
+    environment's.
     """
     root = PEERS / "src" / repository.rpartition("/")[2]
     if not (root / path).exists():
         print(f"left out: {path}; git clone https://github.com/{repository} {root}", flush=True)
         return float("nan")
-    own = f"--env-id=HalfCheetah-v5 --learning-starts={warm_up - 100} {flags}".split()
-    arguments = [str(root / path), str(root), str(warm_up), str(steps), *own]
+    arguments = [str(root / path), str(root), str(warm_up), str(steps), *flags.split()]
     try:
         return _peer(SCRIPT, arguments, threads=1)
     except UsageError as error:  # a script of another year beside today's packages
@@ -330,8 +392,28 @@ def _run(command: list[str], threads: int, folder: str | Path = ROOT) -> str:
     return run.stdout
 
 
+def ppo(name: str, num_unrolls: int, rows: int, flags: str, script_and_flags: str) -> Comparison:
+    """Return a comparison of PPO's after two unrolls; CleanRL's by one of its scripts."""
+    warm_up = 2 * rows
+    path, _, its_flags = f"cleanrl/{script_and_flags} --no-cuda".partition(" ")
+    return Comparison(
+        steps=num_unrolls * rows,
+        one_core=True,
+        contestants={
+            "encore": partial(ours, "ppo", flags, warm_up),
+            "stable-baselines3": partial(stable_baselines3, f"ppo-{name}", 1, warm_up),
+            "sbx": partial(sbx, f"ppo-{name}", warm_up),
+            "CleanRL": partial(script, "vwxyzjn/cleanrl", path, its_flags, warm_up),
+        },
+    )
+
+
+_SAC = "--env-id=HalfCheetah-v5 --learning-starts=500"
 _PONG = "--suite=atari-7 --task=Pong-v5 --num-envs=16"
 _LIKE_A2C = f"{_PONG} --num-minibatches=1 --unroll-length=20 --convolutions=nature"
+_EQUAL = "--num-envs=8 --no-recompute-advantages --evaluation-rule=training"
+_PPO = f"{_EQUAL} --num-epochs=4 --num-minibatches=4 --unroll-length=128"
+_LONG_PPO = f"{_EQUAL} --num-epochs=10 --num-minibatches=32 --unroll-length=256"
 COMPARISONS = {
     "sac": Comparison(
         steps=1_500,
@@ -346,18 +428,37 @@ COMPARISONS = {
             ),
             "stable-baselines3": partial(stable_baselines3, "sac", 1, 600),
             "torchrl": partial(torchrl, 1, 600),
-            "sbx": partial(sbx, 600),
+            "sbx": partial(sbx, "sac", 600),
             "CleanRL": partial(
-                script, "vwxyzjn/cleanrl", "cleanrl/sac_continuous_action.py", "", 600
+                script, "vwxyzjn/cleanrl", "cleanrl/sac_continuous_action.py", _SAC, 600
             ),
             "LeanRL": partial(
                 script,
                 "pytorch-labs/LeanRL",
                 "leanrl/sac_continuous_action_torchcompile.py",
-                "--compile",
+                f"{_SAC} --compile",
                 600,
             ),
         },
+    ),
+    "ppo-cartpole": ppo(
+        "cartpole",
+        *(40, 1_024),
+        f"--task=CartPole-v1 {_PPO} --no-normalise-observations --reward-normalisation=none",
+        "ppo.py --env-id=CartPole-v1 --num-envs=8",
+    ),
+    "ppo-halfcheetah": ppo(
+        "halfcheetah",
+        *(6, 2_048),
+        f"--task=HalfCheetah-v4 {_LONG_PPO} --normalise-observations "
+        "--reward-normalisation=discounted_returns",
+        "ppo_continuous_action.py --env-id=HalfCheetah-v5 --num-envs=8 --num-steps=256",
+    ),
+    "ppo-pong": ppo(
+        "pong",
+        *(2, 1_024),
+        f"--suite=atari-7 --task=Pong-v5 --protocol=noframeskip {_PPO}",
+        "ppo_atari_envpool.py --env-id=Pong-v5",
     ),
     "a2c-cartpole": Comparison(
         steps=160_000,
