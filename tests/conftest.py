@@ -70,8 +70,8 @@ class Checks:
         def first_calls_checked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             nonlocal checked
-            if num_calls[code] >= CHECKED_CALLS:
-                return function(*args, **kwargs)
+            if torch.compiler.is_dynamo_compiling() or num_calls[code] >= CHECKED_CALLS:
+                return function(*args, **kwargs)  # a compiler traces the function alone
             num_calls[code] += 1
             if checked is None:  # most of what a process imports it never calls
                 checked = self._jaxtyped(function, **options)

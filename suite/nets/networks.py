@@ -250,7 +250,7 @@ def prepare(
         rows = rows.float()
         return rows.to(device) if out is None else out.copy_(rows)
     if out is None:
-        out = torch.empty(obs.shape, device=device, memory_format=torch.channels_last)
+        return rows.to(device).contiguous(memory_format=torch.channels_last) * frame_factor
     return torch.mul(rows.to(device), frame_factor, out=out)
 
 

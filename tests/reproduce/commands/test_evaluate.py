@@ -14,7 +14,7 @@ from agents import load_policy, sac
 from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
-from reproduce.commands.onnx_graph import export_onnx
+from reproduce.commands.export import export_onnx
 from tests.messages import refused
 
 Reseal = Callable[[Path], None]
