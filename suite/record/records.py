@@ -8,16 +8,14 @@ their settings the names of today.
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 from suite.base.errors import UsageError
-from suite.base.files import DAMAGED, read_json, read_plain
+from suite.base.files import read_json
 from suite.envs.tasks import SUITES, folder_of, tasks_in
-from suite.record.manifest import BEST, MANIFEST, TABLES, damage, stamp
+from suite.record.manifest import BEST, MANIFEST, damage
 from suite.settings.config import MOST_STEPS
 from suite.settings.recorded import todays_agent
 
@@ -40,16 +38,13 @@ KEYS: Mapping[int, tuple[str, ...]] = {
 SCHEMA_VERSION = max(KEYS)
 SEED = re.compile(r"seed-(\d+)")
 """Name of a run's folder."""
-CLOCKS = ("env_steps", "num_updates", "wall_seconds")
-"""First columns of a table that never decrease; the others may."""
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
     """Return a run's `run.json`; None if it is absent or not a record.
 
-    If a finished or diverged run is not what its folder says, its manifest does not fit its files
-    or its times run backwards, `status` is `damaged`, `error` says why, and the rest of the record
-    is invalid.
+    If a finished or diverged run is not what its folder says, or its manifest does not fit its
+    files, `status` is `damaged`, `error` says why, and the rest of the record is invalid.
     """
     record = _read(directory)
     if record and record["status"] not in ENDED:
@@ -57,7 +52,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     is_covered = record is None or record["status"] == "finished"
     error = _damage(directory, record) if is_covered else ""
     if not error and record:
-        error = _mismatch(directory, record) or _backwards(directory, record)
+        error = _mismatch(directory, record)
     if not error:
         return record
     return {
@@ -160,55 +155,3 @@ def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
     elif record:
         changed = MANIFEST
     return f"differs from its manifest: {changed}" if changed else ""
-
-
-def _backwards(directory: Path, record: Mapping[str, Any]) -> str:
-    """Return which times of a record run backwards; empty if none do."""
-    said = [("started", record["started_at"])]
-    resumed = [("resumed", text) for text in record.get("resumed_at", ())]
-    ended = [("ended", record["ended_at"])]
-    # one that diverged is noted again when the seeds beside it go on
-    said += [*resumed, *ended] if record["status"] == "finished" else [*ended, *resumed]
-    times = [(what, text, time) for what, text in said if (time := _time(text)) is not None]
-    for (before, earlier, first), (what, text, second) in pairwise(times):
-        if second < first:
-            return f"{what} at {text}, before it {before} at {earlier}"
-    for name in TABLES:
-        stamps = tuple(stamp(directory / each) for each in (name, f"{name}.xz"))
-        if found := _table_backwards(directory / name, stamps):
-            return found
-    return ""
-
-
-def _time(text: object) -> datetime | None:
-    """Return a moment, in UTC if no zone is named; None if no moment is named."""
-    try:
-        time = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-@lru_cache(maxsize=4096)
-def _table_backwards(path: Path, stamps: tuple[object, ...]) -> str:
-    """Return the first number of `CLOCKS` below one before it; empty without one.
-
-    Cells that are no numbers are left to who reads the table.
-    """
-    try:
-        head, *rows = read_plain(path).decode(errors="replace").splitlines() or [""]
-    except (OSError, *DAMAGED):
-        return ""
-    clocks = list(takewhile(CLOCKS.__contains__, head.split(",")))
-    latest = [0.0] * len(clocks)
-    for row in rows:
-        for i, cell in enumerate(row.split(",", len(clocks))[: len(clocks)]):
-            try:
-                now = float(cell)
-            except ValueError:
-                continue
-            if now < latest[i]:
-                said = f"{clocks[i]} is {now:.15g} after {latest[i]:.15g}"
-                return f"runs backwards: in {path.name} {said}"
-            latest[i] = max(latest[i], now)  # in this order NaN changes nothing
-    return ""

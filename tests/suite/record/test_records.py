@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite.base.files import compress
 from suite.record.manifest import write_manifest
 from suite.record.recorder import Recorder
 from suite.record.records import KEYS, SCHEMA_VERSION, read_record
@@ -137,77 +136,6 @@ def test_a_record_has_all_entries_of_its_version(version: int, tmp_path: Path) -
         edit(folder, drop=(key,))
         assert error_of(folder) == f"lacks {key}, which schema version {version} has"
         edit(folder, **{key: record[key]})
-
-
-@pytest.mark.parametrize(
-    ("started", "resumed", "ended", "error"),
-    [
-        ("10:00:00+00:00", [], "10:00:01+00:00", ""),
-        ("10:00:00+00:00", ["11:00:00+00:00"], "13:00:00+02:00", ""),
-        (
-            "10:00:01+00:00",
-            [],
-            "10:00:00+00:00",
-            "ended at {ended}, before it started at {started}",
-        ),
-        ("10:00:01+00:00", [], "10:00:00", "ended at {ended}, before it started at {started}"),
-        ("10:00:00+00:00", [], "11:00:00+02:00", "ended at {ended}, before it started at"),
-        ("10:00:00+00:00", ["09:00:00+00:00"], "11:00:00+00:00", "resumed at {resumed}, before it"),
-        ("10:00:00+00:00", ["11:00:00+00:00"], "10:30:00+00:00", "ended at {ended}, before it res"),
-        ("10:00:01+00:00", ["today"], "10:00:00+00:00", "ended at {ended}, before it started"),
-    ],
-)
-def test_a_record_whose_moments_run_backwards_is_damaged(
-    started: str, resumed: list[str], ended: str, error: str, tmp_path: Path
-) -> None:
-    """No clock of one run shows that, whatever zone it names; UTC where it names none."""
-    folder, day = finish(tmp_path), "2026-01-01T"
-    times: dict[str, Any] = {"started_at": day + started, "ended_at": day + ended}
-    edit(folder, **times, resumed_at=[day + each for each in resumed])
-    record = read_record(folder)
-    assert record is not None
-    assert (record["status"] == "damaged") == bool(error)
-    said = {"started": day + started, "resumed": day + "".join(resumed), "ended": day + ended}
-    assert (record["error"] or "").startswith(error.format(**said))
-
-
-@pytest.mark.parametrize(
-    ("rows", "error"),
-    [
-        (["100,1,1.5"], ""),
-        (["x,1,1.5", "200,nan,2.0", "300"], ""),
-        (["90,1,2.0"], "env_steps is 90 after 100"),
-        (["200,0,2.0"], "num_updates is 0 after 1"),
-        (["200,1,0.5"], "wall_seconds is 0.5 after 1.5"),
-        (["x,1,1.5", "90,1,2.0"], "env_steps is 90 after 100"),
-        (["nan,1,1.5", "90,1,2.0"], "env_steps is 90 after 100"),
-    ],
-)
-def test_a_record_whose_rows_run_backwards_is_damaged(
-    rows: list[str], error: str, tmp_path: Path
-) -> None:
-    """A table that was put together from several runs has such rows, also behind one that is none.
-
-    What counts from the beginning is looked at in every table, packed or not.
-    """
-    folder = finish(tmp_path)
-    for name, head in (
-        ("timing.csv", "env_steps,num_updates,wall_seconds"),
-        ("updates.csv", "env_steps,num_updates,loss"),
-        ("evaluations.csv", "env_steps,mean_return,return_0"),
-        ("episodes.csv", "env_steps,episode_return,episode_length"),
-    ):
-        wrong = error and error.split()[0] in head
-        for is_packed in (False, True):
-            path = folder / name
-            path.write_text("\n".join([head, "100,1,1.5", *rows, ""]))
-            if is_packed:
-                compress(path)
-            edit(folder)
-            record = read_record(folder)
-            assert record is not None
-            assert record["error"] == (f"runs backwards: in {name} {error}" if wrong else None)
-        (folder / f"{name}.xz").unlink()
 
 
 def test_older_settings_have_the_values_of_then() -> None:
