@@ -1,5 +1,7 @@
-"""`evaluate RUN`: score a trained policy again."""
+"""`evaluate RUN`: score a trained policy again, and film it."""
 
+import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +14,7 @@ from reproduce.commands import flags
 from reproduce.commands.films import Episode, check_film, film_episode
 from reproduce.words import counted
 from suite.base.errors import UsageError
+from suite.base.files import read_plain
 from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import Task
 from suite.envs.vector_env import VectorEnv
@@ -33,6 +36,8 @@ class Score(NamedTuple):
     """`[episodes]`."""
     first: Episode
     """The first of them."""
+    recorded: float | None = None
+    """The mean that was recorded of the same episodes; None: they are fresh."""
 
     def interval(self) -> tuple[float, float] | None:
         """Return the 95 % t-interval of the mean return; None of a single episode."""
@@ -50,9 +55,10 @@ def evaluate_run(
     sampled: bool | None = None,
     seed: int = 0,
     best: bool = False,
+    recorded: bool = False,
     video: Path | None = None,
 ) -> Score:
-    """Play fresh episodes with the policy that a run saved.
+    """Play episodes with the policy that a run saved.
 
     Args:
         run: the run's folder.
@@ -60,11 +66,13 @@ def evaluate_run(
         sampled: draw actions from the policy, or take its mode; None: as the run itself was scored.
         seed: seed of the environments and of the drawn actions.
         best: take the policy of the run's best evaluation, which `--keep-best` kept, not the last.
+        recorded: play the episodes of that evaluation again, not fresh ones.
         video: a film that is wanted of the first episode: refused if it cannot be made.
 
     Raises:
         UsageError: if the folder holds no readable policy, or one that differs from its manifest,
-            `episodes` is below 1, `seed` below 0, or the video cannot be made.
+            `episodes` is below 1, `seed` below 0, no evaluation was recorded, or the video cannot
+            be made.
     """
     if episodes < 1:
         raise UsageError(f"--episodes must be at least 1, not {episodes}")
@@ -73,7 +81,29 @@ def evaluate_run(
     policy, record = load(run, best)
     if video is not None:
         check_film(video, policy.task)
+    if recorded:
+        return _play_again(run, policy, record, best=best)
     return play(policy, seed, episodes, sampled=is_sampled(record) if sampled is None else sampled)
+
+
+def _play_again(run: Path, policy: "Policy", record: dict[str, Any] | None, *, best: bool) -> Score:
+    """Play the episodes of a run's last evaluation again, or of its best one."""
+    rows = evaluations(run)
+    if record is None or not rows:
+        raise UsageError(f"{run} recorded no evaluation: leave out --recorded")
+    row = max(rows, key=lambda row: float(row["mean_return"])) if best else rows[-1]
+    number = sum(name.startswith("return_") for name in row)
+    how: dict[str, Any] = {"sampled": is_sampled(record), "env_steps": int(row["env_steps"])}
+    score = play(policy, record["seed"], number, **how)
+    return score._replace(recorded=float(row["mean_return"]))
+
+
+def evaluations(run: Path) -> list[dict[str, str]]:
+    """Return the rows of a run's evaluations; none without the file."""
+    try:
+        return list(csv.DictReader(io.StringIO(read_plain(run / "evaluations.csv").decode())))
+    except FileNotFoundError:
+        return []
 
 
 def policy_folder(run: Path, best: bool) -> Path:
@@ -148,13 +178,16 @@ def main(argv: Sequence[str]) -> int:
     text = "take its mode (default: as the run was scored)"
     actions.add_argument("--deterministic", action="store_false", help=text, **rule)
     parser.add_argument("--seed", type=int, default=0, help="of the environments")
+    text = "play the run's last evaluation again (with --best its best one), not fresh episodes"
+    parser.add_argument("--recorded", action="store_true", help=text)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
     asked = {key: value for key, value in vars(options).items() if key not in ("run", "task_from")}
     score = evaluate_run(options.run, **asked)
     interval = score.interval()
     shown = f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
-    number = counted(options.episodes, "episode")
+    shown += "" if score.recorded is None else f", recorded as {score.recorded:.4g},"
+    number = counted(len(score.returns), "episode")
     mean = f"{score.task.name}: mean return {score.returns.mean():.4g}{shown}"
     print(f"{mean} over {number}, {score.rule} actions")
     if options.video:

@@ -20,7 +20,6 @@ import markupsafe
 import pandas as pd
 
 from reproduce.report import charts, frames
-from reproduce.report.films import films_of
 from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
 from reproduce.report.words import (
     count_tasks,
@@ -142,7 +141,6 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
             **{name: rows[name] for name in ("scores", "throughput", "summary")},
             times=records(frames.median_times(tables["times"])),
-            films=films_of(directory),
             files=[name for name in files if (directory / name).exists()],
         )
     )

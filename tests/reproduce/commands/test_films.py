@@ -1,7 +1,7 @@
 """A film shows an episode that was scored, at its task's speed, or there is no film."""
 
-import csv
 import re
+import shutil
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -15,9 +15,6 @@ from PIL import Image, ImageSequence
 from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.commands import evaluate, films
-from reproduce.commands.video import film_of_grid, film_run
-from reproduce.plan.request import Request
-from reproduce.report.films import films_of
 from suite.base.errors import UsageError
 from suite.envs import vector_env
 from suite.envs.tasks import SUITES, find_task
@@ -36,16 +33,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "seed-3"
 
 
-def test_a_film_is_of_the_episode_that_was_recorded(run: Path, tmp_path: Path) -> None:
-    """Its return is the record's, to the last bit; 200 decisions are 201 pictures of 1/30 s."""
+def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: Path) -> None:
+    """Its returns are the record's, to the last bit; 200 decisions are 201 pictures of 1/30 s."""
     film = tmp_path / "episode.gif"
-    (row,) = csv.DictReader((run / "evaluations.csv").read_text().splitlines())
-    words = "the first of the 2 episodes scored after 60 steps"
-    said = f"filmed: {film} (201 frames), {words}: return {float(row['return_0']):.6g}"
-    assert film_run(run, film) == said
+    score = evaluate.evaluate_run(run, episodes=1, recorded=True, video=film)
+    (row,) = evaluate.evaluations(run)
+    assert [float(row["return_0"]), float(row["return_1"])] == score.returns.tolist()
+    assert score.recorded == score.returns.mean()
+    said = f"filmed: {film} (201 frames), the first: return {score.returns[0]:.6g}"
+    assert films.film_episode(score.first, film, "the first") == said
     with Image.open(film) as pictures:
         lasts = [picture.info["duration"] for picture in ImageSequence.Iterator(pictures)]
     assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
+
+
+def test_without_a_recorded_evaluation_none_is_played_again(run: Path, tmp_path: Path) -> None:
+    """A policy alone has none; the message says which flag to leave out."""
+    for name in ("policy.safetensors", "policy.json"):
+        shutil.copy(run / name, tmp_path / name)
+    with refused():
+        command_line.main(["evaluate", str(tmp_path), "--recorded"])
 
 
 def test_a_score_is_filmed_with_its_own_draws(
@@ -128,43 +135,3 @@ def test_rates_are_the_simulators() -> None:
         assert films.frames_per_second(find_task(name)) == rate, name
     for name in (*SUITES["mujoco-9"], *SUITES["dmc"]):
         assert films.frames_per_second(find_task(name)) != films.OTHER_HERTZ
-
-
-def test_a_grids_film_is_on_its_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A published policy of MuJoCo, drawn without a display, is played on the page."""
-    grid = tmp_path / "sac-mujoco-small" / "paper"
-    grid.mkdir(parents=True)
-    (grid / "report.json").write_text(
-        '{"agent": "sac", "suite": "mujoco-small", "source": "paper"}'
-    )
-    words = ["video", "sac", "mujoco-small", "--like", "paper", "--task", "Reacher-v4"]
-    words += ["--seed", "1"]
-    try:
-        films.check_drawn(find_task("Reacher-v4"))
-    except UsageError as error:
-        pytest.skip(str(error))
-    assert command_line.main([*words, "--runs-dir", str(tmp_path)]) == 0
-    film = grid / "films" / "Reacher-v4-seed-1.mp4"
-    assert f"filmed: {film} (51 frames)" in capsys.readouterr().out
-    assert films_of(grid) == [("Reacher-v4", 1, "./films/Reacher-v4-seed-1.mp4")]
-    assert 'src="./films/Reacher-v4-seed-1.mp4"' in (grid / "index.html").read_text()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("sac_alf", "hybrid", "Claw-v0", 1),
-        ("sac", "mujoco-small", "Reacher-v4", 77),
-        ("sac", "mujoco-small", "Reecher-v4", 1),
-    ],
-)
-def test_what_cannot_be_filmed_says_so_in_a_line(
-    words: tuple[str, str, str, int], tmp_path: Path
-) -> None:
-    """A task without pictures, a run without a policy, a name that nobody knows."""
-    request = Request(agent=words[0], suite=words[1], runs_dir=tmp_path)
-    with refused(" ".join(map(str, words))):
-        film_of_grid(request, *words[2:])
-    assert not list(tmp_path.rglob("*"))

@@ -9,8 +9,7 @@ import torch
 
 from agents import a2c, acer, acer_continuous, impala, sac, sac_alf, sac_discrete, sac_value
 from reproduce import __main__ as command_line
-from reproduce.commands.evaluate import load, play
-from reproduce.commands.video import evaluations
+from reproduce.commands.evaluate import evaluations, load, play
 from suite.base.errors import UsageError
 from suite.record.best import BestPolicies
 from suite.record.manifest import BEST, leave_out_policy
