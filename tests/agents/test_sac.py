@@ -14,7 +14,6 @@ from agents import sac
 from suite.envs.vector_env import Spaces
 from suite.replay import Batch
 from tests.agents.trainings import CPU, learned, random_batch, table, tiny, train
-from tests.perceptrons import vector
 from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac")
@@ -195,17 +194,6 @@ def plain_steps(learner: sac.Learner, config: sac.Config) -> Any:
         return metrics
 
     return update
-
-
-def test_the_actor_step_builds_no_critic_gradients() -> None:
-    """dQ/da needs no weight gradients; building them would waste a third of the actor's step."""
-    learner = sac.make_learner(replace(TINY, seeds=(1, 2)), 3, 1, CPU)
-    before = vector(learner.critics)
-    sac._update_actor(learner, TINY, torch.randn(2, 8, 3), torch.randn(2, 8, 1))
-    assert all(weight.grad is None for weight in learner.critics.parameters())
-    assert all(weight.grad is not None for weight in learner.actor.parameters())
-    assert torch.equal(vector(learner.critics), before)
-    assert all(weight.requires_grad for weight in learner.critics.parameters())
 
 
 def test_a_seed_has_the_same_bits_alone_and_beside_others() -> None:

@@ -21,7 +21,7 @@ from suite.step_replay import StepBatch
 from tests.agents import trainings
 from tests.agents.alf import assert_same_weights, descend, plain_learner
 from tests.agents.trainings import CPU, networks, table, tiny, train
-from tests.perceptrons import linear, vector
+from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac_alf, mixed")
@@ -47,13 +47,6 @@ def update(
 ) -> dict[str, Tensor]:
     """Make an update with equal weights; return the diagnostics."""
     return sac_alf.update(learner, config, batch, torch.ones(batch.rewards.shape), noise, 0)[0]
-
-
-def update_policy(
-    learner: sac_alf.Learner, config: sac_alf.Config, obs: Tensor, noise: Tensor
-) -> None:
-    previous = torch.zeros(*obs.shape[:2], noise.shape[-1] + 1)
-    sac_alf._update_policy(learner, config, obs, previous, torch.ones(obs.shape[:2]), noise)
 
 
 # Mathematics
@@ -271,18 +264,6 @@ def test_without_a_continuous_action_it_is_discrete_sac() -> None:
 
 
 # One update
-
-
-def test_the_actor_step_builds_no_critic_gradients() -> None:
-    """Neither in the critics nor in their copies: their weights are constants there."""
-    config, of = replace(TINY, seeds=(1, 2)), spaces(3, 2, 4)
-    learner = sac_alf.make_learner(config, of, CPU)
-    nets = (learner.critics, learner.target_critics)
-    before = [vector(net) for net in nets]
-    update_policy(learner, config, torch.randn(2, 8, 3), torch.randn(2, 8, 2))
-    for net, old in zip(nets, before, strict=True):
-        assert all(weight.grad is None for weight in net.parameters())
-        assert torch.equal(vector(net), old)
 
 
 # Training on scripted environments

@@ -386,13 +386,6 @@ def test_results_do_not_depend_on_the_number_of_threads(reset: Reset) -> None:
 
 
 @BOTH_CARTPOLES
-def test_environments_of_a_group_differ_from_one_another(task: Task) -> None:
-    """Each environment has its own seed: none is a copy of its neighbour."""
-    env = VectorEnv(task, environment_seeds([1, 2], 4, "test"))
-    assert len(np.unique(env.reset().reshape(8, -1), axis=0)) == 8
-
-
-@BOTH_CARTPOLES
 @BOTH_RESETS
 def test_send_and_recv_are_step(task: Task, reset: Reset) -> None:
     """An agent that works while the simulator does gets the very same steps."""
