@@ -15,7 +15,7 @@ from suite.base.errors import UsageError
 pytestmark = pytest.mark.further  # `make bench` runs them
 SLOW = (
     *("train-sac", "train-impala", "train-acer_continuous"),
-    *("simulator-Pong-16", "adapter-Pong-16"),
+    "adapter-Pong-16",
 )
 """Left out among tests, where two whole trainings and eight games of Pong are enough."""
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORKLOADS]
