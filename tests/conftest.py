@@ -5,11 +5,10 @@ import fcntl
 import functools
 import importlib.util
 import inspect
-import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,16 @@ from tests import messages
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = (
-    *("tests/reproduce/run/ray/test_pool.py", "tests/reproduce/commands/test_verify.py"),
-    *("tests/browser/test_pages.py", "tests/suite/envs/test_vector_env.py"),
+    "tests/golden/test_golden.py",
+    *("tests/reproduce/run/ray/test_pool.py", "tests/browser/test_pages.py"),
+    *("tests/reproduce/commands/test_verify.py", "tests/reproduce/commands/test_evaluate.py"),
+    *("tests/reproduce/commands/test_site.py", "tests/reproduce/judge/test_fingerprints.py"),
 )
-"""Files whose tests one process runs in turns: they share a cluster, a training, a browser or
-recorded games."""
+"""Files whose tests one process runs in turns: they share a process that trains, a cluster, a
+browser, a training, a site or what was read of all sources."""
 BY_CASE = ("tests/agents/test_contract.py",)
 """Files of whose tests one process runs those of a case: they share its training."""
-FIRST = (*TOGETHER, "tests/golden/", "tests/test_resume.py")
+FIRST = (*TOGETHER, "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 
 CHECKED_CALLS = 2
@@ -174,29 +175,3 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No checks of types and shapes: of a training's time they take more than the training."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
-@pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
-    """Return what gives the checksums of all golden runs of an agent, by run and file.
-
-    They are trained once: the first process of pytest's that asks keeps them for the others.
-    """
-    from tests.golden import trees  # imports what `--types` checks
-
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-
-    @functools.cache
-    def of(agent: str) -> Any:
-        with (folder / f"golden-{agent}.json").open("a+") as kept:
-            fcntl.flock(kept, fcntl.LOCK_EX)
-            kept.seek(0)
-            if content := kept.read():
-                return json.loads(content)
-            found = process.run(agent, trees.stored_runs(agent))
-            json.dump(found, kept)
-            return found
-
-    with trees.Runner(trees.ROOT) as process:
-        yield of

@@ -2,7 +2,8 @@
 
 import importlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -13,6 +14,13 @@ from suite.base import hardware
 from suite.settings.recorded import WITHOUT_EFFECT
 from tests.golden import runner, trees
 from tests.golden.configurations import RUNS, configure
+
+
+@pytest.fixture(scope="module")
+def golden() -> Iterator[Callable[[str], trees.Checksums]]:
+    """Return what gives the checksums of all golden runs of an agent, which are trained once."""
+    with trees.Runner(trees.ROOT) as process:
+        yield cache(lambda agent: process.run(agent, trees.stored_runs(agent)))
 
 
 @pytest.mark.parametrize("agent", AGENTS)
