@@ -129,7 +129,7 @@ site: venv
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
 ## there are cores (a minute): the rows of its first ten seconds.
 verify: venv
-	echo a2c acer acer_continuous impala sac sac_alf sac_discrete sac_value | xargs -n 1 \
+	echo a2c acer acer_continuous impala ppo sac sac_alf sac_discrete sac_value | xargs -n 1 \
 		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify --seconds 10
 
 ## Benchmarks, without the type checks of the tests; their times go to .benchmarks/speed.json.
