@@ -47,11 +47,12 @@ def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
     """
     for runs in (runs_a, runs_b):
         if not runs.is_dir():
-            raise UsageError(f"{runs} is not a folder of runs")
+            raise UsageError(f"there is no folder {runs}")
     grid_a, grid_b = _finished(runs_a), _finished(runs_b)
     shared = [task for task in grid_a if task in grid_b]
     if not shared:
-        raise UsageError(f"{runs_a} and {runs_b} share no task: {[*grid_a]} and {[*grid_b]}")
+        tasks = " and ".join(", ".join(grid) for grid in (grid_a, grid_b))
+        raise UsageError(f"{runs_a} and {runs_b} share no task: they hold {tasks}")
     return pd.DataFrame(
         [_row(task, grid_a[task], grid_b[task]) for task in shared], columns=COLUMNS
     )

@@ -21,6 +21,7 @@ from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
 from suite.record.manifest import BEST
 from suite.record.records import read_record
+from suite.settings.command_line import whole
 
 if TYPE_CHECKING:
     from suite.resume.checkpoint import Policy  # torch
@@ -170,14 +171,14 @@ def main(argv: Sequence[str]) -> int:
     """Score the policy that a run saved."""
     about = "score the policy that a run saved"
     parser = flags.make_parser("evaluate", about, "run", "--best", "--task-from")
-    parser.add_argument("--episodes", type=int, default=10, metavar="N", help="default: 10")
+    parser.add_argument("--episodes", type=whole, default=10, metavar="N", help="default: 10")
     actions = parser.add_mutually_exclusive_group()
     rule = {"dest": "sampled", "default": None}
     text = "draw actions from the policy"
     actions.add_argument("--sampled", action="store_true", help=text, **rule)
     text = "take its mode (default: as the run was scored)"
     actions.add_argument("--deterministic", action="store_false", help=text, **rule)
-    parser.add_argument("--seed", type=int, default=0, help="of the environments")
+    parser.add_argument("--seed", type=whole, default=0, help="of the environments")
     text = "play the run's last evaluation again (with --best its best one), not fresh episodes"
     parser.add_argument("--recorded", action="store_true", help=text)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")

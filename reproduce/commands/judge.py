@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +92,10 @@ def judge_curves(
         except UsageError as error:
             raise UsageError(f"{curves.name}: {name}, {error}") from None
         scores += [(task.name, seed, steps, score, rule) for seed, score in found.items()]
-        config = _config_of(agent, source, task, rule, steps)
+        try:
+            config = _config_of(agent, source, task, rule, steps)
+        except UsageError as error:
+            raise UsageError(f"{curves.name}: {task.name}, {error}") from None
         if steps <= first_update(config):
             raise UsageError(f"{curves.name}: {task.name}: {too_early(agent, source, config)}")
         scales[task.name], presented[task.name] = scale_of(agent, source, config, steps), task
@@ -258,7 +262,8 @@ def _name_of(text: str) -> tuple[str, str]:
     ours, equals, theirs = text.partition("=")
     ours = "mean_return" if ours == "episode_return" else ours
     if not equals or not theirs or ours not in COLUMNS:
-        raise ValueError(f"needs OURS=THEIRS, where ours is one of {', '.join(COLUMNS)}")
+        known = f"OURS=THEIRS, where OURS is one of {', '.join(COLUMNS)}"
+        raise ArgumentTypeError(f"needs {known}, not {text!r}")
     return ours, theirs
 
 

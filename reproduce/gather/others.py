@@ -178,7 +178,8 @@ def _csv(path: Path, asked: Asked) -> Iterator[Part]:
     except pd.errors.EmptyDataError:
         raise UsageError(f"{path} is empty: {needed}") from None
     except ValueError as error:
-        raise UsageError(f"unreadable {path}: {str(error).splitlines()[0]}") from None
+        why = str(error).splitlines()[0].removeprefix("Error tokenizing data. C error: ")
+        raise UsageError(f"{path} is not a CSV table ({why}): {needed}") from None
     steps = _first(path, "env_steps", asked.names("env_steps", STEPS), table)
     usual = asked.names("mean_return", RETURNS)
     ends = tuple(f" - {name}" for name in usual)

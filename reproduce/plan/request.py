@@ -51,7 +51,7 @@ class Request:
         None, "1 2 3, 1,2,3 or 1-3", type=whole_numbers, **SEVERAL, metavar="SEED"
     )
     num_seeds: int | Mapping[str, int] | None = flag(
-        None, "seeds 1 to N, instead of --seeds", type=int, metavar="N"
+        None, "seeds 1 to N, instead of --seeds", type=whole, metavar="N"
     )
     env_steps: int | Mapping[str, int] | None = flag(
         None, "instead of the budget's: 30000, 30k or 3e4", type=whole, metavar="N"
@@ -85,7 +85,7 @@ class Request:
         "auto", "auto (default): GPUs, if any; cpu; cuda: every GPU; cuda:<i>: that one"
     )
     workers: int | None = flag(
-        None, "processes side by side; default: as many as fit", type=int, metavar="N"
+        None, "processes side by side; default: as many as fit", type=whole, metavar="N"
     )
     launcher: str = flag("local", "local (default) or ray: on a cluster, see docs/robust.md")
     ray_address: str | None = flag(

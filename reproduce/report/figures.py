@@ -195,8 +195,11 @@ def draw_times(times: pd.DataFrame, directory: Path) -> list[Path]:
 def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
     """Draw a row per task of a frame `SCORES`: every run, means and their intervals.
 
-    Tasks with a scale share an axis; every other task has its own, in units of return.
+    Tasks with a scale share an axis; every other task has its own, in units of return. Nothing is
+    drawn without a run.
     """
+    if not (scores["kind"] == "run").any():
+        return []
     scores = scores.assign(label=scores["task"] + "\n" + scores["task"].map(remarks))
     ends = _ends(scores, ["axis", "label", "source"])
     rows = scores.groupby("axis", sort=False)["task"].nunique() + 0.5

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-NEAR = 0.55
+NEAR = 0.7
 """Similarity from which on a word may have been meant; two words alike have 1."""
 VERSION = r"-v\d+$"
-LISTED = 100
-"""Choices that are listed whole."""
+LISTED = 40
+"""Choices that are named at most."""
 
 
 class UsageError(ValueError):
@@ -41,7 +41,7 @@ def near(word: str, choices: Iterable[str]) -> str | None:
         alike.set_seq1(re.sub(VERSION, "", choice))
         if alike.ratio() >= NEAR:
             candidates.append(choice)
-    match = difflib.get_close_matches(word, candidates, n=1, cutoff=NEAR)
+    match = difflib.get_close_matches(word, candidates, n=1, cutoff=0.0)
     return by_lower[match[0]] if match else None
 
 

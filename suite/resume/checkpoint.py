@@ -178,7 +178,8 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError(f"{DESCRIPTION} names no agent")
     except FileNotFoundError:
         raise UsageError(
-            f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION})"
+            f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION}): name a run's folder, "
+            "such as .../CartPole-v1/seed-1"
         ) from None
     except KeyError as error:  # safetensors knows more number types than torch
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None

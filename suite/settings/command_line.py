@@ -92,8 +92,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's message as a `UsageError`, without its page of usage."""
-        raise UsageError(message)
+        """Raise argparse's message as a `UsageError`; its page of usage is in the help."""
+        raise UsageError(message + (f"; see {self.prog} --help" if "required" in message else ""))
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

@@ -139,6 +139,12 @@ def test_the_legend_is_outside_and_within_the_figure(
     assert legend.get_window_extent().y0 >= top
 
 
+def test_no_scores_are_drawn_without_a_run(tmp_path: Path) -> None:
+    """A grid whose runs end without a score still gets its page."""
+    tables = (no_rows("scores"), no_rows("reference_scores"), verdict("C", score_mean=NAN))
+    assert figures.draw_scores(frames.final_scores(*tables, {}), {"C": "said"}, tmp_path) == []
+
+
 def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
     tmp_path: Path, drawn: list[sns.FacetGrid]
 ) -> None:

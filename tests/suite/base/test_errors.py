@@ -30,7 +30,7 @@ def test_a_version_in_common_makes_no_two_names_alike() -> None:
 def test_a_long_list_of_choices_is_cut() -> None:
     """An error stays one line of a readable length."""
     answer = nearest("?", [f"task-{number:03}" for number in range(150)])
-    assert answer.endswith("task-098, task-099, ... (150 in all)")
+    assert answer.endswith("task-038, task-039, ... (150 in all)")
     assert nearest("?", ["only"]) == "; choose from only"
 
 
