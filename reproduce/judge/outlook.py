@@ -164,8 +164,7 @@ def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
         return (
             f"The suite cannot be decided: {counted(number, 'task')} of at least {MIN_TASKS} count."
         )
-    tasks = counted(number, "task")
-    return f"The suite, of {tasks}: reproduced with probability {chance:.0%} if equal."
+    return f"The suite, of {counted(number, 'task')}: {_chance(chance)}."
 
 
 def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
@@ -179,7 +178,11 @@ def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
     own, _ = suite_chance(rows)
     if not best > (0.0 if math.isnan(own) else own):
         return ""
-    return f"--like {default.name} decides the suite better: with probability {best:.0%} if equal."
+    return f"--like {default.name} decides the suite better: {_chance(best)}."
+
+
+def _chance(chance: float) -> str:
+    return f'{chance:.0%} chance of "reproduced" if we truly match'
 
 
 def _is_plain(plan: Plan) -> bool:
@@ -218,7 +221,7 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
             continue
         request, row = best
         words = command_of(request)
-        lines.append(f"{task}, with probability {row.chance:.0%} if equal, by\n  {words}")
+        lines.append(f"{task}: {_chance(row.chance)}, by\n  {words}")
     return lines
 
 
@@ -252,7 +255,7 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
         held = references.sources(plan.agent)
         if all(references.coverage(plan.agent, entry.source).empty for entry in held):
             return f"{plan.agent} has no references of its own, {BESIDE}"
-        return f"{judge} has nothing on this task"
+        return f"{judge} has nothing on this task" + (f", {BESIDE}" if ":" in task else "")
     (source,) = [entry for entry in references.sources(plan.agent) if entry.source == judge]
     if source.rule != plan.rule:
         return f"{judge} has scores by rule {source.rule}, these settings by rule {plan.rule}"
@@ -276,7 +279,7 @@ def table_of(rows: Sequence[Outlook]) -> Table:
             text = f"{reference.mean:,.4g}{spread} ({reference.num_runs}, {reference.source})"
             text += f"; {reached(row.share)}" if reached(row.share) else ""
         verdict = row.obstacle and f"impossible: {row.obstacle}"
-        verdict = verdict or f'{row.chance:.0%} chance of "reproduced" if we truly match'
+        verdict = verdict or _chance(row.chance)
         table.add_row(row.task, text, verdict, about(row.run_seconds))
     return table
 

@@ -86,7 +86,7 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
         "inconclusive": [f"these seeds cannot tell: {note}"],
         "nothing learned": [f"shown, not counted: {note}"],
         "shown only": [f"shown, not judged: {note}"],
-        "no reference": [f"not judged: {note}", f"a published score{steps}{rule} would settle it"],
+        "no reference": [f"not judged: {note}", _missing(row["task"], steps + rule)],
         "reproduced": ["not worse than the reference by more than the margin", note],
         "above": [f"settled: ahead by {by}, more than the margin {margin}", note],
         "below": [
@@ -104,6 +104,13 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
         )
     said += [note] if verdict == "below" else []
     return [*filter(None, said), *details(_remarks_of(row))]
+
+
+def _missing(task: str, where: str) -> str:
+    """Return what would judge a task without a reference; nobody publishes scores of an own one."""
+    if ":" in task:
+        return "--baseline AGENT judges it by the runs of another agent"
+    return f"a published score{where} would settle it"
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:

@@ -450,13 +450,13 @@ def test_a_plan_names_what_decides_the_tasks_that_it_does_not(tmp_path: Path) ->
     assert outlook.better_source(plan, rows) == ""
     poor = make_plan("sac", "mujoco", source="tianshou_v3", device="cpu", runs_dir=tmp_path)
     said = outlook.better_source(poor, outlooks(poor))
-    assert said.startswith("--like jaxrl decides the suite better: with probability 8")
+    assert said.startswith("--like jaxrl decides the suite better: 8")
     lines = outlook.commands_for_the_rest(plan, rows)
-    tasks = [line.partition(",")[0] for line in lines]
+    tasks = [line.partition(":")[0] for line in lines]
     assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
     for line in lines:
         words = line.partition("-m reproduce ")[2].split()
         parser = Parser()
         add_flags(parser)
         asked = make_plan(**vars(read_request(parser.parse(words))))
-        assert f"probability {outlooks(asked)[0].chance:.0%} if equal" in line
+        assert f"{outlooks(asked)[0].chance:.0%} chance" in line

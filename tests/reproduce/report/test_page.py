@@ -320,6 +320,7 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
         verdict("Short", "below", difference=-2500.0, ci_low=-3000.0, ci_high=-2000.0),
         verdict("Open", "inconclusive", note="14 seeds would settle it"),
         verdict("New", "no reference", reference_mean=None, difference=None, note="nothing is"),
+        verdict("mine:Own-v0", "no reference", reference_mean=None, difference=None),
     ]
     lines = printed(terminal(write(tmp_path, verdicts=rows))).splitlines()
     row = next(line for line in lines if line.strip().startswith("Fine"))
@@ -329,11 +330,12 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
         *("1,000,000", "steps", "5", "seeds", "10", "runs", "[-600,", "350]", "1,000"),
     ]
     assert lines[-1] == "Reference: published."
-    closing = [line for line in lines if re.match(r"\w+ [a-z ]+\. ", line)]
-    assert [line.split()[0] for line in closing] == ["Short", "Open", "New"]
+    closing = [line for line in lines if re.match(r"[\w:-]+ [a-z ]+\. ", line)]
+    assert [line.split()[0] for line in closing] == ["Short", "Open", "New", "mine:Own-v0"]
     assert "short by 2,500, where 1,000 is allowed" in closing[0]
     assert "14 seeds would settle it" in closing[1]
     assert "Not judged: nothing is. A published score at" in closing[2]
+    assert "--baseline AGENT judges it by the runs of another agent." in closing[3]
 
 
 def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
