@@ -20,6 +20,7 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 from reproduce.report import frames
+from reproduce.report.aggregates import LEAST
 from reproduce.words import number, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -110,13 +111,13 @@ def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
     """Return the performance profiles of a frame `SCORES`, and what they leave out.
 
     The share of runs above each normalised score, averaged over tasks (Agarwal et al. 2021). It
-    needs two tasks with several seeds; the reference's, several single runs of all these tasks.
+    needs `LEAST` tasks with several seeds; the reference's, several single runs of all these tasks.
     """
     runs = scores[(scores["kind"] == "run") & (scores["axis"] == frames.NORMALISED)]
     runs = runs.groupby(["role", "task"]).filter(lambda rows: len(rows) > 1)
     tasks = runs.loc[runs["role"] == "ours", "task"].unique()
-    if len(tasks) < 2:
-        return None, "A performance profile needs two tasks with a scale and several seeds."
+    if len(tasks) < LEAST:
+        return None, "A performance profile needs three tasks with a scale and several seeds."
     runs = runs[runs["task"].isin(tasks)]
     runs = runs.groupby("role").filter(lambda rows: rows["task"].nunique() == len(tasks))
     runs = runs.assign(weight=1 / runs.groupby(["role", "task"])["value"].transform("size"))
@@ -130,7 +131,12 @@ def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
 
 
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
-    """Return the probability of improvement of every task that has one, and their mean."""
+    """Return the probability of improvement of every task that has one, and their mean.
+
+    Nothing is drawn of fewer than `LEAST` tasks.
+    """
+    if improvement["task"].fillna("").ne("").sum() < LEAST:
+        return []
     names = {"probability": "value", "ci_low": "lower", "ci_high": "upper"}
     rows = improvement.rename(columns=names).assign(source="ours", kind="mean", axis=IMPROVED)
     seeds = "of " + rows["num_seeds"].map(number) + " runs against " + rows["num_runs"].map(number)

@@ -20,6 +20,7 @@ import markupsafe
 import pandas as pd
 
 from reproduce.report import charts, frames
+from reproduce.report.aggregates import LEAST
 from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
 from reproduce.report.words import (
     count_tasks,
@@ -111,7 +112,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     drawn, profile_note = _charts(report, verdicts, tables)
     compared = set(tables["improvement"]["task"])
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
-    absent |= {"suite"} if len(verdicts) < 2 else set()
+    absent |= {"suite"} if len(verdicts) < LEAST else set()
     absent |= set() if failures else {"failures"}
     absent |= {"times"} if tables["times"].empty else set()
     figures = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png", "pdf")]
@@ -139,7 +140,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             failures_shown_open=FAILURES_SHOWN_OPEN,
             unfinished=[run for run in runs if run["status"] in UNFINISHED],
             runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
-            **{name: rows[name] for name in ("scores", "throughput", "summary")},
+            summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
+            **{name: rows[name] for name in ("scores", "throughput")},
             times=records(frames.median_times(tables["times"])),
             files=[name for name in files if (directory / name).exists()],
         )

@@ -100,9 +100,10 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval() -> None:
 
 def test_a_profile_needs_several_tasks_and_says_what_it_leaves_out() -> None:
     """Each threshold's share is the mean over tasks of the share of runs above it."""
-    verdicts = pd.concat([verdict("A"), verdict("B"), verdict("C")])
-    scores = pd.concat([score("A", 50.0, 150.0, 160.0), score("B", 90.0, 150.0), score("C", 10.0)])
-    runs = pd.concat([theirs("A", 90.0, 110.0), theirs("B", 90.0, 110.0)])
+    verdicts = pd.concat(map(verdict, "ABCD"))
+    several = [score("A", 50.0, 150.0, 160.0), score("B", 90.0, 150.0), score("D", 10.0, 20.0)]
+    scores = pd.concat([*several, score("C", 10.0)])
+    runs = pd.concat([theirs(task, 90.0, 110.0) for task in "ABD"])
 
     def profile(scores: pd.DataFrame, runs: pd.DataFrame) -> tuple[Figure | None, str]:
         return charts.profile_chart(frames.final_scores(scores, runs, verdicts, {}))
@@ -110,22 +111,23 @@ def test_a_profile_needs_several_tasks_and_says_what_it_leaves_out() -> None:
     figure, note = profile(scores, runs)
     (ours,) = traces(figure, "ours")
     shares = dict(zip(ours.x.tolist(), ours.y.tolist(), strict=True))
-    assert shares[0.9] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert shares[0.9] == pytest.approx((2 / 3 + 1 / 2) / 3)
     assert traces(figure, "judge")
     assert note == "Left out: C (no scale, or one seed)."
     _, note = profile(scores, runs[runs["task"] == "A"])
     assert "needs single runs of all these tasks" in note
-    assert profile(scores[scores["task"] == "A"], runs)[0] is None
+    assert profile(scores[scores["task"].isin(["A", "B"])], runs)[0] is None
 
 
 def test_the_probability_of_improvement_stands_for_each_task_and_over_all() -> None:
-    """As `improvement.csv` has it."""
-    scores = pd.concat([score("A", 1.0, 3.0), score("B", 1.0, 3.0)])
-    runs = pd.concat([theirs("A", 0.0, 2.0), theirs("B", 2.0, 2.0)])
+    """As `improvement.csv` has it; two tasks have no chart."""
+    scores = pd.concat([score(task, 1.0, 3.0) for task in "ABC"])
+    runs = pd.concat([theirs("A", 0.0, 2.0), theirs("B", 2.0, 2.0), theirs("C", 0.0, 0.0)])
     (figure,) = charts.improvement_charts(improvements(scores, runs))
     (mean,) = traces(figure, "ours, mean")
-    assert (mean.x.tolist(), mean.y.tolist()) == ([0.75, 0.5, 0.625], ["A", "B", "all tasks"])
-    assert charts.improvement_charts(no_rows("improvement")) == []
+    assert mean.x.tolist() == [0.75, 0.5, 1.0, 0.75]
+    assert mean.y.tolist() == ["A", "B", "C", "all tasks"]
+    assert charts.improvement_charts(improvements(scores, runs[runs["task"] != "C"])) == []
 
 
 def test_throughput_shows_every_device_and_share() -> None:
