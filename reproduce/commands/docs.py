@@ -16,6 +16,7 @@ from typing import Any
 import agents
 from reproduce import ROOT
 from reproduce.commands import flags
+from reproduce.judge import error_rates as rates
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
@@ -177,8 +178,19 @@ def _value(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
+def error_rates(group: str) -> str:
+    """Return a group of tables of simulated error rates."""
+    cells, parts = rates.stored().query("group == @group"), []
+    for (title, corner), own in cells.groupby(["title", "corner"], sort=False):
+        rows = [(name, *row["rates"]) for name, row in own.groupby("row", sort=False)]
+        header = [str(corner), *map(str, own["column"].unique())]
+        parts.append(f"**{title}**\n\n{table(header, rows)}")
+    return "\n\n".join(parts)
+
+
 TABLES = {each.__name__: each for each in (scores, results, matrix, suites, sources)}
 TABLES |= {each.__name__: each for each in (equations, deviations, settings, simulators)}
+TABLES |= {error_rates.__name__: error_rates}
 
 
 def fill(text: str) -> str:

@@ -1,15 +1,16 @@
 """How often a verdict errs, by simulation: `python -m reproduce.judge.error_rates`.
 
-Rewrites the tables of `docs/error_rates.md` (four minutes). The zero of the scale is 0, taken as
-known, and the true mean of the reference is 1, so the gap is 1. Every reference counts as one that
-has learned, however far its runs scatter. Everything else is as in a real check: the margin is a
-tenth of the reference's measured mean, the interval uses the measured spreads. Every group of
-tables has its own Generator, so each can be made alone.
+Rewrites `results/error_rates.csv`, the tables of `docs/error_rates.md` (four minutes). The zero of
+the scale is 0, taken as known, and the true mean of the reference is 1, so the gap is 1. Every
+reference counts as one that has learned, however far its runs scatter. Everything else is as in a
+real check: the margin is a tenth of the reference's measured mean, the interval uses the measured
+spreads. Every group of tables has its own Generator, so each can be made alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from reproduce import ROOT
 from reproduce.gather.references import in_window, single_runs
@@ -24,7 +25,9 @@ from reproduce.judge.simulation import (
     skewed,
 )
 
-PAGE = ROOT / "docs" / "error_rates.md"
+FILE = ROOT / "results" / "error_rates.csv"
+COLUMNS = ("title", "corner", "row", "column", "rates")
+"""Of a table: its title and the heading of its rows; of a cell: row, column, percentages."""
 
 SPREADS = (0.05, 0.08, 0.15, 0.30, 0.50)
 """Standard deviation over runs, as a fraction of the gap."""
@@ -69,7 +72,7 @@ def published_runs() -> dict[str, np.ndarray]:
     }
 
 
-def normal_tables() -> str:
+def normal_tables() -> pd.DataFrame:
     """Return the tables of one task with normal runs."""
     rng = np.random.default_rng(SEED)
     rates = {
@@ -82,7 +85,7 @@ def normal_tables() -> str:
     return _tables("spread", _named(COUNTS), rates)
 
 
-def other_runs_tables() -> str:
+def other_runs_tables() -> pd.DataFrame:
     """Return the table of `reproduced` for normal, skewed, bimodal and published runs."""
     rng = np.random.default_rng(SEED)
     sources = {
@@ -102,7 +105,7 @@ def other_runs_tables() -> str:
     return _tables("runs", _named(COUNTS), rates)
 
 
-def failing_tables() -> str:
+def failing_tables() -> pd.DataFrame:
     """Return the table of two equal agents, runs of both of which fail."""
     rng = np.random.default_rng(SEED)
     rates = {
@@ -114,7 +117,7 @@ def failing_tables() -> str:
     return _tables("runs", _named(FAILING_COUNTS), rates)
 
 
-def adding_tables() -> str:
+def adding_tables() -> pd.DataFrame:
     """Return the table of seeds that are added until a verdict appears."""
     rng = np.random.default_rng(SEED)
     looks = {"10 seeds, declared": 10, "3, 4, ... 10, until one decides": range(3, 11)}
@@ -127,7 +130,7 @@ def adding_tables() -> str:
     return _tables("seeds", [f"{m} of theirs" for m in (3, 10)], rates)
 
 
-def suite_tables() -> str:
+def suite_tables() -> pd.DataFrame:
     """Return the tables of suites; the third rate is that of a task below, by Holm's adjustment."""
     rng = np.random.default_rng(SEED)
     counts, spreads = ((3, 3), (3, 10), (10, 10)), (0.15, 0.30, 0.50)
@@ -147,7 +150,7 @@ def suite_tables() -> str:
     return _tables("tasks", columns, rates)
 
 
-def wild_tables() -> str:
+def wild_tables() -> pd.DataFrame:
     """Return the table of suites in which one task scatters wildly."""
     rng = np.random.default_rng(SEED)
     counts = ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
@@ -171,38 +174,32 @@ def _tables(
     corner: str,
     columns: Sequence[str],
     rates: Mapping[tuple[str, str], Sequence[Sequence[float]]],
-) -> str:
-    """Return tables as markdown."""
-    tables = []
-    for title in dict.fromkeys(title for title, _ in rates):
-        lines = [f"**{title}**", "", f"| {corner} | {' | '.join(columns)} |"]
-        lines.append("|---|" + "---|" * len(columns))
-        for name, row in ((name, row) for (of, name), row in rates.items() if of == title):
-            cells = (", ".join(f"{100 * rate:.1f}" for rate in cell) for cell in row)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        tables.append("\n".join(lines) + "\n")
-    return "\n".join(tables)
+) -> pd.DataFrame:
+    """Return the cells of tables, a row for each."""
+    cells = [
+        (title, corner, name, column, ", ".join(f"{100 * rate:.1f}" for rate in cell))
+        for (title, name), row in rates.items()
+        for column, cell in zip(columns, row, strict=True)
+    ]
+    return pd.DataFrame(cells, columns=list(COLUMNS))
 
 
-TABLES: Mapping[str, Callable[[], str]] = {
-    "normal runs": normal_tables,
-    "other runs": other_runs_tables,
-    "failing runs": failing_tables,
-    "adding seeds": adding_tables,
+TABLES: Mapping[str, Callable[[], pd.DataFrame]] = {
+    "normal": normal_tables,
+    "others": other_runs_tables,
+    "failing": failing_tables,
+    "adding": adding_tables,
     "suites": suite_tables,
-    "one wild task": wild_tables,
+    "wild": wild_tables,
 }
 """Groups of tables, in the order of the page."""
 
 
-def fill(page: str) -> str:
-    """Return the page with every group of tables, between its marks, computed again."""
-    for name, make in TABLES.items():
-        before, mark, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->\n")
-        page = before + mark + "\n" + make() + "\n" + end + after
-    return page
+def stored() -> pd.DataFrame:
+    """Return the stored tables; `group` is a name of `TABLES`."""
+    return pd.read_csv(FILE, dtype=str)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    made = pd.concat([make().assign(group=name) for name, make in TABLES.items()])
+    made[["group", *COLUMNS]].to_csv(FILE, index=False, lineterminator="\n")
