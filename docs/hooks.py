@@ -29,6 +29,8 @@ ADDRESS = re.compile(r"""(\]\(|\b(?:src|srcset|href)=")(?![a-z]+:|#)([^)"\s#]+)"
 GRIDS = "results/published/*/*/report.json"
 COPIED = (".csv", ".json", ".svg", ".png", ".pdf", ".gif", ".mp4", ".webm")
 """Files that are no pages; of a grid's folder they stand beside its page."""
+WIDE = ("results/README.md",)
+"""Of these, pages whose tables take the place of the list of headings, too."""
 ASIDE = "---\nsearch:\n  exclude: true\nhide: [navigation]\n---\n"
 """Front matter of pages that only links lead to."""
 
@@ -45,6 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {f"docs/{file.src_uri}": file for file in files.documentation_pages()}
     for path, place in MOVED.items():
         text = (ROOT / path).read_text(encoding="utf-8")
+        text = "---\nhide: [toc]\n---\n" * (path in WIDE) + text
         pages[path] = File.generated(config, place, content=text)
         files.append(pages[path])
     for folder in sorted(path.parent for path in ROOT.glob(GRIDS)):
