@@ -173,7 +173,7 @@ TABLE: dict[str, dict[str, str]] = {
             "classic rl_zoo CLASSIC task=CartPole-v1 seeds=(1,2) evaluation_episodes=2 "
             "evaluation_rule=sampled cut"
         ),
-        "classic, in full": "classic rl_zoo task=Acrobot-v1 env_steps=800",
+        "classic, in full": "classic sb3_control task=Acrobot-v1 env_steps=800",
         "classic, continuous, the rate and the clip reach 0": (
             "classic rl_zoo CLASSIC task=Pendulum-v1 activation=relu shared_trunk=True "
             "reward_normalisation=none learning_rate_decay_steps=700 decay_clip=True "
@@ -181,7 +181,7 @@ TABLE: dict[str, dict[str, str]] = {
             "max_gradient_norm=None time_limit_is_terminal=False"
         ),
         "classic, recurrent, stopped by divergence, cut": (
-            "classic rl_zoo CLASSIC task=CartPole-v1 shared_trunk=True lstm_size=16 max_kl=1e-4 "
+            "classic cleanrl CLASSIC task=CartPole-v1 shared_trunk=True lstm_size=16 max_kl=1e-4 "
             "learning_rate=0.01 cut"
         ),
         "mujoco, in full": (
