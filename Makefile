@@ -50,7 +50,7 @@ lock: venv
 	$(LOCK)dev.txt pyproject.toml --extra dev
 	$(LOCK)base.txt pyproject.toml --constraint requirements/dev.txt
 	$(LOCK)tracking.txt pyproject.toml --constraint requirements/dev.txt --extra tracking
-	$(LOCK)peers.txt --group peers
+	$(LOCK)peers.txt --group peers --constraint requirements/dev.txt
 
 ## Install Debian's Chromium, unless there is such a browser, for the tests of pages; needs root.
 browser:
