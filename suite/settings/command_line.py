@@ -1,18 +1,23 @@
 """Command lines: every mistake gives one line that names the fix, and exit status 2."""
 
 import argparse
+import ast
 import dataclasses
 import errno
+import inspect
 import io
+import itertools
 import math
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -35,6 +40,12 @@ KINDS = {
     (bool, False): "true or false",
 }
 """What a setting of a type, or a tuple of it, can be."""
+RUN = ("task", "seeds", "env_steps", "protocol", "log_interval")
+RUN += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
+SPEED = ("device", "tf32", "bfloat16", "cuda_graphs", "num_threads", "env_threads")
+SPEED += ("evaluate_beside",)
+"""Settings by their place in the help; all others are the algorithm's."""
+WIDTH = 100
 
 
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
@@ -109,10 +120,11 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(argv)
         flags = [word for word in unknown if word.startswith("-")]
         if flags:
-            advice = nearest(flags[0], self.flags())
-            if self.hint and near(flags[0], self.flags()) is None:
+            flag = flags[0].partition("=")[0]
+            advice = nearest(flag, self.flags())
+            if self.hint and near(flag, self.flags()) is None:
                 advice = self.hint
-            raise UsageError(f"unknown option {flags[0]}{advice}")
+            raise UsageError(f"unknown option {flag}{advice}")
         if unknown:
             raise UsageError(f"unexpected argument {unknown[0]!r}")
         return options
@@ -122,81 +134,79 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
 
-def override(
-    config: ConfigT,
-    flags: Sequence[str],
-    *,
-    prog: str = "",
-    about: str = "",
-    beside: Mapping[str, tuple[str, str]] | None = None,
-) -> ConfigT:
-    """Return `config` with command-line flags such as `--gamma 0.9` applied.
+class _Setting(argparse.Action):
+    """Keeps a setting as `read_value` reads it."""
+
+    def __init__(self, *, hint: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.hint = hint
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Read the flag's words; numbers of `AS_PEOPLE_WRITE` are numbers already."""
+        parts = values if isinstance(values, list) else [values]
+        words = [str(n) for part in parts for n in (part if isinstance(part, list) else [part])]
+        setattr(namespace, self.dest, read_value(str(option_string), self.hint, words))
+
+
+def add_settings(parser: Parser, config: Any, *, explains: bool = False) -> Any:
+    """Add a flag for each field of a configuration, in three groups; return the run's group.
 
     Args:
-        config: the configuration to change.
-        flags: the command line.
-        prog: the program's name, for `--help`.
-        about: what `--help` begins with; empty: what the configuration's class says.
-        beside: flags that the caller has read already, with metavar and text, for `--help`.
+        parser: what reads the flags.
+        config: the agent's settings, as they are without flags.
+        explains: whether the help has the fields' texts, for which their source is read.
+    """
+    groups = {title: parser.add_argument_group(title) for title in ("run", "algorithm", "speed")}
+    hints, texts = get_type_hints(type(config)), _texts(type(config)) if explains else {}
+    for field in dataclasses.fields(config):
+        name, hint, value = field.name, hints[field.name], getattr(config, field.name)
+        flag = name.replace("_", "-")
+        words = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        text = f"{texts.get(name, '')} (default: {words})".replace("%", "%%")
+        how: dict[str, Any] = {"metavar": "VALUE", "type": AS_PEOPLE_WRITE.get(name), "help": text}
+        if hint is bool:
+            how |= {"nargs": "?", "const": "true", "metavar": "true|false"}
+            off: dict[str, Any] = {"dest": name, "action": "store_false", "help": argparse.SUPPRESS}
+            parser.add_argument(f"--no-{flag}", default=argparse.SUPPRESS, **off)
+        elif get_origin(hint) is Literal:
+            how["metavar"] = f"{{{','.join(map(str, get_args(hint)))}}}"
+        elif any(get_origin(each) is tuple for each in (hint, *get_args(hint))):
+            how["nargs"] = "+"
+        group = groups["run" if name in RUN else "speed" if name in SPEED else "algorithm"]
+        group.add_argument(
+            f"--{flag}", action=_Setting, hint=hint, default=argparse.SUPPRESS, **how
+        )
+    return groups["run"]
+
+
+def override(config: ConfigT, options: argparse.Namespace) -> ConfigT:
+    """Return `config` with the settings that a parser with `add_settings` has read.
 
     Raises:
-        UsageError: for an unknown flag (with the nearest known one) or a value that does not fit.
-        SystemExit: with status 0 after `--help`.
+        UsageError: for values that do not fit.
     """
-    beside = beside or {}
-    known = {f.name.replace("_", "-") for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    known |= {name.removeprefix("--") for name in beside}
-    for flag in flags:
-        if flag.startswith("--") and flag != "--help":
-            _refuse_unknown(flag.split("=")[0], known)
-    if {"-h", "--help"} & set(flags):
-        from suite.settings.help import print_help
-
-        print_help(config, prog, about or str(type(config).__doc__), beside)
-        sys.exit(0)
-    hints, values = get_type_hints(type(config)), dict[str, Any]()
-    as_people_write = {"--env-steps": whole, "--seeds": whole_numbers}
-    for flag, words in _by_flag(flags):
-        name = flag[2:].replace("-", "_")
-        is_off = name not in hints
-        name = name.removeprefix("no_") if is_off else name
-        if words and flag in as_people_write:
-            try:
-                read = [as_people_write[flag](word) for word in words]
-            except argparse.ArgumentTypeError as error:
-                raise UsageError(f"argument {flag}: {error}") from None
-            words = [str(n) for part in read for n in (part if isinstance(part, list) else [part])]
-        if hints[name] is bool and not words:
-            values[name] = not is_off
-        elif is_off:
-            raise UsageError(f"{flag}: expected no value, not {words[0]!r}")
-        else:
-            values[name] = read_value(flag, hints[name], words)
+    names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    values = {name: value for name, value in vars(options).items() if name in names}
     try:
         return dataclasses.replace(config, **values)  # type: ignore[type-var]
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _refuse_unknown(flag: str, known: Collection[str]) -> None:
-    """Raise a `UsageError` with the nearest known flag for an unknown one."""
-    name = flag[2:].replace("_", "-").removeprefix("no-")
-    if name not in known:
-        advice = nearest("--" + name, ("--" + other for other in known))
-        raise UsageError(f"unknown setting {flag}{advice}")
-
-
-def _by_flag(words: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return the flags of a command line, each with its values."""
-    found: list[tuple[str, list[str]]] = []
-    for word in words:
-        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        if flag:
-            found.append((flag, [value] if equals else []))
-        elif not found:
-            raise UsageError(f"unexpected argument {word!r}")
-        else:
-            found[-1][1].append(word)
+def _texts(config_class: type) -> dict[str, str]:
+    """Return the text below each field of a configuration, those of its bases too."""
+    found: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(defined, ast.ClassDef)
+        for field, text in itertools.pairwise(defined.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                assert isinstance(field.target, ast.Name)
+                found[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
     return found
 
 
@@ -330,37 +340,30 @@ def _able_suite(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> st
     raise UsageError(refusals.most_common(1)[0][0])
 
 
-RUN_FLAGS = {
-    "--task-from": (
-        "MODULE:ID",
-        "in place of --task: a task that importing this module registers with gymnasium",
-    ),
-    "--suite": (
-        "SUITE",
-        "suite whose preset gives the defaults (default: the first that has the task)",
-    ),
-    "--like": (
-        "SOURCE",
-        "published source whose preset gives the defaults (default: the suite's own)",
-    ),
-    "--out": (
-        "DIR",
-        "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)",
-    ),
-    "--checkpoint-minutes": (
-        "N",
-        "time between two checkpoints; a killed command that is started again resumes from the "
-        "last one (default: 5; 0: at every update)",
-    ),
-    "--drop-checkpoints": (
-        "",
-        "remove the last checkpoint at the end; where it is kept, a larger --env-steps extends a "
-        "finished run",
-    ),
-    "--keep-best": ("", "keep the policy of the best evaluation, too, in `best` of the run"),
-    "--plot": ("", "draw return, losses, entropy and temperature while training"),
-}
-"""Flags of an agent's command beside its settings, with metavar and text."""
+AS_PEOPLE_WRITE: Mapping[str, Any] = {"env_steps": whole, "seeds": whole_numbers}
+"""Settings that are read so: 30k, 1-3."""
+
+
+def _add_run_flags(place: Any) -> None:
+    """Add the flags of an agent's command beside its settings."""
+    text = "in place of --task: a task that importing this module registers with gymnasium"
+    place.add_argument("--task-from", type=task_from, metavar="MODULE:ID", help=text)
+    text = "suite whose preset gives the defaults (default: the first that has the task)"
+    place.add_argument("--suite", metavar="SUITE", help=text)
+    text = "published source whose preset gives the defaults (default: the suite's own)"
+    place.add_argument("--like", metavar="SOURCE", help=text)
+    text = "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)"
+    place.add_argument("--out", type=Path, metavar="DIR", help=text)
+    text = "time between two checkpoints; a killed command that is started again resumes from the "
+    text += "last one (default: 5; 0: at every update)"
+    place.add_argument("--checkpoint-minutes", type=minutes, default=5.0, metavar="N", help=text)
+    text = "remove the last checkpoint at the end; where it is kept, a larger --env-steps extends "
+    text += "a finished run"
+    place.add_argument("--drop-checkpoints", action="store_true", help=text)
+    text = "keep the policy of the best evaluation, too, in `best` of the run"
+    place.add_argument("--keep-best", action="store_true", help=text)
+    text = "draw return, losses, entropy and temperature while training"
+    place.add_argument("--plot", action="store_true", help=text)
 
 
 @dataclass(frozen=True)
@@ -395,18 +398,11 @@ def read_command_line(
     Raises:
         UsageError: for any mistake in the command line.
     """
-    prog = f"python -m agents.{agent}"
-    parser = Parser(prog=prog, add_help=False)
-    parser.add_argument("--suite")
-    parser.add_argument("--like")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--task")
-    parser.add_argument("--task-from", type=task_from)
-    parser.add_argument("--checkpoint-minutes", type=minutes, default=5.0)
-    parser.add_argument("--drop-checkpoints", action="store_true")
-    parser.add_argument("--keep-best", action="store_true")
-    parser.add_argument("--plot", action="store_true")
-    options, flags = parser.parse_known_args(argv)
+    argv = [re.sub("^--[^=]*", lambda flag: flag[0].replace("_", "-"), word) for word in argv]
+    first = Parser(add_help=False)
+    first.add_argument("--task")
+    _add_run_flags(first)
+    options, _ = first.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
     if options.task and options.task_from:
         raise UsageError("give either --task or --task-from")
@@ -421,14 +417,16 @@ def read_command_line(
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
-    about = f"Defaults are the settings of {source} on {suite}; --like takes another source's."
-    config = override(
-        presets[suite, source].config,
-        [*flags, "--task", task],
+    preset = presets[suite, source].config
+    prog = f"python -m agents.{agent}"
+    parser = Parser(
         prog=prog,
-        about=about,
-        beside=RUN_FLAGS,
+        usage=f"{prog} [flags]",
+        description=f"Defaults are the settings of {source} on {suite}; --like takes others'.",
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=30, width=WIDTH),
     )
+    _add_run_flags(add_settings(parser, preset, explains=bool({"-h", "--help"} & {*argv})))
+    config = override(preset, argparse.Namespace(**vars(parser.parse(argv)) | {"task": task}))
     if said := replaced(presets, agent, (suite, source), config):
         print(said, file=sys.stderr)
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
