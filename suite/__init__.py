@@ -1,6 +1,6 @@
 """What the agents share, in rooms; each imports only those before it.
 
-base      errors, files, the machine, randomness, work beside training
+base      errors, files, the machine, randomness
 envs      tasks, and the environments that simulate them
 settings  configurations, presets of sources, the command line
 nets      layers, initial weights, optimisers, running moments

@@ -88,7 +88,7 @@ class Graphs:
         unpack(before, tensors, self._state)
         graph = torch.cuda.CUDAGraph()
         try:
-            # other threads may wait for the GPU meanwhile: an evaluation beside training does
+            # another thread may wait for the GPU meanwhile: IMPALA's actor does
             mode = "thread_local"
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=mode):
                 results = self._step(number, *inputs)

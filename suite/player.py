@@ -95,8 +95,6 @@ class Actor:
 class Player:
     """A policy that plays in evaluations or from a file, and what it remembers of its episodes.
 
-    It can be copied (`suite.base.beside.is_copyable`), so a GPU evaluates it beside training.
-
     Args:
         network: the policy.
         obs_moments: statistics that normalise observations; None: they are as they come.

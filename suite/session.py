@@ -1,21 +1,17 @@
 """The frame of every training loop: device, environments, evaluations, logs and policies."""
 
-import copy
 import signal
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from suite.base.beside import Beside, InCopy, OnGpu, can_copy, is_copyable
 from suite.base.errors import UsageError
 from suite.base.hardware import fills_gpu_memory, find_device, gpu_use, use_device, use_threads
 from suite.base.randomness import environment_seeds, stream
@@ -24,7 +20,6 @@ from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
 from suite.graphs import Graphs
 from suite.nets.recurrence import Memory, StackMemory
-from suite.record.best import copy_weights
 from suite.record.journal import Journal
 from suite.record.manifest import BEST
 from suite.record.means import Means
@@ -72,7 +67,6 @@ class Session:
     ) -> None:
         self._config, self._recorder = config, recorder
         self._stride = stride or config.num_envs
-        self._queue: Any = None  # of a GPU, for evaluations
         self.device = use_device(config.device, tf32=config.tf32)
         use_threads(config.num_threads)
         seeds = environment_seeds(config.seeds, config.num_envs, "environments")
@@ -117,46 +111,22 @@ class Session:
     ) -> None:
         """Score the policies by the run's rule, if an evaluation is due; see `score`.
 
-        With `evaluate_beside` training goes on meanwhile where it can. One evaluation ends before
-        the next begins; the recorder holds back the rows that follow it.
-
         Args:
             env_steps: training steps so far.
             gained: those of the last pass of the training loop.
-            act: the policies; without a copy (`beside.is_copyable`) a GPU's training waits.
+            act: the policies.
             weights_of: maps a seed's index to its tensors by name, to keep the best.
             memory: what the policies remember of their episodes; None: nothing.
         """
         config, recorder, best = self._config, self._recorder, self._recorder.best
-        if config.evaluation_rule == "training":
-            return
         is_due = self.is_due(config.evaluation_interval, env_steps, gained)
-        recorder.settle(wait=is_due)  # the one before it
-        if not is_due:
+        if config.evaluation_rule == "training" or not is_due:
             return
-        goes_on = self.goes_on(env_steps)  # else nothing is left to do meanwhile
-        on_gpu = self.device.type == "cuda"
-        is_possible = is_copyable(act) if on_gpu else can_copy()
-        beside = config.evaluate_beside and goes_on and is_possible
-        if beside and best is not None:
-            weights = {i: copy_weights(weights_of(i)) for i in recorder.active}
-            weights_of = weights.__getitem__
-        if beside and on_gpu:
-            act, memory = copy.deepcopy((act, memory))
-            self._queue = self._queue or torch.cuda.Stream(self.device)
-
-        def record(episode_returns: np.ndarray) -> None:
-            recorder.evaluation(env_steps, episode_returns)
-            if best is not None:
-                for i in recorder.active:
-                    best.offer(i, env_steps, episode_returns[i].mean().item(), weights_of)
-
-        score = partial(self.score, env_steps, act, memory)
-        if beside:
-            work: Beside = OnGpu(score, self._queue) if on_gpu else InCopy(score)
-            recorder.await_result(work, record)
-        else:
-            record(score())
+        episode_returns = self.score(env_steps, act, memory)
+        recorder.evaluation(env_steps, episode_returns)
+        if best is not None:
+            for i in recorder.active:
+                best.offer(i, env_steps, episode_returns[i].mean().item(), weights_of)
         recorder.clock.lap("evaluation")
 
     def score(
@@ -164,7 +134,6 @@ class Session:
         env_steps: int,
         act: Act,
         memory: Memory | StackMemory | None = None,
-        is_abandoned: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
 
@@ -172,23 +141,14 @@ class Session:
             env_steps: training steps so far.
             act: the policies.
             memory: what they remember of their episodes; None: nothing.
-            is_abandoned: whether nobody waits for the returns any more.
-
-        Raises:
-            InterruptedError: if they are abandoned.
         """
         config, generators = self._config, None
         if config.evaluation_rule == "sampled":
             generators = [stream(seed, "evaluation actions", env_steps) for seed in config.seeds]
 
-        def choose(obs: np.ndarray) -> np.ndarray:
-            if is_abandoned():
-                raise InterruptedError("the evaluation is abandoned")
-            return act(obs, generators)
-
         return evaluate(
             config.find_task(),
-            choose,
+            lambda obs: act(obs, generators),
             config.seeds,
             env_steps,
             episodes=config.evaluation_episodes,
@@ -371,7 +331,6 @@ class Session:
         description = {name: getattr(config, name) for name in names if hasattr(config, name)}
         description |= {"agent": self._recorder.agent, **self.env.spaces._asdict()}
         best = self._recorder.best
-        self._recorder.settle()
         for i in self._recorder.active:
             folder = self._recorder.seed_directories[i]
             save_policy(folder, weights_of(i), description)
@@ -470,7 +429,6 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
             raise
         raise _too_large(config) from None
     finally:
-        recorder.abandon()
         for number, handler in before.items():
             signal.signal(number, handler)
     if recorder.is_stopping:  # too late for a checkpoint

@@ -62,9 +62,6 @@ class Maker:
     def command(self, plan: "Plan", runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
         """Return the command of a process that trains runs of one task together."""
         first, minutes, has_idle_cores = runs[0], plan.checkpoint_minutes, env_threads > 1
-        # A GPU's training kernel by kernel keeps Python's lock: a thread beside it gains little.
-        by_kernel = plan.device != "cpu" and not getattr(plan.config, "cuda_graphs", False)
-        beside = has_idle_cores and plan.rule != "training" and not by_kernel
         return (
             *(sys.executable, "-m", f"agents.{plan.agent}"),
             *("--suite", plan.suite, "--like", plan.source, "--task", first.task),
@@ -74,7 +71,6 @@ class Maker:
             *(() if minutes is None else ("--checkpoint-minutes", str(minutes))),
             *(("--drop-checkpoints",) if plan.drop_checkpoints else ()),
             *(("--env-threads", str(env_threads)) if has_idle_cores else ()),
-            *(("--evaluate-beside",) if beside else ()),
             *(("--keep-best",) if plan.keep_best else ()),
             *flags_of(plan.settings),
         )

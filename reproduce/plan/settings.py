@@ -25,7 +25,6 @@ LONGEST_NAME = 120
 THREADS = {
     "num_threads": "is 1 in every process",
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
-    "evaluate_beside": "is on where a process has idle cores, and a CPU or CUDA graphs to train",
 }
 """Settings that the harness decides itself, and how."""
 

@@ -1,1 +1,1 @@
-"""Errors, files, the machine, randomness, work beside training."""
+"""Errors, files, the machine, randomness."""

@@ -13,15 +13,13 @@ import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from suite.base import hardware
-from suite.base.beside import Beside
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT, check_inside, open_inside, remove_torn
 from suite.envs.vector_env import Step
@@ -84,10 +82,6 @@ class Recorder:
         self.clock = Clock()
         self._directory = directory
         self._evaluates = run.get("config", {}).get("evaluation_rule") != "training"
-        self._awaited: tuple[Beside, Callable[[Any], None]] | None = None
-        """Work beside training, and what records its result; None: there is none."""
-        self._held: list[Callable[[], None]] = []
-        """What records the rows that follow this result."""
         self._seeds = _records(directory, run, seeds)
         self.seed_directories = [seed.folder for seed in self._seeds]
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
@@ -159,7 +153,7 @@ class Recorder:
         for i, env in np.argwhere(step.episode_ends).tolist():
             cells = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
             row: dict[str, Any] = dict(zip(EPISODE_COLUMNS, cells, strict=True))
-            self._in_order(partial(self._seeds[i].append, "episodes.csv", row))
+            self._seeds[i].append("episodes.csv", row)
             if not self._evaluates:
                 self._seeds[i].recent.append(row["episode_return"])
 
@@ -188,21 +182,7 @@ class Recorder:
 
         A seed with a non-finite metric or check is `diverged` from here on; the others continue.
         """
-        metrics, checks = (
-            {name: np.array(column) for name, column in each.items()} for each in (metrics, checks)
-        )
         timing = self.clock.row(env_steps, num_updates)
-        self._in_order(partial(self._log, env_steps, num_updates, metrics, checks, timing))
-
-    def _log(
-        self,
-        env_steps: int,
-        num_updates: int,
-        metrics: Mapping[str, np.ndarray],
-        checks: Mapping[str, np.ndarray],
-        timing: Mapping[str, int | float],
-    ) -> None:
-        """Record the end of a log interval; see `log`."""
         for i in self.active:
             values = {name: float(column[i]) for name, column in metrics.items()}
             if metrics:
@@ -218,46 +198,6 @@ class Recorder:
                 seed.say(env_steps, np.mean(seed.recent))
                 seed.recent.clear()
         self.flush()
-
-    def await_result(self, work: Beside, record: Callable[[Any], None]) -> None:
-        """Hold all rows back until `settle` has recorded the result of work beside training.
-
-        So rows have the order, and seeds the end, that they have if training waits for the work.
-
-        Args:
-            work: gives the result; no other may be awaited.
-            record: records it.
-        """
-        self._awaited = work, record
-
-    def settle(self, *, wait: bool = True) -> None:
-        """Record the awaited result, if any, then the rows held back for it, in order.
-
-        Args:
-            wait: False: only if the result is there.
-
-        Raises:
-            Exception: if the work failed.
-        """
-        if self._awaited is None or not (wait or self._awaited[0].has_ended()):
-            return
-        (work, record), held = self._awaited, self._held
-        self._awaited, self._held = None, []
-        record(work.result())
-        for record_next in held:
-            record_next()
-
-    def abandon(self) -> None:
-        """Ask for no awaited result any more, if there is one: the process is about to end."""
-        if self._awaited is not None:
-            self._awaited[0].abandon()
-
-    def _in_order(self, record: Callable[[], None]) -> None:
-        """Record now, or after the awaited result."""
-        if self._awaited is None:
-            record()
-        else:
-            self._held.append(record)
 
     def flush(self) -> None:
         """Append the buffered rows to the files, whole rows only.
@@ -278,7 +218,6 @@ class Recorder:
         Raises:
             OSError: if writing fails; the runs then stay unfinished.
         """
-        self.settle()
         self.flush()
         for i in self.active:
             self._end(i, "finished", None)
@@ -287,7 +226,7 @@ class Recorder:
         return 2 if "diverged" in self.statuses else 0
 
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
-        """Flush, awaited results included, and return the record's part of a checkpoint.
+        """Flush, and return the record's part of a checkpoint.
 
         Args:
             actions: length and SHA-256 of the file of actions.
@@ -297,7 +236,6 @@ class Recorder:
             UsageError: if another process has started the same run meanwhile.
         """
         self.check_ours()
-        self.settle()
         self.flush()
         return {
             "identity": self._identity,

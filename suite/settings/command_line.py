@@ -43,7 +43,6 @@ KINDS = {
 RUN = ("task", "seeds", "env_steps", "protocol", "log_interval")
 RUN += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 SPEED = ("device", "tf32", "bfloat16", "cuda_graphs", "num_threads", "env_threads")
-SPEED += ("evaluate_beside",)
 """Settings by their place in the help; all others are the algorithm's."""
 WIDTH = 100
 

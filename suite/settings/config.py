@@ -90,10 +90,6 @@ class RunConfig:
     """Environment steps between two evaluations; unused with `training`."""
     evaluation_episodes: Count = 10
     """Episodes of one evaluation, each in a fresh environment of its own."""
-    evaluate_beside: bool = False
-    """Whether training goes on during evaluations, which a second process makes or, on a GPU, a
-    thread; either needs a core. Where that is not possible (`suite/base/beside.py`), training
-    waits. Results do not depend on it."""
     log_interval: Count = 10_000
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 

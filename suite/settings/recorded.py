@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from suite.base.errors import UsageError
 
-REMOVED: Mapping[str, Any] = {"device_draws": False}
-"""Settings of older records that are gone, and the value with which a run is as it is today."""
+REMOVED: Mapping[str, Sequence[Any]] = {"device_draws": (False,), "evaluate_beside": (False, True)}
+"""Settings of older records that are gone, and the values with which a run is as it is today."""
 AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
 """Names of agents in older records and policies, and their names today."""
 
@@ -34,11 +34,11 @@ def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) ->
     return {
         name: value
         for name, value in settings.items()
-        if name in known or name not in REMOVED or value != REMOVED[name]
+        if name in known or value not in REMOVED.get(name, ())
     }
 
 
-WITHOUT_EFFECT = ("env_threads", "evaluate_beside")
+WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"initialisation": "orthogonal", "bfloat16": False},

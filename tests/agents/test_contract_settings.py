@@ -126,7 +126,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Another value of every setting."""
 NOT_LEARNED = {
     *("task", "seeds", "env_steps", "device", "tf32", "num_threads", "env_threads", "cuda_graphs"),
-    *("evaluation_rule", "evaluation_interval", "evaluation_episodes", "evaluate_beside"),
+    *("evaluation_rule", "evaluation_interval", "evaluation_episodes"),
     *("log_interval", "evaluation_epsilon"),
     *("protocol", "convolutions", "frame_divisor", "bfloat16"),
 }

@@ -6,10 +6,8 @@
 import contextlib
 import dataclasses
 import functools
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,12 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import agents
 from agents import acer, impala, sac
-from suite import player, session, unroll_session
-from suite.base import beside
-from suite.base.beside import OnGpu as BesideOnGpu
+from suite import player, unroll_session
 from suite.base.errors import UsageError
 from suite.collector import Collector
 from suite.envs.vector_env import Spaces, Step
 from suite.graphs import WARM_UPS, Graphs
 from suite.nets import affine
-from suite.record.recorder import Recorder
 from suite.unrolls import UnrollReplay
 from tests import stand_in_gpu
 from tests.agents.trainings import learned, module_of
@@ -250,136 +245,6 @@ def test_an_update_has_no_more_operators_than_it_had(
     config = dataclasses.replace(config, evaluation_episodes=1, cuda_graphs=True)
     train_on_gpu("sac", config, tmp_path, monkeypatch)
     assert max(counted) <= 171
-
-
-BESIDE = {
-    **{agent: (names[0],) for agent, names in RUNS.items()},
-    "acer": ("classic, normalised, cut", "frames, recurrent"),
-    "acer_continuous": ("classic, normalised, cut", "mujoco-small, recurrent, cut"),
-    "impala": ("classic, normalised, cut", "memory, two seeds, cut"),
-}
-"""Golden runs with all that a policy can hold: statistics, memory, convolutions, two seeds."""
-
-
-@pytest.fixture
-def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[BesideOnGpu]:
-    """Ask for a result of work beside training as late as a run may; return all such work."""
-    made: list[BesideOnGpu] = []
-
-    def work_beside(work: Callable[..., Any], queue: Any) -> BesideOnGpu:
-        made.append(BesideOnGpu(work, queue))
-        return made[-1]
-
-    monkeypatch.setattr(session, "OnGpu", work_beside)
-    monkeypatch.setattr(BesideOnGpu, "has_ended", lambda work: False)
-    monkeypatch.setattr(beside, "worker_thread", functools.partial(Pool, 1))
-    return made
-
-
-def evaluated(agent: str, name: str) -> Any:
-    """Return the settings of a short run with evaluations on its way."""
-    config = short(agent, name)
-    changes: dict[str, Any] = {"evaluation_rule": "sampled", "evaluation_episodes": 2}
-    if config.find_task().actions == "continuous":
-        changes["task"] = TASKS["continuous"]
-    interval = config.log_interval * (2 if name.endswith("cut") else 1)
-    return dataclasses.replace(config, evaluation_interval=interval, **changes)
-
-
-def copied_alike(agent: str) -> str:
-    """Return an agent whose policies are copied as this one's are: from stacks, with a memory."""
-    return agent if agent in ("a2c", "impala") else str(agent in runner.SEEDS_TOGETHER)
-
-
-@pytest.mark.parametrize(
-    ("agent", "name"),
-    by_agent(((agent, name) for agent, names in BESIDE.items() for name in names), copied_alike),
-)
-def test_a_run_on_a_gpu_has_the_bytes_of_one_that_waits_for_its_evaluations(
-    agent: str,
-    name: str,
-    evaluations: list[BesideOnGpu],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They score a copy of the policy, with all that it holds, and no stream is ahead of another.
-
-    Also where updates are graphs, captured meanwhile, and across a checkpoint, which waits.
-    """
-    config = evaluated(agent, name)
-    possible = hasattr(config, "cuda_graphs") and not getattr(config, "prioritised_replay", False)
-    graphs = {"cuda_graphs": True} if possible else {}
-    config = dataclasses.replace(config, **graphs)
-    theirs = train_on_gpu(agent, config, tmp_path / "waits", monkeypatch)
-    assert not evaluations
-    config = dataclasses.replace(config, evaluate_beside=True)
-    cut = name.endswith("cut")
-    ours = train_on_gpu(agent, config, tmp_path / "beside", monkeypatch, cut=cut)
-    assert len(evaluations) >= 1
-    for our, their in zip(runner.weights(ours), runner.weights(theirs), strict=True):
-        assert torch.equal(on_cpu(our), on_cpu(their))
-    assert [*(tmp_path / "waits").rglob("evaluations.csv")]
-    assert_same_tables(tmp_path / "beside", tmp_path / "waits")
-
-
-@pytest.mark.usefixtures("evaluations")
-@pytest.mark.parametrize("agent", ["a2c", "sac"])
-def test_an_evaluation_of_the_weights_that_training_changes_is_found(
-    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without copies its scores would be of whatever weights it meets."""
-    config = dataclasses.replace(evaluated(agent, BESIDE[agent][0]), evaluate_beside=True)
-    monkeypatch.setattr(session, "copy", SimpleNamespace(deepcopy=lambda value: value))
-    with pytest.raises(AssertionError, match="does not wait for another stream"):
-        train_on_gpu(agent, config, tmp_path, monkeypatch)
-
-
-def test_a_failed_evaluation_on_a_gpu_fails_the_run(
-    evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its own error, so that a lack of memory is told as one."""
-
-    def evaluate(*_: Any, **__: Any) -> np.ndarray:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(session, "evaluate", evaluate)
-    config = dataclasses.replace(evaluated("sac", BESIDE["sac"][0]), evaluate_beside=True)
-    with pytest.raises(torch.OutOfMemoryError):
-        train_on_gpu("sac", config, tmp_path, monkeypatch)
-    assert len(evaluations) == 1
-
-
-def test_an_evaluation_stops_with_the_run(
-    evaluations: list[BesideOnGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python would wait for its thread, minutes for games, before a run that failed could end."""
-    config = dataclasses.replace(evaluated("sac", BESIDE["sac"][0]), evaluate_beside=True)
-    begun, add = threading.Event(), sac.Replay.add
-
-    def fail(*arguments: Any) -> None:
-        if not evaluations:
-            return add(*arguments)
-        begun.wait(20)
-        raise ValueError("no room")
-
-    def play_long(task: Any, choose: Any, *rest: Any, **more: Any) -> Any:
-        for _ in range(20_000):
-            begun.set()
-            choose(np.zeros((len(config.seeds), 1, 4), dtype=np.float32))
-
-    def train_beside(config: sac.Config, recorder: Recorder) -> None:
-        with installed(monkeypatch):
-            sac.train(config, recorder)
-
-    monkeypatch.setattr(sac.Replay, "add", fail)
-    monkeypatch.setattr(session, "evaluate", play_long)
-    recorder = Recorder(tmp_path, {"agent": "sac"}, config.seeds)
-    config = dataclasses.replace(config, device="cuda:1")
-    with pytest.raises(ValueError, match="no room"):
-        session._train(config, recorder, train_beside)
-    (work,) = evaluations
-    with pytest.raises(InterruptedError, match="abandoned"):
-        work.result()
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ OF_SAC: tuple[dict[str, Any], ...] = (
     },
 )
 """Every setting of `agents.sac` at another value than the default's, in three runs."""
-ELSEWHERE = {"task", "device", "tf32", "num_threads", "env_threads", "evaluate_beside"}
+ELSEWHERE = {"task", "device", "tf32", "num_threads", "env_threads"}
 """Settings that no agent reads itself, and of which `cuda_graphs` needs a GPU."""
 
 

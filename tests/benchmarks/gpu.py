@@ -7,8 +7,8 @@
 
 Each part is a process of its own, ended at its limit. `ceilings` are products of 256-wide matrices,
 a node of a replayed CUDA graph, copies to the device, draws, and the simulator alone; the trainings
-are the agents as they are, warm-up left out; `bytes` runs one command twice, `bytes-beside` the
-second time with its evaluations beside training. Targets are aims, not measurements.
+are the agents as they are, warm-up left out; `bytes` runs one command twice. Targets
+are aims, not measurements.
 """
 
 import argparse
@@ -261,43 +261,33 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
         yield Row(f"{what}, evaluations counted", speed, "steps/s", target, note)
 
 
-def equal_bytes(
-    options: argparse.Namespace, *, graphs: bool = False, beside: bool = False
-) -> Iterator[Row]:
-    """Yield whether one command, given twice, writes the same files; with `beside`, how soon.
+def equal_bytes(options: argparse.Namespace, *, graphs: bool = False) -> Iterator[Row]:
+    """Yield whether one command, given twice, writes the same files.
 
     Args:
         options: the command line's.
         graphs: whether updates are CUDA graphs.
-        beside: whether evaluations are made during training, the second time beside it.
     """
     on_gpu = hardware.find_device(options.device).type == "cuda"
     if graphs and not on_gpu:
-        yield Row("bytes-beside" if beside else "bytes-graphs", None, "files", note=NEEDS_GPU)
+        yield Row("bytes-graphs", None, "files", note=NEEDS_GPU)
         return
     num_seeds, steps, starts = (64, 1_500, 1_000) if on_gpu else (2, 80, 40)
     words = ["--suite=mujoco", f"--task={HALF_CHEETAH}", f"--device={options.device}", "--seeds"]
     words += [*map(str, range(1, num_seeds + 1)), f"--env-steps={steps}"]
     words += [f"--learning-starts={starts}", f"--log-interval={steps // 10}"]
-    interval = steps // 3 // 10 * 10 if beside else steps
-    words += [f"--evaluation-interval={interval}", "--evaluation-episodes=1"]
+    words += [f"--evaluation-interval={steps}", "--evaluation-episodes=1"]
     if not on_gpu:
         words += ["--hidden-sizes=8", "--batch-size=8"]
     words += [f"--env-threads={hardware.num_cores()}", *["--cuda-graphs"] * graphs]
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        seconds = []
-        for folder, more in ((first, []), (second, ["--evaluate-beside"] * beside)):
-            started = time.perf_counter()
-            status = import_module("agents.sac").main([*words, f"--out={folder}", *more])
+        for folder in (first, second):
+            status = import_module("agents.sac").main([*words, f"--out={folder}"])
             if status:
                 raise UsageError(f"sac ended with status {status}")
-            seconds.append(f"{time.perf_counter() - started:.1f}")
         differ = differing(Path(first), Path(second))
     note = f"differ: {', '.join(differ[:3])}" if differ else "equal, byte by byte"
     what = f"sac, {num_seeds} seeds, {steps} steps{', graphs' * graphs}, twice"
-    if beside:
-        what += ", evaluations waited for, then beside"
-        note += f"; {' and '.join(seconds)} s"
     yield Row(what, len(differ), "files", 0.0, note)
 
 
@@ -327,9 +317,8 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], float]] = 
     },
     "bytes": (equal_bytes, 120.0),
     "bytes-graphs": (partial(equal_bytes, graphs=True), 120.0),
-    "bytes-beside": (partial(equal_bytes, graphs=True, beside=True), 120.0),
 }
-"""What is measured, by name, and the seconds at which it is ended: 26.5 minutes for all of it."""
+"""What is measured, by name, and the seconds at which it is ended: 24.5 minutes for all of it."""
 
 
 def in_a_process(name: str, options: argparse.Namespace) -> list[Row]:

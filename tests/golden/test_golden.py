@@ -79,7 +79,7 @@ def test_the_runs_use_every_source_and_every_choice(agent: str) -> None:
     sources = {_family(*preset) for preset in module.PRESETS}
     assert sources <= {_family(*run.preset) for run in RUNS[agent].values()}
     hints = get_type_hints(module.Config)
-    for name in WITHOUT_EFFECT:  # tests/suite/test_session.py, tests/suite/base/test_beside.py
+    for name in WITHOUT_EFFECT:  # tests/suite/test_session.py
         del hints[name]
     hints.pop("cuda_graphs", None)  # tests/agents/test_devices.py
     del hints["tf32"]  # tests/suite/base/test_hardware.py

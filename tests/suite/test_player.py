@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.base.beside import is_copyable
 from suite.envs.tasks import Task, find_task
 from suite.envs.vector_env import Spaces, Step
 from suite.nets.moments import RunningMoments
@@ -70,7 +69,6 @@ def test_a_player_gives_one_seeds_actions_with_an_axis_of_seeds(spaces: Spaces) 
             expected = expected.clamp(-1, 1)
         actions = player(obs, None if generator is None else [generator])
         np.testing.assert_array_equal(actions, expected[None])
-    assert is_copyable(player)
 
 
 def test_a_player_normalises_by_the_statistics_that_training_changes() -> None:

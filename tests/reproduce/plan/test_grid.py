@@ -392,33 +392,6 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
 
 
 @pytest.mark.parametrize(
-    ("agent", "num_cores", "device", "beside"),
-    [
-        *[("a2c", 2, "cpu", True), ("a2c", 1, "cpu", False), ("a2c", 2, "cuda", False)],
-        *[("sac", 2, "cuda", False), ("sac, graphs", 2, "cuda", True)],
-        ("impala", 8, "cpu", False),  # no evaluations
-    ],
-)
-def test_evaluations_run_beside_training_where_a_core_is_idle(
-    agent: str,
-    num_cores: int,
-    device: str,
-    beside: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On the CPU, or a GPU whose host waits, where there are evaluations; a full grid stays."""
-    monkeypatch.setattr(planning, "num_cores", lambda: num_cores)
-    agent, _, graphs = agent.partition(", ")
-    suite = "classic" if agent == "impala" else "mujoco"
-    plan = make_plan(agent, suite, seeds=[1], workers=1, device="cpu", runs_dir=tmp_path)
-    config = dataclasses.replace(plan.config, **{"cuda_graphs": True} if graphs else {})
-    plan = dataclasses.replace(plan, device=device, workers=1, published=False, config=config)
-    for group in plan.groups():
-        assert ("--evaluate-beside" in group.command) == beside
-
-
-@pytest.mark.parametrize(
     ("suite", "options"),
     [
         ("classic", {}),
