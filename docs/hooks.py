@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from agents import AGENTS
 from reproduce import ROOT
 from reproduce.commands.docs import fill
-from reproduce.commands.sources import describe_source
+from reproduce.commands.list import describe_source
 from reproduce.report.page import ASSETS, render
 from suite.settings.presets import REFERENCES
 
@@ -58,7 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             elif path.suffix in COPIED:
                 files.append(File.generated(config, place, abs_src_path=str(path)))
     for name in {path.parent.name for path in REFERENCES.glob("*/*.toml")}:
-        text = f"{ASIDE}# {name}\n\n```text\n{describe_source(name)}```\n"
+        text = f"{ASIDE}# {name}\n\n```toml\n{describe_source(name)}```\n"
         files.append(File.generated(config, f"references/{name}.md", content=text))
     for path, file in pages.items():
         text = ADDRESS.sub(

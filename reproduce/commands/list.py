@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import agents
 from reproduce.commands import flags
-from reproduce.commands.sources import describe_source
 from reproduce.controls import peer
+from reproduce.gather.references import coverage
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES
+from suite.settings.presets import REFERENCES, read_source
 from suite.settings.recorded import refuse_old_agent
 
 
@@ -43,6 +44,28 @@ def main(argv: Sequence[str]) -> int:
     for page in sorted(PUBLISHED.glob(f"{options.name or '*'}-*/*/verdicts.csv")):
         print(f"published {page.parent.relative_to(PUBLISHED)}")
     return 0
+
+
+def describe_source(name: str) -> str:
+    """Return a source's file for each agent, and the tasks on which ours compares with it.
+
+    Raises:
+        UsageError: naming the nearest source, or the first mistake in its files or tables.
+    """
+    folders = {path.parent.name for path in REFERENCES.glob("*/*.toml")}
+    if name not in folders:
+        raise UsageError(f"--like: unknown source {name!r}{nearest(name, folders)}")
+    lines = []
+    for path in sorted((REFERENCES / name).glob("*.toml")):
+        read_source(path)  # refuses mistakes
+        lines += [f"# results/references/{name}/{path.name}", path.read_text("utf-8").strip(), ""]
+        for row in coverage(path.stem, name).to_dict("records"):
+            steps = f"{row['first_step']:,} to {row['last_step']:,} steps"
+            protocol = f", {row['protocol']}" if row["protocol"] else ""
+            runs = counted(row["num_runs"], "run")
+            lines.append(f"# {row['task']}: {steps}, {runs}{protocol} ({row['env_id']})")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _sources(agent: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from reproduce import ROOT
-from reproduce.commands import sources as source_pages
+from reproduce.commands import list as source_pages
 from reproduce.commands.judge import judge_curves
-from reproduce.commands.sources import describe_source
+from reproduce.commands.list import describe_source
 from reproduce.gather import references
 from reproduce.gather.others import read_curves
 from reproduce.gather.reference_tables import COLUMNS
@@ -479,7 +479,7 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> Non
     assert score.how == "single runs"
     assert credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"
     text = describe_source("somebody")
-    assert "    Pendulum-v1: 1,000 to 2,000 steps, 3 runs (Pendulum-v1)" in text.splitlines()
+    assert "# Pendulum-v1: 1,000 to 2,000 steps, 3 runs (Pendulum-v1)" in text.splitlines()
     runs = pd.read_csv(example / "somebody" / "curves_by_seed.csv")
     means = runs.groupby("env_steps")["mean_return"].mean()
     curve = reference_curves("sac", "Pendulum-v1", "somebody")
