@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from suite.base.errors import UsageError
-from suite.base.hardware import fills_gpu_memory, find_device, gpu_use, use_device, use_threads
+from suite.base.hardware import fills_gpu_memory, use_device, use_threads
 from suite.base.randomness import environment_seeds, stream
 from suite.draws import Draws
 from suite.envs.vector_env import Step, VectorEnv
@@ -427,31 +427,13 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
     except RuntimeError as error:
         if not fills_gpu_memory(error):
             raise
-        raise _too_large(config) from None
+        raise UsageError(
+            f"--device {config.device} is out of memory, seeds in this process: {len(config.seeds)}"
+            "; train fewer together, or use smaller batches, networks or replay, or --device cpu"
+        ) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if recorder.is_stopping:  # too late for a checkpoint
         raise KeyboardInterrupt
     return status
-
-
-def _too_large(config: RunConfig) -> UsageError:
-    """Return what to do about seeds that do not fit into a GPU's memory together.
-
-    A seed needs what torch has held for it. What it keeps beside its networks is a part of that, or
-    else is what was not granted any more.
-    """
-    number, (held, available) = len(config.seeds), gpu_use(find_device(config.device))
-    kept = config.memory_bytes if config.keeps_on_device else 0
-    needed = held / number + (kept if held < number * kept else 0)
-    fitting = min(int(available / max(needed, 1)), number - 1)
-    seeds = "1 seed exceeds" if number == 1 else f"{number} seeds in one process exceed"
-    remedy = f"train at most {fitting} together"
-    if not fitting:
-        remedy = "not even one fits, so use smaller batches, networks or replay, or --device cpu"
-    free, beside, each = (f"{size / 2**30:.2f} GiB" for size in (available, kept, needed))
-    return UsageError(
-        f"--device {config.device} is out of memory: {seeds} the {free} that are free; a seed "
-        f"keeps {beside} beside its networks and needs {each} or more: {remedy}"
-    )

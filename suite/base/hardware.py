@@ -356,17 +356,6 @@ def fills_gpu_memory(error: BaseException) -> bool:
     return told or isinstance(error, torch.OutOfMemoryError)
 
 
-def gpu_use(device: Any) -> tuple[int, int]:
-    """Return how many bytes of a GPU torch has held at most in this process, and could hold."""
-    import torch
-
-    try:
-        free, _ = torch.cuda.mem_get_info(device)
-    except RuntimeError:  # so full that a process cannot even begin
-        return 0, 0
-    return torch.cuda.max_memory_allocated(device), free + torch.cuda.memory_reserved(device)
-
-
 def _gpu(device: str) -> dict[str, Any]:
     facts = _first_gpu()
     if device == "cpu":
