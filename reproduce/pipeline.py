@@ -41,15 +41,12 @@ MARKS = ("", "left out", "counted")
 def gather(
     plan: Plan,
     failures: collect.Failures = MappingProxyType({}),
-    *,
-    is_committed: bool = False,
 ) -> dict[str, pd.DataFrame]:
     """Gather and judge the records of a plan's runs so far.
 
     Args:
         plan: the plan whose runs are judged.
         failures: errors of failed runs that the launcher knows and the records may lack.
-        is_committed: take what judges as committed: published tables are, together with it.
 
     Returns:
         Every table by the stem of its file: `curves`, `reference_curves`, `scores`,
@@ -71,7 +68,7 @@ def gather(
     summary = suite_summary(scores, human_scores(plan.tasks))
     judged = judge_tasks(scores, scales, runs, plan.declared)
     verdicts = verdict_table(judged, scores, scales, runs)
-    verdicts = _mark(plan, found, verdicts, is_committed=is_committed)
+    verdicts = _mark(plan, found, verdicts)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     areas = collect.collect_areas(plan, curves, drawn, randoms, found)
     return {
@@ -109,18 +106,14 @@ def _suite(plan: Plan, judged: Mapping[str, Any], verdicts: pd.DataFrame) -> pd.
     return pd.DataFrame(rows, columns=list(COLUMNS["suite"]))
 
 
-def _mark(
-    plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame, *, is_committed: bool
-) -> pd.DataFrame:
+def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFrame:
     """Add what is to be said of a task's runs: `older_runs`, with a note, and `remarks`."""
-    judge = remarks.judge_of(plan.agent, plan.preset.judged_by)
-    changed = bool(judge.changed) and not is_committed
     older = by_task(runs)
     said = []
     for task in verdicts["task"]:
         ended = [run for run in runs if run.task == task and run.has_ended]
         records = [record for run in ended if (record := read_record(run.directory))]
-        said.append(remarks.of_task(plan.settings, records, judge_changed=changed))
+        said.append(remarks.of_task(plan.settings, records))
     notes = [
         "; ".join(filter(None, (note, older[task][1])))
         for task, note in zip(verdicts["task"], verdicts["note"], strict=True)
@@ -231,7 +224,6 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "suite": plan.suite,
         "source": plan.source,
         "judged_by": plan.preset.judged_by,
-        "judge": remarks.judge_of(plan.agent, plan.preset.judged_by).digest,
         "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
         "suite_tasks": list(plan.preset.tasks or find_suite(plan.suite)),

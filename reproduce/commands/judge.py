@@ -16,7 +16,6 @@ from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.collect import window_means
 from reproduce.gather.others import COLUMNS, Curves, read_curves
-from reproduce.judge import remarks
 from reproduce.judge.aggregates import (
     human_scores,
     improvements,
@@ -126,9 +125,7 @@ def _judge(
     scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
     judged = judge_tasks(scores, scales, runs)
     suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
-    changed = bool(remarks.judge_of(agent, source).changed)
-    said = remarks.of_task({}, [], judge_changed=changed)
-    verdicts = verdict_table(judged, scores, scales, runs).assign(remarks=said)
+    verdicts = verdict_table(judged, scores, scales, runs).assign(remarks="")
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     summary = pd.DataFrame(columns=pd.Index(tables.COLUMNS["summary"]))
     if len(scales) > 1:
@@ -137,7 +134,7 @@ def _judge(
         "scores": scores,
         "reference_scores": theirs,
         "verdicts": verdicts,
-        "suite": pd.DataFrame([row | {"remarks": said} for row in suite], columns=SUITE_COLUMNS),
+        "suite": pd.DataFrame([row | {"remarks": ""} for row in suite], columns=SUITE_COLUMNS),
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": improvements(scores, theirs),
         "runs": runs,
@@ -295,18 +292,14 @@ def main(argv: Sequence[str]) -> int:
     check_writable(out, "--out")
     if (out / "plan.json").exists():
         raise UsageError(f"--out: {out} is a grid's folder: choose another")
-    judge, rows = remarks.judge_of(options.agent, options.like), found.tasks
+    rows = found.tasks
     report = {"title": curves.name, "agent": options.agent, "judged_by": options.like}
     report |= {"env_steps": dict(zip(rows["task"], map(int, rows["env_steps"]), strict=True))}
-    report |= {
-        "judge": judge.digest,
-        "command": shlex.join([*flags.program().split(), "judge", *argv]),
-    }
+    report["command"] = shlex.join([*flags.program().split(), "judge", *argv])
     write_tables(out, found.tables, report, found.rule)
     console = flags.make_console()
     console.print(verdict_lines(rows, found.suite, printable(curves.name)))
     how = f"by rule {found.rule}, as {options.like} was; every seed counts."
     say(console, f"Taken as measured {how}")
-    say(console, judge.sentence())
     say(console, f"Tables, figures and page: {out / 'index.html'}")
     return exit_status(rows, found.suite, found.tables["runs"]["status"])

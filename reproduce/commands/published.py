@@ -44,12 +44,12 @@ def find_plans(root: Path) -> list[Plan]:
 def refresh(plan: Plan) -> None:
     """Keep the records of a published folder small, and write its tables, figures and page."""
     _keep_small(plan)
-    write_report(plan, gather(plan, is_committed=True))
+    write_report(plan, gather(plan))
 
 
 def stale_table(plan: Plan) -> str:
     """Return the name of a table that records and references no longer give; empty if all hold."""
-    for name, table in gather(plan, is_committed=True).items():
+    for name, table in gather(plan).items():
         path = plan.directory / f"{name}.csv"
         if not path.exists():
             return path.name

@@ -10,7 +10,6 @@ from reproduce import pipeline
 from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.baseline import with_baseline
-from reproduce.judge.remarks import judge_of
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, load_published_plan, sweep_below, way_on
 from reproduce.plan.places import check_writable
@@ -81,7 +80,6 @@ def report(
         say(console, f"Nobody runs this grid now; {way_on(plan)}")
     if unmatched := pipeline.departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
-    say(console, judge_of(plan.agent, plan.preset.judged_by).sentence())
     if plan.maker.is_ours and not references.sources(plan.agent):
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
         beside = replace(plan, baseline="AGENT" if origin == plan.agent else origin)

@@ -57,5 +57,5 @@ def test_simulator(benchmark: Any, name: str, task: str) -> None:
 def test_gathering(benchmark: Any) -> None:
     """Gather and judge a published grid of four tasks."""
     plan = load_plan("a2c", "mujoco-small", "tianshou_v3", PUBLISHED)
-    tables = benchmark(gather, plan, is_committed=True)
+    tables = benchmark(gather, plan)
     assert len(tables["verdicts"]) == 4
