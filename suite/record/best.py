@@ -33,9 +33,5 @@ class BestPolicies:
         kept = self.kept[i]
         if kept is None or mean_return > kept["mean_return"]:
             facts = {"env_steps": env_steps, "mean_return": mean_return}
-            self.kept[i] = {**facts, "weights": copy_weights(weights_of(i))}
-
-
-def copy_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies, on the CPU, of tensors that training changes."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+            weights = {name: each.detach().cpu().clone() for name, each in weights_of(i).items()}
+            self.kept[i] = {**facts, "weights": weights}
