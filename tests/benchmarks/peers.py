@@ -226,7 +226,6 @@ print(steps / (times[1] - times[0]))
 """
 SCRIPT = """
 import runpy, sys, time
-from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 import gymnasium, torch
@@ -286,10 +285,8 @@ class ClockedPool(Wrapper, Clock):
         return obs, reward, terminated | truncated, info
 
 gymnasium.vector.SyncVectorEnv = Clocked
-for name in ("TransformObservation", "TransformReward"):
-    old = getattr(wrappers, name)
-    rest = (None,) if name == "TransformObservation" else ()
-    setattr(wrappers, name, lambda env, f, old=old, rest=rest: old(env, f, *rest))
+transform = wrappers.TransformObservation
+wrappers.TransformObservation = lambda env, f: transform(env, f, None)
 if "envpool" in path:
     import envpool
     make = envpool.make
