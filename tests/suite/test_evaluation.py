@@ -67,10 +67,7 @@ def test_every_evaluation_has_environments_of_its_own(
 
 
 def test_a_recurrent_policy_plays_every_episode_from_a_fresh_memory() -> None:
-    """Scores are those of each environment played alone, whatever was remembered before.
-
-    It acts by the last action and reward, too.
-    """
+    """Scores are those of each environment played alone, whatever was remembered before."""
     trunk = Trunk(
         (4,),
         [(1, 1.0)],

@@ -2,8 +2,6 @@
 
 import csv
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,10 +131,3 @@ def test_bad_usage_measures_nothing(
     monkeypatch.setattr(random_policy, "write_scores", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises(UsageError, match=message):
         main(argv)
-
-
-def test_the_suite_without_policies_does_not_import_torch() -> None:
-    """Bad usage is answered at once: torch alone takes longer to import than a person waits."""
-    modules = "suite.random_policy, suite.record.recorder, suite.base.hardware, suite.base.files"
-    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

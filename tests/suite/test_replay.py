@@ -43,17 +43,6 @@ def test_each_seed_reads_its_own_rows_in_the_order_asked_for() -> None:
     assert torch.equal(tags, 10.0 * indices + torch.tensor([[0.0], [100.0], [200.0]]))
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_size_counts_what_is_stored_until_the_ring_is_full(num_envs: int) -> None:
-    """Transitions of one seed: those added so far, never more than the capacity."""
-    replay = Replay(2, 9, num_envs, 3, 1, CPU)
-    sizes = []
-    for _ in range(12 // num_envs):
-        fill(replay, 2, num_envs, 1)
-        sizes.append(replay.size)
-    assert sizes == [min(num, 9) for num in range(num_envs, 13, num_envs)]
-
-
 def test_extras_come_back_beside_their_transition() -> None:
     """What else is stored moves no other column, and the newest rows are known as they wrap."""
     replay = Replay(2, 7, 2, 3, 1, CPU, extra_size=3)
@@ -97,10 +86,7 @@ def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryRepla
 
 @pytest.mark.parametrize("capacity", [40, 12])
 def test_sequences_follow_one_environment_until_its_episode_ends(capacity: int) -> None:
-    """They also end at the newest transition, in a growing ring and in one that came round.
-
-    A row that does not count repeats the last one that does.
-    """
+    """They also end at the newest transition, in a growing ring and in one that came round."""
     replay = history(9, capacity, {4: "truncation", 6: "termination"})
     oldest = max(0, 9 - capacity // 2)
     size = 2 * (9 - oldest)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +14,6 @@ import torch
 
 from suite import session as module
 from suite.base.errors import UsageError
-from suite.base.randomness import environment_seeds, stream
-from suite.envs.vector_env import VectorEnv
 from suite.record.recorder import Recorder, status_of
 from suite.resume.checkpoint import read_policy
 from suite.session import Session, train_in_turn, train_together
@@ -140,31 +137,6 @@ def test_the_time_of_an_evaluation_is_charged_to_it(tmp_path: Path) -> None:
     assert clock.seconds["evaluation"] > 0.0
 
 
-# Devices and environments
-
-
-def test_each_seed_has_environments_of_its_own_stream(tmp_path: Path) -> None:
-    """Beside other seeds it trains in the very environments that it has alone."""
-    config = Config()
-    both = session(tmp_path / "both", config=config).env.reset()
-    assert both.shape == (2, 2, 4)
-    for i, seed in enumerate(config.seeds):
-        alone = session(tmp_path / str(seed), config=replace(config, seeds=(seed,)))
-        np.testing.assert_array_equal(alone.env.reset()[0], both[i])
-        env = VectorEnv(config.find_task(), environment_seeds([seed], 2, "environments"))
-        np.testing.assert_array_equal(env.reset()[0], both[i])
-
-
-@pytest.mark.parametrize("reset", ["next_step", "same_step"])
-def test_an_end_is_treated_as_the_agent_asks(reset: Any, tmp_path: Path) -> None:
-    """With a reset in the same step every row is valid; else one action of each end is ignored."""
-    env = session(tmp_path, reset=reset).env
-    env.reset()
-    steps = [env.step(np.ones((2, 2), dtype=np.int64)) for _ in range(30)]
-    assert any(step.terminations.any() for step in steps)
-    assert all(step.valid.all() for step in steps) == (reset == "same_step")
-
-
 # Scores
 
 
@@ -172,25 +144,6 @@ def drawing(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -
     """Act at random, each seed from its generator."""
     assert generators is not None
     return np.stack([g.integers(0, 2, obs.shape[1]) for g in generators])
-
-
-def test_draws_of_a_score_come_from_streams_of_seed_and_step(tmp_path: Path) -> None:
-    """`stream(seed, "evaluation actions", env_steps)`, made anew for each score."""
-    states: list[list[Any]] = []
-
-    def act(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -> np.ndarray:
-        assert generators is not None
-        assert obs.shape == (2, 3, 4)
-        states.append([g.bit_generator.state for g in generators])
-        return drawing(obs, generators)
-
-    ours = session(tmp_path)
-    for env_steps in (30, 30, 60):
-        states.clear()
-        assert ours.score(env_steps, act).shape == (2, 3)
-        streams = [stream(seed, "evaluation actions", env_steps) for seed in (4, 5)]
-        assert states[0] == [s.bit_generator.state for s in streams]
-        assert states[1] != states[0]  # the same generators draw on
 
 
 def test_a_score_depends_on_seed_and_step_alone(tmp_path: Path) -> None:
@@ -204,32 +157,6 @@ def test_a_score_depends_on_seed_and_step_alone(tmp_path: Path) -> None:
     for i, seed in enumerate(config.seeds):
         alone = session(tmp_path / str(seed), config=replace(config, seeds=(seed,)))
         np.testing.assert_array_equal(alone.score(30, drawing)[0], scores[i])
-
-
-def test_no_result_depends_on_the_simulators_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Training and evaluation get them all; torch keeps its own number."""
-    used: list[int] = []
-    original = VectorEnv.__init__
-
-    def note(self: VectorEnv, *arguments: Any, **options: Any) -> None:
-        used.append(options["num_threads"])
-        original(self, *arguments, **options)
-
-    monkeypatch.setattr(VectorEnv, "__init__", note)
-    config = Config(task="Hopper-v4", evaluation_episodes=5)
-    outcomes = []
-    for threads in (None, 3):
-        ours = session(tmp_path / str(threads), config=replace(config, env_threads=threads))
-        first = ours.env.reset()
-        rows = [ours.env.step(np.full((2, 2, 3), 0.1, dtype=np.float32)).obs for _ in range(9)]
-        modes = ours.score(30, lambda obs, _: np.full((*obs.shape[:2], 3), 0.1, dtype=np.float32))
-        outcomes.append([first, *rows, modes])
-    for one, other in zip(*outcomes, strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert used == [1, 1, 3, 3]
-    assert torch.get_num_threads() == 1
 
 
 def test_a_seed_has_ended_whatever_cores_it_used(tmp_path: Path) -> None:
@@ -334,17 +261,6 @@ def command(
         return -9, trained
 
 
-@pytest.mark.parametrize("entry", [train_together, train_in_turn])
-def test_an_agents_name_is_its_files(entry: Any, tmp_path: Path) -> None:
-    """A copy of an agent's file is recorded under its own name, with nothing to change in it."""
-    command(entry, tmp_path, {})
-    for seed in (1, 2, 3):
-        ours = run_json(tmp_path, seed)
-        assert (ours["agent"], ours["suite"], ours["source"], ours["status"]) == (
-            *("my_agent", "classic", "paper", "finished"),
-        )
-
-
 def test_seeds_are_trained_together_or_in_turn(tmp_path: Path) -> None:
     """Side by side in one call, or one call each; settings are the preset's with the flags."""
     config = Config(num_envs=3, seeds=(1, 2, 3))
@@ -383,14 +299,6 @@ def test_a_command_never_trains_over_finished_seeds(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="seed-2 holds a finished run"):
         command(train_in_turn, tmp_path, {})
     assert run_json(tmp_path, 1)["status"] == "diverged"
-
-
-@pytest.mark.parametrize("entry", [train_together, train_in_turn])
-def test_help_names_the_agents_command(entry: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """As one types it, for a copy too."""
-    with pytest.raises(SystemExit):
-        entry("/somewhere/my_agent.py", SimpleNamespace, PRESETS, ["--help"])
-    assert "python -m agents.my_agent" in capsys.readouterr().out
 
 
 # A GPU's memory

@@ -14,12 +14,7 @@ from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.moments import RunningMoments
 from suite.settings.config import ReplayConfig
-from suite.unrolls import (
-    Outcomes,
-    Transitions,
-    Unroll,
-    UnrollReplay,
-)
+from suite.unrolls import Outcomes, Transitions, Unroll, UnrollReplay
 
 CPU = torch.device("cpu")
 DISCRETE, CONTINUOUS = Spaces((4,), 3), Spaces.vectors(4, 3)
@@ -121,10 +116,7 @@ def flags(*rows: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("time_limit_is_terminal", [False, True])
 def test_outcomes_say_where_values_and_traces_pass(time_limit_is_terminal: bool) -> None:
-    """No value follows a termination, nor a time limit that is terminal; no trace passes any end.
-
-    Two environments, three steps: one terminates, one is cut, both are then ignored.
-    """
+    """No value follows a termination, nor a terminal time limit; no trace passes any end."""
     outcomes = Outcomes(
         rewards=np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32),
         terminations=flags((1, 0), (0, 0), (0, 0)),
@@ -145,19 +137,6 @@ def test_without_a_valid_row_nothing_has_a_weight() -> None:
     """An unroll of ignored actions alone divides by no zero."""
     columns = Outcomes.zeros(2, 3).tensors(CPU, 0.9, False)
     assert torch.equal(columns[4], torch.zeros(2, 3))
-
-
-def test_outcomes_are_put_row_by_row() -> None:
-    """Each column of a vector step lands in its own, in its row and no other."""
-    _, added = random_steps(Config(), DISCRETE, 4)
-    outcomes = Outcomes.zeros(4, 5)
-    for row in (2, 0, 3, 1):
-        outcomes.put(row, added[row].step)
-    for name, column in outcomes._asdict().items():
-        assert column.any()
-        expected = np.concatenate([getattr(each.step, name) for each in added])
-        np.testing.assert_array_equal(column, expected)
-        assert column.dtype == expected.dtype
 
 
 def test_minibatches_share_out_the_columns() -> None:
@@ -198,13 +177,6 @@ def test_what_is_collected_is_what_replay_returns(
     assert batch.actions.data_ptr() == unroll.actions.data_ptr()
 
 
-def test_an_unroll_keeps_outputs_only_where_it_is_told_to() -> None:
-    """Else `behaviour` is empty, and minibatches of it are too."""
-    batch = Unroll(DISCRETE, 4, 3, CPU).transitions(0.9, False)
-    assert batch.behaviour.shape == (3, 4, 0)
-    assert [part.behaviour.shape for part in batch.minibatches(2)] == [(3, 2, 0)] * 2
-
-
 @pytest.mark.parametrize("factor", [1 / 255, 1 / 256])
 def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
     """The network acts on the row that is learned from; the whole unroll lies channels-last."""
@@ -225,10 +197,7 @@ def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
 @pytest.mark.parametrize("time_limit_is_terminal", [False, True])
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
 def test_replay_returns_what_was_added(spaces: Spaces, time_limit_is_terminal: bool) -> None:
-    """Every column of every kept unroll, and the observation after it, through a ring that wraps.
-
-    Columns are read at environments and unrolls of their own, the same one twice if asked.
-    """
+    """Every column of every kept unroll, and the observation after it, in a ring that wraps."""
     config = Config(time_limit_is_terminal=time_limit_is_terminal)
     replay, added = fill(config, spaces, 33)
     assert (replay.num_steps, replay.num_unrolls, config.kept_unrolls) == (33, 11, 4)
@@ -346,10 +315,7 @@ def test_replay_holds_raw_observations_and_standardises_those_it_reads() -> None
 @pytest.mark.parametrize("restored_first", [False, True])
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
 def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces, restored_first: bool) -> None:
-    """Steps played again bring back all but the behaviour, which a checkpoint restores in place.
-
-    Either may come first, and what follows is stored as ever.
-    """
+    """Steps played again bring back all but the behaviour, which a checkpoint restores in place."""
     config = Config()
     first_obs, added = random_steps(config, spaces, 28)
     replay, again = (UnrollReplay(spaces, config, 3, CPU) for _ in range(2))
@@ -383,10 +349,7 @@ def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces, restored_first: b
 def test_rebuilt_stacks_are_the_simulators_bit_for_bit(
     game: str, time_limit: int, least: tuple[int, int, int]
 ) -> None:
-    """Across lost lives, games that end, games cut short, and through a ring that wraps.
-
-    They lie in channels-last memory, as the network's kernels do.
-    """
+    """Across lost lives, games that end, games cut short, and through a ring that wraps."""
     config = Config(num_envs=2, unroll_length=10, replay_capacity=100)
     task = dataclasses.replace(find_task(game), time_limit=time_limit)
     env = VectorEnv(task, environment_seeds([1], 2, "environments"))

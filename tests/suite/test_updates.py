@@ -37,10 +37,7 @@ def add_step(replay: Replay, number: int) -> None:
 def test_an_update_waits_for_the_step_whose_rows_it_draws(
     num_stored: int, last_rows: list[int], during: int, late: bool
 ) -> None:
-    """It begins before the step's end only if all it reads is there, and updates keep their order.
-
-    A replay of 10 rows; steps bring two.
-    """
+    """It begins before the step's end only if all it reads is there; updates keep their order."""
     replay, made, asked = Replay(2, 10, NUM_ENVS, 1, 1, CPU), list[int](), list[int]()
     for number in range(num_stored):
         add_step(replay, number)

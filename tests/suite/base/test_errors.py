@@ -1,9 +1,8 @@
 """Presets, budgets, and the words of an error."""
 
 import pytest
-import torch
 
-from suite.base.errors import UsageError, check_shape, nearest
+from suite.base.errors import nearest
 
 
 @pytest.mark.parametrize(
@@ -32,20 +31,3 @@ def test_a_long_list_of_choices_is_cut() -> None:
     answer = nearest("?", [f"task-{number:03}" for number in range(150)])
     assert answer.endswith("task-038, task-039, ... (150 in all)")
     assert nearest("?", ["only"]) == "; choose from only"
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ((3, 2, 1), "rewards must have rank 2, not 3"),
-        ((6,), "rewards must have rank 2, not 1"),
-        ((2, 3), r"rewards must have the shape \[3, 2\], not \[2, 3\]"),
-        ((1, 2), r"rewards must have the shape \[3, 2\], not \[1, 2\]"),
-    ],
-)
-def test_a_tensor_of_another_shape_is_refused_by_name(shape: tuple[int, ...], message: str) -> None:
-    """Broadcasting would otherwise make numbers of it; the mistake is no user's."""
-    check_shape("rewards", torch.zeros(3, 2), (3, 2))
-    with pytest.raises(ValueError, match=f"^{message}$") as refusal:
-        check_shape("rewards", torch.zeros(shape), (3, 2))
-    assert not isinstance(refusal.value, UsageError)

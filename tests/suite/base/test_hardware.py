@@ -221,11 +221,7 @@ def commit(folder: Path, what: str = ".") -> None:
 def test_the_revision_is_the_commit_and_whether_code_differs_from_it(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A curve belongs to a commit only if the code was that commit's; notes do not count.
-
-    An agent that was never committed cannot be found again. Installed inside somebody's project,
-    the package does not carry that project's commit; without git a run is recorded all the same.
-    """
+    """A curve belongs to a commit only if the code was that commit's; notes do not count."""
     revision, unknown = hardware.revision.__wrapped__, {"commit": None, "dirty": None}
     assert revision() == unknown
     commit(checkout, "docs")
@@ -263,52 +259,41 @@ def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Pat
     assert hardware.sources("sac") != before
 
 
-MEMORY = """
-import resource, sys, torch
-from suite.base.hardware import use_threads
+PROCESS = """
+import os, resource, torch
+from suite.base.hardware import use_threads, worker_thread
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     tensors = [torch.ones(2**20) for _ in range(8)]
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-given_back = min(faults() for _ in range(10))
-use_threads(1)
-kept = min(faults() for _ in range(10))
-print(given_back, kept)
-"""
-
-
-def test_memory_of_one_update_serves_the_next() -> None:
-    """Where glibc gives 32 MiB back each time, they cost 8,192 page faults each time; not here."""
-    eager = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
-    command = [sys.executable, "-c", MEMORY]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, env=eager)
-    given_back, kept = map(int, result.stdout.split())
-    assert given_back > 1_000
-    assert kept < 100
-
-
-THREADS = """
-import os, torch
-from suite.base.hardware import use_threads, worker_thread
 def convolve():
     torch.nn.functional.conv2d(torch.ones(1, 4, 84, 84), torch.ones(16, 4, 8, 8))
 def number():
     return len(os.listdir("/proc/self/task"))
+given_back = min(faults() for _ in range(10))
 use_threads(1)
+kept = min(faults() for _ in range(10))
 convolve()
 with worker_thread() as thread:
     thread.submit(int).result()
     before = number()
     thread.submit(convolve).result()
-    print(number() - before)
+    print(given_back, kept, number() - before)
 """
 
 
-def test_another_thread_computes_with_as_many_threads() -> None:
-    """OneDNN would take all cores in a new thread, and IMPALA acts in one."""
-    command, unset = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "8"}
-    result = subprocess.run(command, capture_output=True, text=True, check=True, env=unset)
-    assert int(result.stdout) == 0
+def test_memory_of_an_update_serves_the_next_and_a_new_thread_takes_no_more_cores() -> None:
+    """Where glibc gives 32 MiB back each time, they cost 8,192 page faults; oneDNN takes all cores.
+
+    IMPALA acts in a thread of its own.
+    """
+    eager = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072", "OMP_NUM_THREADS": "8"}
+    command = [sys.executable, "-c", PROCESS]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=eager)
+    given_back, kept, more_threads = map(int, result.stdout.split())
+    assert given_back > 1_000
+    assert kept < 100
+    assert more_threads == 0
 
 
 def test_code_is_an_agents_file_and_all_that_it_imports_here(

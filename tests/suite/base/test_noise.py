@@ -25,10 +25,7 @@ def stacked(generator: np.random.Generator, shape: Sequence[int], device: torch.
     [(normal, scipy.stats.norm), (gumbel, scipy.stats.gumbel_r), (stacked, scipy.stats.norm)],
 )
 def test_noise_has_its_distribution_and_comes_from_its_stream(draw: Any, distribution: Any) -> None:
-    """float32 of the shape asked for; the same stream gives the same bytes, torch's is untouched.
-
-    Of several seeds each draws what it would draw alone.
-    """
+    """float32 of the shape asked for, the same bytes from the same stream; torch's is untouched."""
     state = torch.get_rng_state()
     noise = draw(np.random.default_rng(0), (200, 50, 3), CPU)
     assert (noise.dtype, noise.shape) == (torch.float32, (200, 50, 3))

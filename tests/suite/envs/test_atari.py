@@ -190,10 +190,7 @@ def test_sticky_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tape["truncations"] == [[0] * 8, [0, 0, 0, 1, 0, 0, 0, 0]]
     assert tape["episode_ends"] == [[0, 0, 0, 1, 0, 0, 0, 0]] * 2
     assert tape["valid"] == [[1, 1, 1, 1, 0, 1, 1, 1]] * 2
-    assert tape["episode_returns"] == [
-        [4, 4, 11, 11, 0, 2, 2, 2],
-        [-20, -20, -20, -15, 0, 3, 3, 3],
-    ]
+    assert tape["episode_returns"] == [[4, 4, 11, 11, 0, 2, 2, 2], [-20, -20, -20, -15, 0, 3, 3, 3]]
     assert tape["episode_lengths"] == [[1, 2, 3, 4, 0, 1, 2, 3]] * 2
 
 

@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from suite.base.randomness import environment_seeds
 from suite.envs.hybrid_tasks import BEST_RETURN, DROP, FIRST, SECOND, TIME_LIMIT
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import VectorEnv
@@ -125,27 +124,3 @@ def test_who_never_drops_is_truncated() -> None:
     assert (steps[-1].next_obs[..., 0] == 1.0).all()
     assert (env.obs[..., 0] != 1.0).all()
     np.testing.assert_allclose(steps[-1].episode_returns, -0.1 * TIME_LIMIT, atol=1e-6)
-
-
-def test_starts_follow_from_each_claws_seed() -> None:
-    """The same seeds give the same starts, others others; axes, sides and distances are even."""
-
-    def all_starts(env_seeds: np.ndarray) -> np.ndarray:
-        env = VectorEnv(CLAW, env_seeds, reset="same_step")
-        seen = [env.reset()]
-        for _ in range(30):
-            seen.append(env.step(np.full((*env_seeds.shape, 3), [DROP, 0.0, 0.0])).obs)
-        return np.array(seen)
-
-    one, other = environment_seeds([1, 2], 20, "test")[:, None]
-    np.testing.assert_array_equal(all_starts(one), all_starts(one))
-    assert (all_starts(one) != all_starts(other)).all()
-    found = all_starts(one).reshape(-1, 2)
-    assert len(np.unique(found, axis=0)) == len(found) == 620
-    near, far = np.sort(np.abs(found), axis=1).T
-    for distances, low, high in ((near, 0.3, 0.5), (far, 0.8, 1.0)):
-        assert low <= distances.min() < low + 0.01
-        assert high - 0.01 < distances.max() <= high
-        assert distances.mean() == pytest.approx((low + high) / 2, abs=0.01)
-    assert np.mean(np.abs(found[:, 0]) > 0.6) == pytest.approx(0.5, abs=0.07)  # 3.5 deviations
-    assert np.abs(np.sign(found).mean(axis=0)).max() < 0.14

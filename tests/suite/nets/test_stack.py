@@ -10,9 +10,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from suite.nets.initialisation import draw_layer
 from suite.nets.networks import FrameLayers, Trunk
-from suite.nets.perceptrons import Perceptron, Stack, draw_perceptron, weight_norms
+from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from tests.perceptrons import linear, vector
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
@@ -41,22 +40,6 @@ def joined(stack: Stack) -> Stack:
 
 def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("scheme", ["orthogonal", "glorot_uniform", "torch"])
-def test_a_perceptron_is_drawn_layer_by_layer_from_its_stream(scheme: Any) -> None:
-    """Hidden layers with the gain of hidden layers, then the heads, each with its own."""
-    rng = np.random.default_rng(0)
-    expected = [
-        draw_layer(rng, 7, [(16, 1.5)], scheme),
-        draw_layer(rng, 16, [(12, 1.5)], scheme),
-        draw_layer(rng, 12, HEADS, scheme),
-    ]
-    layers = draw_perceptron(np.random.default_rng(0), SIZES, HEADS, scheme, 1.5)
-    assert [weight.shape for weight, _ in layers] == [(7, 16), (16, 12), (12, 3)]
-    for (weight, bias), (expected_weight, expected_bias) in zip(layers, expected, strict=True):
-        assert torch.equal(weight, expected_weight)
-        assert torch.equal(bias, expected_bias)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -57,10 +57,7 @@ def train(agent: Any, out: Path, **changes: Any) -> None:
     ids=lambda agent: agent.__name__.partition(".")[2],
 )
 def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path) -> None:
-    """It plays the episodes of its evaluation again, to the last bit; the last one plays others.
-
-    With statistics, memory and seeds side by side.
-    """
+    """It plays the episodes of its evaluation again, to the last bit; the last one plays others."""
     train(agent, tmp_path)
     for folder in sorted(tmp_path.glob("seed-*")):
         rows = evaluations(folder)

@@ -20,7 +20,7 @@ from suite.base.files import write_json
 from suite.envs.vector_env import Step
 from suite.record import clock as clocks
 from suite.record import recorder, seed_record
-from suite.record.clock import SECTIONS, TIMING_COLUMNS
+from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
 from suite.record.resumption import ACTIONS, Found
@@ -59,11 +59,7 @@ def run_json(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def test_each_table_has_its_rows_once_and_whole(tmp_path: Path) -> None:
-    """In the order of environments, for the right seed; nothing is written between two logs.
-
-    Before learning starts there are no losses, and no row of blanks in their place. A loss that an
-    interval lacks is a blank under its own column.
-    """
+    """In the order of environments, for the right seed; nothing is written between two logs."""
     run = record(tmp_path)
     run.log(5, 0, {}, {})
     run.episodes(10, ended([[1.5, 2.5, 3.5], [4.5, 5.5, 6.5]], [[7, 0, 9], [0, 11, 0]]))
@@ -117,10 +113,7 @@ def test_a_metric_without_a_column_is_refused(tmp_path: Path) -> None:
 def test_a_diverged_seed_stops_and_the_others_go_on(
     what: str, bad: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said and recorded at once; its rows up to then stay, and the command's status is 2.
-
-    A check, such as the rewards, is no column.
-    """
+    """It is said and recorded at once; its rows up to then stay, and the command's status is 2."""
     run = record(tmp_path, [1, 2, 3])
     log(run, 100, [1.0, 1.0, 1.0])
     if what == "evaluation":
@@ -486,17 +479,3 @@ def test_timing_is_of_the_interval_and_wall_time_of_the_run(tmp_path: Path, cloc
     assert [row["env_steps_per_second"] for row in rows] == [125.0, 125.0]
     assert [row["environment_share"] for row in rows] == [0.125, 0.375]
     assert [row["learning_share"] for row in rows] == [0.375, 0.125]
-
-
-def test_shares_of_wall_time_never_exceed_it(tmp_path: Path) -> None:
-    """On the real clock, however short the interval: none is charged for time before it."""
-    run = record(tmp_path, [1])
-    run.clock.start()
-    for interval in range(5):
-        for turn in range(50 * interval):
-            run.clock.lap(SECTIONS[turn % len(SECTIONS)])
-        run.log(interval + 1, 0, {}, {})
-    for row in lines(tmp_path, 1, "timing.csv")[1:]:
-        shares = [float(cell) for cell in row.split(",")[-len(SECTIONS) :]]
-        assert min(shares) >= 0.0
-        assert sum(shares) <= 1.0 + 4 * 0.00005

@@ -45,15 +45,6 @@ def error_of(folder: Path) -> str:
     return record["error"]
 
 
-def test_a_record_of_today_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """A finished run in its own folder is finished, and has every entry of its version."""
-    folder = finish(tmp_path)
-    record = read_record(folder)
-    assert record is not None
-    assert (record["status"], record["schema_version"]) == ("finished", SCHEMA_VERSION)
-    assert set(KEYS[SCHEMA_VERSION]) <= record.keys()
-
-
 def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
     """A file that does not say what was run cannot stand for a finished run."""
     said = '"status": "finished", "task": "t", "seed": 1'

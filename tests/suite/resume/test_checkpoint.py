@@ -217,12 +217,3 @@ def test_a_wrong_description_is_refused(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unreadable policy") as refusal:
         read_policy(tmp_path)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    """Anything else the disk says is reported the same way."""
-    path = saved(tmp_path) / "policy.safetensors"
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(UsageError, match="unreadable policy"):
-        read_policy(tmp_path)

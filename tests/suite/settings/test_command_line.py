@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,35 +126,6 @@ def test_a_bad_flag_is_one_line_that_names_it(flags: list[str], message: str) ->
     assert not set(str(refusal.value)) & set("│─╭╮╰╯")
 
 
-# Parser
-
-
-@pytest.fixture
-def parser() -> Parser:
-    parser = Parser(prog="reproduce")
-    parser.add_argument("--budget", choices=["smoke", "paper"])
-    parser.add_argument("--workers", type=int)
-    return parser
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--budgte", "smoke"], r"^unknown option --budgte; did you mean --budget\?$"),
-        (["--work", "2"], r"^unknown option --work; did you mean --workers\?$"),
-        (["stray"], r"^unexpected argument 'stray'$"),
-        (["--workers", "two"], "--workers.*'two'"),
-        (["--workers"], "--workers.*expected one argument"),
-        (["--budget", "smok"], "--budget.*'smok'.*smoke"),
-    ],
-)
-def test_a_parser_complains_in_one_line(parser: Parser, argv: list[str], message: str) -> None:
-    """An abbreviation is no option: it would change its meaning when one is added."""
-    with pytest.raises(UsageError, match=message) as refusal:
-        parser.parse(argv)
-    assert "\n" not in str(refusal.value)
-
-
 # read_command_line
 
 
@@ -183,16 +153,6 @@ def test_the_suite_is_found_by_the_task(argv: tuple[str, ...], suite: str, num_e
     config, options = read(*argv)
     assert options.suite == suite
     assert config.num_envs == num_envs
-
-
-def test_a_command_line_gives_the_settings_and_where_they_go() -> None:
-    """All flags together, as the documentation shows them."""
-    config, options = read(
-        *("--task", "Hopper-v4", "--seeds", "1", "2", "--like", "jaxrl"),
-        *("--out", "runs/mine", "--gamma", "0.9"),
-    )
-    assert config == Config(task="Hopper-v4", seeds=(1, 2), gamma=0.9, num_envs=3)
-    assert options == RunOptions(suite="mujoco", source="jaxrl", out=Path("runs/mine"))
 
 
 def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
@@ -268,20 +228,6 @@ def test_the_time_between_checkpoints_is_no_setting_of_the_run() -> None:
             read(f"--checkpoint-minutes={minutes}")
 
 
-def test_help_has_the_runs_flags_before_the_algorithms(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Those that are no settings, too; with the text and the default of each."""
-    with pytest.raises(SystemExit) as stop:
-        read("--task", "Hopper-v4", "--help")
-    assert stop.value.code in (0, None)
-    run, algorithm = capsys.readouterr().out.split("\nalgorithm:\n")
-    for flag in ("--out DIR", "--suite SUITE", "--task VALUE", "--keep-best "):
-        assert flag in run
-    for words in ("--gamma VALUE", "Discount. (default: 0.99)", "--compile [true|false]"):
-        assert words in algorithm
-
-
 # run_main
 
 
@@ -290,19 +236,6 @@ def raising(error: BaseException) -> Callable[[Sequence[str]], int]:
         raise error
 
     return main
-
-
-def test_the_exit_status_is_that_of_main(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is given the arguments after the program's name."""
-    monkeypatch.setattr(sys, "argv", ["program", "--seeds", "1"])
-    seen: list[str] = []
-
-    def main(argv: Sequence[str]) -> int:
-        seen.extend(argv)
-        return 1
-
-    assert run_main(main) == 1
-    assert seen == ["--seeds", "1"]
 
 
 NO_MEMORY = "cannot allocate memory ({}): train less at once"
