@@ -1,7 +1,6 @@
 """A before-and-after table compares like with like, with Welch's interval of the difference."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from suite.record.manifest import write_manifest
 from tests.messages import refused
+from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
 TASK, OTHER = "Pendulum-v1", "MountainCarContinuous-v0"
-RecordRun = Callable[..., Path]
 
 
 def grid(runs_dir: Path) -> Plan:

@@ -290,18 +290,6 @@ def test_every_command_of_the_pages_is_understood(
     assert list((tmp_path / "work").rglob("*.*")) == []
 
 
-def test_a_command_that_is_not_understood_fails() -> None:
-    """A flag, a task, a target and a file that do not exist."""
-    for line in (
-        "python -m reproduce sac mujoco --taks Hopper-v4",
-        "python -m agents.sac --tusk Hopper-v4",
-        "python -m reproduce evaluate results/published/sac-mujoco/nobody/Hopper-v4/seed-1",
-        "make nothing",
-    ):
-        with pytest.raises((UsageError, AssertionError)):
-            understand(shlex.split(line))
-
-
 def test_the_lines_that_load_a_policy_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand in README, with what it installs."""
     monkeypatch.chdir(ROOT)

@@ -16,9 +16,7 @@ from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.commands.export import export_onnx
 from tests.messages import refused
-
-Reseal = Callable[[Path], None]
-Tree = Callable[[Path], dict[str, bytes]]
+from tests.reproduce.conftest import Reseal, Tree
 
 TASK = "Pendulum-v1"
 USES: dict[str, Callable[[Path], Any]] = {

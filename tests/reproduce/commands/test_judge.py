@@ -21,7 +21,7 @@ from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
 from suite.base.errors import UsageError
 from tests.messages import check, refused
-from tests.reproduce.conftest import Say
+from tests.reproduce.conftest import RecordRun, Say
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"
 TASKS = ("Reacher-v4", "InvertedPendulum-v4")
@@ -163,7 +163,7 @@ def test_a_run_whose_last_episode_ends_in_the_window_reached_the_step(
 
 
 def test_an_evaluation_off_the_schedule_counts_in_neither_score(
-    tmp_path: Path, record_run: Callable[..., Path]
+    tmp_path: Path, record_run: RecordRun
 ) -> None:
     """A last one at no multiple of the interval counts only where it is alone, as in a grid."""
     for env_steps, interval, expected in ((1030, 50, 975.0), (1030, 150, 1030.0)):
@@ -243,6 +243,7 @@ def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) 
     check(err, case)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_says_by_what_rule_and_gives_a_grids_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.tables import read_table
 from tests.messages import refused
-
-RecordRun = Callable[..., Path]
-Reseal = Callable[[Path], None]
-Tree = Callable[[Path], dict[str, bytes]]
+from tests.reproduce.conftest import RecordRun, Reseal, Tree
 
 
 def three_seeds(

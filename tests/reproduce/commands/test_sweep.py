@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from reproduce.plan.settings import folder_name
 from suite.base.errors import UsageError
 from suite.settings.command_line import run_main
 from tests.messages import refused
+from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -101,7 +102,7 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(
 
 
 def test_variants_are_compared_with_the_first_and_their_number_is_counted(
-    tmp_path: Path, record_run: Callable[..., Path]
+    tmp_path: Path, record_run: RecordRun
 ) -> None:
     """Welch's intervals and p-values; those are adjusted over tasks and variants (Holm)."""
     tasks = (TASK, OTHER)
@@ -125,9 +126,7 @@ def test_variants_are_compared_with_the_first_and_their_number_is_counted(
     assert len(compared) == 4
 
 
-def test_one_seed_is_shown_without_a_judgement(
-    tmp_path: Path, record_run: Callable[..., Path]
-) -> None:
+def test_one_seed_is_shown_without_a_judgement(tmp_path: Path, record_run: RecordRun) -> None:
     """A difference without interval and p-value; runs that failed are no scores."""
     plans = [grid(tmp_path, f"gamma={gamma}") for gamma in (0.9, 0.99)]
     for plan in plans:
@@ -142,7 +141,7 @@ def test_one_seed_is_shown_without_a_judgement(
 @pytest.mark.usefixtures("undrawn")
 def test_a_sweep_from_command_to_table(
     tmp_path: Path,
-    record_run: Callable[..., Path],
+    record_run: RecordRun,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,7 +171,7 @@ def test_a_sweep_from_command_to_table(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_sweep_heeds_the_flags_of_a_grid(
-    tmp_path: Path, record_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every variant is mirrored and drawn with context, and the figure of all is opened."""
     monkeypatch.chdir(tmp_path)
@@ -190,8 +189,7 @@ def test_a_sweep_heeds_the_flags_of_a_grid(
     monkeypatch.setattr("reproduce.commands.track.mirrored", mirrored)
     monkeypatch.setattr("reproduce.commands.track.check_kind", lambda kind: None)
     monkeypatch.setattr(
-        "reproduce.commands.sweep.write_report",
-        lambda plan, tables: contexts.append(plan.context),
+        "reproduce.commands.sweep.write_report", lambda plan, tables: contexts.append(plan.context)
     )
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert command_line.main([*WORDS, "--track", "tensorboard", "--context", "--open"]) == 0

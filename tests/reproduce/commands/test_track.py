@@ -17,11 +17,11 @@ from reproduce.gather.others import read_curves
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from tests.messages import refused
+from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
 TASK = "Pendulum-v1"
-RecordRun = Callable[..., Path]
 Point = tuple[str, int, float]
 
 

@@ -56,10 +56,7 @@ def change_row(folder: Path, row: int = 2) -> None:
 
 
 def test_a_run_of_todays_code_is_made_again(run: Path, say: Say) -> None:
-    """Byte by byte, by its own settings and without those that are gone.
-
-    A long table is compressed when it is published.
-    """
+    """Byte by byte, by its own settings and without those that are gone."""
     gone = {name: values[-1] for name, values in REMOVED.items()}
     edit(run, config=json.loads((run / "run.json").read_text())["config"] | gone)
     compress(run / "episodes.csv")

@@ -355,10 +355,7 @@ def test_seeds_are_declared_before_any_is_run(
 
 
 def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:
-    """What was published of one task stays when another follows, unless settings differ.
-
-    So does what is said of how it was made, until it is made anew: the last line is the newest.
-    """
+    """What was published of one task stays when another follows, unless settings differ."""
     made = []
     for task in ("CartPole-v1", "Acrobot-v1", "CartPole-v1"):
         plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])

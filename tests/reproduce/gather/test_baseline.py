@@ -1,7 +1,7 @@
 """A grid's runs as the reference of another grid: `--baseline`."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from tests.messages import refused
+from tests.reproduce.conftest import RecordRun, Say
 
 pytestmark = pytest.mark.usefixtures("published", "undrawn")
 
-RecordRun = Callable[..., Path]
-Say = Callable[..., tuple[int, str, str]]
 TASK, STEPS = "Pendulum-v1", 25_000
 EQUAL, BROKEN = (-150.0, -155.0, -145.0), (-900.0, -905.0, -895.0)
 
@@ -54,10 +53,7 @@ def run(plan: Plan, record_run: RecordRun, scores: tuple[float, ...] = EQUAL) ->
 def test_a_baselines_runs_judge_like_a_stored_source(
     scores: tuple[float, ...], verdict: str, tmp_path: Path, record_run: RecordRun, say: Say
 ) -> None:
-    """An equal grid is reproduced, a broken one below; `report` knows it from `plan.json`.
-
-    Console, page and tables name the baseline and each setting that differs from its settings.
-    """
+    """An equal grid is reproduced, a broken one below; `report` knows it from `plan.json`."""
     run(grid(tmp_path, settings=["gamma=0.9"]), record_run)
     ours = grid(tmp_path, "sac_alf", baseline="sac")
     assert with_baseline(ours).preset.judged_by == "sac (baseline)"

@@ -1,12 +1,9 @@
 """What runs recorded becomes tables without a row too many, too few or made up."""
 
-import copy
-import dataclasses
 import json
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +17,11 @@ from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
+from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
 TASK = "Pendulum-v1"
-RecordRun = Callable[..., Path]
-Reseal = Callable[[Path], None]
 
 
 def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
@@ -33,13 +29,6 @@ def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
     standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu"}
     standard["settings"] = ["evaluation_interval=50"]
     return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
-
-
-def by_training(plan: Plan) -> Plan:
-    """The same plan, scored by its training episodes, which SAC itself never is."""
-    config = copy.copy(plan.config)
-    object.__setattr__(config, "evaluation_rule", "training")
-    return dataclasses.replace(plan, config=config)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +104,6 @@ def test_an_evaluation_between_two_that_are_due_counts_only_alone(
     alone = pendulum(tmp_path, [3], settings=["evaluation_interval=450"])
     folder = record_run(alone, TASK, 3, {450: 1.0, 900: 2.0, 1000: 100.0})
     assert collect.score(folder, "deterministic", 1000) == 100.0
-
-
-@pytest.mark.parametrize(("env_steps", "inside"), [(400, 1), (1000, 2), (1400, 3), (2000, 4)])
-def test_a_window_holds_as_many_evaluations_as_the_references(
-    env_steps: int, inside: int, tmp_path: Path, record_run: RecordRun
-) -> None:
-    """Of one and the same step t, `references` counts 0.9 t / interval out, rounded down."""
-    settings = ["evaluation_interval=50", "num_envs=10"]
-    plan = pendulum(tmp_path, [1], env_steps=env_steps, settings=settings)
-    last = env_steps - 4
-    late = {step + 7: 0.0 for step in range(50, last, 50)} | {last: 0.0}
-    table = collect.evaluations(record_run(plan, TASK, 1, late))
-    window = (10 * table.env_steps > 9 * env_steps) & (table.env_steps <= env_steps)
-    assert window.sum() == inside == env_steps // 50 - 9 * env_steps // 500
 
 
 def test_every_episode_of_the_window_weighs_the_same(tmp_path: Path) -> None:
@@ -224,10 +199,7 @@ def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) ->
 
 
 def test_only_runs_that_ended_give_scores(tmp_path: Path, record_run: RecordRun) -> None:
-    """Killed and crashed runs have evaluations in the window, and still no score.
-
-    A diverged one counts as a random policy: the mean of the others would flatter.
-    """
+    """Killed and crashed runs have evaluations in the window, and still no score."""
     plan = pendulum(tmp_path, [1, 2, 3, 4, 5])
     statuses = ["finished", "running", "failed", "diverged"]
     for seed, status in enumerate(statuses, start=1):
@@ -252,15 +224,6 @@ def test_a_finished_run_without_a_score_counts_as_failed(
     table = collect.collect_runs(plan)
     assert table.status.tolist() == ["finished", "failed"]
     assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
-
-
-def test_a_longer_run_is_scored_at_the_plans_step(tmp_path: Path, record_run: RecordRun) -> None:
-    """What it learned later says nothing about the step that is judged."""
-    plan = pendulum(tmp_path, [1])
-    record_run(plan, TASK, 1, {500: 1.0, 1000: 3.0, 2000: 99.0}, env_steps=2000)
-    (row,) = collect.collect_scores(plan).to_dict("records")
-    assert (row["env_steps"], row["score"]) == (1000, 3.0)
-    assert collect.collect_curves(plan).env_steps.tolist() == [500, 1000]
 
 
 def test_running_is_what_somebody_works_on(tmp_path: Path, record_run: RecordRun) -> None:
@@ -352,51 +315,3 @@ def test_tables_of_several_tasks_are_tidy(tmp_path: Path, record_run: RecordRun)
     assert curves[["task", "seed", "env_steps"]].to_numpy().tolist() == [
         [*run, step] for run in wanted for step in (500, 1000)
     ]
-
-
-def test_scores_by_training_episodes_use_their_own_file(
-    tmp_path: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
-    """Rules never mix: evaluations are no part of a training score."""
-    plan = pendulum(tmp_path, [1])
-    folder = record_run(plan, TASK, 1, {1000: 77.0})
-    (folder / "episodes.csv").write_text(
-        "env_steps,episode_return,episode_length\n900,1.0,200\n1000,5.0,200\n"
-    )
-    reseal(folder)
-    assert collect.collect_scores(plan).score.tolist() == [77.0]
-    record = json.loads((folder / "run.json").read_text())
-    record["config"]["evaluation_rule"] = "training"
-    (folder / "run.json").write_text(json.dumps(record))
-    reseal(folder)
-    (row,) = collect.collect_scores(by_training(plan)).to_dict("records")
-    assert (row["score"], row["rule"]) == (5.0, "training")
-
-
-def test_speeds_of_runs_become_a_table(
-    tmp_path: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
-    """One row per run that learned long enough, with the device it ran on."""
-    plan = pendulum(tmp_path, [1, 2])
-    for seed in (1, 2):
-        folder = record_run(plan, TASK, seed, device="cpu")
-        lines = (folder / "timing.csv").read_text().splitlines()[:1]
-        lines += ["500,10,1.0,9.0,0.5,0.1,0.2,0.1", "1000,110,3.0,9.0,0.5,0.1,0.2,0.1"]
-        if seed == 1:
-            (folder / "timing.csv").write_text("\n".join(lines) + "\n")
-            reseal(folder)
-    table = collect.collect_throughput(plan)
-    assert tuple(table.columns) == COLUMNS["throughput"]
-    (row,) = table.to_dict("records")
-    assert (row["seed"], row["device"], row["env_steps"]) == (1, "cpu", 1000)
-    assert (row["env_steps_per_second"], row["updates_per_second"]) == (250.0, 50.0)
-    assert row["other_share"] == pytest.approx(0.2)
-
-
-def test_nothing_recorded_gives_empty_tables(tmp_path: Path) -> None:
-    """Before the first run every table has its columns, and no rows."""
-    plan = pendulum(tmp_path, [1, 2])
-    for name in ("curves", "throughput", "scores"):
-        table = getattr(collect, f"collect_{name}")(plan)
-        assert table.empty
-        assert tuple(table.columns) == COLUMNS[name][: len(table.columns)]

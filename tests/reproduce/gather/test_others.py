@@ -39,11 +39,12 @@ def test_environments_of_a_monitored_run_step_together(tmp_path: Path) -> None:
     write_monitor(tmp_path / "a" / "1.monitor.csv", [(15.0, 15)])
     write_monitor(tmp_path / "b" / "monitor.csv", [(7.0, 7)])
     assert as_rows(tmp_path) == [
-        *((CART, 1, 20, 10.0), (CART, 1, 30, 15.0), (CART, 1, 80, 30.0), (CART, 2, 7, 7.0)),
+        *((CART, 1, 20, 10.0), (CART, 1, 30, 15.0), (CART, 1, 80, 30.0), (CART, 2, 7, 7.0))
     ]
     assert read_curves([tmp_path]).episodes
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_of_cleanrl_is_judged_as_its_grid_was(tmp_path: Path, say: Say) -> None:
     """Its columns and its name suffice: task, seeds, and every score to the last bit."""
     (whole,) = read_table(GRID, "verdicts").query("task == @CART").to_dict("records")

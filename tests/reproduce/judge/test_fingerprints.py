@@ -11,7 +11,6 @@ import pytest
 from agents import AGENTS
 from reproduce.gather.references import first_evaluations
 from reproduce.judge import fingerprints
-from reproduce.judge import fingerprints as table_of_fingerprints
 from reproduce.judge.fingerprints import Pair
 from tests.messages import refused
 
@@ -50,21 +49,18 @@ def test_no_preset_is_refuted_by_its_source(pairs: Pairs) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_the_table_is_of_todays_initial_weights(hopper: Pair) -> None:
-    """Two short episodes' returns are as they stand: a changed preset needs a new table."""
+    """A seed's return is as it stands: a changed preset needs a new table."""
     table = fingerprints.read_table().query("source == 'jaxrl' and task == 'Hopper-v4'")
     (returns,) = table["our_returns"]
-    seeds = fingerprints.SEEDS[:2]
-    stored = np.array(returns.split(), dtype=float)[:2]
-    assert fingerprints.untrained_returns(hopper.agent, hopper.config, seeds) == pytest.approx(
-        stored, rel=0.02
-    )
+    (ours,) = fingerprints.untrained_returns(hopper.agent, hopper.config, fingerprints.SEEDS[:1])
+    assert ours == pytest.approx(float(returns.split()[0]), rel=0.02)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_false_claim_is_found(hopper: Pair) -> None:
     """Heads of gain 1e-3, as a later commit of jaxrl has them, are not those of its runs."""
     false: Any = replace(hopper.config, policy_head_gain=1e-3)
-    returns = fingerprints.untrained_returns(hopper.agent, false, fingerprints.SEEDS[:6])
+    returns = fingerprints.untrained_returns(hopper.agent, false, fingerprints.SEEDS[:5])
     assert fingerprints.p_value(returns, hopper.theirs) < 1e-3
 
 
@@ -90,8 +86,7 @@ def test_one_source_is_measured_without_the_others(
     path, before = tmp_path / "fingerprints.csv", pd.read_csv(fingerprints.PATH)
     stale = before.assign(p=before["p"].where(before["source"] != "sb3_control", 0.5))
     stale.to_csv(path, index=False)
-    for module in (fingerprints, table_of_fingerprints):
-        monkeypatch.setattr(module, "PATH", path)
+    monkeypatch.setattr(fingerprints, "PATH", path)
     returns = {
         (row["agent"], row["task"]): np.array(row["our_returns"].split(), dtype=float)
         for row in before.query("source == 'sb3_control'").to_dict("records")
@@ -100,7 +95,7 @@ def test_one_source_is_measured_without_the_others(
         fingerprints, "untrained_returns", lambda agent, config: returns[agent, config.task]
     )
     assert fingerprints.main(["--agent", "sac", "--source", "sb3_control"]) == 0
-    table_of_fingerprints.read_table.cache_clear()
+    fingerprints.read_table.cache_clear()
     pd.testing.assert_frame_equal(pd.read_csv(path), before)
     with refused():
         fingerprints.main(["--source", "sb3"])

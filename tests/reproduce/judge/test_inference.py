@@ -83,11 +83,7 @@ def test_equal_scores_have_no_spread(score, num_runs) -> None:
 
 
 @settings(derandomize=True, deadline=None)
-@given(
-    scale=st.floats(0.01, 100.0),
-    shift=numbers,
-    means=st.lists(numbers, min_size=3, max_size=3),
-)
+@given(scale=st.floats(0.01, 100.0), shift=numbers, means=st.lists(numbers, min_size=3, max_size=3))
 def test_a_suite_does_not_depend_on_the_units_of_a_task(scale, shift, means) -> None:
     """Scores of one task in other units, or from another zero: the same comparison."""
     ours = Sample(np.array(means), np.array([3.0, 4.0, 5.0]), np.array([3, 5, 10]))
@@ -146,13 +142,6 @@ def test_the_smallest_detectable_shortfall_is_found_in_four_cases_of_five(
     test = welch(our_runs, their_runs)
     verdicts = decide(test.ci_low, test.ci_high, MARGIN_FRACTION * np.asarray(their_runs.mean))
     assert (verdicts == "below").mean() == pytest.approx(0.8, abs=0.007)
-
-
-def test_an_inflated_spread_of_the_reference_can_earn_a_decision() -> None:
-    """Few seeds of ours govern the degrees of freedom, until the reference's spread is larger."""
-    ours = Sample(0.0, 10.0, 3)
-    honest, inflated = (welch(ours, Sample(0.0, std, 30)) for std in (0.1, 12.0))
-    assert honest.ci_high > inflated.ci_high
 
 
 def test_apart_by_hand() -> None:
@@ -236,13 +225,6 @@ def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) 
     assert rates.reproduced < 0.05 + 0.02
     assert rates.below < 0.06 + 0.02
     assert any_below < 0.05 + 0.02
-
-
-def test_a_suite_with_one_wild_task_is_falsely_below_too_often() -> None:
-    """Five tasks short by exactly the margin, one at a spread of 50 %: why the page warns."""
-    sides, rng = normal(np.array([0.5, *[0.05] * 4]), MARGIN_FRACTION), np.random.default_rng(4)
-    rates, _ = simulate_suite(sides, 5, 5, 5, rng, num_repetitions=4_000)
-    assert rates.below > 0.07
 
 
 def test_the_documented_sources_are_the_published_runs() -> None:

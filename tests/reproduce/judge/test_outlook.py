@@ -160,11 +160,9 @@ UNREACHED = {
 def test_small_budgets_are_affordable_and_can_decide(
     agent: str, suite: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`smoke` takes minutes and `laptop` twelve hours at most, and both reach what judges them.
-
-    On machines where speeds were measured, whatever this one is and does beside.
-    """
+    """`smoke` takes minutes and `laptop` twelve hours at most, and both reach what judges them."""
     monkeypatch.setattr(speeds, "relative_speed", lambda speed: 1.0)
+    monkeypatch.setattr(outlook, "chance_if_equal", lambda *_: 0.5)  # which takes longest
     for budget, most in (("smoke", HOUR), ("laptop", 12 * HOUR)):
         plan = plan_of(agent, suite, source, budget, tmp_path)
         rows = outlooks(plan)
@@ -296,10 +294,7 @@ def test_a_run_that_is_too_short_for_any_score_is_refused(tmp_path: Path) -> Non
 def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
     task: str, env_steps: int, enough: tuple[int, int] | None, tmp_path: Path
 ) -> None:
-    """All environments start together, so episodes that last alike end together, between gaps.
-
-    The first number of steps behind the gap gives a score, and so do all from the second on.
-    """
+    """All environments start together, so episodes that last alike end together, between gaps."""
 
     def plan(count: int) -> Plan:
         options: dict[str, Any] = {"tasks": [task], "device": "cpu", "runs_dir": tmp_path}
@@ -315,7 +310,7 @@ def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
         plan(first - 1)
     with refused():
         plan(always - 1)
-    for count in (first, *range(always, 10 * always, 997)):
+    for count in (first, *range(always, 10 * always, 4_999)):
         plan(count)
 
 

@@ -1,7 +1,6 @@
 """What stands beside a verdict: every circumstance by its name, and nothing where there is none."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,7 @@ from reproduce.pipeline import gather
 from reproduce.plan.make import make_plan
 from reproduce.report.page import render
 from reproduce.report.words import verdict_lines
-from tests.reproduce.conftest import make_report
-
-RecordRun = Callable[..., Path]
-Reseal = Callable[[Path], None]
+from tests.reproduce.conftest import RecordRun, Reseal, make_report
 
 TASK = "Reacher-v4"
 XEON, EPYC = "Xeon family 6 model 207", "EPYC family 25 model 17"

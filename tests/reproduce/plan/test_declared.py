@@ -1,7 +1,6 @@
 """Seeds are declared once, when a task is first started, and nothing later changes them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
+from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
 HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
-RecordRun = Callable[..., Path]
 
 
 def mujoco(runs_dir: Path, **options: Any) -> Plan:

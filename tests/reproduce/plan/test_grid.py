@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,11 @@ from suite.base.errors import UsageError
 from suite.envs.tasks import SUITES
 from suite.record.recorder import Recorder
 from suite.settings.command_line import Parser, read_command_line
+from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
 PENDULUM = "Pendulum-v1"
-
-RecordRun = Callable[..., Path]
-Reseal = Callable[[Path], None]
-Tree = Callable[[Path], dict[str, bytes]]
 
 
 def pendulum(runs_dir: Path, **options: Any) -> Plan:
@@ -431,19 +427,6 @@ def test_the_printed_command_keeps_a_device_of_ones_own(
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     assert "--device cpu" in command(plan)
     assert "--device" not in command(pendulum(tmp_path, device="auto"))
-
-
-def test_a_saved_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
-    """`report` works from `plan.json`: tasks in order, steps, seeds, settings, device, workers."""
-    tasks = ["MountainCarContinuous-v0", PENDULUM]
-    settings = ["gamma=0.9", "hidden_sizes=16,32"]
-    plan = pendulum(tmp_path, tasks=tasks, settings=settings, workers=9, published=False)
-    plan = dataclasses.replace(plan, device="cuda:3")
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
-    loaded = load_plan("sac", "classic", None, tmp_path)
-    assert loaded == plan
-    assert loaded.tasks == tuple(tasks)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
 from suite.base.errors import UsageError
+from tests.reproduce.conftest import RecordRun, Reseal
 
-RecordRun = Callable[..., Path]
-Reseal = Callable[[Path], None]
 REACHER = "Reacher-v4"
 STEPS = 30_000
 COMMIT = "0123456789abcdef"
