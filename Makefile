@@ -58,7 +58,7 @@ browser:
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
 ## The test suite, but for types and shapes of calls, pages in a browser, Ray's nodes, agents on a GPU
-## that is not there and measurements; its last line says so.
+## that is not there, all golden runs but one of an agent, and measurements; its last line says so.
 LONG := not training and not slow and not further and not tracking
 test: venv
 	$(PYTEST) -m "$(LONG) and not browser and not cluster and not stand_in and not measured" $(BESIDE)

@@ -15,7 +15,7 @@ from typing import Any
 
 COMMON: dict[str, Any] = {"device": "cpu", "num_threads": 1, "evaluation_episodes": 1}
 CLASSIC: dict[str, Any] = {
-    **{"num_envs": 4, "env_steps": 1_000, "log_interval": 100, "evaluation_interval": 400},
+    **{"num_envs": 4, "env_steps": 1_000, "log_interval": 100, "evaluation_interval": 400}
 }
 SMALL: dict[str, dict[str, Any]] = {
     "SAC": {

@@ -17,26 +17,33 @@ from tests.golden.configurations import RUNS, configure
 
 
 @pytest.fixture(scope="module")
-def golden() -> Iterator[Callable[[str], trees.Checksums]]:
-    """Return what gives the checksums of all golden runs of an agent, which are trained once."""
+def golden() -> Iterator[Callable[[str, str], dict[str, str]]]:
+    """Return what gives the checksums of an agent's golden run, which is trained once."""
     with trees.Runner(trees.ROOT) as process:
-        yield cache(lambda agent: process.run(agent, trees.stored_runs(agent)))
+        yield cache(lambda agent, name: process.run(agent, trees.stored_runs(agent, [name]))[name])
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_gives_the_bytes_of_its_number(
-    agent: str, golden: Callable[[str], trees.Checksums]
+FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for agent in AGENTS}
+"""By agent: the run that `make test` makes; `make check` makes all."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        pytest.param(agent, name, marks=[] if name == FIRST[agent] else pytest.mark.measured)
+        for agent in AGENTS
+        for name in RUNS[agent]
+    ],
+)
+def test_a_run_has_the_bytes_of_its_agents_number(
+    agent: str, name: str, golden: Callable[[str, str], dict[str, str]]
 ) -> None:
-    """Whatever is rewritten, every short run has the CSV files and the weights that it had.
-
-    Else its runs are not those of before: `BEHAVIOUR` goes up, and the older ones no longer count.
-    """
+    """Whatever is rewritten, every short run has the CSV files and the weights that it had."""
     trees.check_stored(agent)
-    theirs = trees.checksums(agent)
-    if not theirs:
+    stored = trees.checksums(agent).get(name)
+    if stored is None:
         pytest.skip(f"{trees.MISSING}: python -m tests.golden --agent {agent} --update")
-    ours = golden(agent)
-    lines = trees.differences(theirs, {name: ours[name] for name in theirs})
+    lines = trees.differences({name: stored}, {name: golden(agent, name)})
     head = f"{agent} gives other bytes than behaviour {hardware.behaviour(agent)} in"
     wanted = f"if this is wanted, raise BEHAVIOUR: python -m tests.golden --agent {agent} --update"
     assert not lines, "\n".join([head, *lines, wanted])
@@ -45,12 +52,9 @@ def test_an_agent_gives_the_bytes_of_its_number(
 @pytest.mark.further  # tests/test_resume.py kills smaller runs
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(
-    agent: str, golden: Callable[[str], trees.Checksums]
+    agent: str, golden: Callable[[str, str], dict[str, str]]
 ) -> None:
-    """Nothing but the command decides: no kill, no seed trained before, no global generator.
-
-    One run of several seeds, if there is one; the others that are killed give the bytes above.
-    """
+    """Nothing but the command decides: no kill, no seed trained before, no global generator."""
     cut = {name: each for name, each in trees.stored_runs(agent).items() if each["cut"]}
     name, order = max(cut.items(), key=lambda each: len(each[1]["settings"]["seeds"]))
     *others, last = order["settings"]["seeds"]
@@ -58,10 +62,8 @@ def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(
     torch.manual_seed(99)
     before = torch.get_rng_state()
     whole = {"settings": order["settings"] | {"seeds": seeds}, "cut": False}
-    found, expected = (
-        runner.checksums(importlib.import_module(f"agents.{agent}"), whole),
-        golden(agent)[name],
-    )
+    found = runner.checksums(importlib.import_module(f"agents.{agent}"), whole)
+    expected = golden(agent, name)
     assert torch.equal(torch.get_rng_state(), before)
     assert f"seed-{last}/updates.csv" in found
     assert found.items() <= expected.items()

@@ -1,7 +1,6 @@
 """An agent's bytes cannot change while its behaviour's number stays; trainings are stand-ins."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -118,22 +117,3 @@ def test_another_tree_is_compared_under_any_number(project: Project) -> None:
     project.number = None
     assert golden("--tree", ".") == 0
     assert trees.STORED.read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["--run", "onne"], "did you mean one"),
-        (["--update", "--run", "one"], "leave out --run"),
-        (["--update", "--tree", "."], "leave out --run and --tree"),
-    ],
-)
-def test_bad_usage_names_the_fix(arguments: Sequence[str], hint: str, project: Project) -> None:
-    """One line, before anything is trained."""
-    before = project.num_trained
-    with pytest.raises(UsageError, match=hint):
-        golden(*arguments)
-    project.number = None
-    with pytest.raises(UsageError, match="add BEHAVIOUR = 1"):
-        golden("--update")
-    assert project.num_trained == before
