@@ -14,11 +14,9 @@ import agents
 from agents import a2c
 from reproduce.plan.make import make_plan
 from suite import actor_critic
-from suite.base.errors import UsageError
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import prepare
 from suite.nets.optimisers import FlatWeights, InTurn, RMSprop
-from suite.settings.presets import Budget, Preset
 from tests.agents.trainings import (
     CONTROL,
     CPU,
@@ -143,23 +141,6 @@ def test_gradients_equal_finite_differences_with_targets_held(
         assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("convolutions", "shared_trunk", "kernels", "affine"),
-    [
-        ("nature", True, [32, 64, 64], (7 * 7 * 64, 512)),
-        ("a3c", False, [16, 32], (9 * 9 * 32, 256)),
-    ],
-)
-def test_frames_go_through_the_published_layers(
-    convolutions: Any, shared_trunk: bool, kernels: list[int], affine: tuple[int, int]
-) -> None:
-    """Their number, sizes and features; `tests/suite/nets/test_networks.py` computes them."""
-    config = replace(TINY, convolutions=convolutions, shared_trunk=shared_trunk)
-    trunk = a2c.make_learner(config, Spaces((4, 84, 84), 6), CPU).network.actor
-    assert [len(kernel) for kernel in trunk.kernels] == kernels
-    assert trunk.weights[0].shape == affine
-
-
 def test_drawn_actions_have_the_policys_probabilities() -> None:
     """Gumbel noise draws each action as often as its probability says; so does the Gaussian."""
     network = a2c.make_learner(replace(TINY, policy_head_gain=1.0), CONTROL, CPU).network
@@ -273,14 +254,6 @@ def test_a_policy_in_bfloat16_acts_as_it_was_trained_to(tmp_path: Path) -> None:
 
 
 # The harness
-
-
-def test_a_preset_and_its_configuration_name_one_protocol() -> None:
-    config = replace(TINY, protocol="sticky")
-    budgets = {"smoke": Budget(env_steps=1000, num_seeds=1)}
-    assert Preset(config=config, budgets=budgets, judged_by="x", protocol="sticky")
-    with pytest.raises(UsageError, match="sticky"):
-        Preset(config=config, budgets=budgets, judged_by="x", protocol="noframeskip")
 
 
 def test_a_plan_knows_its_protocol(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """ACER: every equation against a slow re-derivation, then what training must do."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -15,10 +16,20 @@ from torch import Tensor
 from agents import a2c, acer
 from suite.nets.optimisers import FlatWeights
 from suite.unrolls import Transitions
-from tests.agents.trainings import CONTROL, doubled, random_flags, random_transitions, tiny, train
+from tests.agents.trainings import (
+    CONTROL,
+    Exact,
+    doubled,
+    module_of,
+    random_flags,
+    random_transitions,
+    tiny,
+    train,
+)
 from tests.slow_lstm import slow_unroll
 
 TINY = tiny("acer")
+ONLINE: dict[str, Any] = {"online_updates": True, "std": "learned"}
 
 
 def random_batch(config: acer.Config, seed: int) -> Transitions:
@@ -178,15 +189,7 @@ def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None
 
 
 def make_exact(config: Any, network: Any) -> tuple[Any, Any]:
-    """A learner in float64 that keeps its gradient; a step only adds the rate to all weights."""
-
-    class Exact(acer.RMSprop):
-        seen: Any = None
-
-        def step(self, gradient: Tensor, learning_rate: Any) -> None:
-            self.seen = gradient
-            self.weights.vector += learning_rate
-
+    """A learner in float64, and its optimiser, which keeps its gradient."""
     rng = np.random.default_rng(3)
     average = acer.ActorCritic(config, CONTROL, rng).actor.double().requires_grad_(False)
     exact = Exact.configured(FlatWeights(network.double()), config)
@@ -286,10 +289,7 @@ UPDATES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", UPDATES, ids=str)
 def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
-    """Gradient of all weights and the average policy, in float64, with ends inside the unroll.
-
-    With an LSTM, `carried` says whether it goes on from a state, or begins with 0.
-    """
+    """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
     carried = settings.get("carried", True)
     settings = {name: each for name, each in settings.items() if name != "carried"}
     standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
@@ -386,34 +386,63 @@ def test_diagnostics_are_what_they_are_called() -> None:
     assert seen["projected_gradient_norm"] <= seen["statistics_gradient_norm"]
 
 
+def log_probs_of(network: Any, batch: Any, memory: Any) -> Tensor:
+    return network.unroll(batch, memory)[0][:-1].log_softmax(-1)
+
+
+def statistics_of(network: Any, batch: Any, memory: Any) -> Tensor:
+    rows = network.policy.features(batch, memory)[:-1]
+    return torch.cat(network.policy(rows.flatten(0, 1)), -1).unflatten(0, rows.shape[:2])
+
+
+@pytest.mark.parametrize(
+    ("agent", "draw", "outputs_of", "changes"),
+    [
+        ("acer", "sample", log_probs_of, {}),
+        *[
+            (
+                "acer_continuous",
+                "sample_any",
+                statistics_of,
+                {"online_updates": True, "std": "learned"},
+            )
+        ],
+    ],
+)
 def test_a_recurrent_policy_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str,
+    draw: str,
+    outputs_of: Callable[[Any, Any, Any], Tensor],
+    changes: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The newest unroll begins with the actor's state: before any update it is on policy.
+    """The newest unroll begins with the actor's state, so its first update is on policy.
 
-    The first of its updates gives the very probabilities that it was acted with, over ends and from
-    unroll to unroll; an unroll from replay begins with 0.
+    An unroll from replay begins with 0.
     """
-    update, sample, gaps, replayed = acer.update, acer.UnrollReplay.sample, [], []
+    module = module_of(agent)
+    update, sample = module.update, getattr(module.UnrollReplay, draw)
     drawn: list[Any] = []
+    gaps: dict[bool, list[float]] = {False: [], True: []}
 
-    def noted(replay: Any, generator: np.random.Generator) -> Any:
-        drawn.append(sample(replay, generator))
+    def noted(*arguments: Any) -> Any:
+        drawn.append(sample(*arguments))
         return drawn[-1]
 
-    def checked(learner: Any, config: Any, batch: Any, rate: float, memory: Any) -> Tensor:
+    def checked(learner: Any, config: Any, batch: Any, *others: Any) -> Tensor:
+        *_, memory = others
         with torch.no_grad():
-            logits, _ = learner.network.unroll(batch, memory)
-        gap = (logits[:-1].log_softmax(-1) - batch.behaviour).abs().amax(-1)[batch.valid > 0]
+            outputs = outputs_of(learner.network, batch, memory)
+        gap = (outputs - batch.behaviour).abs().amax(-1)[batch.valid > 0]
         is_drawn = any(batch is each for each in drawn)
         assert not (is_drawn and memory.any())
-        (replayed if is_drawn else gaps).append(gap.max().item())
-        return update(learner, config, batch, rate, memory)
+        gaps[is_drawn].append(gap.max().item())
+        return update(learner, config, batch, *others)
 
-    monkeypatch.setattr(acer, "update", checked)
-    monkeypatch.setattr(acer.UnrollReplay, "sample", noted)
-    config = replace(TINY, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01)
-    train(config, tmp_path)
-    assert len(gaps) > 15
-    assert max(gaps) < 1e-5
-    assert min(replayed) > 1e-4
+    monkeypatch.setattr(module, "update", checked)
+    monkeypatch.setattr(module.UnrollReplay, draw, noted)
+    train(tiny(agent, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01, **changes), tmp_path)
+    assert len(gaps[False]) >= 10
+    assert max(gaps[False]) < 1e-5
+    assert min(gaps[True]) > 1e-4

@@ -16,7 +16,7 @@ from agents import acer_continuous as acer
 from suite.envs.vector_env import Spaces
 from suite.nets.optimisers import FlatWeights
 from suite.unrolls import Transitions
-from tests.agents.trainings import CPU, doubled, random_transitions, table, tiny, train
+from tests.agents.trainings import CPU, Exact, doubled, random_transitions, table, tiny, train
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_lstm
 
@@ -55,28 +55,7 @@ def test_densities_and_entropies_equal_torch_distributions() -> None:
     torch.testing.assert_close(gaussian.draw(actions), expected)
 
 
-def test_the_divergence_from_itself_is_flat() -> None:
-    """Right after a start: no divergence, no gradient, and so nothing to project."""
-    policy = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3))
-    assert torch.equal(acer.divergences(policy, policy), torch.zeros(5).double())
-    flat = acer.divergence_gradients(policy, policy)
-    assert torch.equal(flat, torch.zeros(5, 6).double())
-    gradients = 100 * draw(2, 5, 6)
-    assert torch.equal(acer.trust_region(gradients, flat, 0.1), gradients)
-
-
 # Stochastic duelling network
-
-
-def test_with_a_linear_advantage_the_duel_is_exact() -> None:
-    """Draws in pairs around the mean: A of the mean cancels, so Q of the mean action is V."""
-    policy, slope = acer.Gaussian(draw(0, 6, 2), 0.3 * draw(1, 6, 2)), draw(2, 2)
-    noise = draw(3, 4, 6, 2)
-    draws = policy.draw(torch.cat([noise, -noise]))
-    values, actions = draw(4, 6), torch.stack([policy.means, policy.means + 1])
-    q_values = acer.duel(values, actions @ slope, draws @ slope)
-    torch.testing.assert_close(q_values[0], values)
-    torch.testing.assert_close(q_values[1], values + slope.sum())
 
 
 @pytest.mark.parametrize("num_samples", [1, 5])
@@ -118,10 +97,7 @@ def integrate(integrand: Tensor, step: float) -> Tensor:
 def test_truncation_and_correction_leave_the_expected_gradient_exact(
     threshold: float | None,
 ) -> None:
-    """Over a ~ mu and a' ~ pi, with one Q in both terms, it is the gradient of E_pi[Q].
-
-    By numerical integration in one dimension; importance weights go beyond 10.
-    """
+    """Over a ~ mu and a' ~ pi, with one Q in both terms, it is the gradient of E_pi[Q]."""
     grid = torch.linspace(-12, 12, 24_001, dtype=torch.float64)[:, None]
     step = 24 / 24_000
     means, log_stds = (torch.tensor([[x]], dtype=torch.float64) for x in (0.9, math.log(0.5)))
@@ -158,15 +134,7 @@ def test_truncation_and_correction_leave_the_expected_gradient_exact(
 
 
 def make_exact(config: Any) -> tuple[Any, Any]:
-    """A learner in float64 that keeps its gradient; a step only adds the rate to all weights."""
-
-    class Exact(acer.RMSprop):
-        seen: Any = None
-
-        def step(self, gradient: Tensor, learning_rate: Any) -> None:
-            self.seen = gradient
-            self.weights.vector += learning_rate
-
+    """A learner in float64, and its optimiser, which keeps its gradient."""
     rng = np.random.default_rng(2)
     network = acer.ActorCritic(config, CONTROL, rng).double()
     average = acer.ActorCritic(config, CONTROL, rng).policy.double().requires_grad_(False)
@@ -285,10 +253,7 @@ UPDATES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", UPDATES, ids=str)
 def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
-    """Gradient of all weights and the average policy, in float64, with ends inside the unroll.
-
-    With an LSTM, `carried` says whether it goes on from a state, or begins with 0.
-    """
+    """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
     carried = settings.get("carried", True)
     settings = {name: each for name, each in settings.items() if name != "carried"}
     standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
@@ -388,41 +353,3 @@ def test_the_policy_starts_with_the_deviation_asked_for(std: Any) -> None:
     policy = acer.make_learner(config, CONTROL, CPU).network.policy
     log_stds = policy(draw(0, 5, 4).float()).log_stds.detach()
     torch.testing.assert_close(log_stds.exp(), torch.full((5, 3), 0.6), rtol=0.03, atol=0)
-
-
-def test_a_recurrent_policy_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest unroll begins with the actor's state: before any update it is on policy.
-
-    The first of its updates gives the very distributions that it was acted with, over ends and from
-    unroll to unroll; an unroll from replay begins with 0.
-    """
-    update, sample, gaps, replayed = acer.update, acer.UnrollReplay.sample_any, [], []
-    drawn: list[Any] = []
-
-    def noted(replay: Any, generator: np.random.Generator, number: int) -> Any:
-        drawn.append(sample(replay, generator, number))
-        return drawn[-1]
-
-    def checked(
-        learner: Any, config: Any, batch: Any, noise: Any, rate: Any, memory: Any
-    ) -> Tensor:
-        policy = learner.network.policy
-        with torch.no_grad():
-            rows = policy.features(batch, memory)[:-1]
-            outputs = torch.cat(policy(rows.flatten(0, 1)), -1).unflatten(0, rows.shape[:2])
-        gap = (outputs - batch.behaviour).abs().amax(-1)[batch.valid > 0]
-        is_drawn = any(batch is each for each in drawn)
-        assert not (is_drawn and memory.any())
-        (replayed if is_drawn else gaps).append(gap.max().item())
-        return update(learner, config, batch, noise, rate, memory)
-
-    monkeypatch.setattr(acer, "update", checked)
-    monkeypatch.setattr(acer.UnrollReplay, "sample_any", noted)
-    config = replace(TINY, task="InvertedPendulum-v4", lstm_size=6, policy_head_gain=1.0)
-    config = replace(config, online_updates=True, learning_rate=0.01, std="learned")
-    train(config, tmp_path)
-    assert len(gaps) >= 10
-    assert max(gaps) < 1e-5
-    assert min(replayed) > 1e-4

@@ -19,16 +19,7 @@ from suite.evaluation import evaluate
 from suite.record.clock import TIMING_COLUMNS
 from suite.record.recorder import Recorder
 from tests.agents.columns import SHARED, TOGETHER, UPDATES, WAITS
-from tests.agents.trainings import (
-    SETTINGS,
-    VARIANTS,
-    learned,
-    module_of,
-    same,
-    table,
-    tiny,
-    train,
-)
+from tests.agents.trainings import SETTINGS, VARIANTS, learned, module_of, same, table, tiny, train
 from tests.forms import by_agent
 from tests.golden.configurations import RUNS
 
@@ -104,10 +95,7 @@ def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(
 
 @pytest.mark.parametrize("variant", by_agent(TOGETHER))
 def test_a_diverging_seed_leaves_the_others_bits_alone(
-    variant: str,
-    trained: Callable[[str], Trained],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    variant: str, trained: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed 2 is poisoned at the start: seed 1 keeps its bits, seed 2 is `diverged`."""
     module, alone = module_of(variant), trained(variant)

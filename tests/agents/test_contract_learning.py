@@ -119,10 +119,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     scripted: type[ScriptedEnv],
     tmp_path: Path,
 ) -> None:
-    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where an end is one.
-
-    The ignored row's reward of 1,000 shows nowhere, and its steps are not counted.
-    """
+    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where an end is one."""
     scripted.kind, scripted.spaces = kind, SPACES.get(variant, Spaces((1,), 2))
     if variant == "sac_alf, mixed":
         scripted.reward = staticmethod(lambda rows: np.ones_like(rows[..., 0]))
@@ -167,8 +164,7 @@ def count_updates(config: Any, directory: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("agent", "batch_unrolls", "drawn"),
-    [("acer", None, 3), ("acer_continuous", 2, 6)],
+    ("agent", "batch_unrolls", "drawn"), [("acer", None, 3), ("acer_continuous", 2, 6)]
 )
 def test_replay_follows_its_ratio_and_waits_for_its_start(
     agent: str, batch_unrolls: int | None, drawn: int, tmp_path: Path

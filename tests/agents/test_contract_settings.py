@@ -15,15 +15,7 @@ from torch import Tensor
 
 from suite import replay, session, step_replay, unrolls
 from suite.base.errors import UsageError
-from tests.agents.trainings import (
-    SETTINGS,
-    VARIANTS,
-    fields,
-    module_of,
-    same,
-    tiny,
-    train,
-)
+from tests.agents.trainings import SETTINGS, VARIANTS, fields, module_of, same, tiny, train
 from tests.golden import runner
 
 ADAM: dict[str, Any] = {f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")}

@@ -29,16 +29,7 @@ from tests import stand_in_gpu
 from tests.agents.trainings import learned, module_of
 from tests.forms import by_agent
 from tests.golden import configurations, runner
-from tests.stand_in_gpu import (
-    DEVICE,
-    Graph,
-    OnGpu,
-    Pool,
-    installed,
-    memory,
-    on_cpu,
-    reads_nothing,
-)
+from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, memory, on_cpu, reads_nothing
 
 pytestmark = pytest.mark.stand_in
 RUNS = {
@@ -136,11 +127,7 @@ def train_on_gpu(
 def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All tensors on one device, nothing read back within an update, no stream ahead of another.
-
-    Also across a checkpoint. Weights are the same to the last bit where the operators are; seeds
-    side by side have other ones on a GPU.
-    """
+    """All tensors on one device, nothing read back within an update, no stream ahead of another."""
     assert set(RUNS) == set(agents.AGENTS)
     monkeypatch.setattr(affine, "_linear", None)  # oneDNN adds in another order
     config, cut = short(agent, name), configurations.RUNS[agent][name].cut
@@ -158,11 +145,7 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
 def test_graphs_learn_what_is_learned_kernel_by_kernel(
     agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from.
-
-    Only graphs act on unrolls and update: one for each combination of due parts, or for acting,
-    updates and replay's of another shape, in each life of the run.
-    """
+    """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from."""
 
     def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:  # aligned as a graph's
         return lambda *inputs: step(*tree_map_only(Tensor, torch.clone, inputs))

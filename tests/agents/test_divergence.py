@@ -91,8 +91,17 @@ def poison_loss(module: ModuleType, agent: str, patch: pytest.MonkeyPatch) -> No
     counting(patch, hook)
 
 
-@pytest.mark.parametrize("poison", [poison_reward, poison_weights, poison_loss])
-@pytest.mark.parametrize("agent", SETTINGS)
+POISONS = (poison_reward, poison_weights, poison_loss)
+
+
+@pytest.mark.parametrize(
+    ("agent", "poison"),
+    [
+        pytest.param(agent, poison, marks=[] if (i + j) % 3 == 0 else pytest.mark.further)
+        for i, agent in enumerate(SETTINGS)
+        for j, poison in enumerate(POISONS)
+    ],
+)
 def test_what_is_no_number_is_found_within_one_log_interval(
     agent: str, poison: Poison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

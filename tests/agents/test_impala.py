@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agents import a2c, impala
 from suite import actor_critic
-from suite.collector import Collector, Experience
+from suite.collector import Experience
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.record.recorder import Recorder
 from suite.unrolls import Transitions, Unroll
@@ -32,7 +32,6 @@ from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 
 TINY = tiny("impala")
-RECURRENT = replace(TINY, lstm_size=6, num_minibatches=2)
 
 
 def weights(learner: impala.Learner | a2c.Learner) -> Tensor:
@@ -66,10 +65,7 @@ def test_losses_equal_a_slow_float64_derivation() -> None:
 def test_gradients_equal_finite_differences_with_targets_held(
     spaces: Spaces, lstm_inputs: Any
 ) -> None:
-    """The update's own gradient, along random directions in the space of all weights, float64.
-
-    With an LSTM, the loss differentiated goes through every episode of the unroll alone.
-    """
+    """The update's own gradient, along random directions in the space of all weights, float64."""
     config = replace(TINY, unroll_length=6, entropy_coef=0.1, loss_reduction="mean")
     if lstm_inputs is not None:
         config = replace(config, lstm_size=5, lstm_inputs=lstm_inputs)
@@ -192,9 +188,6 @@ def test_diagnostics_are_those_of_valid_rows() -> None:
     assert (columns["policy_lag"], columns["learning_rate"]) == (3, 0.1)
 
 
-# Networks
-
-
 # Acting beside learning
 
 
@@ -259,11 +252,7 @@ def test_the_lag_is_exactly_what_is_asked(
 def test_without_a_lag_the_data_are_on_policy(
     lstm_size: int, num_minibatches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lag 0: every importance weight is 1 to rounding. Lag 1: only those of the first unroll.
-
-    So the learner's LSTM sees what the collector's saw, across ends and from unroll to unroll. Of
-    several minibatches the first one's are.
-    """
+    """Lag 0: every importance weight is 1 to rounding. Lag 1: only those of the first unroll."""
     trace = Trace(monkeypatch)
     config = replace(TINY, env_steps=240, lstm_size=lstm_size, num_minibatches=num_minibatches)
     train(replace(config, policy_lag=0), tmp_path / "0")
@@ -273,32 +262,6 @@ def test_without_a_lag_the_data_are_on_policy(
     train(config, tmp_path / "1")
     assert trace.rhos[0] == pytest.approx(1.0, abs=1e-5)
     assert min(trace.rhos[1:]) > 1.0 + 1e-4
-
-
-def test_the_memory_goes_on_from_unroll_to_unroll(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An unroll carries what the steps before it left, the last action and reward included."""
-    collect, carried = Collector.collect, []
-
-    def checked(collector: Collector, experience: Experience) -> None:
-        before, network = collector.actor.memory.clone(), collector.network
-        collect(collector, experience)
-        assert torch.equal(experience.memory, before)
-        unroll, memory = experience.unroll, before
-        outcomes = zip(unroll.actions, unroll.outcomes.rewards, unroll.outcomes.valid, strict=True)
-        for obs, outcome in zip(unroll.obs, outcomes, strict=False):
-            with torch.no_grad():
-                _, memory = network.step(obs, memory)
-            memory = network.actor.remember(memory, *outcome)
-        assert torch.equal(collector.actor.memory, memory)
-        carried.append(memory)
-
-    monkeypatch.setattr(Collector, "collect", checked)
-    train(replace(RECURRENT, env_steps=240), tmp_path)
-    rows = torch.cat(carried)
-    assert rows[:, -3:].sum(-1).unique().tolist() == [0.0, 2.0]  # an action and a reward of 1
-    assert torch.equal(rows.eq(0).all(1), rows[:, -1] == 0)
 
 
 class Inline:

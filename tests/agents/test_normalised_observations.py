@@ -90,10 +90,7 @@ class Tape:
 def test_all_sides_see_observations_standardised_by_those_acted_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Updates, evaluations and the saved policy, against the raw observations in float64.
-
-    Agents without replay learn from what was acted on; replay standardises as it is read.
-    """
+    """Updates, evaluations and the saved policy, against the raw observations in float64."""
     agent, config, outputs = AGENTS[name]
     tape, batches, update = Tape(config.num_envs, monkeypatch), [], agent.update
 

@@ -106,10 +106,7 @@ def sb3_loss(
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_update_is_stable_baselines3s(spaces: Spaces, shared: bool) -> None:
-    """On identical data its losses, divergence and clipped share, and the weights after its Adam.
-
-    The whole update: standardised advantages, the clipped norm of the gradient, epsilon 1e-5.
-    """
+    """On identical data its losses, divergence, clipped share, and the weights after its Adam."""
     changes = {"entropy_coef": 0.01, "shared_trunk": shared, "max_gradient_norm": 0.3}
     config, learner, rows, memory = learned_from(spaces, **changes)
     _, other, *_ = learned_from(spaces, **changes)
@@ -196,10 +193,7 @@ def test_an_epoch_has_every_row_once(size: int) -> None:
 def test_epochs_end_with_the_update_that_finds_the_policy_too_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`max_kl` 0 leaves the updates up to the first that moved; without it there are all of them.
-
-    The first update of an unroll sees the policy that acted, so it finds no divergence.
-    """
+    """`max_kl` 0 leaves the updates up to the first that moved; without it all are made."""
     update, divergences = ppo.update, []
 
     def watched(*arguments: Any) -> Tensor:

@@ -15,9 +15,8 @@ import agents
 from agents import sac_alf
 from suite import session
 from suite.envs.vector_env import Spaces
-from suite.replay import HistoryReplay, Replay
 from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, rates
-from tests.agents.trainings import ALF_OPTIONS, same, table, tiny, train
+from tests.agents.trainings import ALF_OPTIONS, same, tiny, train
 from tests.perceptrons import linear, vector
 from tests.scripted import ScriptedEnv
 
@@ -115,10 +114,7 @@ def test_losses_and_targets_equal_a_slow_float64_derivation() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> None:
-    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them.
-
-    ALF clips what critics say of an action, each component of each transition's, and no more.
-    """
+    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them."""
     options: dict[str, Any] = {
         **ALF_OPTIONS,
         "reward_weights": (0.7, -1.5),
@@ -304,59 +300,6 @@ def test_an_update_over_several_steps_equals_plain_autograd() -> None:
 
 
 # Semantics
-
-
-def test_replay_knows_the_previous_action_and_first_steps(
-    scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each transition has the action before it, and none at the first of eight steps."""
-    kept: list[Replay] = []
-    scripted.spaces = Spaces.vectors(1, 1)
-
-    class Kept(HistoryReplay):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            kept.append(self)
-
-    monkeypatch.setattr(sac_alf, "HistoryReplay", Kept)
-    train(replace(TINY, env_steps=40, num_envs=2), tmp_path)
-    batch = kept[0].batch(torch.arange(40)[None])
-    actions, extras = batch.obs_actions[0, :, 1], batch.extras[0]
-    steps, previous, is_first = (
-        actions.unflatten(0, (20, 2)),
-        *extras[:, 1:].T.unflatten(1, (20, 2)),
-    )
-    assert torch.equal(extras[:, 0], batch.rewards[0])
-    for t in range(20):
-        assert is_first[t].tolist() == [t % 8 == 0] * 2
-        expected = torch.zeros(2) if t % 8 == 0 else steps[t - 1]
-        assert torch.equal(previous[t], expected)
-
-
-@pytest.mark.parametrize("option", ["prior", "entropy"])
-def test_the_temperature_moves_the_policy_to_its_target(
-    option: str, scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """With a prior the divergence from it ends at its target, else the entropy at its own."""
-    config = replace(
-        TINY,
-        prior="same_action" if option == "prior" else "none",
-        target_kl_per_action=1.0,
-        target_entropy_per_action=-0.5,
-        env_steps=500,
-        learning_starts=100,
-        log_interval=20,
-        initial_alpha=0.5,
-        **rates(1e-2),
-        batch_size=32,
-        gamma=0.5,
-    )
-    scripted.spaces = Spaces.vectors(1, 1)
-    scripted.reward = staticmethod(lambda actions: -4 * (actions - 0.3) ** 2)
-    _, recorder = train(config, tmp_path)
-    rows = table(recorder, "updates.csv")
-    name, target = ("prior_kl", 1.0) if option == "prior" else ("entropy", -0.5)
-    assert rows[name][-10:].mean() == pytest.approx(target, abs=0.2)
 
 
 def test_values_of_parts_are_those_of_their_rewards(

@@ -20,7 +20,7 @@ from suite.resume.checkpoint import save_policy
 from suite.step_replay import StepBatch
 from tests.agents import trainings
 from tests.agents.alf import assert_same_weights, descend, plain_learner
-from tests.agents.trainings import CPU, networks, table, tiny, train
+from tests.agents.trainings import CPU, networks, tiny, train
 from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
 
@@ -50,60 +50,6 @@ def update(
 
 
 # Mathematics
-
-
-def test_targets_and_losses_equal_a_slow_float64_enumeration() -> None:
-    """Every discrete action in turn, each element: a wrong sign or a swapped temperature shows."""
-    rng = np.random.default_rng(0)
-    num_seeds, num_critics, size, num_choices, gamma = 2, 3, 5, 4, 0.9
-    rewards, next_log_probs, log_probs = rng.normal(size=(3, num_seeds, size))
-    terminations = (rng.uniform(size=(num_seeds, size)) < 0.4).astype(float)
-    copies, online, now = rng.normal(size=(3, num_seeds, num_critics, size, num_choices))
-    log_alphas = rng.normal(size=(2, num_seeds))
-
-    def policy(q_values: np.ndarray, alpha: float) -> list[float]:
-        least = [min(column) for column in q_values.T]
-        weights = [math.exp(q / alpha) for q in least]
-        return [weight / sum(weights) for weight in weights]
-
-    targets, values = np.zeros((2, num_seeds, size))
-    actor_losses = np.zeros(num_seeds)
-    for s in range(num_seeds):
-        alpha_d, alpha_c = np.exp(log_alphas[:, s])
-        for b in range(size):
-            value = -alpha_c * next_log_probs[s, b]
-            for d, odds in enumerate(policy(online[s, :, b], alpha_d)):
-                value += odds * (min(copies[s, :, b, d]) - alpha_d * math.log(odds))
-            targets[s, b] = rewards[s, b] + (0 if terminations[s, b] else gamma * value)
-            for d, odds in enumerate(policy(now[s, :, b], alpha_d)):
-                values[s, b] += odds * (min(now[s, :, b, d]) - alpha_d * math.log(odds))
-            actor_losses[s] += (alpha_c * log_probs[s, b] - values[s, b]) / size
-
-    def tensor(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array)
-
-    (alpha_d, alpha_c), one = tensor(log_alphas).exp(), torch.ones(1, dtype=torch.float64)
-
-    def expected(odds: Tensor, values: Tensor) -> Tensor:
-        return (odds.exp() * values).sum(-1)
-
-    next_choices = sac_alf.choice_log_probs(tensor(online).amin(1), alpha_d)
-    lowest = sac_alf.lowest_q_values(tensor(copies)[:, :, None], one)[:, 0]
-    paid = -alpha_d[:, None] * expected(next_choices, next_choices)
-    paid = paid - alpha_c[:, None] * tensor(next_log_probs)
-    nexts = expected(next_choices, lowest)[:, None]
-    ours = sac_alf.q_targets(tensor(rewards)[:, None], tensor(terminations), nexts, paid, gamma)
-    np.testing.assert_allclose(ours[:, 0].numpy(), targets, rtol=1e-12)
-    whole = sac_alf.whole_values(tensor(now)[:, :, None], one)
-    choices = sac_alf.choice_log_probs(whole, alpha_d)
-    np.testing.assert_allclose(choices.exp().sum(-1).numpy(), 1.0, rtol=1e-12)
-    ours = expected(choices, whole) - alpha_d[:, None] * expected(choices, choices)
-    np.testing.assert_allclose(ours.numpy(), values, rtol=1e-12)
-    soft_maximum = alpha_d[:, None] * (whole / alpha_d[:, None, None]).logsumexp(-1)
-    np.testing.assert_allclose(ours.numpy(), soft_maximum.numpy(), rtol=1e-12)
-    weights = torch.ones(num_seeds, size, dtype=torch.float64)
-    ours = sac_alf.actor_loss(tensor(log_probs), ours, alpha_c, weights)
-    np.testing.assert_allclose(ours.numpy(), actor_losses, rtol=1e-12)
 
 
 def test_an_update_equals_plain_autograd() -> None:
@@ -194,43 +140,8 @@ def test_with_one_discrete_action_it_is_sac() -> None:
     assert torch.equal(ours.log_alphas[0], torch.zeros(2))
 
 
-def test_without_a_continuous_action_it_is_sac_with_softmax_of_q() -> None:
-    """Discrete SAC whose policy is softmax(Q / alpha), written out in float64: one update."""
-    of, config = spaces(3, 0, 4), replace(TINY, gamma=0.9, tau=0.1, initial_choice_alpha=0.3)
-    learner = plain_learner(config, Spaces((3,), 4))
-    assert learner.actor is None
-    batch = random_batch(torch.Generator().manual_seed(2), 1, 8, of)
-    critics = [linear(learner.critics, 0, k).double() for k in range(2)]
-    copies = [linear(learner.target_critics, 0, k).double() for k in range(2)]
-    log_alpha = torch.tensor(0.3, dtype=torch.float64).log().requires_grad_()
-    alpha, obs, next_obs = log_alpha.exp().item(), batch.obs[0].double(), batch.next_obs[0].double()
-    with torch.no_grad():
-        odds = torch.softmax(torch.minimum(*(net(next_obs) for net in critics)) / alpha, -1)
-        least = torch.minimum(*(net(next_obs) for net in copies))
-        values = (odds * least).sum(-1) + alpha * torch.distributions.Categorical(odds).entropy()
-        targets = batch.rewards[0] + 0.9 * (1 - batch.terminations[0]) * values
-    rows, taken = torch.arange(8), batch.obs_actions[0, :, 3].long()
-    errors = [(net(obs)[rows, taken] - targets).square().mean() / 2 for net in critics]
-    descend([p for net in critics for p in net.parameters()], torch.stack(errors).sum())
-    with torch.no_grad():
-        odds = torch.softmax(torch.minimum(*(net(obs) for net in critics)) / alpha, -1)
-        entropy = torch.distributions.Categorical(odds).entropy().mean()
-    descend([log_alpha], log_alpha.exp() * (entropy - 0.3 * math.log(4)))
-
-    metrics = update(learner, config, batch, torch.zeros(2, 1, 8, 0))
-    for k in range(2):
-        assert_same_weights(learner.critics, k, critics[k])
-    torch.testing.assert_close(learner.log_alphas[0, 0].double(), log_alpha, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(metrics["choice_entropy"][0].double(), entropy, atol=1e-6, rtol=1e-5)
-    assert learner.log_alphas[1].item() == 0.0
-    assert metrics.keys() == {"critic_loss", "q_value", "choice_entropy", "choice_alpha"}
-
-
 def test_without_a_continuous_action_it_is_discrete_sac() -> None:
-    """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature: to rounding.
-
-    A learned one measures the entropy after the critics' step here, there before it.
-    """
+    """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature."""
     shared = {"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "learn_alpha": False}
     shared |= {"gamma": 0.9, "tau": 0.1}
     of, hybrid = spaces(3, 0, 4), sac_alf.Config(initial_choice_alpha=0.3, **shared)
@@ -261,41 +172,6 @@ def test_without_a_continuous_action_it_is_discrete_sac() -> None:
     ):
         for weight, copied in zip(mine.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(weight, copied, atol=1e-6, rtol=1e-5)
-
-
-# One update
-
-
-# Training on scripted environments
-
-
-def test_the_temperatures_move_both_entropies_to_their_targets(
-    scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """A reward that wants one choice and one number alone is held at both targets."""
-    scripted.spaces = spaces(1, 1, 3)
-    scripted.reward = staticmethod(
-        lambda rows: (rows[..., 0] == 1.0) - 4 * (rows[..., 1] - 0.3) ** 2
-    )
-    config = replace(
-        TINY,
-        env_steps=400,
-        learning_starts=60,
-        log_interval=5,
-        target_entropy_per_action=-0.5,
-        target_entropy_share=0.6,
-        actor_learning_rate=1e-2,
-        critic_learning_rate=1e-2,
-        alpha_learning_rate=4e-2,
-        batch_size=32,
-        gamma=0.5,
-    )
-    _, recorder = train(config, tmp_path)
-    rows = table(recorder, "updates.csv")
-    assert rows.entropy[0] > 0  # both start near those of uniform policies
-    assert rows.choice_entropy[0] > 0.9 * math.log(3)
-    assert rows["entropy"][-10:].mean() == pytest.approx(-0.5, abs=0.15)
-    assert rows["choice_entropy"][-10:].mean() == pytest.approx(0.6 * math.log(3), abs=0.05)
 
 
 # Training on the task
@@ -373,6 +249,3 @@ def test_temperatures_of_several_seeds_are_refused() -> None:
     weights["log_alphas"] = learner.log_alphas
     with pytest.raises(ValueError, match=r"^log_alphas must have the shape \[2, 1\]"):
         sac_alf.load(weights, description)
-
-
-# Settings

@@ -78,10 +78,7 @@ OF_SAC: tuple[dict[str, Any], ...] = (
         **{"policy_period": 2, "compensate_policy_period": False, "target_period": 3},
         **{"evaluation_interval": 30, "evaluation_episodes": 2},
     },
-    {
-        **{"initialisation": "torch", "learn_alpha": False, "initial_alpha": 0.3},
-        "policy_period": 3,
-    },
+    {**{"initialisation": "torch", "learn_alpha": False, "initial_alpha": 0.3}, "policy_period": 3},
 )
 """Every setting of `agents.sac` at another value than the default's, in three runs."""
 ELSEWHERE = {"task", "device", "tf32", "num_threads", "env_threads"}

@@ -234,24 +234,24 @@ def test_a_seed_has_its_bytes_and_its_saved_policy_the_recorded_returns(
     task: str, tmp_path: Path
 ) -> None:
     """A seed alone and beside another; the policy forgets where an episode begins, as it did."""
-    config = replace(TINY, task=task, seeds=(1, 2))
+    config = replace(TINY, task=task, seeds=(1, 2), env_steps=80, evaluation_interval=40)
     _, together = train(config, tmp_path / "together")
-    for i, seed in enumerate(config.seeds):
-        folder = together.seed_directories[i]
-        _, alone = train(replace(config, seeds=(seed,)), tmp_path / f"alone-{seed}")
-        for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
-            assert (folder / name).read_bytes() == (alone.seed_directories[0] / name).read_bytes()
+    _, alone = train(replace(config, seeds=(2,)), tmp_path / "alone")
+    for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
+        one, other = (each.seed_directories[-1] / name for each in (together, alone))
+        assert one.read_bytes() == other.read_bytes()
+    for folder, seed in zip(together.seed_directories, config.seeds, strict=True):
         policy = agents.load_policy(folder)
         returns = evaluate(
             config.find_task(),
             lambda obs, policy=policy: policy.act(obs[0])[None],
             (seed,),
-            120,
+            config.env_steps,
             episodes=2,
             memory=policy.memory,
         )
         rows = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
-        assert rows["env_steps"][-1] == 120
+        assert rows["env_steps"][-1] == config.env_steps
         np.testing.assert_allclose(returns.mean(), rows["mean_return"][-1], rtol=1e-5)
 
 

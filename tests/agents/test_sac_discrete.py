@@ -18,7 +18,7 @@ from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Spaces
 from suite.step_replay import StepBatch
-from tests.agents.trainings import CPU, learned, table, tiny, train
+from tests.agents.trainings import CPU, table, tiny, train
 from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
 
@@ -129,17 +129,6 @@ def test_limits_of_the_temperature_are_greedy_and_uniform() -> None:
     assert sac.entropies(sac.log_policy(q_values, hot)).item() == pytest.approx(math.log(3))
 
 
-@pytest.mark.parametrize("objective", ["alpha", "log_alpha"])
-def test_the_temperature_rises_while_entropy_is_below_its_target(objective: Any) -> None:
-    """The gradient is (entropy - target), times alpha where alpha itself is the factor."""
-    log_alpha = torch.tensor([-1.0, 0.5], requires_grad=True)
-    entropy = torch.tensor([0.2, 0.9], requires_grad=True)
-    sac.alpha_loss(log_alpha, entropy, 0.5, objective).sum().backward()
-    factor = log_alpha.detach().exp() if objective == "alpha" else torch.ones(2)
-    torch.testing.assert_close(log_alpha.grad, factor * torch.tensor([-0.3, 0.4]))
-    assert entropy.grad is None
-
-
 # An update
 
 
@@ -233,21 +222,6 @@ def test_gradients_reach_only_what_they_should(spaces: Spaces) -> None:
     sac.update(learner, config, random_batch(1, 2, 4, spaces), 1)
     for online, slow in zip(learner.critics.parameters(), parts["slow"].parameters(), strict=True):
         assert torch.equal(online, slow)  # tau = 1
-
-
-@pytest.mark.parametrize("spaces", [VECTORS, FRAMES], ids=["vectors", "frames"])
-@pytest.mark.parametrize("policy", ["network", "critics"])
-def test_an_update_of_several_seeds_is_each_ones_own(policy: Any, spaces: Spaces) -> None:
-    """Weights, copies and temperature of a seed, clipped gradients included."""
-    config = replace(TINY, policy=policy, max_gradient_norm=0.1, target_period=1, tau=0.5)
-    batch = random_batch(4, 2, 4, spaces)
-    together = sac.make_learner(replace(config, seeds=(5, 6)), spaces, CPU)
-    sac.update(together, replace(config, seeds=(5, 6)), batch, 0)
-    for s, seed in enumerate((5, 6)):
-        solo = replace(config, seeds=(seed,))
-        alone = sac.make_learner(solo, spaces, CPU)
-        sac.update(alone, solo, StepBatch(*(column[[s]] for column in batch)), 0)
-        assert all(map(torch.equal, learned(together, s), learned(alone)))
 
 
 # Acting

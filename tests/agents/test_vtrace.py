@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from agents import impala
-from tests.agents.trainings import (
-    random_flags,
-)
+from tests.agents.trainings import random_flags
 
 
 def random_columns(seed: int, steps: int = 9, num_envs: int = 6) -> dict[str, Any]:

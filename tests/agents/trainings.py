@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from suite.envs.vector_env import Spaces
+from suite.nets.optimisers import RMSprop
 from suite.nets.perceptrons import Stack
 from suite.record.recorder import Recorder
 from suite.replay import Batch
@@ -201,3 +202,14 @@ def doubled(batch: Transitions) -> Transitions:
 def fields(config: Any) -> set[str]:
     """Return the names of all settings."""
     return {field.name for field in dataclasses.fields(config)}
+
+
+class Exact(RMSprop):
+    """Keeps the gradient of a step, which only adds the rate to all weights."""
+
+    seen: Any = None
+
+    def step(self, gradient: Tensor, learning_rate: Any) -> None:
+        """Keep the gradient."""
+        self.seen = gradient
+        self.weights.vector += learning_rate

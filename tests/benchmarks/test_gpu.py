@@ -2,13 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from suite.base.errors import UsageError
 from tests.benchmarks import gpu, speeds
-from tests.benchmarks.gpu import NEEDS_GPU, PARTS, Row, differing, main
+from tests.benchmarks.gpu import NEEDS_GPU, Row, main
 
 ON_CPU = ["--device=cpu", "--seconds=0.1"]
 
@@ -45,48 +43,3 @@ def test_every_part_measures_or_says_that_it_needs_a_gpu(
         assert row.target is None
         assert row.shares or "evaluations counted" in row.what
     assert (rows[-3].value, rows[-3].note) == (0, "equal, byte by byte")
-
-
-def test_a_part_has_its_own_process_and_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is not done in time, or fails, is a row that says so; the others are measured."""
-    monkeypatch.setitem(PARTS, "sac-64", (PARTS["sac-64"][0], 0.01))
-    out = tmp_path / "gpu.json"
-    assert main([*ON_CPU, f"--out={out}", "--only", "ceilings", "sac-64"]) == 1
-    *rows, late = json.loads(out.read_bytes())["rows"]
-    assert (late["what"], late["value"], late["note"]) == ("sac-64", None, "not done within 0 s")
-    assert any(row["what"].startswith("simulator, Pong") and row["value"] for row in rows)
-
-
-def test_what_was_measured_is_written_after_each_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A machine that is taken away in the second part leaves the first."""
-    out = tmp_path / "gpu.json"
-
-    def measure(name: str, options: Any) -> list[Row]:
-        if name == "bytes":
-            raise KeyboardInterrupt
-        return [Row(name, 1.0, "steps/s")]
-
-    monkeypatch.setattr(gpu, "in_a_process", measure)
-    with pytest.raises(KeyboardInterrupt):
-        main([*ON_CPU, f"--out={out}", "--only", "sac-1", "bytes"])
-    assert [row["what"] for row in json.loads(out.read_bytes())["rows"]] == ["sac-1"]
-
-
-def test_files_that_differ_or_lack_are_named(tmp_path: Path) -> None:
-    """Of every seed, in one folder as in the other; a wall time is not compared."""
-    first, second = tmp_path / "1", tmp_path / "2"
-    with pytest.raises(UsageError, match="no run wrote anything"):
-        differing(first, second)
-    for folder in (first, second):
-        for seed in ("seed-1", "seed-2"):
-            (folder / seed).mkdir(parents=True)
-            (folder / seed / "updates.csv").write_text("1")
-        (folder / "seed-1" / "timing.csv").write_text(folder.name)
-    assert differing(first, second) == []
-    (first / "seed-2" / "updates.csv").write_text("2")
-    (second / "seed-1" / "episodes.csv").write_text("")
-    assert differing(first, second) == ["seed-1/episodes.csv", "seed-2/updates.csv"]

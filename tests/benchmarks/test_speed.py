@@ -13,10 +13,7 @@ from reproduce.speed.workloads import WORKLOADS, built
 from suite.base.errors import UsageError
 
 pytestmark = pytest.mark.further  # `make bench` runs them
-SLOW = (
-    *("train-sac", "train-impala", "train-acer_continuous"),
-    "adapter-Pong-16",
-)
+SLOW = (*("train-sac", "train-impala", "train-acer_continuous"), "adapter-Pong-16")
 """Left out among tests, where two whole trainings and eight games of Pong are enough."""
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORKLOADS]
 
