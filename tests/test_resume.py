@@ -15,17 +15,7 @@ from typing import Any
 
 import pytest
 
-from agents import (
-    a2c,
-    acer,
-    acer_continuous,
-    impala,
-    ppo,
-    sac,
-    sac_alf,
-    sac_discrete,
-    sac_value,
-)
+from agents import a2c, acer, acer_continuous, impala, ppo, sac, sac_alf, sac_discrete, sac_value
 from suite import session
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Step, VectorEnv
@@ -127,10 +117,7 @@ def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on.
-
-    Cut in the pass after a checkpoint, and once more as the past is played again.
-    """
+    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on."""
     agent, config = CASES[case]
     unroll = getattr(config, "unroll_length", 1)
     num_steps = last = 0
@@ -186,10 +173,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it ended between two reports, and its replay had less room than the longer one's.
-
-    The shorter run scores and logs at its end, which the longer one does not: those rows go.
-    """
+    """Also where it ended between two reports, and its replay had less room."""
     agent, config = CASES[case]
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     train(agent, config, tmp_path / "whole")
@@ -272,10 +256,7 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ctrl-C or a scheduler's SIGTERM, long before one is due: nothing learned is lost.
-
-    It says so once, and the next start says where each seed goes on.
-    """
+    """Ctrl-C or a scheduler's SIGTERM, long before one is due: nothing learned is lost."""
     agent, config = CASES[case]
     train(agent, config, tmp_path / "whole")
     log, logs = Recorder.log, 0

@@ -62,10 +62,7 @@ def test_no_room_of_the_suite_imports_one_after_it_or_what_is_beside_the_rooms(r
 
 @pytest.mark.parametrize("package", ["suite", "agents"])
 def test_what_is_below_knows_nothing_of_the_harness(package: str) -> None:
-    """`suite` and `agents` import nothing of `reproduce`.
-
-    Agents never import each other; but ALF's SAC has all of SAC's settings.
-    """
+    """`suite` and `agents` import nothing of `reproduce`."""
     for path in (ROOT / package).rglob("*.py"):
         names = list(imports(path))
         assert not any(name.split(".")[0] == "reproduce" for name in names), path

@@ -327,7 +327,7 @@ def test_the_terminal_closes_with_what_would_settle_each_open_task(tmp_path: Pat
     for cell in ("9,876 ± 512", "10,000 ± 400", "-124", "reproduced"):
         assert cell in row
     assert lines[lines.index(row) + 1].split() == [
-        *("1,000,000", "steps", "5", "seeds", "10", "runs", "[-600,", "350]", "1,000"),
+        *("1,000,000", "steps", "5", "seeds", "10", "runs", "[-600,", "350]", "1,000")
     ]
     assert lines[-1] == "Reference: published."
     closing = [line for line in lines if re.match(r"[\w:-]+ [a-z ]+\. ", line)]
@@ -415,15 +415,6 @@ def test_a_task_that_is_below_by_chance_among_many_is_told_apart() -> None:
     row = verdict("A", "below", p_below_holm=0.2)
     assert "exit status does not count it" in words.explain(row)
     assert "exit status" not in words.explain(row | {"p_below_holm": 0.04})
-
-
-def test_a_frame_and_its_file_print_alike(tmp_path: Path) -> None:
-    """Nullable integers and missing cells of a frame read as they do from the file."""
-    frame = pd.DataFrame([verdict("A", "inconclusive", seeds_to_settle=7), verdict("B", "above")])
-    frame = frame.astype({"seeds_to_settle": "Int64", "env_steps": "Int64"})
-    write(tmp_path, verdicts=[])
-    frame.to_csv(tmp_path / "verdicts.csv", index=False)
-    assert printed(terminal(frame)) == printed(terminal(tmp_path))
 
 
 def test_the_terminal_prints_names_literally(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from reproduce.run.lease import Leases
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
 from suite.record import manifest
+from tests.reproduce.conftest import RecordRun, StandIn
 from tests.reproduce.run.boards import TASK, ends, ignore, record_of, wait_for
 
 pytestmark = [
@@ -45,8 +46,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
-RecordRun = Callable[..., Path]
-StandIn = Callable[[Mapping[int, str]], None]
 slow = pytest.mark.slow
 FORK = multiprocessing.get_context("fork")
 
@@ -470,10 +469,15 @@ def test_a_damaged_run_is_kept_aside_and_run_again(
 
 RIVAL = """
 (folders[0] / "here").touch()
-until = time.monotonic() + 20
+until = time.monotonic() + 120
 while not pathlib.Path(out, "seed-2", "died").exists() and time.monotonic() < until:
     time.sleep(0.005)
+starts = (pathlib.Path(out) / "executions").read_text().split()
+process = pathlib.Path("/proc", starts[starts.index("2") + 1])
+while process.exists() and time.monotonic() < until:
+    time.sleep(0.005)
 """
+"""Runs beside the first try of seed 2, until the harness has noticed its end."""
 LACK_BESIDE = """
 again = (folders[0] / "died").exists()
 while not again and not pathlib.Path(out, "seed-1", "here").exists():
@@ -568,7 +572,7 @@ if "Pendulum" in out and not (marks / "died").exists():
     (marks / "died").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 (marks / "rival").touch()
-until = time.monotonic() + 20
+until = time.monotonic() + 120
 while not (marks / "died").exists() and time.monotonic() < until:
     time.sleep(0.005)
 for folder in folders["Pendulum" in out:]:
@@ -604,13 +608,10 @@ def test_seeds_trained_together_have_their_second_try_together(
 def test_only_lack_of_memory_is_tried_again_and_only_once(
     death: str, error: str, starts: int, tmp_path: Path, stand_in: StandIn
 ) -> None:
-    """A segfault would come again; its signal is recorded, and the others are unaffected.
-
-    The second try runs beside another run, where still fewer could: two tries are enough.
-    """
+    """A segfault would come again; its signal is recorded, and the others are unaffected."""
     plan = pendulum(tmp_path, 3, workers=3)
     lasting = f"""
-until = time.monotonic() + 20
+until = time.monotonic() + 120
 while (pathlib.Path(out) / "executions").read_text().count("2 ") < {starts}:
     assert time.monotonic() < until
     time.sleep(0.005)
@@ -671,9 +672,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path, record_run: Record
     assert [path.exists() for path in paths] == [False] * 4 + [False, True] * 2
 
 
-def test_a_harness_that_was_suspended_calls_nobody_stalled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_harness_that_was_suspended_calls_nobody_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A laptop's lid, a frozen container: time in which nobody could work does not count."""
     now, spent = [0.0], [5.0]
     monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,11 @@ from reproduce.run.progress import Board, last_row
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.recorder import Recorder
+from tests.reproduce.conftest import RecordRun, StandIn, Tree
 from tests.reproduce.run.boards import TASK, ends, ignore, record_of
 
 pytestmark = pytest.mark.usefixtures("published")
 
-RecordRun = Callable[..., Path]
-StandIn = Callable[[Mapping[int, str]], None]
-Tree = Callable[[Path], dict[str, bytes]]
 
 FINISH = "end(folders[0], 'finished')"
 CRASH = "print('all is well', flush=True); raise MemoryError('no more')"
@@ -98,10 +96,7 @@ def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
 def test_whatever_does_not_finish_has_failed(
     script: str, error: str, tmp_path: Path, stand_in: StandIn
 ) -> None:
-    """A killed process, and one that ends well without a finished run, are failures that say so.
-
-    Each is tried once. The record is the agent's own, where it wrote one, and says the error.
-    """
+    """A killed process, and one that ends well without a finished run, are failures that say so."""
     stand_in({1: script})
     plan = pendulum(tmp_path, [1])
     board = launch(plan, ignore)
@@ -122,7 +117,7 @@ def test_the_seeds_of_one_process_end_each_on_their_own(tmp_path: Path, stand_in
         3: ("failed", "exit 2: not a number"),
     }
     assert [record_of(plan, seed).get("log_tail") for seed in (1, 2, 3)] == [
-        *(None, ["not a number"], ["not a number"]),
+        *(None, ["not a number"], ["not a number"])
     ]
     assert record_of(plan, 2)["status"] == "diverged"
     assert (plan.directory / TASK / "seeds-1-2-3.log").exists()
@@ -230,16 +225,9 @@ def test_the_record_of_a_failure_names_its_gpu(
 
 @pytest.mark.parametrize(("num_seeds", "threads"), [(3, "5"), (20, "1")])
 def test_the_simulator_has_the_cores_of_those_that_run(
-    num_seeds: int,
-    threads: str,
-    tmp_path: Path,
-    stand_in: StandIn,
-    monkeypatch: pytest.MonkeyPatch,
+    num_seeds: int, threads: str, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 16 cores: shared by as many processes as there are, where fewer than might be.
-
-    The last of twenty run beside fewer, and have more.
-    """
+    """Of 16 cores: shared by as many processes as there are, where fewer than might be."""
     for module in ("grid", "places"):
         monkeypatch.setattr(f"reproduce.plan.{module}.num_cores", lambda: 16)
     stand_in(
@@ -431,17 +419,6 @@ end(folder, "finished")
         ("running", 300, 40.0, 20.5),
         ("finished", 300, 40.0, 20.5),
     ]
-
-
-def test_the_end_of_a_run_is_seen_with_its_last_rows(tmp_path: Path, stand_in: StandIn) -> None:
-    """What a process writes just before it ends is in the last report of it."""
-    script = """
-(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
-end(folders[0], "finished")
-"""
-    stand_in(dict.fromkeys(range(1, 9), script))
-    board = launch(pendulum(tmp_path, list(range(1, 9)), workers=4), ignore)
-    assert [row.last_return for row in board.rows] == [3.5] * 8
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,20 @@
 """How far runs are, how fast, and how long they still take, under a clock that is moved by hand."""
 
-import math
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from reproduce.plan import speeds
-from reproduce.plan.make import make_plan
 from reproduce.plan.status import Run
 from reproduce.run.progress import (
-    OVER,
     WINDOW_SECONDS,
     Board,
     Mark,
     Progress,
-    board_of,
     read_progress,
     start_progress,
 )
 from suite.base.files import CHECKPOINT
-
-START_SECONDS = 4.0
-"""From a simulated run's command to its first step."""
 
 
 @pytest.fixture(autouse=True)
@@ -138,69 +128,11 @@ def test_a_run_that_goes_on_shows_what_it_has_before_it_starts(tmp_path: Path) -
     assert row.env_steps == 600, "a damaged file tells nothing"
 
 
-def steady(pace: Callable[[int], float], last: int, step: int) -> list[tuple[Mark, bool]]:
-    """Return the marks of a run that keeps a pace, half as fast as expected."""
-    steps = range(step, last + 1, step)
-    return [(Mark(2 * (pace(n) - pace(0)), n), n > 10_000) for n in steps]
-
-
-def announced(
-    board: Board,
-    records: list[list[tuple[Mark, bool]]],
-    clock: list[float],
-    slower: Callable[[float], float],
-) -> Iterator[tuple[float, float | None]]:
-    """Play runs side by side; yield second and time left every five seconds, and the end."""
-    second, ages, clocks, read = 0.0, {}, {}, {}
-    while any(row.state not in OVER for row in board.rows):
-        for i, row in enumerate(board.rows):
-            if row.state == "waiting" and board.count("running") < board.side_by_side:
-                row.turn("running")
-                ages[i], clocks[i], read[i] = -START_SECONDS, -START_SECONDS, 0
-        if second % 5 == 0:
-            yield second, board.seconds_left
-        second, clock[0] = second + 0.5, clock[0] + 0.5
-        for i, row in enumerate(board.rows):
-            if row.state != "running":
-                continue
-            ages[i] += 0.5 / slower(second)
-            clocks[i] += 0.5
-            while read[i] < len(records[i]) and records[i][read[i]][0].seconds <= ages[i]:
-                mark, learns = records[i][read[i]]
-                row.hear(Mark(clocks[i], mark.env_steps), learns=learns)
-                read[i] += 1
-            if read[i] == len(records[i]):
-                row.turn("finished")
-    yield second, 0.0
-
-
-def errors(said: Iterator[tuple[float, float | None]], since: float) -> np.ndarray:
-    """Return relative errors of the announced times after a second; the last ten seconds apart."""
-    every = [(at, math.nan if left is None else left) for at, left in said]
-    end = every[-1][0]
-    return np.array([abs(left / (end - at) - 1) for at, left in every if since <= at < end - 10])
-
-
-def smoke_board() -> Board:
-    """The board of SAC's smoke grid, two runs side by side."""
-    tasks = ["Reacher-v4", "InvertedPendulum-v4"]
-    options = {"tasks": tasks, "budget": "smoke", "device": "cpu", "workers": 2}
-    plan = make_plan("sac", "mujoco-small", runs_dir=Path("nowhere"), published=False, **options)
-    return board_of(plan, plan.runs(), 2)
-
-
-def test_the_time_left_of_the_smoke_grid_is_true_within_30_per_cent(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a machine that is evenly busy, at any time after the first minute.
-
-    Where it becomes three times as slow, from when all rows of the last minutes are of that time.
-    """
-    monkeypatch.setattr(speeds, "relative_speed", lambda speed: 1.0)
-    row_seconds = 45.0
-    for changes_at, since in ((np.inf, 60.0), (200.0, 200.0 + WINDOW_SECONDS + row_seconds)):
-        board = smoke_board()
-        records = [steady(row.expected, row.run.env_steps, 1000) for row in board.rows]
-        slower = lambda second, at=changes_at: 1.0 if second < at else 3.0  # noqa: E731
-        found = errors(announced(board, records, clock, slower), since)
-        assert found.max() < 0.3
+def test_a_machine_that_becomes_slower_is_noticed_within_a_window(clock: list[float]) -> None:
+    """Rows older than `WINDOW_SECONDS` tell nothing: ten steps a second, then five."""
+    (row,) = rows(("running", 0, None))
+    for number in range(1, 101):
+        seconds = 2.0 * number + max(number - 50, 0) * 2.0
+        row.hear(Mark(seconds, 20 * number), learns=True)
+    assert WINDOW_SECONDS < 50 * 4.0
+    assert row.env_steps_per_second == pytest.approx(5.0)

@@ -122,16 +122,6 @@ def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]
     assert "seed 1 finished" not in said
 
 
-def test_no_failure_is_lost_in_a_large_grid(clock: list[float]) -> None:
-    """Every failure has its line, those that happen before the first look among them."""
-    for console in consoles(width=200):
-        board = Board(4, [progress(seed, "failed", error=f"exit {seed}") for seed in range(200)])
-        with View(console) as view:
-            view(board)
-        for seed in range(200):
-            assert f"Hopper-v4 seed {seed} failed: exit {seed}\n" in text(console)
-
-
 def test_a_long_or_hostile_error_stays_one_literal_line(clock: list[float]) -> None:
     """Errors can be searched for with `grep`; brackets in them are not markup."""
     console, _ = consoles(width=80)
@@ -159,10 +149,7 @@ def cells(line: str) -> list[str]:
 
 
 def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
-    """State, steps, return, speed and time left of each run, and the totals under them.
-
-    A run that has written nothing yet says since when it starts; a finished one its whole length.
-    """
+    """State, steps, return, speed and time left of each run, and the totals under them."""
     rows = [
         progress(1, "running", env_steps=250, speed=10.0, last_return=99.5),
         progress(2, "waiting"),
@@ -183,22 +170,6 @@ def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
     clock[0] += 12.0
     line = screen(Board(2, rows), width=80, height=18)[2]
     assert cells(line) == ["Hopper-v4", "1", "starting", "0 of 1,000", "-", "12 s spent"]
-
-
-def test_names_are_whole_on_a_terminal_of_80_columns(clock: list[float]) -> None:
-    """Two tasks whose names begin alike are told apart; what else is shown gives way."""
-    names = ("MountainCar-v0", "MountainCarContinuous-v0", "InvertedDoublePendulum-v4")
-    rows = [
-        progress(i, "running", task=name, env_steps=999, speed=0.5, last_return=-12345.6)
-        for i, name in enumerate(names)
-    ]
-    for width in (80, 60):
-        lines = screen(Board(2, rows), width, height=18)
-        assert [cells(line)[0] for line in lines[2:5]] == list(names)
-        assert all(len(line) <= width for line in lines)
-        assert cells(lines[2])[-1] == "2 s"
-    lines = screen(Board(2, rows), width=44, height=18)
-    assert "".join(line.split()[0] for line in lines[4:7]) == names[1]
 
 
 def test_totals_stay_in_sight_of_sixty_runs_in_eighteen_rows(clock: list[float]) -> None:

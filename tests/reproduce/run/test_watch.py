@@ -1,32 +1,26 @@
 """A grid that others run: what its files say, and that nothing is written."""
 
 import dataclasses
-import io
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from reproduce.__main__ import main
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, make_plan, save_plan
-from reproduce.run import view as viewing
 from reproduce.run import watch as watching
 from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
-from reproduce.run.view import View
 from reproduce.run.watch import Watcher, find_grid, load_grid, watch
 from tests.messages import refused
+from tests.reproduce.conftest import RecordRun, Tree
 
 pytestmark = pytest.mark.usefixtures("published")
 
 TASK = "Pendulum-v1"
-RecordRun = Callable[..., Path]
-Tree = Callable[[Path], dict[str, bytes]]
 
 
 def grid(tmp_path: Path, *seeds: int) -> Plan:
@@ -100,36 +94,6 @@ def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
     assert board.notes == [
         f"Nobody runs this grid now; watching until somebody does; go on with:\n  {command(plan)}"
     ]
-
-
-def test_a_stopped_grid_is_described_once_without_a_terminal(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long it is watched: no time passes for it, and its way on is said once."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(viewing, "LINE_SECONDS", 0.0)
-    plan, num_looks = grid(tmp_path, 1, 2), 0
-    record_run(plan, TASK, 1, status="running")
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-
-    def show(board: Board) -> None:
-        nonlocal num_looks
-        num_looks += 1
-        view(board)
-        if num_looks == 10 * watching.IDLE_LOOKS:
-            record_run(plan, TASK, 1)
-            record_run(plan, TASK, 2)
-
-    with View(console) as view:
-        watch(plan, show)
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    before, nobody, way_on, waiting, *ends, finished = lines
-    assert before.startswith("2 waiting; 0 s so far")
-    assert (waiting, len(ends)) == ("2 waiting", 2)
-    assert finished.startswith("2 finished; 0 s so far")
-    assert nobody.startswith("Nobody runs this grid now; ")
-    assert way_on == f"  {command(plan)}"
 
 
 def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -> None:

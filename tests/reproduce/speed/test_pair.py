@@ -36,10 +36,7 @@ def planted(tmp_path: Path) -> Callable[[str, str], Path]:
 def test_code_that_got_slower_is_found_and_equal_code_is_not(
     planted: Callable[[str, str], Path],
 ) -> None:
-    """V-trace computed twice, in another tree; the same tree twice is no slower than itself.
-
-    On a disturbed machine a short measurement has a wide interval: then a longer one is taken.
-    """
+    """V-trace computed twice, in another tree; the same tree twice is no slower than itself."""
     slow = planted(
         "agents/impala.py",
         "\n\n_once = vtrace_from_importance_weights\n"

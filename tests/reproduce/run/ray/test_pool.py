@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from reproduce.run.ray.pool import RayPool, connect
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.resume.snapshot import read_snapshot
-from tests.reproduce.conftest import InThisProcess, Say
+from tests.reproduce.conftest import InThisProcess, Say, StandIn
 from tests.reproduce.run.boards import TASK, ends, ignore, record_of, wait_for
 
 pytestmark = [
@@ -43,7 +43,6 @@ pytestmark = [
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
-StandIn = Callable[[Mapping[int, str]], None]
 
 FINISH = """
 (folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
