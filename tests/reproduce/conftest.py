@@ -17,7 +17,7 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.status import Run
-from reproduce.report import aggregates, figures
+from reproduce.report import aggregates, figures, page
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
 from suite.record.manifest import COVERED, write_manifest
@@ -48,11 +48,23 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figures, which have tests of their own and take most of a report's time."""
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No files of figures, which have tests of their own."""
     for name in ("draw_curves", "draw_scores", "draw_throughput", "draw_times"):
         monkeypatch.setattr(figures, name, lambda *arguments, **options: None)
     monkeypatch.setattr(aggregates, "draw", lambda *arguments: None)
+
+
+@pytest.fixture
+def undrawn(without_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither files of figures nor charts on pages, which take nine tenths of a report's time."""
+    leave_out_charts(monkeypatch)
+
+
+def leave_out_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pages have no charts."""
+    none = dict.fromkeys(("scores", "profile", "improvement", "throughput", "curves"), ())
+    monkeypatch.setattr(page, "_charts", lambda *arguments: (none, ""))
 
 
 class InThisProcess:

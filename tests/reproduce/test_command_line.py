@@ -35,7 +35,7 @@ from reproduce.run.progress import Board
 from suite.settings.command_line import run_main
 from suite.settings.presets import REFERENCES
 from tests.messages import check
-from tests.reproduce.conftest import RecordRun, Say, Tree
+from tests.reproduce.conftest import RecordRun, Say, Tree, leave_out_charts
 from tests.suite.envs import elsewhere
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -535,6 +535,7 @@ def test_a_real_grid_from_command_to_page_and_again(
 
     monkeypatch.setattr(pool, "AgentProcess", never)
     monkeypatch.setattr(figures, "save", lambda *arguments: [])  # drawn once is enough
+    leave_out_charts(monkeypatch)
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
         assert (status, err) == (0, "")

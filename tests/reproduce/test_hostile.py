@@ -354,7 +354,7 @@ CELLS = ["x", "", "nan", "inf", "-1", "1e400", "1" + "0" * 30, "0.5", '"', "1,1"
 KINDS = ["evaluations.csv", "timing.csv", "episodes.csv", "run.json"]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize("times", [1, pytest.param(500, marks=slow)])
 def test_one_bad_run_never_sinks_a_report(
     times: int,
