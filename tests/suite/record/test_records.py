@@ -56,6 +56,13 @@ def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
     assert read_record(tmp_path / "nowhere") is None
 
 
+def test_a_manifest_tells_of_a_record_that_is_gone(tmp_path: Path) -> None:
+    """The folder held a finished run; nobody may begin another in its place."""
+    folder = finish(tmp_path)
+    (folder / "run.json").unlink()
+    assert "run.json" in error_of(folder)
+
+
 def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
     """Whatever it says would come into the report and the page."""
     folder = finish(tmp_path)
