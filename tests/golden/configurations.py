@@ -192,6 +192,7 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco-small tianshou_v3 MUJOCO task=Reacher-v4 seeds=(8,) "
             "evaluation_rule=training cut"
         ),
+        "mujoco-small, in full": "mujoco-small tianshou_control env_steps=2048",
         "frames": (
             "classic rl_zoo FRAMES task=Pong-v5 unroll_length=8 shared_trunk=True "
             "normalise_observations=False env_steps=64 log_interval=16 cut"
