@@ -35,12 +35,6 @@ STOP_SECONDS = 30.0
 """Time for agents that are asked to stop: their step or evaluation, then a checkpoint."""
 LOG_LINES = 12
 """Lines of a failed run's log that are kept in its record."""
-OUT_OF_MEMORY = re.compile(
-    r"MemoryError|bad_alloc|out of memory|can(no|')t allocate memory", re.IGNORECASE
-)
-"""Messages of Python, C++, CUDA and torch; the kernel sends SIGKILL instead."""
-GPU_OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
-"""Messages of CUDA and torch; those of the machine's own memory have other words."""
 NO_SPACE_LEFT = re.compile(
     "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
 )
@@ -78,15 +72,14 @@ class Pool:
     def __init__(self, plan: Plan) -> None:
         runs = plan.runs()
         self._plan, self._waiting = plan, plan.groups(runs)
-        self._seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
         self._most_workers = plan.workers
-        self.board = board_of(plan, runs, plan.workers * self._seeds_per_group)
+        seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
+        self.board = board_of(plan, runs, plan.workers * seeds_per_group)
         self._row_of = {row.run.key: row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, name_of_settings(plan.config))
         self._sources = plan.maker.code(plan.agent)
         self._before = {run.directory: stamp(run.directory / "run.json") for run in runs}
-        self._retried: set[tuple[str, int]] = set()
 
     def run(self, watch: Callable[[Board], None]) -> None:
         """Run every group that waits.
@@ -166,17 +159,6 @@ class Pool:
             row.error = (read_record(run.directory) or {}).get("error") or ""
             self._leases.release(row.run.directory)
 
-    def _wait_again(self, runs: Sequence[Run], *, first: bool = False) -> None:
-        """Give leases back and let unfinished runs wait, in new groups."""
-        runs = [self._plan.run(run.task, run.seed) for run in runs]
-        groups = self._plan.groups(runs)
-        self._waiting = [*groups, *self._waiting] if first else [*self._waiting, *groups]
-        waiting = [run for group in groups for run in group.runs]
-        self._settle([run for run in runs if run not in waiting])
-        for run in waiting:
-            self._row_of[run.key].state = "waiting"
-            self._leases.release(run.directory)
-
     def _start(self, group: Group) -> None:
         """Start a group whose leases are held.
 
@@ -239,7 +221,7 @@ class Pool:
         self.board.notes.append(f"{run.name} kept aside in {aside}: {record['error']}")
 
     def _look_after(self) -> None:
-        lost, beside = self._leases.beat(), {id(w): self._beside(w) for w in self._workers}
+        lost = self._leases.beat()
         for worker in list(self._workers):
             if any(run.directory in lost for run in worker.group.runs):
                 self._put_back(worker)
@@ -248,7 +230,7 @@ class Pool:
             for row in self._rows(worker):
                 read_progress(row)
             if end:
-                self._end(worker, end, beside[id(worker)])
+                self._end(worker, end)
         for row in self.board.rows:
             if row.state == "elsewhere":
                 read_progress(row)
@@ -256,69 +238,34 @@ class Pool:
     def _rows(self, worker: Worker) -> list[Progress]:
         return [self._row_of[run.key] for run in worker.group.runs]
 
-    def _beside(self, worker: Worker) -> list[Worker]:
-        """Return the other workers that run on the same machine."""
-        return [other for other in self._workers if other is not worker]
-
-    def _end(self, worker: Worker, end: End, beside: Sequence[Worker]) -> None:
+    def _end(self, worker: Worker, end: End) -> None:
         """Record how a worker's runs ended; runs neither finished nor diverged have failed."""
         worker.agent.kill()
         self._workers.remove(worker)
         lines = last_lines(worker.log)
         rows = self._rows(worker)
-        unfinished = [row for row in rows if not _has_result(row, lines)]
         status, reason = end.status, end.reason
-        killed, last_words = status == -signal.SIGKILL, "\n".join(lines[-LOG_LINES:])
-        memory = killed or OUT_OF_MEMORY.search(last_words)
         if not reason:
             reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
             if _is_out_of_space(lines, worker.group.runs[0].directory):
-                reason, memory = f"no space: {reason}", False
-            elif unfinished and memory:
-                limit = len(beside)
-                if worker.gpu is not None and not killed and GPU_OUT_OF_MEMORY.search(last_words):
-                    limit = len(self._plan.gpus) * sum(w.gpu == worker.gpu for w in beside)
-                if self._may_retry(worker, unfinished, limit, reason):
-                    return
-        for row in unfinished:
-            _fail_recorded(row, worker.group, reason, lines)
+                reason = f"no space: {reason}"
         for row in rows:
+            if not _has_result(row, lines):
+                _fail_recorded(row, worker.group, reason, lines)
             self._leases.release(row.run.directory)
 
-    def _may_retry(self, worker: Worker, rows: list[Progress], limit: int, reason: str) -> bool:
-        """Let runs that lacked memory wait for a second try; return whether they have one.
-
-        From then on fewer run side by side: the run that died may not be the one that took most.
-
-        Args:
-            worker: the worker that has ended.
-            rows: its unfinished runs.
-            limit: how many processes may run from now on; 0: they had the memory for themselves.
-            reason: how the worker ended.
-        """
-        names = {row.run.key for row in rows}
-        if limit == 0 or names & self._retried:
-            return False
-        self._retried |= names
-        how = self._make_room(limit)
-        for row in rows:
-            self.board.notes.append(
-                f"{row.run.name} ran out of memory ({reason}): once more, {how}"
-            )
-        self._wait_again(worker.group.runs, first=True)
-        return True
-
-    def _make_room(self, limit: int) -> str:
-        """Let no more than `limit` processes run side by side; return that in words."""
-        self._most_workers = min(self._most_workers, limit)
-        self.board.side_by_side = self._most_workers * self._seeds_per_group
-        return f"{self._most_workers} side by side"
-
     def _put_back(self, worker: Worker) -> None:
-        """Stop a worker that has lost a lease; its unfinished runs wait again."""
+        """Stop a worker that has lost a lease; its unfinished runs wait again, in new groups."""
         worker.agent.kill()
         self._workers.remove(worker)
-        self._wait_again(worker.group.runs)
+        runs = [self._plan.run(run.task, run.seed) for run in worker.group.runs]
+        groups = self._plan.groups(runs)
+        self._waiting += groups
+        waiting = [run for group in groups for run in group.runs]
+        self._settle([run for run in runs if run not in waiting])
+        for run in waiting:
+            self._row_of[run.key].state = "waiting"
+            self._leases.release(run.directory)
 
     def _fail(self, runs: Sequence[Run], error: str) -> None:
         """Show unstarted runs as failed; record nothing, so that a later start may run them."""

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ class RayPool(Pool):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         assert plan.cluster is not None
-        self._cluster = plan.cluster
+        self._is_here = plan.cluster.address is None  # a Ray of this machine has its disk
         if plan.has_default_workers:  # nodes may join while it runs
             self._most_workers = max(1, len(self._waiting))
         self._losses: Counter[tuple[str, int]] = Counter()
@@ -191,7 +191,6 @@ class RayPool(Pool):
         """Submit a group's task."""
         place = Path("runs", *self._plan.directory.parts[-2:], folder_of(group.runs[0].task))
         there = [replace(run, directory=place / run.directory.name) for run in group.runs]
-        is_here = self._cluster.address is None  # a Ray of this machine has its disk
         order = node.Order(
             agent=self._plan.agent,
             sources=self._sources,
@@ -199,25 +198,14 @@ class RayPool(Pool):
             out=place.as_posix(),
             folders=[run.directory.name for run in group.runs],
             log=_on_a_shared_disk(log),
-            files={} if is_here else read_folders(run.directory for run in group.runs),
+            files={} if self._is_here else read_folders(run.directory for run in group.runs),
         )
         demand = demand_of(self._plan, group)
-        if self._retried & {run.key for run in group.runs}:
-            demand = self._twice(demand)
         with open_inside(log.parent, log, 0) as file:
             file.write(order.sign)
         worker = Worker(group, log, _RayAgent(group, log, order, demand))
         self._mark(group, "waiting")
         return worker
-
-    def _twice(self, demand: dict[str, float]) -> dict[str, float]:
-        """Return a demand, doubled as far as some node can meet it."""
-        more = {key: 2 * value for key, value in demand.items()}
-        more["GPU"] = min(more["GPU"], max(1.0, demand["GPU"]))
-        for key in ("CPU", "GPU", "memory"):
-            if not self._cluster.num_places(more):
-                more[key] = demand[key]
-        return more
 
     def _look_after(self) -> None:
         super()._look_after()
@@ -225,22 +213,14 @@ class RayPool(Pool):
             if isinstance(worker.agent, _RayAgent) and worker.agent.node:
                 self._mark(worker.group, "running")
 
-    def _beside(self, worker: Any) -> list[Any]:
-        others: list[Any] = super()._beside(worker)
-        return [other for other in others if other.agent.node == worker.agent.node]
-
-    def _make_room(self, limit: int) -> str:
-        """Return the measure in words: `_work` will ask Ray for twice the share of a node."""
-        return "with twice its share of a node"
-
-    def _end(self, worker: Any, end: End, beside: Sequence[Any]) -> None:
+    def _end(self, worker: Any, end: End) -> None:
         """Record how a worker's runs ended; place the group again if its node is lost."""
         runs = worker.group.runs
         losses = 0 if worker.agent.has_advanced else self._losses[runs[0].key]
         for run in runs:
             self._losses[run.key] = losses + isinstance(end, Lost)
         if not isinstance(end, Lost) or losses >= MOST_LOSSES:
-            super()._end(worker, end, beside)
+            super()._end(worker, end)
             return
         for run in runs:
             self.board.notes.append(f"{run.name} is placed elsewhere: {end.reason}")

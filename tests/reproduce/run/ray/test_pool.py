@@ -304,17 +304,6 @@ def test_shares_of_gpus_let_as_many_run_as_the_plan_says(
     assert cluster.num_places(taken) >= workers
 
 
-def test_a_second_try_asks_for_no_more_than_a_node_has(tmp_path: Path) -> None:
-    """Two processors are on one node, the GPU on another: asking for both would wait for ever."""
-    cluster = Cluster(None, ({"CPU": 32.0, "memory": 8.0}, {"CPU": 1.0, "GPU": 1.0, "memory": 9.0}))
-    pool = RayPool(pendulum(tmp_path, [1], device="cuda", cluster=cluster))
-    demand = pool._twice({"CPU": 1.0, "GPU": 0.5, "memory": 4.0})
-    assert demand == {"CPU": 1.0, "GPU": 1.0, "memory": 8.0}
-    assert pool._twice({"CPU": 1.0, "GPU": 0.0, "memory": 4.0}) == {
-        **{"CPU": 2.0, "GPU": 0.0, "memory": 8.0}
-    }
-
-
 def test_a_replay_that_no_node_holds_is_one_line(tmp_path: Path) -> None:
     """Memory counts where the agent says what it keeps; there Ray is asked for it."""
     gibibytes = {"CPU": 4.0, "memory": 4.0 * 2**30}
