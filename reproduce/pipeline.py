@@ -70,14 +70,13 @@ def gather(
     verdicts = verdict_table(judged, scores, scales, runs)
     verdicts = _mark(plan, found, verdicts)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
-    areas = collect.collect_areas(plan, curves, drawn, randoms, found)
     return {
         "curves": curves,
         "reference_curves": drawn,
         "scores": scores,
         "reference_scores": theirs,
         "throughput": collect.collect_throughput(plan, found),
-        "verdicts": verdicts.join(areas, on="task").assign(fingerprint=_fingerprints(plan)),
+        "verdicts": verdicts.assign(fingerprint=_fingerprints(plan)),
         "suite": _suite(plan, judged, verdicts),
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": improvements(scores, theirs),

@@ -193,55 +193,6 @@ def collect_scores(
     return table[np.isfinite(table["score"])].assign(rule=plan.rule)
 
 
-AREA_COLUMNS = ("area_mean", "area_std", "reference_area")
-
-
-@np.errstate(invalid="ignore", over="ignore")  # of a curve that is not finite
-def collect_areas(
-    plan: Plan,
-    curves: pd.DataFrame,
-    reference_curves: pd.DataFrame,
-    random_scores: Mapping[str, float],
-    runs: Runs = None,
-) -> pd.DataFrame:
-    """Return the mean height of the curves, ours and the reference's, by task.
-
-    It is the area under a curve (trapezia) over the steps that every curve of the task covers, per
-    step: a second measure, which separates agents that learn early from those that learn late.
-
-    Args:
-        plan: the planned runs; those that ended count, diverged ones as a random policy.
-        curves: table from `collect_curves`.
-        reference_curves: those drawn beside ours; only the judge's count.
-        random_scores: of a random policy, by task.
-        runs: see `Runs`.
-
-    Returns:
-        One row per task, as index, with `AREA_COLUMNS`; NaN where data are missing.
-    """
-    judging = reference_curves[reference_curves["role"] == "judge"]
-    judging = judging[judging["rule"] == plan.rule]
-    rows = {}
-    for task in plan.tasks:
-        ended = [run for run in _present(plan, runs) if run.task == task and run.has_ended]
-        seeds = [run.seed for run in ended if run.status == "finished"]
-        of_task = curves[curves["task"] == task]
-        ours = [_points(of_task[of_task["seed"] == seed], "mean_return") for seed in seeds]
-        theirs = _points(judging[judging["task"] == task], "return_mean")
-        drawn = [steps for steps, _ in (*ours, theirs) if len(steps) > 1]
-        start = max((steps[0] for steps in drawn), default=0.0)
-        end = min((steps[-1] for steps in drawn), default=0.0)
-        end = min(end, float(plan.env_steps[task]))
-        heights = [_mean_height(*points, start, end) for points in ours]
-        heights += [random_scores.get(task, math.nan)] * (len(ended) - len(seeds))
-        rows[task] = (
-            np.mean(heights) if heights else math.nan,
-            np.std(heights, ddof=1) if len(heights) > 1 else math.nan,
-            _mean_height(*theirs, start, end),
-        )
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(AREA_COLUMNS), dtype=float)
-
-
 def collect_throughput(plan: Plan, runs: Runs = None) -> pd.DataFrame:
     """Return `throughput.csv`: speed and shares of time per run, warm-up excluded.
 
@@ -335,23 +286,6 @@ def scored(directory: Path, rule: str) -> pd.DataFrame:
     else:
         table = evaluations(directory)
     return table.reindex(columns=["env_steps", "mean_return"])
-
-
-def _points(curve: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps of one curve, increasing, and its values there."""
-    curve = curve.drop_duplicates("env_steps", keep="last").sort_values("env_steps")
-    return curve["env_steps"].to_numpy(np.float64), curve[column].to_numpy(np.float64)
-
-
-def _mean_height(steps: np.ndarray, values: np.ndarray, start: float, end: float) -> float:
-    """Return the mean height, between two steps, of the line through the points."""
-    if len(steps) < 2 or not start < end:
-        return math.nan
-    inside = (steps > start) & (steps < end)
-    bounds = np.interp([start, end], steps, values)
-    x = np.concatenate([[start], steps[inside], [end]])
-    y = np.concatenate([bounds[:1], values[inside], bounds[1:]])
-    return float(np.trapezoid(y, x) / (end - start))
 
 
 def _window_mean(table: pd.DataFrame, env_steps: int) -> float:

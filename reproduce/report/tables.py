@@ -37,7 +37,7 @@ COLUMNS = {
     ),
     "verdicts": (
         *(*TABLE_COLUMNS[:3], "older_runs", *TABLE_COLUMNS[3:]),
-        *("area_mean", "area_std", "reference_area", "fingerprint", "remarks", "reference_share"),
+        *("remarks", "reference_share", "fingerprint"),
     ),
     "suite": (
         *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),

@@ -4,19 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
-from reproduce import pipeline
 from reproduce.gather.references import reference_score
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from suite.base.errors import UsageError
-from suite.envs.tasks import find_task
-from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -199,20 +195,3 @@ def test_seeds_beyond_the_declared_are_exploratory_in_table_and_page(
     page = (plan.directory / "index.html").read_text()
     assert "above, exploratory" in page
     assert "1 exploratory" in page
-
-
-def test_the_area_under_a_curve_is_its_mean_height(tmp_path: Path, record_run: RecordRun) -> None:
-    """A line from 0 to 10 and one at 4: 5 and 4 on average; what diverged counts as random."""
-    plan = mujoco(tmp_path, num_seeds=3)
-    for seed, scores in ((1, (0.0, 5.0, 10.0)), (2, (4.0, 4.0, 4.0))):
-        steps = (STEPS // 2, 3 * STEPS // 4, STEPS)
-        record_run(plan, HOPPER, seed, dict(zip(steps, scores, strict=True)))
-    record_run(plan, HOPPER, 3, status="diverged")
-    tables = pipeline.gather(plan)
-    (row,) = tables["verdicts"].to_dict("records")
-    heights = np.array([5.0, 4.0, find_task(HOPPER).random_score])
-    assert row["area_mean"] == pytest.approx(heights.mean())
-    assert row["area_std"] == pytest.approx(heights.std(ddof=1))
-    drawn = tables["reference_curves"].query("role == 'judge'")
-    inside = drawn.query("env_steps >= @STEPS // 2 and env_steps <= @STEPS")
-    assert inside.return_mean.min() < row["reference_area"] < inside.return_mean.max()
