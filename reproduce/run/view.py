@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, Group
@@ -19,13 +19,11 @@ if TYPE_CHECKING:  # it imports pandas, which most commands need not
 
 STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
-COLUMNS = ("task", "seed", "state", "env steps", "return", "steps/s", "time left")
-LEAST = ("steps/s", "return", "state")
-"""Columns that a narrow terminal does without, in the order in which they go."""
-USUAL_WIDTHS = {"state": 8, "return": 8, "steps/s": 7, "time left": 10}
-"""Characters that changing values may take before a column moves, or goes."""
-GAP = 2
-"""Blanks between two columns."""
+COLUMNS = {"task": None, "seed": None, "state": 8, "env steps": 14, "return": 8, "steps/s": 7}
+COLUMNS |= {"time left": 10}
+"""Columns of the table, with the characters that their changing values may take."""
+WIDE = 90
+"""Characters of a terminal with room for the speeds beside a long name."""
 SHOWN_FIRST = ("running", "elsewhere", "failed", "diverged", "waiting", "finished")
 """States in the order in which a low terminal shows them; all are counted below the table."""
 
@@ -154,26 +152,16 @@ def _screen(board: Board, console: Console, height: int) -> Group:
 
 
 def _table(rows: Sequence[tuple[Progress, float | None]], width: int) -> Table:
-    """Return a line for each run: names are whole, columns go where the width is too small."""
-    lines = [dict(zip(COLUMNS, _cells(row, left), strict=True)) for row, left in rows]
-    names = list(COLUMNS)
-    widths = {
-        name: max([len(name), USUAL_WIDTHS.get(name, 0), *(len(line[name]) for line in lines)])
-        for name in names
-    }
-    longest = (len(f"{row.run.env_steps:,} of {_short(row.run.env_steps)}") for row, _ in rows)
-    widths["env steps"] = max(longest, default=0)
-    for name in LEAST:
-        if sum(widths[other] for other in names) + GAP * (len(names) - 1) > width:
-            names.remove(name)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    """Return a line for each run; a name that is too long for the width is folded."""
+    names = [name for name in COLUMNS if width >= WIDE or name != "steps/s"]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
-        justify = "left" if name in ("task", "state") else "right"
-        folds = name == "task"
-        least = None if folds else widths[name]
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=not folds, min_width=least)
-    for (row, _), line in zip(rows, lines, strict=True):
-        table.add_row(*(line[name] for name in names), style=STYLES.get(row.state, ""))
+        justify, folds = "left" if name in ("task", "state") else "right", name == "task"
+        look: dict[str, Any] = {"justify": justify, "no_wrap": not folds, "overflow": "fold"}
+        table.add_column(name, min_width=COLUMNS[name], **look)
+    for row, left in rows:
+        cells = dict(zip(COLUMNS, _cells(row, left), strict=True))
+        table.add_row(*(cells[name] for name in names), style=STYLES.get(row.state, ""))
     return table
 
 

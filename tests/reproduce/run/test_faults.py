@@ -467,6 +467,7 @@ def test_a_damaged_run_is_kept_aside_and_run_again(
 
 # Memory, crashes and hangs
 
+
 @pytest.mark.parametrize(
     ("death", "error"),
     [

@@ -157,7 +157,7 @@ def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
         progress(4, "finished", env_steps=992),
     ]
     clock[0] += 0.5
-    lines = screen(Board(2, rows, clock[0]), width=80, height=18)
+    lines = screen(Board(2, rows, clock[0]), width=100, height=18)
     assert [cells(line) for line in lines[2:6]] == [
         ["Hopper-v4", "1", "running", "250 of 1,000", "99.5", "10", "1 min 14 s"],
         ["Hopper-v4", "2", "waiting", "0 of 1,000", "-"],
@@ -170,6 +170,21 @@ def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
     clock[0] += 12.0
     line = screen(Board(2, rows), width=80, height=18)[2]
     assert cells(line) == ["Hopper-v4", "1", "starting", "0 of 1,000", "-", "12 s spent"]
+
+
+def test_names_are_whole_on_a_terminal_of_80_columns(clock: list[float]) -> None:
+    """Two tasks whose names begin alike are told apart; the speeds give way."""
+    names = ("MountainCar-v0", "MountainCarContinuous-v0", "InvertedDoublePendulum-v4")
+    rows = [
+        progress(i, "running", task=name, env_steps=999, speed=0.5, last_return=-12345.6)
+        for i, name in enumerate(names)
+    ]
+    lines = screen(Board(2, rows), width=80, height=18)
+    assert [cells(line)[0] for line in lines[2:5]] == list(names)
+    assert all(len(line) <= 80 for line in lines)
+    assert cells(lines[2])[-1] == "2 s"
+    lines = screen(Board(2, rows), width=70, height=18)
+    assert "".join(line.split()[0] for line in lines[3:5]) == names[1]
 
 
 def test_totals_stay_in_sight_of_sixty_runs_in_eighteen_rows(clock: list[float]) -> None:
