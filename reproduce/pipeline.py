@@ -1,7 +1,9 @@
 """From recorded runs to tables, verdicts, figures and the page: every stage after running."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +21,14 @@ from reproduce.judge.aggregates import (
     times_to_score,
 )
 from reproduce.judge.inference import LEVEL
-from reproduce.judge.verdicts import STATUSES, judge_suite, judge_tasks, verdict_table
-from reproduce.judge.zero import scale_of
+from reproduce.judge.verdicts import (
+    STATUSES,
+    SuiteVerdict,
+    judge_suite,
+    judge_tasks,
+    verdict_table,
+)
+from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
 from reproduce.plan.origin import by_task
@@ -56,28 +64,57 @@ def gather(
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
-    randoms = {n: random_scores().get((n, task.protocol)) for n, task in tasks.items()}
-    randoms = {name: score for name, score in randoms.items() if score is not None}
+    randoms = {n: random_scores().get((n, t.protocol), math.nan) for n, t in tasks.items()}
     found = runs_of(plan, reads_tables=True)
     runs = collect.collect_runs(plan, failures, found)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
-    scores = normalise(collect.collect_scores(plan, randoms, found), scales)
-    theirs = normalise(reference_scores(scales), scales)
+    scores = collect.collect_scores(plan, randoms, found)
     curves = collect.collect_curves(plan, found)
-    drawn = curves_beside(plan.agent, judge, tasks)
-    summary = suite_summary(scores, human_scores(plan.tasks))
-    judged = judge_tasks(scores, scales, runs, plan.declared)
+    absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
+    tables = judge_scores(scores, scales, runs, curves, plan.declared, absent)
+    verdicts = _mark(plan, found, tables["verdicts"]).assign(fingerprint=_fingerprints(plan))
+    suite = tables["suite"].assign(
+        older_runs=max(verdicts["older_runs"], key=MARKS.index),
+        remarks=remarks.of_suite(verdicts["remarks"]),
+    )
+    return tables | {
+        "reference_curves": curves_beside(plan.agent, judge, tasks),
+        "throughput": collect.collect_throughput(plan, found),
+        "verdicts": verdicts.reindex(columns=list(COLUMNS["verdicts"])),
+        "suite": suite.reindex(columns=list(COLUMNS["suite"])),
+    }
+
+
+def judge_scores(
+    scores: pd.DataFrame,
+    scales: Mapping[str, Scale],
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    declared: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    absent: Sequence[str] = (),
+) -> dict[str, pd.DataFrame]:
+    """Return the tables that follow from scores, and those given, by the stem of their file.
+
+    Args:
+        scores: rows of `scores.csv`, not normalised yet.
+        scales: by task.
+        runs: rows of `runs.csv`.
+        curves: rows of `curves.csv`.
+        declared: declared seeds by task; a missing task has declared all its seeds.
+        absent: tasks of the suite that are left out.
+    """
+    scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
+    judged = judge_tasks(scores, scales, runs, declared)
     verdicts = verdict_table(judged, scores, scales, runs)
-    verdicts = _mark(plan, found, verdicts)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
+    suite = [judge_suite(judged, absent)] if len(judged) > 1 else []
+    summary = suite_summary(scores, human_scores(scales))
     return {
         "curves": curves,
-        "reference_curves": drawn,
         "scores": scores,
         "reference_scores": theirs,
-        "throughput": collect.collect_throughput(plan, found),
-        "verdicts": verdicts.assign(fingerprint=_fingerprints(plan)),
-        "suite": _suite(plan, judged, verdicts),
+        "verdicts": verdicts,
+        "suite": pd.DataFrame(suite, columns=[field.name for field in fields(SuiteVerdict)]),
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": improvements(scores, theirs),
         "times": times_to_score(curves, scales),
@@ -93,18 +130,6 @@ def curves_beside(agent: str, judge: str | None, tasks: Mapping[str, Task]) -> p
     )
 
 
-def _suite(plan: Plan, judged: Mapping[str, Any], verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the suite's row; none for a plan of one task."""
-    rows = []
-    if len(judged) > 1:
-        known = plan.preset.tasks or find_suite(plan.suite)
-        absent = [task for task in known if task not in plan.tasks]
-        row = dataclasses.asdict(judge_suite(judged, absent))
-        row["older_runs"] = max(verdicts["older_runs"], key=MARKS.index)
-        rows.append(row | {"remarks": remarks.of_suite(verdicts["remarks"])})
-    return pd.DataFrame(rows, columns=list(COLUMNS["suite"]))
-
-
 def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFrame:
     """Add what is to be said of a task's runs: `older_runs`, with a note, and `remarks`."""
     older = by_task(runs)
@@ -117,10 +142,8 @@ def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFra
         "; ".join(filter(None, (note, older[task][1])))
         for task, note in zip(verdicts["task"], verdicts["note"], strict=True)
     ]
-    verdicts = verdicts.assign(note=notes, remarks=said)
     marks = [older[task][0] for task in verdicts["task"]]
-    verdicts.insert(list(verdicts).index("exploratory") + 1, "older_runs", marks)
-    return verdicts
+    return verdicts.assign(note=notes, remarks=said, older_runs=marks)
 
 
 def _fingerprints(plan: Plan) -> list[float]:

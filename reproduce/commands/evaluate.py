@@ -1,7 +1,5 @@
 """`evaluate RUN`: score a trained policy again, and film it."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,9 +10,9 @@ import scipy  # loads `scipy.stats` when it is first used
 import agents
 from reproduce.commands import flags
 from reproduce.commands.films import Episode, check_film, film_episode
+from reproduce.plan.tables import read_table
 from reproduce.words import counted
 from suite.base.errors import UsageError
-from suite.base.files import read_plain
 from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import Task
 from suite.envs.vector_env import VectorEnv
@@ -89,22 +87,14 @@ def evaluate_run(
 
 def _play_again(run: Path, policy: "Policy", record: dict[str, Any] | None, *, best: bool) -> Score:
     """Play the episodes of a run's last evaluation again, or of its best one."""
-    rows = evaluations(run)
-    if record is None or not rows:
+    table = read_table(run / "evaluations.csv")
+    if record is None or table.empty:
         raise UsageError(f"{run} recorded no evaluation: leave out --recorded")
-    row = max(rows, key=lambda row: float(row["mean_return"])) if best else rows[-1]
-    number = sum(name.startswith("return_") for name in row)
+    row = table.loc[table["mean_return"].idxmax()] if best else table.iloc[-1]
+    number = sum(name.startswith("return_") for name in table)
     how: dict[str, Any] = {"sampled": is_sampled(record), "env_steps": int(row["env_steps"])}
     score = play(policy, record["seed"], number, **how)
     return score._replace(recorded=float(row["mean_return"]))
-
-
-def evaluations(run: Path) -> list[dict[str, str]]:
-    """Return the rows of a run's evaluations; none without the file."""
-    try:
-        return list(csv.DictReader(io.StringIO(read_plain(run / "evaluations.csv").decode())))
-    except FileNotFoundError:
-        return []
 
 
 def policy_folder(run: Path, best: bool) -> Path:

@@ -16,17 +16,8 @@ from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.collect import window_means
 from reproduce.gather.others import COLUMNS, Curves, read_curves
-from reproduce.judge.aggregates import (
-    human_scores,
-    improvements,
-    normalise,
-    reference_scores,
-    suite_summary,
-    times_to_score,
-)
-from reproduce.judge.verdicts import SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
-from reproduce.pipeline import curves_beside, exit_status, write_tables
+from reproduce.pipeline import curves_beside, exit_status, judge_scores, write_tables
 from reproduce.plan.places import check_writable
 from reproduce.plan.presets import check_agent
 from reproduce.report import tables
@@ -35,8 +26,6 @@ from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import ATARI_PROTOCOLS, TASKS, Protocol, Task, find_task, nearest_task
 from suite.settings.command_line import printable, whole
-
-SUITE_COLUMNS = [*(field.name for field in dataclasses.fields(SuiteVerdict)), "remarks"]
 
 
 class Verdicts(NamedTuple):
@@ -103,42 +92,16 @@ def judge_curves(
             drawn.append(of_run(run, steps).assign(task=task.name, seed=seed, rule=rule))
     table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
     lines = pd.concat(drawn, ignore_index=True).reindex(columns=list(tables.COLUMNS["curves"]))
-    found = {
-        **_judge(agent, source, table, scales),
-        "curves": lines,
+    runs = table[["task", "seed", "env_steps"]].assign(status="finished")
+    found = judge_scores(table, scales, runs, lines) | {
         "reference_curves": curves_beside(agent, source, presented),
         "throughput": pd.DataFrame(columns=pd.Index(tables.COLUMNS["throughput"])),
-        "times": times_to_score(lines, scales),
     }
     return Verdicts(rule, found)
 
 
 def _up_to(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     return run[run["env_steps"] <= env_steps].sort_values("env_steps", kind="stable")
-
-
-def _judge(
-    agent: str, source: str, scores: pd.DataFrame, scales: Mapping[str, Scale]
-) -> dict[str, pd.DataFrame]:
-    """Return the tables that follow from scores."""
-    runs = scores[["task", "seed", "env_steps"]].assign(status="finished")
-    scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
-    judged = judge_tasks(scores, scales, runs)
-    suite = [dataclasses.asdict(judge_suite(judged, ()))] if len(judged) > 1 else []
-    verdicts = verdict_table(judged, scores, scales, runs).assign(remarks="")
-    verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
-    summary = pd.DataFrame(columns=pd.Index(tables.COLUMNS["summary"]))
-    if len(scales) > 1:
-        summary = suite_summary(scores, human_scores([*scales]))
-    return {
-        "scores": scores,
-        "reference_scores": theirs,
-        "verdicts": verdicts,
-        "suite": pd.DataFrame([row | {"remarks": ""} for row in suite], columns=SUITE_COLUMNS),
-        "summary": summary[summary["num_tasks"] > 1],
-        "improvement": improvements(scores, theirs),
-        "runs": runs,
-    }
 
 
 def _rule_of(agent: str, curves: Curves, source: str) -> str:

@@ -1,5 +1,6 @@
 """`--keep-best` keeps the policy of each seed's best evaluation, beside its last."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 
 from agents import a2c, acer, acer_continuous, impala, sac, sac_alf, sac_discrete, sac_value
 from reproduce import __main__ as command_line
-from reproduce.commands.evaluate import evaluations, load, play
+from reproduce.commands.evaluate import load, play
 from suite.base.errors import UsageError
 from suite.record.best import BestPolicies
 from suite.record.manifest import BEST, leave_out_policy
@@ -60,7 +61,7 @@ def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path)
     """It plays the episodes of its evaluation again, to the last bit; the last one plays others."""
     train(agent, tmp_path)
     for folder in sorted(tmp_path.glob("seed-*")):
-        rows = evaluations(folder)
+        rows = csv.DictReader((folder / "evaluations.csv").open())
         row = max(rows, key=lambda row: float(row["mean_return"]))
         said = json.loads((folder / BEST / "policy.json").read_text())
         assert (said["env_steps"], said["mean_return"]) == (
