@@ -7,7 +7,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # loads `scipy.optimize` when it is first used
 from jaxtyping import Bool, Float
 from scipy import special
 
@@ -32,14 +31,8 @@ MIN_SEEDS_APART = 5
 TOLERANCE = 1e-9
 """Distance from the margin that counts as rounding, as a fraction of the margin."""
 
-DETECTION_POWER = 0.8
-"""Probability with which the smallest detectable shortfall is declared `below`."""
-
 SCALED_MAD = 1.0 / special.ndtri(0.75)
 """Standard deviation of normal numbers over their median absolute deviation, 1.4826."""
-
-NUM_NODES = 48
-"""Nodes of the quadrature over each of the two measured spreads."""
 
 
 class Sample(NamedTuple):
@@ -200,40 +193,6 @@ def lies_apart(scores: Float[np.ndarray, "*tests seeds"], margin: Numbers) -> Fl
     deviations = np.abs(scores - np.median(scores, axis=-1, keepdims=True))
     limit = 3.0 * SCALED_MAD * np.median(deviations, axis=-1)
     return deviations.max(axis=-1) > np.maximum(limit, margin)
-
-
-def detectable_shortfall(ours: Sample, theirs: Sample, margin: float) -> float:
-    """Return the shortfall of our true mean at which `below` has a probability of 80 %.
-
-    The two standard deviations are taken as the true ones. Every check measures both again, which
-    changes the interval and its degrees of freedom. Given both, `below` depends on one normal
-    variable, the difference of the means plus a tenth of the measured gap; its probability is
-    averaged over the chi-squared distributions of the two measured variances by Gauss-Legendre
-    quadrature. (The shortfall by a noncentral t variable, whose degrees of freedom are fixed, has a
-    probability of only 74.5 % with three runs of equal spread on either side.)
-    """
-    nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
-    smaller = (nodes + 1.0) / 2.0  # share of the chi-squared distribution below each node
-
-    def measured(side: Sample) -> np.ndarray:
-        freedom = side.num_runs - 1
-        return side.std * np.sqrt(special.chdtri(freedom, 1.0 - smaller) / freedom)
-
-    test = welch(
-        Sample(0.0, measured(ours)[:, None], ours.num_runs),
-        Sample(0.0, measured(theirs)[None, :], theirs.num_runs),
-    )
-    deviation = float(np.sqrt(ours.variance + (1.0 - MARGIN_FRACTION) ** 2 * theirs.variance))
-    if deviation == 0.0:
-        return margin
-    half_width = np.asarray(test.ci_high)
-
-    def lacking_power(excess: float) -> float:
-        below = special.ndtr((excess - half_width) / deviation)
-        return float(weights @ below @ weights) / 4.0 - DETECTION_POWER
-
-    most = float(half_width.max()) + 10.0 * deviation
-    return margin + float(scipy.optimize.brentq(lacking_power, 0.0, most))
 
 
 def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:

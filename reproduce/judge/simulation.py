@@ -68,17 +68,16 @@ class Rates(NamedTuple):
     """Share that was `below`."""
 
 
-def normal(spread: Numbers, shortfall: float, ratio: float = 1.0) -> Sides:
+def normal(spread: Numbers, shortfall: float) -> Sides:
     """Return normal runs.
 
     Args:
         spread: standard deviation of the reference's runs, or one per task; the gap is 1.
         shortfall: true mean of the reference minus ours.
-        ratio: standard deviation of our runs over `spread`.
     """
     per_run = np.asarray(spread)[..., None]
     return Sides(
-        lambda rng, shape: rng.normal(1.0 - shortfall, per_run * ratio, shape),
+        lambda rng, shape: rng.normal(1.0 - shortfall, per_run, shape),
         lambda rng, shape: rng.normal(1.0, per_run, shape),
     )
 

@@ -26,7 +26,6 @@ from reproduce.judge.inference import (
     compare_suite,
     counts_in_suite,
     decide,
-    detectable_shortfall,
     holm,
     lies_apart,
     spread,
@@ -59,7 +58,7 @@ TABLE_COLUMNS = (
     *("num_diverged", "score_mean", "score_std", "reference_source"),
     *("reference_mean", "reference_std", "reference_num_runs", "how", "zero_score", "margin"),
     *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
-    *("smallest_detectable_shortfall", "seeds_to_settle", "ratio", "note"),
+    *("seeds_to_settle", "ratio", "note"),
 )
 
 
@@ -97,9 +96,6 @@ class Verdict:
     """Upper end of Welch's interval of the difference."""
     p_below: float = math.nan
     """One-sided p-value against "we fall short by at most the margin"."""
-    smallest_detectable_shortfall: float = math.nan
-    """Shortfall of our true mean, margin included, that would be found `below` with a probability
-    of 80 %, taking the measured spreads and margin as the true ones."""
     seeds_to_settle: int | None = None
     """Smallest number of our seeds with another verdict than `inconclusive` if our mean, both
     spreads and the reference stayed as they are; too few for a test: what a test needs; decided:
@@ -284,7 +280,6 @@ def _tested(untested: Verdict) -> Verdict:
         ci_low=float(test.ci_low),
         ci_high=float(test.ci_high),
         p_below=float(test.p_below(margin)),
-        smallest_detectable_shortfall=detectable_shortfall(ours, theirs, margin),
         seeds_to_settle=seeds_to_settle,
         note=note,
     )

@@ -14,8 +14,6 @@ from reproduce.judge.inference import (
     Sample,
     compare_suite,
     counts_in_suite,
-    decide,
-    detectable_shortfall,
     holm,
     lies_apart,
     sample,
@@ -68,7 +66,6 @@ def test_without_any_spread_the_means_are_compared() -> None:
     ours, theirs = (Sample(np.array([5.0, 7.0]), np.zeros(2), n) for n in (3, 4))
     suite = compare_suite(ours, theirs, np.zeros(2), np.ones(2, bool))
     assert (suite.difference, suite.standard_error) == (0.0, 0.0)
-    assert detectable_shortfall(Sample(5.0, 0.0, 3), Sample(5.0, 0.0, 3), 0.7) == 0.7
 
 
 @settings(derandomize=True, deadline=None)
@@ -128,20 +125,11 @@ def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
     assert np.asarray(test.difference)[counted[:, 0]].mean() == pytest.approx(0.0, abs=0.005)
 
 
-@pytest.mark.parametrize(("num_seeds", "num_runs"), [(3, 3), (3, 10), (10, 10)])
-@pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
-def test_the_smallest_detectable_shortfall_is_found_in_four_cases_of_five(
-    num_seeds, num_runs, ratio
-) -> None:
-    """Simulated: a true mean short by that much is `below` with a probability of 80 %."""
-    ours, theirs = Sample(1.0, 0.15 * ratio, num_seeds), Sample(1.0, 0.15, num_runs)
-    shortfall = detectable_shortfall(ours, theirs, MARGIN_FRACTION)
-    rng, sides = np.random.default_rng(0), normal(0.15, shortfall, ratio)
-    our_runs = sample(sides.ours(rng, (40_000, num_seeds)))
-    their_runs = sample(sides.theirs(rng, (40_000, num_runs)))
-    test = welch(our_runs, their_runs)
-    verdicts = decide(test.ci_low, test.ci_high, MARGIN_FRACTION * np.asarray(their_runs.mean))
-    assert (verdicts == "below").mean() == pytest.approx(0.8, abs=0.007)
+def test_an_inflated_spread_of_the_reference_can_earn_a_decision() -> None:
+    """Few seeds of ours govern the degrees of freedom, until the reference's spread is larger."""
+    ours = Sample(0.0, 10.0, 3)
+    honest, inflated = (welch(ours, Sample(0.0, std, 30)) for std in (0.1, 12.0))
+    assert honest.ci_high > inflated.ci_high
 
 
 def test_apart_by_hand() -> None:
@@ -168,8 +156,7 @@ def test_holm_by_hand() -> None:
 @pytest.mark.parametrize(("num_seeds", "num_runs"), [(4, 3), (10, 3), (3, 10)])
 def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch) -> None:
     """The error rates are rates of the rule that judges, not of a copy of it."""
-    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # both take longer
-    monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *_: 0.0)  # than judging
+    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # takes longer than judging
     rng, num_repetitions, sides = np.random.default_rng(5), 100, normal(0.15, MARGIN_FRACTION)
     ours = sides.ours(rng, (num_repetitions, num_seeds))
     theirs = sides.theirs(rng, (num_repetitions, num_runs))

@@ -66,8 +66,7 @@ def test_the_chance_is_that_of_the_verdict_itself(
     std: float, num_runs: int, num_seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`judge`, run by run on draws of a distribution known by the reference's runs."""
-    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # both take longer
-    monkeypatch.setattr(verdicts, "detectable_shortfall", lambda *_: 0.0)  # than judging
+    monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # takes longer than judging
     score, zero, rng = reference(90.0, std, num_runs), -10.0, np.random.default_rng(0)
     hits, repetitions = 0, 150
     for _ in range(repetitions):

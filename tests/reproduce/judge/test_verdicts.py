@@ -77,8 +77,7 @@ def table_of(scores, scales, runs, **declared: Sequence[int]) -> pd.DataFrame:
 
 def is_untested(verdict: Verdict) -> bool:
     """Whether every number of a test is missing."""
-    numbers = (verdict.ci_low, verdict.ci_high, verdict.p_below)
-    return bool(np.isnan((*numbers, verdict.smallest_detectable_shortfall)).all())
+    return bool(np.isnan((verdict.ci_low, verdict.ci_high, verdict.p_below)).all())
 
 
 def test_a_match_is_reproduced_and_a_shifted_curve_is_rejected() -> None:
@@ -162,7 +161,6 @@ def test_without_any_spread_the_margin_alone_decides(zero, gap, n, m) -> None:
     assert [each.verdict for each in reached] == ["reproduced", "below", "reproduced", "above"]
     assert [each.p_below for each in reached] == [1.0, 0.0, 1.0, 1.0]
     assert all(each.ci_low == each.ci_high == each.difference for each in reached)
-    assert reached[0].smallest_detectable_shortfall == reached[0].margin
 
 
 @pytest.mark.parametrize(
