@@ -5,11 +5,9 @@ probable `reproduced` is if our runs are draws of the reference's own distributi
 time and memory on this machine, from `reproduce.plan.speeds`. The same for the other budgets.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.table import Table
@@ -30,8 +28,8 @@ from reproduce.judge.zero import first_judgeable_step, first_update, obstacle, s
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of
-from reproduce.plan.places import demand_of, keeps_on_gpu, kept_gib, room_of
-from reproduce.plan.presets import presets_of, source_of, tasks_of
+from reproduce.plan.places import demand_of
+from reproduce.plan.presets import presets_of, tasks_of
 from reproduce.plan.request import Request
 from reproduce.plan.speeds import memory_mib
 from reproduce.plan.status import Run, steps_done
@@ -40,13 +38,11 @@ from reproduce.words import counted, reached
 from suite.base.errors import UsageError
 from suite.base.hardware import machine
 from suite.envs.tasks import find_suite, find_task
-from suite.settings.presets import BUDGETS, Preset
+from suite.settings.presets import BUDGETS
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
 SEED = 20_261_121
-WORTH_SAYING_GIB = 0.05
-"""Least memory kept by runs that is mentioned."""
 BESIDE = "but --baseline AGENT takes the runs of another agent"
 GOOD_CHANCE = 0.8
 """Of a verdict with which a task counts as decided."""
@@ -167,42 +163,8 @@ def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
     return f"The suite, of {counted(number, 'task')}: {_chance(chance)}."
 
 
-def better_source(plan: Plan, rows: Sequence[Outlook]) -> str:
-    """Return that the suite's default source decides the suite better; empty: it does not."""
-    if not _is_plain(plan) or not _is_whole(plan):
-        return ""
-    default = source_of(plan.agent, plan.suite, None)
-    if default.name == plan.source:
-        return ""
-    best, _ = suite_chance(outlooks_by(plan, default.name, default.preset))
-    own, _ = suite_chance(rows)
-    if not best > (0.0 if math.isnan(own) else own):
-        return ""
-    return f"--like {default.name} decides the suite better: {_chance(best)}."
-
-
 def _chance(chance: float) -> str:
     return f'{chance:.0%} chance of "reproduced" if we truly match'
-
-
-def _is_plain(plan: Plan) -> bool:
-    """Return whether other sources may take a plan's place: our agent, as a source has it."""
-    return plan.maker.is_ours and not plan.settings and not plan.baseline
-
-
-def _is_whole(plan: Plan) -> bool:
-    return plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
-
-
-def outlooks_by(plan: Plan, source: str, preset: Preset[Any]) -> list[Outlook]:
-    """Return the outlooks of a plan's suite by another source, at the same budget."""
-    spent, tasks = preset.budgets[plan.budget], tasks_of(preset, plan.suite, plan.budget)
-    other = _with_source(plan, source, preset)
-    return [_outlook(other, task, spent.steps(task), spent.num_seeds) for task in tasks]
-
-
-def _with_source(plan: Plan, source: str, preset: Preset[Any]) -> Plan:
-    return dataclasses.replace(plan, source=source, preset=preset, config=preset.config)
 
 
 def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
@@ -211,9 +173,10 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
     That is the source and budget with the best chance; a budget with fewer steps where it has one
     of at least `GOOD_CHANCE`.
     """
-    if not _is_plain(plan):
+    if not plan.maker.is_ours or plan.settings or plan.baseline:  # no source has it
         return []
-    tasks = (*plan.tasks, *(find_suite(plan.suite) if _is_whole(plan) else ()))
+    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
+    tasks = (*plan.tasks, *(find_suite(plan.suite) if is_whole else ()))
     decided = {row.task for row in rows if not row.obstacle and row.chance >= GOOD_CHANCE}
     lines = []
     for task in dict.fromkeys(tasks) if len(plan.tasks) <= MOST_COMPARED else ():
@@ -231,7 +194,7 @@ def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
     for (suite, source), preset in presets_of(plan.agent).items():
         if suite != plan.suite or task not in (preset.tasks or find_suite(suite)):
             continue
-        of_source = _with_source(plan, source, preset)
+        of_source = replace(plan, source=source, preset=preset, config=preset.config)
         for budget in BUDGETS:
             spent = preset.budgets[budget]
             row = _outlook(of_source, task, spent.steps(task), spent.num_seeds)
@@ -295,27 +258,10 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     text = f"Time: {about(left)}; refined once training starts."
     if memory:
         text += f" Memory: about {memory:.1f} GiB" + (f" of {there:.1f}" if there else "") + "."
-    if plan.device != "cpu":
-        text += _kept_beside_gpus(plan)
     if shorter:
         goes = "goes on from its end" if len(shorter) == 1 else "go on from their ends"
         text += f" {counted(len(shorter), 'finished run')} {goes}."
     return text
-
-
-def _kept_beside_gpus(plan: Plan) -> str:
-    """Return what runs on GPUs keep, there or on the machine, beside what there is, in words."""
-    groups = plan.groups()
-    largest = max((kept_gib(plan, group) for group in groups), default=0.0)
-    if largest < WORTH_SAYING_GIB:
-        return ""
-    if plan.cluster:
-        kept = f" GPU memory, beside networks: {largest:.1f} GiB a process, unchecked with Ray."
-        return kept if keeps_on_gpu(plan) else ""
-    room = room_of(plan, groups)
-    name, on = ("GPU memory", f" on {room.place}") if keeps_on_gpu(plan) else ("Memory", "")
-    there = "" if room.available is None else f" of {room.available:.1f}"
-    return f" {name}, beside networks: {room.needed:.1f} GiB{there}{on}."
 
 
 def budget_lines(plan: Plan) -> list[str]:

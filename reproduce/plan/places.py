@@ -9,10 +9,10 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from suite.base.errors import UsageError
 from suite.base.hardware import find_device, gpu_memory_gib, machine, num_cores
@@ -106,23 +106,6 @@ def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
     )
 
 
-class Room(NamedTuple):
-    """Memory kept by parallel processes beside their networks, and the number that fits."""
-
-    place: str
-    """Whose memory: `this machine`, `this GPU`, or `each of 4 GPUs`."""
-    available: float | None
-    """GiB of the smallest of them; None: unknown."""
-    needed: float
-    """GiB that the largest processes keep that may share a memory."""
-    num_runs: int
-    """Runs of those processes."""
-    most_workers: int | None
-    """How many processes may run side by side; None: all, as many as there are."""
-    most_seeds: int | None
-    """How many seeds of a task fit; None: nothing limits them."""
-
-
 def keeps_on_gpu(plan: "Plan") -> bool:
     """Return whether a run's `memory_bytes`, its replay, lie on the GPU."""
     return plan.device != "cpu" and getattr(plan.config, "keeps_on_device", False)
@@ -150,49 +133,31 @@ def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     }
 
 
-def room_of(plan: "Plan", groups: "Sequence[Group]") -> Room:
-    """Return the memory that groups of a plan keep on this machine, and where."""
-    gpus = plan.gpus if keeps_on_gpu(plan) else ()
-    places, tasks = max(1, len(gpus)), len({group.runs[0].task for group in groups})
-    there = min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"]
-    place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
-    sizes = sorted(((kept_gib(plan, g), len(g.runs)) for g in groups), reverse=True)
-    at_once = math.ceil(min(plan.workers, len(groups)) / places)
-    together = sizes[:at_once]
-    workers, seeds = None, None
-    if there is not None:
-        fitting = sum(n <= there for n in itertools.accumulate(size for size, _ in sizes))
-        workers = None if fitting == len(sizes) else fitting * places
-        largest, number = max(sizes, default=(0.0, 1))
-        if largest:  # of all processes that a task's seeds are split over
-            parts = max(1, min(plan.workers, places) // max(1, tasks))
-            seeds = int(there / at_once / (largest / number)) * parts
-    needed = sum((size for size, _ in together), 0.0)
-    return Room(place, there, needed, sum(count for _, count in together), workers, seeds)
-
-
 def check_memory(plan: "Plan") -> None:
     """Refuse runs that together keep more than this machine, or one more than any node, holds.
 
     Raises:
-        UsageError: naming both sizes and the number of workers, or seeds, that would fit.
+        UsageError: naming both sizes and, where fewer processes would fit, their number.
     """
     groups = plan.groups()
     if plan.cluster:
         for group in groups:
             refuse_unplaceable(demand_of(plan, group), plan.cluster)
         return
-    room = room_of(plan, groups)
-    if room.available is None or room.needed <= room.available:
+    gpus = plan.gpus if keeps_on_gpu(plan) else ()
+    there = min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"]
+    places = max(1, len(gpus))
+    place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
+    sizes = sorted((kept_gib(plan, group) for group in groups), reverse=True)
+    at_once = math.ceil(min(plan.workers, len(groups)) / places)
+    needed = sum(sizes[:at_once])
+    if there is None or needed <= there:
         return
-    fix = "make what it keeps smaller with --set"
-    if room.most_workers:
-        fix = f"use --workers {room.most_workers}"
-    elif room.most_seeds:
-        fix = f"use --num-seeds {room.most_seeds}"
+    fitting = places * sum(total <= there for total in itertools.accumulate(sizes))
+    fix = "train fewer seeds together, or make what they keep smaller with --set"
     raise UsageError(
-        f"{room.num_runs} runs side by side keep {room.needed:.1f} GiB, but {room.place} has "
-        f"{room.available:.1f} GiB of memory: {fix}"
+        f"runs side by side keep {needed:.1f} GiB, but {place} has "
+        f"{there:.1f} GiB of memory: {f'use --workers {fitting}' if fitting else fix}"
     )
 
 

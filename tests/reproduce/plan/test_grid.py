@@ -466,7 +466,7 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     with pytest.raises(UsageError) as error:  # a full replay of 16 environments: 5.3 GiB
         check_memory(pong())
     assert "\n" not in str(error.value)
-    for part in ("3 runs", "16.0 GiB", "12.0 GiB", "--workers 2"):
+    for part in ("16.0 GiB", "12.0 GiB", "--workers 2"):
         assert part in str(error.value)
     check_memory(pong(workers=2))
     check_memory(pong(num_seeds=2))
@@ -481,5 +481,5 @@ def test_runs_that_do_not_fit_into_memory_are_refused(
     monkeypatch.setattr(places, "machine", lambda: {"memory_gib": 1.0})
     command = ["acer", "atari-7", "--tasks", "Pong-v5", "--dry-run", "--device", "cpu"]
     command += ["--env-steps", "1000000"]
-    with pytest.raises(UsageError, match="2 runs side by side"):
+    with pytest.raises(UsageError, match="runs side by side keep"):
         commands.main([*command, "--runs-dir", str(tmp_path)])
