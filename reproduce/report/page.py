@@ -110,6 +110,9 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]
     scripts = {name: read() for name, read in ASSETS.items()}
     drawn, profile_note = _charts(report, verdicts, tables)
+    published = tables["reference_curves"]
+    comparable = frames.comparable(tables["curves"]["rule"], published)
+    sources, left_out = _published(published, comparable, report["sources"])
     compared = set(tables["improvement"]["task"])
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
     absent |= {"suite"} if len(verdicts) < LEAST else set()
@@ -124,6 +127,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         .render(
             report=report,
             credits=report["sources"],
+            sources=sources,
+            left_out=left_out,
             style=markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
             home=home,
             scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
@@ -189,37 +194,30 @@ def _charts(
     scores = frames.final_scores(*both, judged, report["sources"])
     profile, note = charts.profile_chart(scores)
     improvement, throughput = tables["improvement"], tables["throughput"]
+    planned = {str(row["task"]): int(row["env_steps"] or 0) for row in verdicts}
+    parts = (tables["reference_curves"], planned, report["sources"])
+    curves = frames.learning_curves({"ours": tables["curves"]}, *parts)
+    remarks = panel_remarks(verdicts, curves)
     drawn = {
+        "curves": [charts.curves_chart(curves, remarks)] if verdicts else [],
         "scores": charts.scores_charts(scores) if len(tables["scores"]) else [],
         "profile": [profile] if profile else [],
         "improvement": charts.improvement_charts(improvement),
         "throughput": charts.throughput_charts(throughput) if len(throughput) else [],
     }
-    made = {name: [*map(charts.fragment, figures)] for name, figures in drawn.items()}
-    grids = {"ours": tables["curves"]}
-    parts = (tables["reference_curves"], verdicts, report["sources"])
-    return made | {"curves": [learning_curves(grids, *parts)] if verdicts else []}, note
+    return {name: [*map(charts.fragment, figures)] for name, figures in drawn.items()}, note
 
 
-def learning_curves(
-    grids: Mapping[str, pd.DataFrame],
-    reference_curves: pd.DataFrame,
-    verdicts: Sequence[Mapping[str, Any]],
-    credits: frames.Credits,
-) -> markupsafe.Markup:
-    """Return the chart of learning curves, and words on the sources that are and are not on it.
+def _published(
+    curves: pd.DataFrame, drawn: pd.DataFrame, credits: frames.Credits
+) -> tuple[list[tuple[str, str, dict[str, str]]], list[str]]:
+    """Return names, words and links of the sources that are drawn, and names of those that are not.
 
     Args:
-        grids: Rows of `curves.csv` by the name that the legend shows.
-        reference_curves: Rows of `reference_curves.csv`, of one grid or of several.
-        verdicts: Rows of `verdicts.csv`, missing cells as None; each of their tasks has a panel.
-        credits: What is known of sources, as `references.credits_of` returns it.
+        curves: rows of `reference_curves.csv`.
+        drawn: those of them that were measured by our rule.
+        credits: what is known of sources.
     """
-    planned = {str(row["task"]): int(row["env_steps"] or 0) for row in verdicts}
-    curves = frames.learning_curves(grids, reference_curves, planned, credits)
-    rules = [rule for rows in grids.values() for rule in rows["rule"]]
-    drawn = frames.comparable(rules, reference_curves)
-    others = reference_curves.loc[reference_curves.index.difference(drawn.index)]
     sources = []
     for source, rows in drawn.groupby("source", sort=False):
         runs = rows["num_runs"].max()
@@ -228,13 +226,9 @@ def learning_curves(
         known = credits.get(str(source), {})
         links = {label: known[label] for label in ("paper", "code") if known.get(label)}
         sources.append((frames.name_of(source, credits), words, links))
-    left_out = [
-        f"{frames.name_of(row.source, credits)} ({row.rule})" for row in others.itertuples()
-    ]
-    chart = charts.fragment(charts.curves_chart(curves, panel_remarks(verdicts, curves)))
-    template = environment().get_template("curves.html.j2")
-    left_out = list(dict.fromkeys(left_out))
-    return markupsafe.Markup(template.render(chart=chart, sources=sources, left_out=left_out))
+    others = curves.loc[curves.index.difference(drawn.index)].itertuples()
+    names = [f"{frames.name_of(row.source, credits)} ({row.rule})" for row in others]
+    return sources, list(dict.fromkeys(names))
 
 
 def _checksum(script: str) -> str:
