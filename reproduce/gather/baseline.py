@@ -18,9 +18,9 @@ from reproduce.gather import collect
 from reproduce.gather.reference_tables import lend
 from reproduce.gather.references import Source
 from reproduce.plan import grid as planning
-from reproduce.plan.declared import from_json
+from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import PLAN, command_of, load_grid, read_plan, request_of
+from reproduce.plan.make import command_of, load_grid, read_grid, request_of
 from reproduce.plan.presets import Source as Settings
 from reproduce.plan.presets import presets_of, source_of
 from reproduce.plan.status import NOT_SETTINGS, settings_of
@@ -155,8 +155,8 @@ def _find(plan: Plan) -> Path:
 
 def _read(plan: Plan, folder: Path) -> Baseline:
     """Return the runs of a grid that judge a plan's tasks."""
-    saved = read_plan(folder / PLAN)
-    declared = from_json(saved)
+    saved = read_grid(folder)
+    declared = declared_in(saved)
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
         raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")

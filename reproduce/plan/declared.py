@@ -9,18 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reproduce.plan.request import SAVED, refuse_many
 from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.files import read_json
+from suite.settings.recorded import todays_agent
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
 
+PLAN = "plan.json"
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
-MOST_SEEDS = 10_000
-"""Largest number of seeds of a plan."""
 Declared = dict[tuple[str, int], tuple[int, ...]]
 """Declared seeds by task and environment steps, in the order in which they were asked for."""
 
@@ -38,7 +39,7 @@ def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool =
     Raises:
         UsageError: if it drops a declared seed, or picks some of those that were begun.
     """
-    own, published = read_declared(plan.directory / "plan.json"), _of_published_runs(plan)
+    own, published = declared_in(read_plan(plan.directory / PLAN)), _of_published_runs(plan)
     before = published | own if own_first else own | published
     if counts_begun:
         plan = _with_begun(plan, before)
@@ -66,7 +67,7 @@ def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool =
 def _of_published_runs(plan: "Plan") -> Declared:
     """Return what is declared for the published runs that count for a plan."""
     folder = plan.published_folder
-    published = read_declared(folder / "plan.json") if plan.published else {}
+    published = declared_in(read_plan(folder / PLAN)) if plan.published else {}
     runs = plan.runs() if published else []
     taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
     return {key: seeds for key, seeds in published.items() if key[0] in taken}
@@ -107,99 +108,72 @@ def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
         )
 
 
-def refuse_many(num_seeds: int, where: str) -> None:
-    """Refuse a plan that would take minutes to make.
+def read_plan(path: Path) -> dict[str, Any] | None:
+    """Return the content of a `plan.json`; None without that file.
 
     Raises:
-        UsageError: naming the limit.
-    """
-    if num_seeds > MOST_SEEDS:
-        raise UsageError(f"{where}: a plan has at most {MOST_SEEDS:,} seeds, not {num_seeds:,}")
-
-
-def read_saved(path: Path) -> Any:
-    """Return the content of a `plan.json`.
-
-    Raises:
-        FileNotFoundError: if it is absent.
-        UsageError: if it cannot be read.
+        UsageError: if it cannot be read, is no plan, or one of too many seeds.
     """
     try:
-        return read_json(path)
+        saved = read_json(path)
     except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise unreadable_plan(path, error) from None
+        return None
+    except OSError as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
+    except ValueError as error:
+        is_empty = path.is_file() and not path.stat().st_size
+        raise _unreadable(
+            path, "the file is empty" if is_empty else f"not JSON ({error})"
+        ) from None
+    if not _is_plan(saved):
+        raise _unreadable(path, "not the plan of a grid of runs")
+    for seeds in (saved["seeds"], *(row["seeds"] for row in saved["declared"])):
+        refuse_many(len(seeds), f"unreadable {path}")
+    return saved | {"agent": todays_agent(saved["agent"])}
 
 
-def read_declared(path: Path) -> Declared:
-    """Return the seeds that a folder's `plan.json` declares; empty without that file.
-
-    Raises:
-        UsageError: if it cannot be read as a plan, or one of too many seeds.
-    """
-    try:
-        declared = from_json(read_saved(path))
-    except FileNotFoundError:
-        return {}
-    except UsageError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise unreadable_plan(path) from None
-    refuse_many(max(map(len, declared.values()), default=0), str(path))
-    return declared
+def declared_in(saved: Mapping[str, Any] | None) -> Declared:
+    """Return the seeds that the content of a `plan.json` declares; none without that file."""
+    rows = saved["declared"] if saved else ()
+    return {(row["task"], row["env_steps"]): tuple(row["seeds"]) for row in rows}
 
 
-def unreadable_plan(path: Path, error: Exception | None = None) -> UsageError:
-    """Return the refusal of a `plan.json` that cannot be read: its name, the reason, the way on.
-
-    Args:
-        path: the file.
-        error: what reading it said; None: it is readable, but no plan.
-    """
-    if isinstance(error, OSError):
-        return UsageError(f"unreadable {path}: {error}")
-    why = f"not JSON ({error})" if error else "not the plan of a grid of runs"
-    if error and path.is_file() and not path.stat().st_size:
-        why = "the file is empty"
+def _unreadable(path: Path, why: str) -> UsageError:
     return UsageError(
         f"unreadable {path}: {why}; restore it, or remove it and run the grid again: finished runs "
         "are kept, the seeds that it declared are not"
     )
 
 
-def to_json(declared: Declared) -> list[dict[str, Any]]:
-    """Return declared seeds in the form of `plan.json`."""
-    return [
-        {"task": task, "env_steps": env_steps, "seeds": seeds}
-        for (task, env_steps), seeds in declared.items()
-    ]
+def _is_plan(saved: Any) -> bool:
+    """Return whether a file's content has what `make.save_plan` writes."""
+    if not isinstance(saved, dict) or not {*SAVED, "declared"} <= saved.keys():
+        return False
+    steps, seeds, changes, num_seeds, declared = (
+        saved[name] for name in ("env_steps", "seeds", "settings", "num_seeds", "declared")
+    )
+    texts, switches = ("agent", "suite", "budget", "device"), ("drop_checkpoints", "keep_best")
+    return (
+        all(isinstance(value, dict) for value in (steps, changes, num_seeds))
+        and isinstance(seeds, list)
+        and list(num_seeds) == list(steps)
+        and all(type(n) is int for n in (*num_seeds.values(), *steps.values(), *seeds))
+        and all(0 < n <= len(seeds) for n in num_seeds.values())
+        and all(n > 0 for n in steps.values())
+        and type(saved["workers"]) is int
+        and all(isinstance(text, str) for text in (*changes.values(), *map(saved.get, texts)))
+        and all(isinstance(saved[key], bool) for key in ("published", *switches))
+        and isinstance(saved["checkpoint_minutes"], (int, float, type(None)))
+        and isinstance(saved.get("baseline"), (str, type(None)))
+        and bool(steps and seeds)
+        and isinstance(declared, list)
+        and all(map(_is_declared, declared))
+    )
 
 
-def from_json(saved: Mapping[str, Any]) -> Declared:
-    """Return the seeds that the content of a `plan.json` declares.
-
-    Raises:
-        AttributeError, KeyError, TypeError, ValueError: if it has another form.
-    """
-    declared: Declared = {}
-    for row in saved["declared"]:
-        seeds = _whole_numbers(row["seeds"])
-        if not 0 < len(set(seeds)) == len(seeds) or type(row["env_steps"]) is not int:
-            raise ValueError("no seeds that are ever declared")
-        declared[str(row["task"]), row["env_steps"]] = seeds
-    return declared
-
-
-def worth_declaring(declared: Declared) -> Declared:
-    """Return the seeds that could decide: at least `MIN_SEEDS` of a task.
-
-    Fewer seeds give no verdict, so a plan may try one seed first and continue with more.
-    """
-    return {key: seeds for key, seeds in declared.items() if len(seeds) >= MIN_SEEDS}
-
-
-def _whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
-    if not isinstance(values, list) or any(type(value) is not int for value in values):
-        raise TypeError("no list of whole numbers")
-    return tuple(values)
+def _is_declared(row: Any) -> bool:
+    """Return whether a row of a file's `declared` names a task, its steps and distinct seeds."""
+    if not isinstance(row, dict) or not isinstance(seeds := row.get("seeds"), list):
+        return False
+    is_whole = all(type(number) is int for number in (row.get("env_steps"), *seeds))
+    return is_whole and isinstance(row.get("task"), str) and 0 < len(set(seeds)) == len(seeds)

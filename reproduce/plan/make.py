@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.plan import grid as planning
-from reproduce.plan.declared import (
-    Declared,
-    keep_declared,
-    read_declared,
-    read_saved,
-    refuse_many,
-    to_json,
-    unreadable_plan,
-    worth_declaring,
-)
+from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import Source, source_of, tasks_of
@@ -28,9 +19,7 @@ from suite.base.errors import UsageError
 from suite.base.files import check_inside, write_json
 from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable
-from suite.settings.recorded import by_todays_names, todays_agent
-
-PLAN = "plan.json"
+from suite.settings.recorded import by_todays_names
 
 
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
@@ -102,15 +91,19 @@ def variants_of(
 def save_plan(plan: Plan) -> None:
     """Write `plan.json`, from which `report` works without being told the plan again.
 
-    It keeps the declared seeds of every task that was ever started in its folder.
+    It keeps the declared seeds of every task that was ever started in its folder. Fewer than
+    `MIN_SEEDS` give no verdict, so a plan may try one seed first and continue with more.
     """
     path = plan.directory / PLAN
-    declared: Declared = {
-        (task, env_steps): plan.declared[task] for task, env_steps in plan.env_steps.items()
-    }
+    declared = {key: plan.declared[key[0]] for key in plan.env_steps.items()}
+    declared = {key: seeds for key, seeds in declared.items() if len(seeds) >= MIN_SEEDS}
+    declared |= declared_in(read_plan(path))
     content = {name: getattr(plan, name) for name in SAVED}
     content |= {"baseline": plan.baseline} if plan.baseline else {}
-    content["declared"] = to_json(worth_declaring(declared) | read_declared(path))
+    content["declared"] = [
+        {"task": task, "env_steps": env_steps, "seeds": seeds}
+        for (task, env_steps), seeds in declared.items()
+    ]
     write_json(path, content)
 
 
@@ -166,7 +159,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
         UsageError: if nothing was run there, or a name is unknown.
     """
     found = source_of(agent, suite, source)
-    return _load(found, read_plan(found.folder(runs_dir) / PLAN), runs_dir)
+    return _load(found, read_grid(found.folder(runs_dir)), runs_dir)
 
 
 def load_grid(folder: Path) -> Plan:
@@ -175,7 +168,7 @@ def load_grid(folder: Path) -> Plan:
     Raises:
         UsageError: if none was, or it cannot be read.
     """
-    saved = read_plan(folder / PLAN)
+    saved = read_grid(folder)
     source = source_of(saved["agent"], saved["suite"], folder.name)
     return _load(source, saved, folder.parent.parent)
 
@@ -189,10 +182,10 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
         UsageError: if a name is unknown.
     """
     found = source_of(agent, suite, source)
-    published = found.folder(planning.PUBLISHED) / PLAN
-    if (found.folder(runs_dir) / PLAN).exists() or not published.exists():
+    published = found.folder(planning.PUBLISHED)
+    if (found.folder(runs_dir) / PLAN).exists() or not (published / PLAN).exists():
         return None
-    plan = _load(found, read_plan(published), runs_dir)
+    plan = _load(found, read_grid(published), runs_dir)
     return keep_declared(dataclasses.replace(plan, published=True))
 
 
@@ -216,6 +209,18 @@ def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> s
     return f"{runs_dir} has the variants of a sweep: {compared}{ways}{more}"
 
 
+def read_grid(folder: Path) -> dict[str, Any]:
+    """Return the content of a grid's `plan.json`.
+
+    Raises:
+        UsageError: if it is absent, or none.
+    """
+    saved = read_plan(folder / PLAN)
+    if saved is None:
+        raise UsageError(f"nothing was run here: {folder / PLAN} does not exist")
+    return saved
+
+
 def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
     asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
@@ -232,43 +237,3 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}
     plan = make_plan(source.agent, source.suite, **asked)
     return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)
-
-
-def read_plan(path: Path) -> dict[str, Any]:
-    """Return the content of a `plan.json`.
-
-    Raises:
-        UsageError: if it is absent, or none.
-    """
-    try:
-        saved = read_saved(path)
-    except FileNotFoundError:
-        raise UsageError(f"nothing was run here: {path} does not exist") from None
-    if not _is_plan(saved):
-        raise unreadable_plan(path)
-    refuse_many(len(saved["seeds"]), f"unreadable {path}")
-    return saved | {"agent": todays_agent(saved["agent"])}
-
-
-def _is_plan(saved: Any) -> bool:
-    """Return whether a file's content has what `save_plan` writes."""
-    if not isinstance(saved, dict) or not {*SAVED, "declared"} <= saved.keys():
-        return False
-    steps, seeds, changes, num_seeds = (
-        saved[name] for name in ("env_steps", "seeds", "settings", "num_seeds")
-    )
-    texts, switches = ("agent", "suite", "budget", "device"), ("drop_checkpoints", "keep_best")
-    return (
-        all(isinstance(value, dict) for value in (steps, changes, num_seeds))
-        and isinstance(seeds, list)
-        and list(num_seeds) == list(steps)
-        and all(type(n) is int for n in (*num_seeds.values(), *steps.values(), *seeds))
-        and all(0 < n <= len(seeds) for n in num_seeds.values())
-        and all(n > 0 for n in steps.values())
-        and type(saved["workers"]) is int
-        and all(isinstance(text, str) for text in (*changes.values(), *map(saved.get, texts)))
-        and all(isinstance(saved[key], bool) for key in ("published", *switches))
-        and isinstance(saved["checkpoint_minutes"], (int, float, type(None)))
-        and isinstance(saved.get("baseline"), (str, type(None)))
-        and bool(steps and seeds)
-    )

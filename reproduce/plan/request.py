@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import agents
-from reproduce.plan.declared import refuse_many
 from reproduce.plan.presets import check_agent
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES, find_task, nearest_task, tasks_in
@@ -21,6 +20,8 @@ from suite.settings.presets import BUDGETS
 
 SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
 LAUNCHERS = ("local", "ray")
+MOST_SEEDS = 10_000
+"""Of a plan; one of more would take minutes to make."""
 RUNS = Path("runs")
 
 
@@ -193,6 +194,12 @@ def check(request: Request) -> None:
             raise UsageError(f"--seeds: {seed} is outside 0..2147483647")
     if len(set(seeds)) < len(seeds):
         raise UsageError("--seeds: a seed is named twice")
+
+
+def refuse_many(num_seeds: int, where: str) -> None:
+    """Raise a `UsageError` for more than `MOST_SEEDS`."""
+    if num_seeds > MOST_SEEDS:
+        raise UsageError(f"{where}: a plan has at most {MOST_SEEDS:,} seeds, not {num_seeds:,}")
 
 
 def words_of(request: Request) -> list[str]:
