@@ -1,6 +1,5 @@
 """`simulators`: how fast engines step environments, beside each other and beside a training."""
 
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from suite.base.errors import UsageError, nearest
 from suite.base.files import read_json, write_atomically, write_json
 from suite.base.hardware import machine, num_cores, processor, revision, versions
 from suite.envs.tasks import find_suite, find_task
+from suite.settings.command_line import whole, whole_numbers
 
 TASKS = ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
 MODES = ("random", "policy", "training")
@@ -28,11 +28,11 @@ def main(argv: Sequence[str]) -> int:
     parser = flags.make_parser("simulators", "how fast engines step many environments")
     parser.add_argument("suite", nargs="?", help="all tasks of a suite")
     parser.add_argument("--tasks", nargs="+", help=f"default: {' '.join(TASKS)}")
-    parser.add_argument("--num-envs", type=_numbers, default=[1, 8, 64], metavar="N,N")
-    parser.add_argument("--threads", type=_numbers, default=[1], metavar="N,N")
+    parser.add_argument("--num-envs", type=whole_numbers, default=[1, 8, 64], metavar="N,N")
+    parser.add_argument("--threads", type=whole_numbers, default=[1], metavar="N,N")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="default: all")
     parser.add_argument("--modes", nargs="+", default=["random", "policy"], help=" ".join(MODES))
-    parser.add_argument("--turns", type=_number, default=3, help="of each engine (default: 3)")
+    parser.add_argument("--turns", type=whole, default=3, help="of each engine (default: 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
     parser.add_argument(
@@ -45,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
         find_task(name)
     _check(options.engines, ENGINES, "engine")
     _check(options.modes, MODES, "mode")
+    if min(*options.num_envs, *options.threads, options.turns) < 1:
+        raise UsageError("--num-envs, --threads and --turns must be at least 1")
     if max(options.threads) > num_cores():
         raise UsageError(f"--threads: this machine lets us use {num_cores()} cores")
     if options.seconds <= 0:
@@ -59,7 +61,7 @@ def _tell(folder: Path, **facts: Any) -> None:
     """Write what is known of the machine, the versions and the commands beside the tables."""
     path = folder / "machine.json"
     known = read_json(path) if path.exists() else {}
-    known |= {"machine": machine(), "versions": versions() | _more_versions(), **revision()}
+    known |= {"machine": machine(), "versions": versions(MORE), **revision()}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, known | facts)
 
@@ -155,18 +157,6 @@ def machine_name() -> str:
     return f"{vendor}-{facts['cpu family']}-{facts['model']}-{num_cores()}-cores"
 
 
-def _more_versions() -> dict[str, str]:
-    from importlib import metadata
-
-    found = {}
-    for name in MORE:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def _known(value: Any, form: str) -> str:
     return "" if pd.isna(value) else format(value, form)
 
@@ -175,17 +165,3 @@ def _check(names: Sequence[str], known: Any, what: str) -> None:
     for name in names:
         if name not in known:
             raise UsageError(f"no {what} {name!r}{nearest(name, known)}")
-
-
-def _number(text: str) -> int:
-    return _numbers(text)[0]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
-        raise ArgumentTypeError(f"{text!r} must be whole numbers from 1, as 1,8,64")
-    return numbers

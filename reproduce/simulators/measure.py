@@ -3,8 +3,6 @@
 An engine that fails or hangs ends its own rows with a line and leaves the others alone.
 """
 
-import csv
-import io
 import json
 import os
 import select
@@ -286,15 +284,10 @@ def merged(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the tidy table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        cells = {name: "" if row[name] is None else row[name] for name in COLUMNS}
-        floats = {k: f"{v:.5g}" for k, v in cells.items() if isinstance(v, float)}
-        writer.writerow(cells | floats)
+    table = pd.DataFrame(rows, columns=pd.Index(COLUMNS), dtype=object)
+    table = table.map(lambda cell: f"{cell:.5g}" if isinstance(cell, float) else cell)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -93,10 +93,10 @@ def num_cores() -> int:
 
 
 @cache
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
+def versions(more: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the versions of Python, of the packages that results depend on, and of others."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *more):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
