@@ -23,7 +23,6 @@ from reproduce.report import charts, frames
 from reproduce.report.aggregates import LEAST
 from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
 from reproduce.report.words import (
-    count_tasks,
     explain,
     explain_suite,
     headline,
@@ -134,7 +133,6 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
             allowed=markupsafe.Markup(allowed),
             headline=headline(report, verdicts, suite),
-            counts=count_tasks(report, verdicts, runs)._asdict(),
             sections={name: words for name, words in SECTIONS.items() if name not in absent},
             suite=suite,
             verdicts=verdicts,

@@ -6,7 +6,7 @@ are stripped of control characters in the terminal.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -21,9 +21,6 @@ from reproduce.judge.verdicts import UNJUDGED
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS, records
 from reproduce.words import MISSING, counted, number, reached
-
-JUDGEABLE = ("reproduced", "above", "below", "inconclusive")
-"""Verdicts on tasks whose reference can judge."""
 
 VERDICTS = (
     *("reproduced", "above", "below", "inconclusive", "nothing learned", "shown only"),
@@ -272,58 +269,24 @@ def _counted(count: Any, noun: str) -> str:
     return "" if count is None else f"\n{counted(count, noun)}"
 
 
-class Counts(NamedTuple):
-    """How many tasks came how far; each includes those that came further."""
-
-    in_suite: int
-    """Tasks of the suite, and those planned beside it."""
-    planned: int
-    run: int
-    """At least one run of it has ended."""
-    judgeable: int
-    """Its reference can judge."""
-    judged: int
-    """Its seeds were compared with the reference, whatever came of it."""
-    reproduced: int
-    """Not below, or above."""
-
-
-def count_tasks(
-    report: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    runs: Sequence[Mapping[str, Any]] = (),
-) -> Counts:
-    """Count the tasks of a suite that were planned, run, judgeable, judged and reproduced."""
-    ended = {run["task"] for run in runs if run["status"] in ("finished", "diverged", "failed")}
-    judgeable = [row for row in rows if row["verdict"] in JUDGEABLE]
-    names = {*report.get("suite_tasks", ()), *(row.get("task") for row in rows)}
-    return Counts(
-        in_suite=max(len(names), len(rows)),
-        planned=len(rows),
-        run=len(ended),
-        judgeable=len(judgeable),
-        judged=sum(pd.notna(row.get("ci_low")) for row in judgeable),
-        reproduced=sum(row["verdict"] in VERDICTS[:2] for row in rows),
-    )
-
-
 def headline(
     report: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     suite: Mapping[str, Any] | None = None,
 ) -> str:
-    """State the result in one sentence: settings, judge, the suite's verdict and each count."""
+    """State the result in one sentence: settings, judge, the suite's verdict, counts of tasks."""
     verdicts = [row["verdict"] for row in rows]
-    above, counts = verdicts.count("above"), count_tasks(report, rows)
-    of_all = counted(counts.in_suite, "task")
+    above, reproduced = verdicts.count("above"), sum(map(verdicts.count, VERDICTS[:2]))
+    in_suite = len({*report["suite_tasks"], *(row["task"] for row in rows)})
+    of_all = counted(in_suite, "task")
     if verdicts and set(verdicts) <= set(UNJUDGED):
         parts = [f"none of {of_all} can be judged"]
     else:
-        parts = [f"{counts.reproduced or 'none'} of {of_all} reproduced"]
+        parts = [f"{reproduced or 'none'} of {of_all} reproduced"]
     parts[0] += f" ({above} of them above the reference)" if above else ""
     others = [name for name in dict.fromkeys([*VERDICTS[2:], *verdicts]) if name in verdicts]
     parts += [f"{verdicts.count(name)} {name}" for name in others if name not in VERDICTS[:2]]
-    unplanned = counts.in_suite - counts.planned
+    unplanned = in_suite - len(rows)
     parts += [f"{unplanned} not planned"] if unplanned else []
     num_exploratory = sum(map(is_exploratory, rows))
     parts += [f"{num_exploratory} exploratory"] if num_exploratory else []

@@ -285,15 +285,6 @@ def test_the_headline_counts_every_task(verdicts: list[str], suite_tasks: str, s
     assert headline.startswith(f"SAC on s with the settings of 'p', judged by 'q': {said}")
 
 
-def test_the_counts_say_how_far_tasks_came() -> None:
-    """What was not planned counts, and what no reference can judge is not called unreproduced."""
-    rows = [verdict("A", "reproduced"), verdict("B", "inconclusive", ci_low=None)]
-    rows.append(verdict("C", "shown only"))
-    runs = [run("A", 1), run("B", 1, "failed"), run("C", 1, "planned")]
-    facts = FACTS | {"suite_tasks": list("ABCDE")}
-    assert words.count_tasks(facts, rows, runs) == (5, 3, 2, 2, 1, 1)
-
-
 def test_configuration_departures_and_commands_are_complete(tmp_path: Path) -> None:
     """Every hyper-parameter is on the page, also one that is empty or nested."""
     facts: dict[str, object] = {
