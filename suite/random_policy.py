@@ -11,7 +11,6 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -41,20 +40,11 @@ IDLE_ACTIONS = {"Acrobot-v1": 1, "MountainCar-v0": 1, "LunarLander-v3": 0}
 """Discrete actions without torque, push or thrust; in a game it is 0, and others have none."""
 
 
-class RandomPlay(NamedTuple):
-    """Episodes of a random policy, `[episodes]` each."""
-
-    returns: np.ndarray
-    """In reward units."""
-    lengths: np.ndarray
-    """In decisions."""
-
-
-def measure(task: Task, *, episodes: int, seed: int = 0) -> RandomPlay:
-    """Return the episodes of a random policy."""
+def measure(task: Task, *, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return returns and lengths in decisions of a random policy's episodes, `[episodes]` each."""
     act = _random_actions(task, seed)
     returns, lengths = play(task, act, [seed], 0, episodes=episodes, stream="random policy")
-    return RandomPlay(returns[0], lengths[0])
+    return returns[0], lengths[0]
 
 
 def idle_returns(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray | None:
@@ -89,15 +79,15 @@ def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]
 def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None:
     """Measure tasks; after each, put what was measured into `suite/random_scores.csv`."""
     for task in tasks:
-        random = measure(task, episodes=episodes, seed=seed)
+        returns, lengths = measure(task, episodes=episodes, seed=seed)
         idle = idle_returns(task, episodes=episodes, seed=seed)
         measured = {
-            "mean_return": f"{random.returns.mean():.6g}",
-            "std_return": f"{random.returns.std(ddof=1):.6g}",
+            "mean_return": f"{returns.mean():.6g}",
+            "std_return": f"{returns.std(ddof=1):.6g}",
             "num_episodes": str(episodes),
             "seed": str(seed),
-            "shortest_episode": str(random.lengths.min()),
-            "longest_episode": str(random.lengths.max()),
+            "shortest_episode": str(lengths.min()),
+            "longest_episode": str(lengths.max()),
             "idle_return": "" if idle is None else f"{idle.mean():.6g}",
         }
         put(task, measured)

@@ -4,9 +4,9 @@ import dataclasses
 import importlib
 import shlex
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,25 +28,6 @@ from suite.envs.tasks import ATARI_PROTOCOLS, TASKS, Protocol, Task, find_task, 
 from suite.settings.command_line import printable, whole
 
 
-class Verdicts(NamedTuple):
-    """What was found."""
-
-    rule: str
-    """Of the source, by which the curves are taken to be measured."""
-    tables: Mapping[str, pd.DataFrame]
-    """Those of a grid, by the stem of their file."""
-
-    @property
-    def tasks(self) -> pd.DataFrame:
-        """Return the rows of `verdicts.csv`."""
-        return self.tables["verdicts"]
-
-    @property
-    def suite(self) -> pd.DataFrame:
-        """Return the row of `suite.csv`; none for a single task."""
-        return self.tables["suite"]
-
-
 def judge_curves(
     agent: str,
     curves: Curves,
@@ -54,8 +35,8 @@ def judge_curves(
     *,
     env_steps: int | None = None,
     protocol: Protocol = "noframeskip",
-) -> Verdicts:
-    """Judge curves by a source, as the runs of a grid are judged, by all their seeds.
+) -> dict[str, pd.DataFrame]:
+    """Judge curves by a source, as the runs of a grid are judged; return a grid's tables.
 
     A score is the mean of `mean_return` over (0.9 t, t], reward units, as `collect.score` makes it.
     `curves` has a row for each evaluation of a run, or, for a source of rule `training`, for each
@@ -93,11 +74,10 @@ def judge_curves(
     table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
     lines = pd.concat(drawn, ignore_index=True).reindex(columns=list(tables.COLUMNS["curves"]))
     runs = table[["task", "seed", "env_steps"]].assign(status="finished")
-    found = judge_scores(table, scales, runs, lines) | {
+    return judge_scores(table, scales, runs, lines) | {
         "reference_curves": curves_beside(agent, source, presented),
         "throughput": pd.DataFrame(columns=pd.Index(tables.COLUMNS["throughput"])),
     }
-    return Verdicts(rule, found)
 
 
 def _up_to(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
@@ -255,14 +235,14 @@ def main(argv: Sequence[str]) -> int:
     check_writable(out, "--out")
     if (out / "plan.json").exists():
         raise UsageError(f"--out: {out} is a grid's folder: choose another")
-    rows = found.tasks
+    rows, suite, rule = found["verdicts"], found["suite"], found["scores"]["rule"].iloc[0]
     report = {"title": curves.name, "agent": options.agent, "judged_by": options.like}
     report |= {"env_steps": dict(zip(rows["task"], map(int, rows["env_steps"]), strict=True))}
     report["command"] = shlex.join([*flags.program().split(), "judge", *argv])
-    write_tables(out, found.tables, report, found.rule)
+    write_tables(out, found, report, rule)
     console = flags.make_console()
-    console.print(verdict_lines(rows, found.suite, printable(curves.name)))
-    how = f"by rule {found.rule}, as {options.like} was; every seed counts."
+    console.print(verdict_lines(rows, suite, printable(curves.name)))
+    how = f"by rule {rule}, as {options.like} was; every seed counts."
     say(console, f"Taken as measured {how}")
     say(console, f"Tables, figures and page: {out / 'index.html'}")
-    return exit_status(rows, found.suite, found.tables["runs"]["status"])
+    return exit_status(rows, suite, found["runs"]["status"])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from reproduce.commands import flags
 from reproduce.run.view import say
-from reproduce.speed.finding import Finding
+from reproduce.speed import Finding
 from suite.base.errors import UsageError
 
 

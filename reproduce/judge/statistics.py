@@ -13,7 +13,7 @@ true mean of symmetric scores in 75 % only.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # loads `scipy.stats` when it is first used
@@ -32,19 +32,11 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A statistic with its percentile interval, in the unit of the scores."""
+    """A statistic with its percentile interval, in the unit of the scores; of curves, by point."""
 
-    estimate: float
-    ci_low: float
-    ci_high: float
-
-
-class Band(NamedTuple):
-    """A mean with its pointwise percentile interval, one number per point."""
-
-    mean: Float[np.ndarray, " points"]
-    ci_low: Float[np.ndarray, " points"]
-    ci_high: Float[np.ndarray, " points"]
+    estimate: Any
+    ci_low: Any
+    ci_high: Any
 
 
 def mean_score(scores: Scores) -> PerResample:
@@ -99,7 +91,7 @@ def stratified_band(
     *,
     seed: int,
     num_resamples: int = 2_000,
-) -> Band:
+) -> Interval:
     """Return a statistic of all tasks at every point, with a pointwise bootstrap band.
 
     A resample draws whole runs within each task, so the points of a run stay together.
@@ -118,7 +110,7 @@ def stratified_band(
         statistic([runs[rows, point] for runs, rows in zip(curves, drawn, strict=True)])
         for point in points
     ]
-    return Band(np.array(values), *_ends(np.stack(resampled, axis=1)))
+    return Interval(np.array(values), *_ends(np.stack(resampled, axis=1)))
 
 
 def probability_of_improvement(

@@ -141,8 +141,8 @@ def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     return _line("ours", points, statistics.stratified_band(runs, statistics.iqm, seed=0))
 
 
-def _line(role: str, points: np.ndarray, band: statistics.Band) -> pd.DataFrame:
-    ends = {"value": band.mean, "lower": band.ci_low, "upper": band.ci_high}
+def _line(role: str, points: np.ndarray, band: statistics.Interval) -> pd.DataFrame:
+    ends = {"value": band.estimate, "lower": band.ci_low, "upper": band.ci_high}
     return pd.DataFrame({"role": role, "x": points, **ends})
 
 

@@ -1,1 +1,15 @@
 """Throughput: the cost of an update in exact numbers, and the speed beside another commit's."""
+
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """What a tier found for one workload."""
+
+    name: str
+    """The workload's name."""
+    alarm: bool
+    text: str
+    """One line: what changed, or why the workload was not judged."""
+    judged: bool = True
+    """Whether there was something to compare with."""

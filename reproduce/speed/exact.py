@@ -19,8 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproduce import ROOT
-from reproduce.speed import workloads
-from reproduce.speed.finding import Finding
+from reproduce.speed import Finding, workloads
 from reproduce.speed.workloads import UPDATES, Work, built, count_flops
 from suite.base.errors import UsageError
 from suite.base.files import write_json

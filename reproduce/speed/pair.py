@@ -22,8 +22,7 @@ from jaxtyping import Float
 
 from reproduce import ROOT
 from reproduce.run.processes import THREADING
-from reproduce.speed import workloads
-from reproduce.speed.finding import Finding
+from reproduce.speed import Finding, workloads
 from suite.base.errors import UsageError
 
 SERVE = Path(__file__).with_name("serve.py")

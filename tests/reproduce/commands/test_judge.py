@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.commands.judge import Verdicts, score_runs
 from reproduce.commands.judge import judge_curves as judge_read
+from reproduce.commands.judge import score_runs
 from reproduce.gather import collect
 from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan import tables as recorded
@@ -30,7 +30,7 @@ CART = "CartPole-v1"
 GRIDS = sorted(path.parent for path in PUBLISHED.glob("*/*/curves.csv"))
 
 
-def judge_curves(agent: str, path: Path, source: str, **asked: Any) -> Verdicts:
+def judge_curves(agent: str, path: Path, source: str, **asked: Any) -> dict[str, pd.DataFrame]:
     return judge_read(agent, read_curves([path]), source, **asked)
 
 
@@ -51,7 +51,7 @@ def test_a_table_of_a_grids_curves_has_the_grids_verdicts(tmp_path: Path) -> Non
     """Every number of a task and of the suite is that of the published page."""
     found = judge_curves("sac", write(tmp_path), "nnabla_rl")
     assert found.rule == "deterministic"
-    for name, table in (("verdicts", found.tasks), ("suite", found.suite)):
+    for name, table in (("verdicts", found["verdicts"]), ("suite", found["suite"])):
         whole = read_table(GRID, name)
         shared = [c for c in table if c in whole and c not in ("note", "left_out", "remarks")]
         assert {"verdict", "difference", "ci_low", "margin"} <= set(shared)
@@ -70,7 +70,9 @@ def test_nobody_is_judged_by_a_reference_that_has_learned_nothing(
     rows = [(CONTINUOUS, seed, 20_000, height) for seed in (1, 2, 3)]
     table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
     table.to_csv(tmp_path / "curves.csv", index=False)
-    (row,) = judge_curves(agent, tmp_path / "curves.csv", "sb3_control").tasks.to_dict("records")
+    (row,) = judge_curves(agent, tmp_path / "curves.csv", "sb3_control")["verdicts"].to_dict(
+        "records"
+    )
     assert row["verdict"] == "nothing learned"
     assert row["zero_score"] == 0.0, "who stands still is the best that learned nothing"
     assert pd.isna(row["p_below_holm"])
@@ -87,7 +89,7 @@ def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> 
         judge_curves("sac", tmp_path / "curves.csv", "jaxrl")
     first = int(re.findall(said, str(error.value))[0].replace(",", ""))
     table.assign(env_steps=first).to_csv(tmp_path / "curves.csv", index=False)
-    (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl").tasks.to_dict("records")
+    (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl")["verdicts"].to_dict("records")
     assert row["verdict"] != "nothing learned"
     assert 0.0 < row["reference_share"] < 0.2
 
@@ -113,7 +115,7 @@ def test_a_grid_that_is_scored_by_its_training_is_judged_as_it_was() -> None:
     whole = read_table(TRAINING, "verdicts")
     columns = ["task", "env_steps", "rule", "verdict", "score_mean", "score_std", "difference"]
     pd.testing.assert_frame_equal(
-        found.tasks[columns], whole[columns], check_dtype=False, check_exact=True
+        found["verdicts"][columns], whole[columns], check_dtype=False, check_exact=True
     )
 
 
@@ -138,7 +140,7 @@ def test_episodes_are_judged_at_their_grids_step(tmp_path: Path) -> None:
     found = score_runs(rows, "training", False, steps)
     assert found == (steps, dict(zip(own["seed"], own["score"], strict=True)))
     rows.to_csv(tmp_path / "episodes.csv", index=False)
-    judged = judge_curves("a2c", tmp_path / "episodes.csv", "rl_zoo", env_steps=steps).tasks
+    judged = judge_curves("a2c", tmp_path / "episodes.csv", "rl_zoo", env_steps=steps)["verdicts"]
     whole = read_table(TRAINING, "verdicts").set_index("task").loc[CART]
     (row,) = judged.to_dict("records")
     assert {name: row[name] for name in ("env_steps", "score_mean", "verdict", "difference")} == {

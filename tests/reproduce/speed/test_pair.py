@@ -11,8 +11,7 @@ import pytest
 
 from reproduce.__main__ import main
 from reproduce.run.ray.pool import copy_code
-from reproduce.speed import pair
-from reproduce.speed.finding import Finding
+from reproduce.speed import Finding, pair
 from reproduce.speed.pair import Ratio
 from suite.base.errors import UsageError
 from suite.settings.command_line import run_main
