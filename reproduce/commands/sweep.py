@@ -20,7 +20,7 @@ from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
-from reproduce.plan.status import Run, name_of_settings
+from reproduce.plan.status import name_of_settings
 from reproduce.report import figures, frames
 from reproduce.report.words import mean_and_spread, with_interval
 from reproduce.run.view import say
@@ -125,7 +125,7 @@ def run(
     for plan, name in zip(plans, names(plans), strict=True):
         say(console, f"{name}: {plan.directory / 'index.html'}")
     say(console, f"Table: {path}; learning curves: {path.with_suffix('.png')}, .svg, .pdf")
-    left = [run.name for plan in plans for run in _unfinished(plan)]
+    left = [run.name for plan in plans for run in plan.runs() if run.status != "finished"]
     if left:
         say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
     return 2 if left else 0
@@ -189,7 +189,3 @@ def _scores(plan: Plan, task: str) -> np.ndarray:
     runs = [run for run in plan.runs() if run.task == task and run.status == "finished"]
     scores = np.array([score(run.directory, plan.rule, run.env_steps) for run in runs])
     return scores[np.isfinite(scores)]
-
-
-def _unfinished(plan: Plan) -> list[Run]:
-    return [run for run in plan.runs() if run.status != "finished"]

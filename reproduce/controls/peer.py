@@ -179,12 +179,13 @@ def read_peer(name: str, agent: str) -> Peer:
     if agent not in agents_of(name):
         raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
     said = tomllib.loads((GLUE / f"{name}.toml").read_text(encoding="utf-8"))
+    pinned = (GLUE / f"{name}.txt").read_text(encoding="utf-8")
     facts, of = {key: said[key] for key in FACTS}, said[agent]
     return Peer(
         is_ours=False,
         verb=("control", name),
         prefix=f"{facts['title']}: ",
-        pins=_pins(name),
+        pins=dict(line.split("==", 1) for line in pinned.split() if "==" in line),
         asked={"device": "auto", "published": True, "workers": None},
         name=name,
         agent=agent,
@@ -212,18 +213,13 @@ def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
     found, runs_dir = read_peer(peer, agent), asked.get("runs_dir", RUNS)
     folder = runs_dir / "controls" / peer
     own: dict[str, Any] = {"runs_dir": folder, "device": "cpu", "published": False}
-    own["source"] = asked.get("source") or _source_of_others(agent, suite)
+    others = (name for of, name in presets_of(agent) if of == suite and not name.endswith(SUFFIX))
+    own["source"] = asked.get("source") or next(others, None)  # None: make_plan says what lacks
     plan = make_plan(agent, suite, **asked | own)
     each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
     configs = [found.configure(config, plan.settings) for config in each]
     plan = dataclasses.replace(plan, config=configs[0], maker=found, runs_dir=runs_dir)
     return keep_declared(plan)
-
-
-def _source_of_others(agent: str, suite: str) -> str | None:
-    """Return the first source on a suite that is no control; None: make_plan says what lacks."""
-    names = (source for of, source in presets_of(agent) if of == suite)
-    return next((name for name in names if not name.endswith(SUFFIX)), None)
 
 
 def peer_of(plan: Plan) -> Peer:
@@ -238,9 +234,3 @@ def refuse_missing(peer: Peer) -> None:
         raise UsageError(
             f"the environment of {peer.name} is missing: run `make peers PEER={peer.name}` first"
         )
-
-
-def _pins(name: str) -> dict[str, str]:
-    """Return the versions of every package in a peer's environment."""
-    lines = (GLUE / f"{name}.txt").read_text(encoding="utf-8").split()
-    return dict(line.split("==", 1) for line in lines if "==" in line)

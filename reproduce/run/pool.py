@@ -246,7 +246,9 @@ class Pool:
         rows = self._rows(worker)
         status, reason = end.status, end.reason
         if not reason:
-            reason = f"killed by {_signal_name(-status)}" if status < 0 else f"exit {status}"
+            names = {number.value: number.name for number in signal.Signals}
+            killer = names.get(-status, f"signal {-status}")  # a real-time signal has no name
+            reason = f"killed by {killer}" if status < 0 else f"exit {status}"
             if _is_out_of_space(lines, worker.group.runs[0].directory):
                 reason = f"no space: {reason}"
         for row in rows:
@@ -347,10 +349,3 @@ def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
     except OSError as error:
         return error.errno in NO_SPACE
     return False
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

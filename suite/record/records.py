@@ -49,8 +49,11 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     record = _read(directory)
     if record and record["status"] not in ENDED:
         return record
-    is_covered = record is None or record["status"] == "finished"
-    error = _damage(directory, record) if is_covered else ""
+    changed = ""
+    if record is None or record["status"] == "finished":
+        has_manifest = (directory / MANIFEST).exists()
+        changed = damage(directory) if has_manifest else MANIFEST if record else ""
+    error = f"differs from its manifest: {changed}" if changed else ""
     if not error and record:
         error = _mismatch(directory, record)
     if not error:
@@ -146,12 +149,3 @@ def _named_by(folder: Path) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _tasks() -> frozenset[str]:
     return frozenset(task for suite in SUITES for task in tasks_in(suite))
-
-
-def _damage(directory: Path, record: Mapping[str, Any] | None) -> str:
-    changed = ""
-    if (directory / MANIFEST).exists():
-        changed = damage(directory)
-    elif record:
-        changed = MANIFEST
-    return f"differs from its manifest: {changed}" if changed else ""

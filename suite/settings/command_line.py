@@ -13,7 +13,6 @@ import re
 import sys
 import textwrap
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -300,7 +299,7 @@ def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
     Those are of its family; failing that, they share its kind of action, and neither shows frames.
 
     Raises:
-        UsageError: if there is none: why no preset can train the task, or a suite whose preset can.
+        UsageError: if there is none, with the reason where a preset tells one.
     """
     wanted, suites = find_task(task), list(dict.fromkeys(suite for suite, _ in presets))
 
@@ -313,30 +312,15 @@ def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
 
     best = {suite: max(likeness(find_task(other)) for other in tasks_in(suite)) for suite in suites}
     nearest_suite = max(best, key=lambda suite: best[suite])  # the first of equals
-    if not best[nearest_suite]:
-        kinds = {find_task(other).actions for suite in suites for other in tasks_in(suite)}
-        if wanted.actions not in kinds:
-            those = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"
-            raise UsageError(f"no preset covers {task}: choose a task with {those}")
-        suite = _able_suite(task, presets)
-        raise UsageError(f"no preset covers {task}: choose a suite, for example --suite {suite}")
-    return nearest_suite
-
-
-def _able_suite(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
-    """Return the first suite whose preset takes the task as it is.
-
-    Raises:
-        UsageError: what most presets say against the task, if every one refuses it.
-    """
-    refusals: Counter[str] = Counter()
-    for (suite, _), preset in presets.items():
-        try:
-            dataclasses.replace(preset.config, task=task)
-            return suite
-        except UsageError as error:
-            refusals[str(error)] += 1
-    raise UsageError(refusals.most_common(1)[0][0])
+    if best[nearest_suite]:
+        return nearest_suite
+    kinds = {find_task(other).actions for suite in suites for other in tasks_in(suite)}
+    if wanted.actions in kinds:
+        dataclasses.replace(next(iter(presets.values())).config, task=task)  # may say why not
+        example = f"--suite {suites[0]}"
+        raise UsageError(f"no preset covers {task}: choose a suite, for example {example}")
+    those = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"
+    raise UsageError(f"no preset covers {task}: choose a task with {those}")
 
 
 AS_PEOPLE_WRITE: Mapping[str, Any] = {"env_steps": whole, "seeds": whole_numbers}
@@ -412,7 +396,10 @@ def read_command_line(
     source = find_source(presets, suite, options.like)
     if task is None:
         task = str(getattr(presets[suite, source].config, "task", ""))
-    _check_simulator(find_task(task))
+    if (found := find_task(task)).simulator == "gymnasium":
+        from suite.envs.gymnasium_pool import describe
+
+        describe(found.simulator_id)  # refuses what cannot be made, before a run's folder is
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")
@@ -443,14 +430,6 @@ def task_from(text: str) -> str:
     if not (module and name):
         raise argparse.ArgumentTypeError(f"needs module:id, not {text!r}; --task is for our tasks")
     return text
-
-
-def _check_simulator(task: Task) -> None:
-    """Refuse a task that cannot be made here, before a run's folder is."""
-    if task.simulator == "gymnasium":
-        from suite.envs.gymnasium_pool import describe
-
-        describe(task.simulator_id)
 
 
 def minutes(text: str) -> float:

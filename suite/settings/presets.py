@@ -33,7 +33,7 @@ measurements, which lie in the tables beside the file, or both:
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -285,17 +285,11 @@ def _read_presets(
     where = f"{root}/*/{agent}.toml"
     if len(own) != 1:
         raise UsageError(f'{where}: one suite must have default = "agent", not {own or "none"}')
-    _check_defaults(entries, where)
-    return {(entry.suite, entry.source): entry.preset for entry in entries}
-
-
-def _check_defaults(entries: Sequence[_Entry], where: str) -> None:
-    """Refuse a suite without one default."""
     for suite in dict.fromkeys(entry.suite for entry in entries):
-        here = [entry for entry in entries if entry.suite == suite]
-        defaults = [entry.source for entry in here if entry.default]
-        if len(defaults) != 1:
-            raise UsageError(f"{where}: {suite} must have one default, not {defaults or 'none'}")
+        names = [entry.source for entry in entries if entry.suite == suite and entry.default]
+        if len(names) != 1:
+            raise UsageError(f"{where}: {suite} must have one default, not {names or 'none'}")
+    return {(entry.suite, entry.source): entry.preset for entry in entries}
 
 
 def read_source(path: Path) -> dict[str, Any]:
@@ -337,14 +331,10 @@ def _read(path: Path, config_class: type) -> list[_Entry]:
             raise UsageError(f"{where[:-1]}: unknown suite{nearest(suite, SUITES)}")
         said = _table(table, SUITE, where)
         _check_settings(said, config_class, has_commit, where)
-        preset = _preset({**source, **said, **_merged(source, said)}, suite, config_class, path)
+        own = {key: {**source.get(key, {}), **said.get(key, {})} for key in ("settings", "budgets")}
+        preset = _preset({**source, **said, **own}, suite, config_class, path)
         entries.append(_Entry(suite, path.parent.name, said.get("default", ""), preset))
     return entries
-
-
-def _merged(source: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings and budgets of a suite: the file's, replaced by its own."""
-    return {key: {**source.get(key, {}), **said.get(key, {})} for key in ("settings", "budgets")}
 
 
 def _preset(table: Mapping[str, Any], suite: str, config_class: type, path: Path) -> Preset[Any]:

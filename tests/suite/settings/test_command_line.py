@@ -205,19 +205,6 @@ def test_a_task_that_no_preset_can_train_is_refused_with_the_reason(
     assert "--suite" not in str(refusal.value)
 
 
-def test_the_suite_that_is_named_is_one_that_takes_the_task() -> None:
-    """Where the first suite's settings refuse the task, another's are named."""
-
-    class Fussy(Config):
-        def __post_init__(self) -> None:
-            if self.task.startswith("Pong"):
-                raise UsageError("not Pong")
-
-    presets = {("dmc", "paper"): preset(Fussy()), ("classic", "paper"): preset(Config())}
-    with pytest.raises(UsageError, match=r"choose a suite, for example --suite classic$"):
-        read_command_line(presets, ["--task", "Pong-v5"], agent="sac")
-
-
 def test_the_time_between_checkpoints_is_no_setting_of_the_run() -> None:
     """It changes no byte, so it stands beside the configuration."""
     assert read()[1].checkpoint_minutes == 5.0
