@@ -87,11 +87,11 @@ def evaluate_run(
 
 def _play_again(run: Path, policy: "Policy", record: dict[str, Any] | None, *, best: bool) -> Score:
     """Play the episodes of a run's last evaluation again, or of its best one."""
-    table = read_table(run / "evaluations.csv")
-    if record is None or table.empty:
+    rows = read_table(run / "evaluations.csv").to_dict("records")
+    if record is None or not rows:
         raise UsageError(f"{run} recorded no evaluation: leave out --recorded")
-    row = table.loc[table["mean_return"].idxmax()] if best else table.iloc[-1]
-    number = sum(name.startswith("return_") for name in table)
+    row = max(rows, key=lambda row: row["mean_return"]) if best else rows[-1]
+    number = sum(str(name).startswith("return_") for name in row)
     how: dict[str, Any] = {"sampled": is_sampled(record), "env_steps": int(row["env_steps"])}
     score = play(policy, record["seed"], number, **how)
     return score._replace(recorded=float(row["mean_return"]))
