@@ -31,7 +31,7 @@ from reproduce.plan.make import command_of
 from reproduce.plan.places import demand_of
 from reproduce.plan.presets import presets_of, tasks_of
 from reproduce.plan.request import Request
-from reproduce.plan.speeds import memory_mib
+from reproduce.plan.speeds import find_speed
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, reached
@@ -317,10 +317,10 @@ def _memory_gib(plan: Plan) -> float | None:
     """Return the host's memory that the groups side by side fill; None where never measured."""
     sizes = []
     for group in plan.groups():
-        process = memory_mib(plan.agent, plan.source, group.runs[0].task, plan.device)
-        if process is None:
+        speed = find_speed(plan.agent, plan.source, group.runs[0].task, plan.device)
+        if speed is None:
             return None
-        sizes.append(process / 2**10 + demand_of(plan, group)["memory"] / 2**30)
+        sizes.append(speed.memory_mib / 2**10 + demand_of(plan, group)["memory"] / 2**30)
     return sum(sorted(sizes)[-plan.workers :], start=0.0)
 
 

@@ -59,12 +59,6 @@ def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
     return f"{made}; {_names(names)} {'have' if len(names) > 1 else 'has'} changed since"
 
 
-def ways_on(today: Code) -> str:
-    """Return what somebody can do whose own runs do not count, to be read after a colon."""
-    back = " or take back the changes" if today.uncommitted else ""
-    return f"start anew beside it with --fresh{back}"
-
-
 def number_of(record: Mapping[str, Any]) -> int | None:
     """Return the behaviour's number in a record; None of a run of changed code, or of no number."""
     number = record.get("behaviour")

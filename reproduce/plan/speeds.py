@@ -125,12 +125,6 @@ def pace(agent: str, source: str, config: Any, device: str) -> Pace | None:
     return lambda env_steps: run_seconds(speed, config, relative, env_steps)
 
 
-def memory_mib(agent: str, source: str, task: str, device: str) -> float | None:
-    """Return the memory of a run's process, replay left out; None if it was never measured."""
-    speed = find_speed(agent, source, task, device)
-    return speed and speed.memory_mib
-
-
 def warm_up_steps(config: Any) -> int:
     """Return the environment steps before a run learns at its full rate, counted or not."""
     if hasattr(config, "replay_start"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproduce.plan.origin import number_of, ways_on, why_left_out
+from reproduce.plan.origin import number_of, why_left_out
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
 from suite.base.hardware import machine, versions
@@ -154,12 +154,6 @@ def _folders(plan: "Plan", task: str) -> list[Path]:
     return [root / folder_of(task) for root in roots]
 
 
-def _seeds(plan: "Plan", task: str) -> list[tuple[int, Path]]:
-    """Return the seeds and folders of all runs of a task, whether or not they are planned."""
-    paths = sorted(path for folder in _folders(plan, task) for path in folder.glob("seed-*"))
-    return [(seed, path) for path in paths if (seed := seed_of(path)) is not None]
-
-
 def seeds_begun(plan: "Plan", task: str) -> set[int]:
     """Return the seeds of a task whose scores at the plan's step may be guessed.
 
@@ -167,10 +161,11 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
     least half as long. Of one that cannot be read nobody knows what it was.
     """
     found = set()
-    for seed, path in _seeds(plan, task):
-        record = read_record(path)
-        if not (path / "run.json").exists():
+    paths = (path for folder in _folders(plan, task) for path in folder.glob("seed-*/run.json"))
+    for path in (each.parent for each in paths):
+        if (seed := seed_of(path)) is None:
             continue
+        record = read_record(path)
         if record is not None and record["status"] != "damaged":
             is_short = 2 * record["config"]["env_steps"] < plan.env_steps[task]
             if is_short or differences(plan, record) or _left_out(plan, path, record):
@@ -247,7 +242,9 @@ def refuse_mixture(plan: "Plan") -> None:
                 raise _other_settings(folder, differs)
             why = task.name in planned and _left_out(plan, folder, record)
             if why:
-                raise UsageError(f"{folder} was run with other code ({why}): {ways_on(plan.today)}")
+                back = " or take back the changes" if plan.today.uncommitted else ""
+                fix = f"start anew beside it with --fresh{back}"
+                raise UsageError(f"{folder} was run with other code ({why}): {fix}")
 
 
 def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:

@@ -76,12 +76,6 @@ def leave_out_policy(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def digest(folder: Path) -> str:
-    """Return one SHA-256 of a run's record and tables as they are now; a policy may be left out."""
-    kept = {name: sum_ for name, sum_ in sums(folder).items() if name not in POLICIES}
-    return hashlib.sha256(_render(kept)).hexdigest()
-
-
 def _damaged(folder: Path) -> Sequence[str]:
     stored, now = LEFT_OUT.sub(b"", _read(folder / MANIFEST)), sums(folder)
     if stored == _render(now):

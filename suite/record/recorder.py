@@ -88,11 +88,10 @@ class Recorder:
         for i in self.active:
             remove_torn(self.seed_directories[i])
         self._identity = identity_of(run, self._seeds) | ({"keep_best": True} if keeps_best else {})
-        found = find(self.checkpoint_directory, self._identity, self._seeds)
-        self.snapshot = found.snapshot
+        self.snapshot, misfit = find(self.checkpoint_directory, self._identity, self._seeds)
         """The checkpoint that these runs resume from; None: they start from the beginning."""
         if self.snapshot is None:
-            self._begin(found.misfit, run.get("config", {}).get("env_steps", 0))
+            self._begin(misfit, run.get("config", {}).get("env_steps", 0))
         else:
             self._go_on(self.snapshot.content)
         for seed in self._seeds:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from suite.base.errors import UsageError
 from suite.base.files import extent
@@ -17,17 +17,10 @@ UNFINISHED = ("running", "diverged")
 """Statuses of the seeds of an unfinished group."""
 
 
-class Found(NamedTuple):
-    """The checkpoint that a run resumes from, or why there is none."""
+def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> tuple[Any, str]:
+    """Return the snapshot that these seeds can resume from exactly; else None, and why not.
 
-    snapshot: Any
-    """A `suite.resume.snapshot.Snapshot`; None: the run starts from the beginning."""
-    misfit: str
-    """Why one that is there does not fit; empty if there is none, or it fits."""
-
-
-def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> Found:
-    """Return the checkpoint in a folder, if these seeds can resume exactly from it.
+    There is no reason where there is no checkpoint.
 
     Args:
         folder: the checkpoint's.
@@ -39,13 +32,13 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
     try:
         snapshot = read_snapshot(folder)
         if snapshot is None or not any(seed.is_running for seed in seeds):
-            return Found(None, "")
+            return None, ""
         misfit = _misfit(snapshot.content, identity, folder, seeds)
-        return Found(None, misfit) if misfit else Found(snapshot, "")
+        return (None, misfit) if misfit else (snapshot, "")
     except UsageError as error:
-        return Found(None, str(error))
+        return None, str(error)
     except (OSError, *BROKEN) as error:
-        return Found(None, f"unreadable checkpoint: {error}")
+        return None, f"unreadable checkpoint: {error}"
 
 
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from suite.record import recorder, seed_record
 from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
-from suite.record.resumption import ACTIONS, Found
+from suite.record.resumption import ACTIONS
 from suite.settings.command_line import RunOptions
 
 RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
@@ -217,7 +217,7 @@ def test_a_run_is_claimed_before_its_files_change(
         actions.parent.mkdir()
         actions.touch()
         content = old.checkpoint((0, sha256().hexdigest()))
-        found = Found(SimpleNamespace(content=content), "")
+        found = SimpleNamespace(content=content), ""
         monkeypatch.setattr(recorder, "find", lambda *_: found)
         log(old, 20, [2.0])
     refused = []
