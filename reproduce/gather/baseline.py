@@ -15,7 +15,7 @@ import pandas as pd
 
 from agents import AGENTS
 from reproduce.gather import collect
-from reproduce.gather.reference_tables import lend
+from reproduce.gather.reference_tables import COLUMNS, lend
 from reproduce.gather.references import Source
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import PLAN, declared_in
@@ -99,16 +99,10 @@ def mean_curves(agent: str, rule: str, runs: Sequence[Run]) -> pd.DataFrame:
     points = pd.concat(drawn).groupby(["task", "env_steps"], sort=False)["mean_return"]
     curve = points.agg(return_mean="mean", std="std", num_runs="count").reset_index()
     sizes = pd.Series([run.task for run in runs]).value_counts()
-    curve = curve[curve["num_runs"] == curve["task"].map(sizes)]
-    return pd.DataFrame(
-        {
-            **{"agent": agent, "env_id": curve["task"], "env_steps": curve["env_steps"]},
-            "return_mean": curve["return_mean"],
-            "return_low": curve["return_mean"] - curve["std"],
-            "return_high": curve["return_mean"] + curve["std"],
-            "num_runs": curve["num_runs"],
-        }
-    )
+    curve = curve[curve["num_runs"] == curve["task"].map(sizes)].rename(columns={"task": "env_id"})
+    ends = {"return_low": -curve["std"], "return_high": curve["std"]}
+    ends = {name: curve["return_mean"] + std for name, std in ends.items()}
+    return curve.assign(agent=agent, **ends)[[*COLUMNS["curves"]]]
 
 
 def _refusal(plan: Plan, problem: str) -> UsageError:

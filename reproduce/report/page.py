@@ -32,6 +32,7 @@ from reproduce.report.words import (
     verdict_words,
     with_interval,
 )
+from reproduce.run.view import duration
 from reproduce.words import MISSING, counted, number, reached, visible
 from suite.base.files import write_atomically
 from suite.envs.tasks import folder_of
@@ -65,16 +66,6 @@ FIGURES += ("profile", "aggregates", "improvement", "efficiency")
 """Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
-
-
-def duration(seconds: Any) -> str:
-    """Format wall time in hours, minutes or seconds."""
-    if pd.isna(seconds):
-        return MISSING
-    for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def percentage(share: Any) -> str:
@@ -165,7 +156,7 @@ def environment() -> jinja2.Environment:
     own.filters = own.filters | {
         "counted": counted,
         "number": number,
-        "duration": duration,
+        "duration": lambda seconds: MISSING if pd.isna(seconds) else duration(seconds),
         "percentage": percentage,
         "plain": _plain,
         "reached": reached,

@@ -21,7 +21,8 @@ import pandas as pd
 
 from reproduce import ROOT
 from reproduce.gather.collect import throughput
-from reproduce.run.processes import LEASH, THREADING
+from reproduce.run.log import last_lines
+from reproduce.run.processes import THREADING, AgentProcess
 from reproduce.simulators.engines import OF_PEERS, PROCESSES
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -230,30 +231,20 @@ def train(cell: Cell, turns: int, seconds: float, speed: float) -> Iterator[dict
 
 def _train_for(command: list[str], run: Path, seconds: float) -> tuple[dict[str, Any] | None, str]:
     """Train until there are rows of so many seconds; return its speed, or None and why."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **THREADING},
-        start_new_session=True,
-    )
-    until = time.monotonic() + seconds + ANSWER_SECONDS
-    facts: dict[str, Any] | None = None
+    log, until = run.with_name("log"), time.monotonic() + seconds + ANSWER_SECONDS
+    process, facts = AgentProcess(command, log), None
     try:
-        while process.poll() is None and time.monotonic() < until:
+        while process.poll() is None:
+            if time.monotonic() > until:
+                return facts, "too slow: it reported nothing in time"
             time.sleep(0.25)
             with suppress(OSError, ValueError, KeyError):
                 facts = throughput(run)
             if facts is not None and facts["wall_seconds"] >= seconds:
                 return facts, ""
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        _, said = process.communicate()
-    lines = said.strip().splitlines() or ["too slow: it reported nothing in time"]
-    return facts, lines[-1]
+        process.kill()
+    return facts, (last_lines(log) or ["it said nothing"])[-1]
 
 
 def _row(cell: Cell, engine: str, mode: str, note: str = "", **facts: Any) -> dict[str, Any]:
