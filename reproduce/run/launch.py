@@ -26,19 +26,16 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     Raises:
         KeyboardInterrupt: after the processes are stopped.
     """
-    pool = _pool(plan)
+    if plan.cluster:
+        from reproduce.run.ray.pool import RayPool
+
+        pool = RayPool(plan)
+    else:
+        pool = Pool(plan)
     with _signals_interrupt():
         pool.run(watch)
     watch(pool.board)
     return pool.board
-
-
-def _pool(plan: Plan) -> Pool:
-    if plan.cluster is None:
-        return Pool(plan)
-    from reproduce.run.ray.pool import RayPool
-
-    return RayPool(plan)
 
 
 @contextlib.contextmanager

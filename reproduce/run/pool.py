@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from reproduce.plan.grid import Group, Plan, Run
 from reproduce.plan.origin import changed_sources
@@ -40,20 +40,6 @@ NO_SPACE_LEFT = re.compile(
 )
 
 
-@runtime_checkable
-class Agent(Protocol):
-    """The agent of a group, here (`AgentProcess`) or elsewhere."""
-
-    def poll(self) -> End | None:
-        """Return how it ended, once all its files are in place; None while it works."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-
-    def kill(self, grace_seconds: float = 0.0) -> None:
-        """Kill it if it does not end by itself within the grace time."""
-
-
 @dataclass(eq=False)
 class Worker:
     """A group that runs."""
@@ -61,7 +47,8 @@ class Worker:
     group: Group
     log: Path
     """File of the agent's output."""
-    agent: Agent
+    agent: Any
+    """An `AgentProcess`, or what has its `poll`, `terminate` and `kill`."""
     gpu: int | None = None
     """The GPU that it was dealt; None: there are not several."""
 
