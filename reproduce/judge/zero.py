@@ -20,32 +20,12 @@ from reproduce.gather.references import (
 )
 from reproduce.judge.inference import MIN_REFERENCE_RUNS
 from reproduce.words import number
-from suite.envs.tasks import Baseline, baseline_scores
+from suite.envs.tasks import Zero, baseline_scores
 
 APART = 2.0
 """Standard deviations of its runs by which a reference's mean must exceed policies that learned
 nothing. Not standard errors: with many runs a mean is soon above a random policy for certain, while
 the single runs, which ours are like, cannot be told from one."""
-UNKNOWN = Baseline(math.nan, math.nan, math.nan, None, None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Zero:
-    """Mean returns of three policies that learned nothing, in reward units; NaN: unknown."""
-
-    random: float = math.nan
-    """Of uniformly random actions."""
-    idle: float = math.nan
-    """Of the action that does nothing."""
-    untrained: float = math.nan
-    """Of initial networks: the source's, where its runs were evaluated before they learned, else
-    ours."""
-
-    @property
-    def score(self) -> float:
-        """Return the largest of those that are known: the zero of the scale; NaN: none is."""
-        known = [each for each in (self.random, self.idle, self.untrained) if not math.isnan(each)]
-        return max(known, default=math.nan)
 
 
 @kept
@@ -53,6 +33,8 @@ def zero_of(
     agent: str, source: str | None, task: str, protocol: str, rule: str, first_update_step: int
 ) -> Zero:
     """Return the zero of a task's scale beside a source.
+
+    The untrained policy is the source's where it was evaluated before it learned, else ours.
 
     Args:
         agent: name of the agent.
@@ -63,12 +45,11 @@ def zero_of(
             so by rule `training` the source has no untrained policy.
         first_update_step: see `first_update`.
     """
-    ours = baseline_scores().get((task, protocol), UNKNOWN)
-    untrained = ours.untrained
+    ours = baseline_scores().get((task, protocol), Zero())
     if source is not None and rule != "training":
         theirs = first_evaluations(agent, source, task, first_update_step - 1, protocol)
-        untrained = float(theirs.mean()) if theirs.size else untrained
-    return Zero(random=ours.random, idle=ours.idle, untrained=untrained)
+        ours = ours._replace(untrained=float(theirs.mean())) if theirs.size else ours
+    return ours
 
 
 def first_update(config: Any) -> int:
@@ -129,7 +110,7 @@ def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
     if not math.isfinite(reference.std):
         return ""
     task = config.find_task()
-    longest = baseline_scores().get((task.name, task.protocol), UNKNOWN).longest_episode or 0
+    longest = baseline_scores().get((task.name, task.protocol), Zero()).longest_episode or 0
     until = 10 * config.num_envs * longest  # (0.9 t, t] is a tenth of t
     if reference.rule == "training" and reference.env_steps < until:
         return (

@@ -83,23 +83,28 @@ class Task:
             ) from None
 
 
-class Baseline(NamedTuple):
-    """Mean returns of policies that learned nothing, in reward units; NaN: not measured."""
+class Zero(NamedTuple):
+    """Mean returns of policies that learned nothing, in reward units; NaN: unknown."""
 
-    random: float
+    random: float = math.nan
     """Of uniformly random actions."""
-    idle: float
-    """Of the action that does nothing; NaN where the task has none, too."""
-    untrained: float
+    idle: float = math.nan
+    """Of the action that does nothing."""
+    untrained: float = math.nan
     """Of the initial networks of an agent that trains the task."""
-    shortest_episode: int | None
+    shortest_episode: int | None = None
     """Decisions of the shortest episode of random actions; None: not measured."""
-    longest_episode: int | None
+    longest_episode: int | None = None
     """Decisions of the longest one."""
+
+    @property
+    def score(self) -> float:
+        """Return the largest of those that are known: the zero of a scale; NaN: none is."""
+        return max((each for each in self[:3] if not math.isnan(each)), default=math.nan)
 
 
 @cache
-def baseline_scores() -> Mapping[tuple[str, str], Baseline]:
+def baseline_scores() -> Mapping[tuple[str, str], Zero]:
     """Return what is known of policies that learned nothing, by (task, protocol)."""
     if not RANDOM_SCORES.exists():
         return MappingProxyType({})
@@ -111,7 +116,7 @@ def baseline_scores() -> Mapping[tuple[str, str], Baseline]:
     for row in rows:
         random, idle, untrained = (float(row[name] or "nan") for name in scores)
         shortest, longest = (int(row[name]) if row[name] else None for name in lengths)
-        known[row["task"], row["protocol"]] = Baseline(random, idle, untrained, shortest, longest)
+        known[row["task"], row["protocol"]] = Zero(random, idle, untrained, shortest, longest)
     for task, protocol in [key for key in known if key[1] == "noframeskip"]:
         # the size of frames changes nothing of play that does not see them
         blind = known[task, protocol]._replace(untrained=float("nan"))
