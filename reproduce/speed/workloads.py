@@ -186,7 +186,9 @@ def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
 
 def update_acer(_: Path) -> Work:
     """Make a gradient step on one replayed unroll of every environment."""
-    config, replay = _acer_replay()
+    config = _settings(acer, "classic")
+    log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
+    replay = _filled_replay(config, CARTPOLE, log_probs)
     learner = acer.make_learner(config, CARTPOLE, CPU)
     batch = replay.sample(np.random.default_rng(0))
     return lambda: acer.update(learner, config, batch, 1e-4)
@@ -194,7 +196,10 @@ def update_acer(_: Path) -> Work:
 
 def update_acer_continuous(_: Path) -> Work:
     """Make a gradient step on replayed unrolls."""
-    config, replay = _acer_continuous_replay()
+    config = _settings(acer_continuous, "mujoco")
+    policy = np.zeros((config.num_envs, 12), dtype=np.float32)
+    policy[:, 6:] = math.log(0.3)
+    replay = _filled_replay(config, HALF_CHEETAH, policy)
     learner = acer_continuous.make_learner(config, HALF_CHEETAH, CPU)
     generator = np.random.default_rng(0)
     batch = replay.sample_any(generator, config.batch_unrolls)
@@ -400,16 +405,3 @@ def _filled_replay(
         actions = _actions(generator, shape, spaces)
         replay.add(actions, behaviour, _step(generator, config.num_envs, spaces))
     return replay
-
-
-def _acer_replay() -> tuple[acer.Config, UnrollReplay]:
-    config = _settings(acer, "classic")
-    log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
-    return config, _filled_replay(config, CARTPOLE, log_probs)
-
-
-def _acer_continuous_replay() -> tuple[acer_continuous.Config, UnrollReplay]:
-    config = _settings(acer_continuous, "mujoco")
-    policy = np.zeros((config.num_envs, 12), dtype=np.float32)
-    policy[:, 6:] = math.log(0.3)
-    return config, _filled_replay(config, HALF_CHEETAH, policy)
