@@ -194,7 +194,6 @@ def write_tables(
     figures.draw_curves(drawn, said, directory, unit=unit)
     if drawn["wall_time"].notna().any():
         figures.draw_curves(drawn, said, directory, "curves_by_time", unit, "wall_time")
-    figures.draw_times(tables["times"], directory)
     if len(tables["throughput"]):
         figures.draw_throughput(tables["throughput"], directory)
     aggregates.draw(tables, directory)

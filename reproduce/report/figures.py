@@ -156,42 +156,6 @@ def draw_throughput(
         return save(grid, "dots: runs; diamonds: medians; mean shares", directory, name)
 
 
-def draw_times(times: pd.DataFrame, directory: Path) -> list[Path]:
-    """Draw the seconds after which each seed first reached shares of the reference, by task.
-
-    Args:
-        times: rows of `times.csv`; nothing is drawn if no seed has reached any share.
-        directory: where the files `times` go.
-    """
-    if times["wall_seconds"].isna().all():
-        return []
-    medians = frames.median_times(times)
-    counts = medians["num_reached"].astype("str") + "/" + medians["num_seeds"].astype("str")
-    said = counts.groupby(medians["task"], sort=False).agg(" and ".join)
-    palette = frames.OURS[0], frames.JUDGE[0]
-    common: dict[str, Any] = {"y": "label", "hue": "reached", "palette": palette}
-    rows, middle = (
-        table.assign(
-            label=[f"{task}\n{said[task]} seeds" for task in table["task"]],
-            reached=table["share"].map("{:.0%} of the reference".format),
-        )
-        for table in (times, medians)
-    )
-    height = 1.2 + 0.6 * len(said)
-    with mpl.rc_context(style()):
-        size: dict[str, Any] = {"kind": "strip", "height": height, "aspect": 8.0 / height}
-        grid = sns.catplot(
-            rows, x="wall_seconds", dodge=True, jitter=False, alpha=0.6, **size, **common
-        )
-        mark: dict[str, Any] = {"errorbar": None, "linestyle": "none", "marker": "D"}
-        mark |= {"dodge": 0.4, "legend": False}
-        sns.pointplot(middle, x="median", ax=grid.ax, **mark, **common)
-        grid.set(xscale="log").set_axis_labels(AXES["wall_time"], "")
-        label_powers(grid.ax.xaxis)
-        caption = "dots: seeds; diamonds: medians, where half of the seeds get there"
-        return save(grid, caption, directory, "times")
-
-
 def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
     """Draw a row per task of a frame `SCORES`: every run, means and their intervals.
 

@@ -61,7 +61,7 @@ ASSETS = {
 }
 """The page's scripts: how each is read."""
 
-FIGURES = ("curves", "curves_by_time", "scores", "times", "throughput")
+FIGURES = ("curves", "curves_by_time", "scores", "throughput")
 FIGURES += ("profile", "aggregates", "improvement", "efficiency")
 """Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")

@@ -50,7 +50,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """No files of figures, which have tests of their own."""
-    for name in ("draw_curves", "draw_scores", "draw_throughput", "draw_times"):
+    for name in ("draw_curves", "draw_scores", "draw_throughput"):
         monkeypatch.setattr(figures, name, lambda *arguments, **options: None)
     monkeypatch.setattr(aggregates, "draw", lambda *arguments: None)
 

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
 from reproduce.report import figures, frames
-from reproduce.report.tables import COLUMNS
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
@@ -160,20 +159,6 @@ def test_over_wall_time_only_our_own_curves_are_drawn(
     panel = drawn[0].axes.flat[0]
     assert widths(panel, BLUE) == {0.8: [1, 4], 2.6: [1, 4]}
     assert widths(panel, ORANGE) == {}
-
-
-def test_times_show_every_seed_that_gets_there_and_how_many_do(
-    tmp_path: Path, drawn: list[sns.FacetGrid]
-) -> None:
-    """Numbers on the axis are plain; without any time there is no figure."""
-    rows = [("A", 1, 0.5, 5, 1, 200.0), ("A", 1, 0.9, 9, 1, 500.0)]
-    rows += [("A", 2, 0.5, 5, 1, 300.0), ("A", 2, 0.9, 9, NAN, NAN)]
-    times = pd.DataFrame(rows, columns=list(COLUMNS["times"]))
-    texts = svg_texts(figures.draw_times(times, tmp_path)[0])
-    assert {"A", "2/2 and 1/2 seeds", "200", "500", "50% of the reference"} <= set(texts)
-    dots = [dots.get_offsets() for dots in drawn[0].ax.collections]
-    assert sorted(x for each in dots for x in np.ma.getdata(each)[:, 0]) == [200, 300, 500]
-    assert figures.draw_times(times.assign(wall_seconds=NAN), tmp_path) == []
 
 
 def test_throughput_shows_every_run_its_median_and_the_shares(
