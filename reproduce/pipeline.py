@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from reproduce.gather import collect, references
-from reproduce.judge import fingerprints, remarks
+from reproduce.judge import remarks
 from reproduce.judge.aggregates import (
     human_scores,
     improvements,
@@ -72,7 +72,7 @@ def gather(
     curves = collect.collect_curves(plan, found)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
     tables = judge_scores(scores, scales, runs, curves, plan.declared, absent)
-    verdicts = _mark(plan, found, tables["verdicts"]).assign(fingerprint=_fingerprints(plan))
+    verdicts = _mark(plan, found, tables["verdicts"])
     suite = tables["suite"].assign(
         older_runs=max(verdicts["older_runs"], key=MARKS.index),
         remarks=remarks.of_suite(verdicts["remarks"]),
@@ -144,13 +144,6 @@ def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFra
     ]
     marks = [older[task][0] for task in verdicts["task"]]
     return verdicts.assign(note=notes, remarks=said, older_runs=marks)
-
-
-def _fingerprints(plan: Plan) -> list[float]:
-    """Return each task's p-value of the preset's initial weights; NaN where nothing is known."""
-    if plan.settings or not plan.maker.is_ours:
-        return [float("nan")] * len(plan.tasks)
-    return [fingerprints.of_task(plan.agent, plan.source, task) for task in plan.tasks]
 
 
 def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:

@@ -52,12 +52,6 @@ def read_table() -> pd.DataFrame:
     return table.assign(p_holm=holm(table["p"].to_numpy(dtype=float)))
 
 
-def of_task(agent: str, source: str, task: str) -> float:
-    """Return the p-value of a preset on a task, NaN where its judge began after an update."""
-    rows = read_table().query("agent == @agent and source == @source and task == @task")
-    return float(rows["p"].iloc[0]) if len(rows) else float("nan")
-
-
 @dataclass(frozen=True)
 class Pair:
     """A preset and a task on which its judge was evaluated before it learned."""

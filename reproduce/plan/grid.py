@@ -36,7 +36,7 @@ class Maker:
     """An agent of ours, which its own command trains; `controls/peer.py` has the others."""
 
     is_ours: bool = True
-    """Whether presets give the initial weights, and speeds are tabulated."""
+    """Whether speeds are tabulated, and its sources looked up."""
     verb: Sequence[str] = ()
     """Words of the harness's command before agent and suite."""
     prefix: str = ""

@@ -37,7 +37,7 @@ COLUMNS = {
     ),
     "verdicts": (
         *(*TABLE_COLUMNS[:3], "older_runs", *TABLE_COLUMNS[3:]),
-        *("remarks", "reference_share", "fingerprint"),
+        *("remarks", "reference_share"),
     ),
     "suite": (
         *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),
