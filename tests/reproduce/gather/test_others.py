@@ -58,7 +58,7 @@ def test_a_run_of_cleanrl_is_judged_as_its_grid_was(tmp_path: Path, say: Say) ->
         pd.concat([losses, table]).to_csv(files[-1], index=False)
     found = judge_curves("a2c", read_curves(files), "rl_zoo", env_steps=int(whole["env_steps"]))
     pd.testing.assert_series_equal(
-        found.tables["scores"].set_index("seed")["score"],
+        found["scores"].set_index("seed")["score"],
         scores.set_index("seed")["score"],
         check_exact=True,
     )

@@ -484,9 +484,8 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> Non
     assert curve["return_mean"].tolist() == means.tolist()
     ours = example / "ours.csv"
     runs.rename(columns={"env_id": "task"}).to_csv(ours, index=False)
-    assert judge_curves("sac", read_curves([ours]), "somebody").tasks["verdict"].tolist() == [
-        "reproduced"
-    ]
+    verdicts = judge_curves("sac", read_curves([ours]), "somebody")["verdicts"]
+    assert verdicts["verdict"].tolist() == ["reproduced"]
 
 
 def test_the_page_has_the_first_line_of_every_table() -> None:

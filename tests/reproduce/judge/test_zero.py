@@ -61,7 +61,7 @@ def of_source(agent: str, suite: str, source: str, task: str, env_steps: int) ->
 def test_the_zero_is_the_best_of_what_is_known() -> None:
     """Standing still may be the best of them, and may be impossible."""
     assert KNOWN.score == 5.0
-    assert dataclasses.replace(KNOWN, idle=math.nan).score == -10.0
+    assert KNOWN._replace(idle=math.nan).score == -10.0
     assert math.isnan(Zero().score)
 
 
