@@ -111,10 +111,10 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
             any_turn = True
             console.print(table_of(measure.medians(pd.DataFrame(found))))
     table = measure.read(path)
-    for judged in claims.judge(table, num_cores()):
-        said = f"{judged.task}, {judged.beside}: claimed {judged.claimed:g}, "
-        said += f"measured {judged.ratio:.2f} [{judged.low:.2f}, {judged.high:.2f}]"
-        say(console, f"{judged.says}: {said}: {judged.verdict}")
+    for claim in claims.judge(table, num_cores()):
+        said = f"{claim['task']}, {claim['beside']}: claimed {claim['ratio']:g}, "
+        said += f"measured {claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
+        say(console, f"{claim['says']}: {said}: {claim['verdict']}")
     if any_turn:
         figures.draw(table, folder)
     print(path)

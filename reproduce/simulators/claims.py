@@ -5,9 +5,8 @@ says ("about" is given a tenth), and does not hold here if the interval lies bel
 extrapolated: where a machine has fewer cores than the claim, it is not judged.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,34 +19,25 @@ ABOUT = 0.9
 """Share of the ratio claimed that is still about it."""
 
 
-class Judged(NamedTuple):
-    """A claim judged on one machine; `ratio` of speeds with its interval, NaN if not measured."""
+def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict[str, Any]]:
+    """Return the claims, judged by a table of turns.
 
-    says: str
-    where: str
-    link: str
-    task: str
-    beside: str
-    claimed: float
-    ratio: float
-    low: float
-    high: float
-    verdict: str
-
-
-def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> Iterator[Judged]:
-    """Yield a verdict on each claim, by a table of turns."""
+    A row of the file gets `found`, `low` and `high` (the measured ratio and its interval, NaN if
+    there is none), `verdict`, `link`, and `beside`, which names the speeds compared.
+    """
+    rows = []
     for claim in pd.read_csv(path).to_dict("records"):
-        link = f"{claim['source']}/blob/{claim['commit']}/{claim['file']}#L{claim['line']}"
         sides = [(claim["faster"], claim["num_envs"]), (claim["slower"], claim["slower_envs"])]
-        speeds = (_speeds(table, claim["task"], *side, num_cores) for side in sides)
-        found = ratio(*speeds)
-        beside = " / ".join(f"{engine} ({envs})" for engine, envs in sides)
+        found = ratio(*(_speeds(table, claim["task"], *side, num_cores) for side in sides))
         verdict = verdict_of(claim["ratio"], *found)
         if num_cores < claim["cores"]:
             verdict = f"cannot be measured here: needs {claim['cores']} cores"
-        said = (claim["says"], claim["where"], link, claim["task"], beside, claim["ratio"])
-        yield Judged(*said, *found, verdict)
+        said = dict(zip(("found", "low", "high"), found, strict=True)) | {"verdict": verdict}
+        place = f"{claim['file']}#L{claim['line']}"
+        said["link"] = f"{claim['source']}/blob/{claim['commit']}/{place}"
+        said["beside"] = " / ".join(f"{engine} ({envs})" for engine, envs in sides)
+        rows.append(claim | said)
+    return rows
 
 
 def verdict_of(claimed: float, median: float, low: float, high: float) -> str:

@@ -62,12 +62,12 @@ def _figures(folder: Path) -> list[str]:
 
 def _claims(turns: pd.DataFrame, num_cores: int) -> str:
     rows = []
-    for each in claims.judge(turns, num_cores):
-        found = f"{each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"
-        found = "" if pd.isna(each.ratio) else found
-        said = f"[{each.says}]({each.link})"
-        numbers = [f"{each.claimed:g}", found, each.verdict]
-        rows.append([said, each.where, each.task, each.beside, *numbers])
+    for claim in claims.judge(turns, num_cores):
+        found = f"{claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
+        found = "" if pd.isna(claim["found"]) else found
+        said = f"[{claim['says']}]({claim['link']})"
+        numbers = [f"{claim['ratio']:g}", found, claim["verdict"]]
+        rows.append([said, claim["where"], claim["task"], claim["beside"], *numbers])
     header = ["claim", "measured with", "task", "speeds", "claimed", "here", "verdict"]
     return table(header, rows)
 

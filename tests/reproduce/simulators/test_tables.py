@@ -60,10 +60,10 @@ def test_a_claim_is_judged_by_its_interval(
     """Speeds are twice as high in every turn; a tenth is given to "about"."""
     table = pd.DataFrame(stored({"envpool": (20, 22, 20.5), "gymnasium-sync": (10, 11, 10.1)}))
     (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.csv", ratio, cores))
-    assert judged.verdict == verdict
-    assert judged.link == "https://x/blob/c/f#L3"
+    assert judged["verdict"] == verdict
+    assert judged["link"] == "https://x/blob/c/f#L3"
     (absent,) = claims.judge(table[:3], 2, claimed(tmp_path / "claims.csv", ratio))
-    assert absent.verdict == "not measured"
+    assert absent["verdict"] == "not measured"
 
 
 def test_claims_name_a_line_of_a_commit() -> None:
