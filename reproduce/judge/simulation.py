@@ -35,13 +35,10 @@ CHUNK = 2_000
 Scores = Float[np.ndarray, "*repetitions _"]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 """Function that draws scores of the given shape."""
-
-
-class Sides(NamedTuple):
-    """Sources of the scores of a simulated check."""
-
-    ours: Draw
-    theirs: Draw
+Sides = tuple[Draw, Draw]
+"""Draw our scores, and the reference's, in a simulated check."""
+Rates = tuple[float, float]
+"""Shares of simulated checks that were `reproduced` or `above`, and `below`."""
 
 
 class Judged(NamedTuple):
@@ -59,15 +56,6 @@ class Judged(NamedTuple):
     """Whether a test was possible."""
 
 
-class Rates(NamedTuple):
-    """Outcomes of many simulated checks."""
-
-    reproduced: float
-    """Share that was `reproduced` or `above`."""
-    below: float
-    """Share that was `below`."""
-
-
 def normal(spread: Numbers, shortfall: float) -> Sides:
     """Return normal runs.
 
@@ -76,7 +64,7 @@ def normal(spread: Numbers, shortfall: float) -> Sides:
         shortfall: true mean of the reference minus ours.
     """
     per_run = np.asarray(spread)[..., None]
-    return Sides(
+    return (
         lambda rng, shape: rng.normal(1.0 - shortfall, per_run, shape),
         lambda rng, shape: rng.normal(1.0, per_run, shape),
     )
@@ -90,7 +78,7 @@ def skewed(spread: float, shortfall: float, direction: int) -> Sides:
             mean + direction * spread * (rng.standard_exponential(shape) - 1.0)
         )
 
-    return Sides(runs(1.0 - shortfall), runs(1.0))
+    return runs(1.0 - shortfall), runs(1.0)
 
 
 def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
@@ -102,14 +90,15 @@ def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
     if theirs_fail:
         mean = 1.0 / (1.0 - FAILING_SHARE)
         ours = _failing(mean * (1.0 - MARGIN_FRACTION), spread, FAILING_SHARE)
-        return Sides(ours, _failing(mean, spread, FAILING_SHARE))
-    return Sides(_failing(1.0, spread, FAILING_SHARE), normal(spread, 0.0).theirs)
+        return ours, _failing(mean, spread, FAILING_SHARE)
+    _, theirs = normal(spread, 0.0)
+    return _failing(1.0, spread, FAILING_SHARE), theirs
 
 
 def failing(spread: float, share: float) -> Sides:
     """Return equal agents: `share` of the runs of either is as poor as a random policy."""
     draw = _failing(1.0 / (1.0 - share), spread, share)
-    return Sides(draw, draw)
+    return draw, draw
 
 
 def _failing(mean: float, spread: float, share: float) -> Draw:
@@ -123,7 +112,7 @@ def _failing(mean: float, spread: float, share: float) -> Draw:
 
 def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
     """Return runs drawn from published ones; ours are short by exactly the margin."""
-    return Sides(
+    return (
         lambda rng, shape: rng.choice(scores, shape) - MARGIN_FRACTION,
         lambda rng, shape: rng.choice(scores, shape),
     )
@@ -161,8 +150,9 @@ def simulate(
         num_repetitions: number of simulated checks.
     """
     looks = [num_seeds] if isinstance(num_seeds, int) else num_seeds
-    ours = sides.ours(rng, (num_repetitions, looks[-1]))
-    theirs = sides.theirs(rng, (num_repetitions, reference_num_runs))
+    draw_ours, draw_theirs = sides
+    ours = draw_ours(rng, (num_repetitions, looks[-1]))
+    theirs = draw_theirs(rng, (num_repetitions, reference_num_runs))
     verdicts = np.full(num_repetitions, "inconclusive")
     for count in looks:
         now = judge_many(ours[:, :count], theirs).verdicts
@@ -171,10 +161,8 @@ def simulate(
 
 
 def _rates(verdicts: np.ndarray) -> Rates:
-    return Rates(
-        float(np.isin(verdicts, ["reproduced", "above"]).mean()),
-        float((verdicts == "below").mean()),
-    )
+    reproduced = np.isin(verdicts, ["reproduced", "above"])
+    return float(reproduced.mean()), float((verdicts == "below").mean())
 
 
 def simulate_suite(
@@ -190,12 +178,11 @@ def simulate_suite(
 
     A suite is inconclusive if none of its tasks counts.
     """
-    verdicts, any_below = [], []
+    (draw_ours, draw_theirs), verdicts, any_below = sides, [], []
     for first in range(0, num_repetitions, CHUNK):
         shape = (min(CHUNK, num_repetitions - first), num_tasks)
-        ours = sides.ours(rng, (*shape, num_seeds))
-        theirs = sides.theirs(rng, (*shape, reference_num_runs))
-        judged = judge_many(ours, theirs)
+        ours = draw_ours(rng, (*shape, num_seeds))
+        judged = judge_many(ours, draw_theirs(rng, (*shape, reference_num_runs)))
         margin = MARGIN_FRACTION * np.asarray(judged.theirs.mean)
         p_below = np.where(judged.is_tested, judged.test.p_below(margin), 1.0)
         # Holm rejects something if the smallest p-value passes Bonferroni's bound.

@@ -64,47 +64,35 @@ TABLE_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict on one task with every number it rests on; NaN where a number does not exist."""
+    """Verdict on one task with every number it rests on; NaN where a number does not exist.
+
+    `docs/columns.md` says what each of them is.
+    """
 
     verdict: VerdictName
-    """`reproduced`, `above` (also reproduced), `below`, `inconclusive`, or no test: see `judge`."""
     num_seeds: int
-    """Number of our scores."""
     score_mean: float
-    """Mean of our scores, reward units."""
     score_std: float
-    """Standard deviation of our scores (n - 1 in the denominator)."""
     reference_source: str
-    """Name of the source that judges; empty without a reference."""
+    """Empty without a reference."""
     reference_mean: float
-    """Mean of the reference's runs."""
     reference_std: float
-    """Standard deviation of the reference's runs."""
     reference_num_runs: int
-    """Number of the reference's runs; 0 without a reference."""
     how: str
     """How the reference's score was taken, see `references.ReferenceScore`; empty without one."""
     zero_score: float
-    """Zero of the scale: the best of the policies that learned nothing, see `zero.py`."""
     margin: float
-    """`MARGIN_FRACTION` of (reference - zero)."""
     difference: float
-    """Our mean minus the reference's."""
     ci_low: float = math.nan
-    """Lower end of Welch's interval of the difference."""
     ci_high: float = math.nan
-    """Upper end of Welch's interval of the difference."""
     p_below: float = math.nan
-    """One-sided p-value against "we fall short by at most the margin"."""
     seeds_to_settle: int | None = None
     """Smallest number of our seeds with another verdict than `inconclusive` if our mean, both
     spreads and the reference stayed as they are; too few for a test: what a test needs; decided:
     their number. None: no number up to `MAX_SEEDS`, for more seeds of ours cannot make up for few
     runs of the reference, or a test is impossible."""
     ratio: float
-    """Our mean on the scale of 0 (nothing learned) to 1 (the reference)."""
     note: str = ""
-    """Remarks that a reader needs beside the numbers."""
 
     @property
     def ours(self) -> Sample:
@@ -134,30 +122,22 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteVerdict:
-    """Verdict on the mean over tasks of (ours - zero) / (reference - zero) - 1."""
+    """Verdict on the mean over tasks of (ours - zero) / (reference - zero) - 1; as `Verdict`."""
 
     verdict: Literal["reproduced", "above", "below", "inconclusive", "not judged"]
     """As for a task; `not judged` where fewer than `MIN_TASKS` tasks count."""
     exploratory: bool = False
-    """Whether it counts seeds beyond the declared ones."""
     num_tasks: int
-    """Tasks that count."""
     num_seeds: int = 0
-    """Our scores, over all tasks that count."""
     difference: float = math.nan
-    """The mean; 0 is a match."""
     ci_low: float = math.nan
-    """Lower end of its interval."""
     ci_high: float = math.nan
-    """Upper end of its interval."""
     margin: float = MARGIN_FRACTION
-    """Margin, in the unit of `difference`."""
     p_below: float = math.nan
-    """One-sided p-value against "short by at most the margin", by the declared seeds."""
+    """By the declared seeds."""
     left_out: str = ""
     """Tasks that do not count, each with the reason."""
     note: str = ""
-    """Remarks that a reader needs beside the numbers."""
 
 
 def judge(

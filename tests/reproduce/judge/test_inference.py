@@ -157,9 +157,10 @@ def test_holm_by_hand() -> None:
 def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch) -> None:
     """The error rates are rates of the rule that judges, not of a copy of it."""
     monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # takes longer than judging
-    rng, num_repetitions, sides = np.random.default_rng(5), 100, normal(0.15, MARGIN_FRACTION)
-    ours = sides.ours(rng, (num_repetitions, num_seeds))
-    theirs = sides.theirs(rng, (num_repetitions, num_runs))
+    rng, num_repetitions = np.random.default_rng(5), 100
+    draw_ours, draw_theirs = normal(0.15, MARGIN_FRACTION)
+    ours = draw_ours(rng, (num_repetitions, num_seeds))
+    theirs = draw_theirs(rng, (num_repetitions, num_runs))
     many = judge_many(ours, theirs).verdicts
     for i in range(num_repetitions):
         assert judge(ours[i], published(theirs[i]), 0.0).verdict == many[i]
@@ -189,8 +190,7 @@ def test_the_rates_of_errors_are_the_documented_ones(
 ) -> None:
     """About 5 % either way for normal runs; more where runs fail, or somebody looks often."""
     rates = simulate(sides, num_seeds, num_runs, np.random.default_rng(1))
-    assert rates.reproduced == pytest.approx(reproduced, abs=0.006)
-    assert rates.below == pytest.approx(below, abs=0.006)
+    assert rates == pytest.approx((reproduced, below), abs=0.006)
 
 
 @pytest.mark.parametrize(("num_tasks", "expected"), [(5, 0.68), (9, 0.90)])
@@ -198,20 +198,27 @@ def test_a_suite_recognises_a_match_that_single_tasks_do_not(num_tasks, expected
     """At 15 % spread and 3 against 10 runs, where one task is recognised in 22 %, or fewer."""
     rng = np.random.default_rng(4)
     rates, _ = simulate_suite(normal(0.15, 0.0), 3, 10, num_tasks, rng, num_repetitions=4_000)
-    assert rates.reproduced == pytest.approx(expected, abs=0.025)
+    assert rates[0] == pytest.approx(expected, abs=0.025)
 
 
 @pytest.mark.parametrize("num_tasks", [2, 57])
 @pytest.mark.parametrize("num_seeds", [5, 10])
 def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) -> None:
     """Either way, and so does Holm's adjustment over its tasks."""
-    rates, any_below = simulate_suite(
+    (reproduced, below), any_below = simulate_suite(
         normal(0.15, MARGIN_FRACTION), num_seeds, 10, num_tasks, np.random.default_rng(6),
         num_repetitions=1_500,
     )  # fmt: skip
-    assert rates.reproduced < 0.05 + 0.02
-    assert rates.below < 0.06 + 0.02
+    assert reproduced < 0.05 + 0.02
+    assert below < 0.06 + 0.02
     assert any_below < 0.05 + 0.02
+
+
+def test_a_suite_with_one_wild_task_is_falsely_below_too_often() -> None:
+    """Five tasks short by exactly the margin, one at a spread of 50 %: why the page warns."""
+    sides, rng = normal(np.array([0.5, *[0.05] * 4]), MARGIN_FRACTION), np.random.default_rng(4)
+    (_, below), _ = simulate_suite(sides, 5, 5, 5, rng, num_repetitions=4_000)
+    assert below > 0.07
 
 
 def test_the_documented_sources_are_the_published_runs() -> None:
