@@ -52,10 +52,6 @@ def gather(
 ) -> dict[str, pd.DataFrame]:
     """Gather and judge the records of a plan's runs so far.
 
-    Args:
-        plan: the plan whose runs are judged.
-        failures: errors of failed runs that the launcher knows and the records may lack.
-
     Returns:
         Every table by the stem of its file: `curves`, `reference_curves`, `scores`,
         `reference_scores`, `throughput`, `verdicts` (one row per planned task), `suite` (one row,
@@ -95,13 +91,8 @@ def judge_scores(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables that follow from scores, and those given, by the stem of their file.
 
-    Args:
-        scores: rows of `scores.csv`, not normalised yet.
-        scales: by task.
-        runs: rows of `runs.csv`.
-        curves: rows of `curves.csv`.
-        declared: declared seeds by task; a missing task has declared all its seeds.
-        absent: tasks of the suite that are left out.
+    Scores are not normalised yet. A task that is missing in `declared` has declared all its seeds;
+    those of the suite that are left out are `absent`.
     """
     scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
     judged = judge_tasks(scores, scales, runs, declared)
@@ -165,12 +156,8 @@ def write_tables(
 ) -> None:
     """Write tables, `report.json`, figures and `index.html` into a folder.
 
-    Args:
-        directory: the folder.
-        tables: as `gather` returns them.
-        report: what `report.json` holds; `sources` are added.
-        rule: by which scores were measured.
-        context: whether figures show published curves that do not judge.
+    `sources` are added to the content of `report.json`. Figures show published curves that do not
+    judge as `context` only.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():

@@ -14,11 +14,7 @@ def counted(count: SupportsFloat, noun: str) -> str:
 
 
 def reached(share: Any) -> str:
-    """Return how far a reference has come by a step; empty where nobody knows.
-
-    Args:
-        share: share of its final gap, see `reproduce.judge.zero.share`.
-    """
+    """Return how far a reference has come by a step; empty where nobody knows."""
     import pandas as pd
 
     return "" if pd.isna(share) else f"{float(share):.0%} of its final gain"

@@ -135,13 +135,7 @@ class Session:
         act: Act,
         memory: Memory | StackMemory | None = None,
     ) -> np.ndarray:
-        """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`.
-
-        Args:
-            env_steps: training steps so far.
-            act: the policies.
-            memory: what they remember of their episodes; None: nothing.
-        """
+        """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`."""
         config, generators = self._config, None
         if config.evaluation_rule == "sampled":
             generators = [stream(seed, "evaluation actions", env_steps) for seed in config.seeds]
@@ -344,12 +338,6 @@ def train_together(
     file: str, train: Callable[[Any, Recorder], object], presets: Any, argv: Sequence[str]
 ) -> int:
     """Train as an agent's own command line says, all seeds side by side.
-
-    Args:
-        file: the agent's file, which has the agent's name.
-        train: trains every seed of its configuration.
-        presets: the agent's `PRESETS`.
-        argv: the arguments after the program's name.
 
     Returns:
         the exit status: 0, or 2 if a seed diverged.

@@ -80,12 +80,7 @@ class StepReplay:
             self._append(ended, first, ages[ended])
 
     def sample(self, generators: Sequence[np.random.Generator], size: int) -> StepBatch:
-        """Return transitions drawn with replacement, each seed's from its own stream.
-
-        Args:
-            generators: one for each seed.
-            size: transitions of each seed, B.
-        """
+        """Return transitions drawn with replacement, each seed's from its own stream."""
         rows = np.stack([self._draw(s, generator, size) for s, generator in enumerate(generators)])
         device = self._device
         return StepBatch(

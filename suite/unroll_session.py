@@ -159,10 +159,7 @@ class UnrollSession:
     ) -> None:
         """Count and record an unroll for which this thread has waited.
 
-        Args:
-            steps: its steps, in turn.
-            actions: those taken, `[T, N, ...]`.
-            seconds: what the other thread spent, by section of the clock.
+        `seconds` are those that the other thread spent, by section of the clock.
         """
         self._recorder.clock.lap("learner_idle")
         self._journal.record(actions)

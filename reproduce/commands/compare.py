@@ -38,10 +38,6 @@ def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
     rule. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
     seeds on a side); `speed_ratio` is median B over median A environment steps per second.
 
-    Args:
-        runs_a: a folder of runs, for example `runs/sac-mujoco/paper`.
-        runs_b: another folder of runs.
-
     Raises:
         UsageError: if a folder has no finished runs, they share no task, or their rules differ.
     """
@@ -81,10 +77,6 @@ def interval(
     """Return Welch's 95 % interval of the difference of means, B - A, and its p-value.
 
     The p-value is two-sided. All are NaN with fewer than two scores on a side.
-
-    Args:
-        ours: scores of A.
-        theirs: scores of B.
     """
     if min(len(ours), len(theirs)) < 2:
         return math.nan, math.nan, math.nan

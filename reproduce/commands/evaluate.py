@@ -133,12 +133,7 @@ def play(
 ) -> Score:
     """Play episodes side by side, and keep the actions of the first.
 
-    Args:
-        policy: decides.
-        seed: of the environments and of the drawn actions.
-        episodes: their number.
-        sampled: draw actions, or take the modes.
-        env_steps: play those of a training's evaluation after so many steps; None: fresh ones.
+    With `env_steps` they are those of a training's evaluation after so many steps; else fresh ones.
     """
     # A training's streams have the names that `suite.session` gives them.
     name, counters = ("evaluate", ()) if env_steps is None else ("evaluation", (env_steps,))

@@ -30,11 +30,6 @@ EXAMPLES = 2
 def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
     """Write a run's policy as an ONNX file: from observations to the modes, in the task's units.
 
-    Args:
-        run: the run's folder.
-        file: the file to write, `.onnx`.
-        best: take the policy of the run's best evaluation, which `--keep-best` kept.
-
     Returns:
         a line for the input and the output: name, type and shape.
 

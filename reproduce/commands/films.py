@@ -74,10 +74,6 @@ def frames_per_second(task: Task) -> Fraction:
 def check_film(film: Path, task: Task) -> None:
     """Refuse a film that cannot be made, before anything is played for it.
 
-    Args:
-        film: the file to write.
-        task: what it would show.
-
     Raises:
         UsageError: for another format, a missing folder, encoder or renderer.
     """
@@ -99,11 +95,6 @@ def check_drawn(task: Task) -> None:
 
 def film_episode(episode: Episode, film: Path, words: str) -> str:
     """Write a scored episode as a film; return a line on it.
-
-    Args:
-        episode: what was played.
-        film: the file to write; an old one is replaced if all goes well.
-        words: which episode it is.
 
     Raises:
         UsageError: if the simulator does not repeat the return, or the file cannot be written.

@@ -33,12 +33,7 @@ from suite.settings.presets import replaced
 
 
 def main(argv: Sequence[str], commands: str = "") -> int:
-    """Plan, run, gather, check, draw.
-
-    Args:
-        argv: the command's words.
-        commands: the other commands, for the help.
-    """
+    """Plan, run, gather, check, draw."""
     about = f"Train an agent on a suite and judge its curves, or use a command.\n\n{commands}"
     parser = flags.make_parser("", about)
     parser.usage = f"{parser.prog} AGENT SUITE [flags]\n       {parser.prog} COMMAND ..."

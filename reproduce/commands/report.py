@@ -58,13 +58,7 @@ def report(
     console: Console,
     failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
 ) -> int:
-    """Gather, judge, write and print a grid; return the exit status.
-
-    Args:
-        plan: the grid.
-        console: where the verdicts are printed.
-        failures: why runs failed, by task and seed.
-    """
+    """Gather, judge, write and print a grid; return the exit status."""
     tables = pipeline.gather(plan, failures)
     pipeline.write_report(plan, tables)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))

@@ -99,11 +99,7 @@ def run(
 ) -> int:
     """Run, report and compare every variant.
 
-    Args:
-        plans: one for each variant.
-        root: where their folders are; the table and its figure go there, too.
-        console: where it is shown.
-        train: runs what is left of a variant and returns the errors of the runs that failed.
+    `train` runs what is left of a variant, and returns the errors of the runs that failed.
 
     Returns:
         the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.

@@ -90,13 +90,7 @@ def check_kind(kind: str) -> None:
 
 
 class Mirror:
-    """The mirror of one run.
-
-    Args:
-        run: the run's folder.
-        root: where mirrors go.
-        name: the run's; its mirror goes to `root / name`.
-        kind: a key of `SINKS`.
+    """The mirror of one run, in the folder `root / name`.
 
     Raises:
         UsageError: if the mirror's folder is a run's, or lies elsewhere.
@@ -147,14 +141,9 @@ class Mirror:
 
 @contextlib.contextmanager
 def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Mirror a plan's runs while they are written, beside the launcher.
+    """Mirror a plan's runs while they are written, beside the launcher; no kind: do nothing.
 
     A mirror that fails harms no run: the reason is said at the end.
-
-    Args:
-        plan: the runs.
-        kind: a key of `SINKS`; empty: mirror nothing.
-        say: prints a line.
     """
     if not kind:
         yield
@@ -193,12 +182,7 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
 
 
 def mirror(kind: str, runs: Path, logdir: Path) -> int:
-    """Mirror every run below a folder; return their number.
-
-    Args:
-        kind: a key of `SINKS`.
-        runs: a folder with runs somewhere below it.
-        logdir: where the mirrors go, one folder per run, named as below `runs`.
+    """Mirror every run below a folder, each into its own folder of `logdir`; return their number.
 
     Raises:
         UsageError: for an unknown kind, without its package, if there is no run below `runs`, or

@@ -59,11 +59,6 @@ def default_run(agent: str) -> Path | None:
 def verify(agent: str, run: Path, seconds: float = SECONDS) -> tuple[int, str]:
     """Make the beginning of a run again with today's code, and compare its rows.
 
-    Args:
-        agent: the agent's name.
-        run: the run's folder.
-        seconds: how long to train; longer if nothing was learned by then.
-
     Returns:
         the exit status, 1 if a row differs where none may, and the result in a line.
 
@@ -92,10 +87,6 @@ def verify(agent: str, run: Path, seconds: float = SECONDS) -> tuple[int, str]:
 
 def compare(ours: Path, theirs: Path) -> tuple[int, str]:
     """Compare the rows of two runs of which the first was cut.
-
-    Args:
-        ours: folder of the one that was cut.
-        theirs: folder of the other.
 
     Returns:
         the number of rows compared, and the first difference in words; empty if there is none.

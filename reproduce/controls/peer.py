@@ -76,9 +76,7 @@ class Peer(Maker):
     def configure(self, config: Any, changed: Collection[str] = ()) -> Any:
         """Return a configuration with the peer's own settings in place of a source's.
 
-        Args:
-            config: as a source, or a user, has it.
-            changed: names of the settings that the user asks for.
+        `changed` names the settings that the user asks for.
 
         Raises:
             UsageError: if it asks for what the peer cannot do.
@@ -201,11 +199,8 @@ def read_peer(name: str, agent: str) -> Peer:
 def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
     """Return the plan of a control. Nothing is written.
 
-    Args:
-        peer: whose program makes the runs, in the folder `controls/<peer>` of the runs directory.
-        agent: name of a file in `agents/`, whose settings say what the peer is to do.
-        suite: name of a suite.
-        asked: the other fields of `Request`.
+    Its runs lie in `controls/<peer>` of the runs directory; `asked` are the other fields of
+    `Request`.
 
     Raises:
         UsageError: for anything unknown, or that the peer cannot do.

@@ -171,12 +171,7 @@ def collect_scores(
     """Return task, seed, env_steps, score, rule of every run that has ended and has a score.
 
     A diverged run gets the score of a random policy: its own score is unknown, and leaving it out
-    would flatter the mean of the others.
-
-    Args:
-        plan: the planned runs.
-        random_scores: of a random policy, by task; diverged runs of other tasks are left out.
-        runs: see `Runs`.
+    would flatter the mean of the others. Where none is known, it is left out.
     """
     rows = [
         (
@@ -222,12 +217,8 @@ def collect_runs(
     """Return `runs.csv`: one row per planned run, whatever its status.
 
     A damaged run, and a finished one without a score, count as failed; `error` says why. Running is
-    what somebody holds the lease of; a begun run that nobody holds is `interrupted`.
-
-    Args:
-        plan: the planned runs.
-        failures: errors that the launcher knows; on a full disk a run cannot record its own.
-        runs: see `Runs`.
+    what somebody holds the lease of; a begun run that nobody holds is `interrupted`. `failures` are
+    those that the launcher knows: on a full disk a run cannot record its own.
     """
     holders, rows = Holders(), []
     for run in _present(plan, runs):

@@ -78,12 +78,7 @@ class ReferenceScore:
 
 
 def in_window(steps: Any, env_steps: int) -> Any:
-    """Return which steps lie in (0.9 t, t]; whole numbers decide, so that 0.9 t itself never does.
-
-    Args:
-        steps: one step, or an array or a column of them, whole numbers.
-        env_steps: t.
-    """
+    """Return which steps lie in (0.9 t, t]; whole numbers decide, so 0.9 t itself never does."""
     return (10 * steps > 9 * env_steps) & (steps <= env_steps)
 
 
@@ -180,12 +175,7 @@ def first_evaluations(
 ) -> Float[np.ndarray, " runs"]:
     """Return the returns of a source's single runs at its first evaluation, to two decimals.
 
-    Args:
-        agent: as in `reference_score`, and so are source, task and protocol.
-        source: it need not judge.
-        task: our task id.
-        last_step: the last step at which nothing is learned yet.
-        protocol: of a game.
+    The source need not judge. `last_step` is the last at which nothing is learned yet.
 
     Returns:
         The return of each run; empty if the source has no single runs that compare, or began later.

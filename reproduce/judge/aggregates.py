@@ -129,10 +129,6 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
     """Return when each seed's curve first reached `SHARES` of the way from zero to the reference.
 
-    Args:
-        curves: rows of `curves.csv`.
-        scales: by task; one whose reference is not above its zero has no row.
-
     Returns:
         A row for each seed and share: `score`, the return to reach, `env_steps` and `wall_seconds`
         of the curve's first point there, NaN where it has none.

@@ -98,12 +98,8 @@ def welch(ours: Sample, theirs: Sample, level: float = LEVEL) -> Comparison:
 
     With v = s^2 / n of either side the standard error is the root of v_1 + v_2, its degrees of
     freedom (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) (Satterthwaite 1946). If both
-    spreads are 0, the interval shrinks to the difference.
-
-    Args:
-        ours: statistics of our runs; every number may be one per test.
-        theirs: those of the reference's runs.
-        level: of the one-sided test at either end of the interval.
+    spreads are 0, the interval shrinks to the difference. The level is that of the one-sided test
+    at either end of the interval.
     """
     degrees_of_freedom = _satterthwaite(
         (ours.variance, theirs.variance), (ours.num_runs - 1, theirs.num_runs - 1)
@@ -139,14 +135,8 @@ def compare_suite(
     - its variance is (v_ours + r^2 v_ref) / g^2 (delta method); degrees of freedom as in `welch`,
       over both sides of every task.
 
-    Tasks may differ in their numbers of runs. The zero of the scale counts as exact: it is
-    measured over many episodes.
-
-    Args:
-        ours: statistics of our runs, tasks in the last axis.
-        theirs: those of the reference's runs.
-        zero_score: zero of the scale.
-        counted: which tasks take part; at least one for every test.
+    Tasks may differ in their numbers of runs. The zero of the scale counts as exact: it is measured
+    over many episodes. Tasks lie in the last axis; at least one is `counted` in every test.
     """
     gap = np.where(counted, theirs.mean - zero_score, 1.0)
     ratio = np.where(counted, (ours.mean - zero_score) / gap, 0.0)
@@ -214,12 +204,7 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 
 
 def _satterthwaite(variances, degrees_of_freedom) -> Numbers:
-    """Return the degrees of freedom of a sum of variances, given those of its parts.
-
-    Args:
-        variances: the parts, in the first axis.
-        degrees_of_freedom: of each part.
-    """
+    """Return the degrees of freedom of a sum of variances, from those of its parts (first axis)."""
     variances = np.stack([np.asarray(part, np.float64) for part in np.broadcast_arrays(*variances)])
     parts = sum(
         np.square(part) / freedom

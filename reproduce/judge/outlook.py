@@ -102,11 +102,6 @@ def chance_if_equal(reference: ReferenceScore, zero_score: float, num_seeds: int
     The true mean is known only as well as the reference's runs tell it: it is drawn anew for every
     simulated plan, with their standard error, then our scores with their standard deviation. Normal
     scores; level, margin and the rule for runs that lie apart are those of the verdict.
-
-    Args:
-        reference: with a spread, and above the zero.
-        zero_score: zero of the scale.
-        num_seeds: number of declared seeds.
     """
     ours, theirs = _draws(np.random.default_rng(SEED), reference, zero_score, num_seeds)
     return _share_reproduced(judge_many(ours, theirs).verdicts)

@@ -68,14 +68,7 @@ def stratified_bootstrap(
 ) -> Interval:
     """Return a statistic of all tasks with its interval, resampling seeds within each task.
 
-    Args:
-        scores: an array of finite scores for each task; a task with one seed never varies.
-        statistic: a function of this module, or one with the same arguments.
-        seed: seed of the random numbers that choose the resamples.
-        num_resamples: number of resamples.
-
-    Returns:
-        The statistic of all scores, and its percentile interval.
+    A task with one seed never varies.
     """
     rng = np.random.default_rng(seed)
     resampled = [
@@ -95,12 +88,6 @@ def stratified_band(
     """Return a statistic of all tasks at every point, with a pointwise bootstrap band.
 
     A resample draws whole runs within each task, so the points of a run stay together.
-
-    Args:
-        curves: one array per task, a row per run, all finite and aligned on the same points.
-        statistic: one of the functions of this module, or one of the same shape.
-        seed: of the Generator that draws the resamples.
-        num_resamples: number of resamples.
     """
     rng = np.random.default_rng(seed)
     drawn = [rng.integers(len(runs), size=(num_resamples, len(runs))) for runs in curves]

@@ -310,12 +310,8 @@ def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> Sui
     """Judge the mean over tasks of (ours - zero) / (reference - zero) - 1.
 
     Each task takes part with its declared seeds. Tasks are left out if they cannot be judged, or if
-    their gap is below twice the reference's standard deviation over runs.
-
-    Args:
-        judged: every task of the plan.
-        absent: tasks of the suite that the plan leaves out; they are named, for who chooses the
-            tasks can choose the verdict.
+    their gap is below twice the reference's standard deviation over runs. Those of the suite that
+    are absent from the plan are named: who chooses the tasks can choose the verdict.
     """
     reasons = {task: each.left_out for task, each in judged.items() if each.left_out}
     reasons |= {", ".join(absent): "not planned"} if absent else {}
@@ -372,14 +368,9 @@ def judge_tasks(
     runs: pd.DataFrame,
     declared: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Judged]:
-    """Judge every task.
+    """Judge every task, by rows of `scores.csv` and `runs.csv`.
 
-    Args:
-        scores: columns task, seed, env_steps, score, rule; one row per seed of a task, at the step
-            and by the rule of its scale.
-        scales: by task.
-        runs: columns task, seed, status; one row per planned run.
-        declared: declared seeds by task; a missing task has declared all its seeds.
+    A task that is missing in `declared` has declared all its seeds.
     """
     judged = {}
     for task, scale in scales.items():

@@ -162,12 +162,7 @@ class Plan(Request):
         return dataclasses.replace(self.config, task=task, env_steps=steps)
 
     def pace(self, task: str, env_steps: int | None = None) -> Pace | None:
-        """Return how one run goes on here; None if its like was never measured.
-
-        Args:
-            task: the run's.
-            env_steps: its length; default: the plan's.
-        """
+        """Return how one run goes on here; None if its like was never measured."""
         if self.cluster or not self.maker.is_ours:
             return None
         return pace(self.agent, self.source, self.config_of(task, env_steps), self.device)
@@ -193,9 +188,6 @@ class Plan(Request):
         several GPUs as many processes as it takes to occupy all of them. Seeds that were trained
         together go on together, for their checkpoint fits no others: those among them that have
         ended, too.
-
-        Args:
-            runs: what `runs()` returned; default: what it returns now.
         """
         runs = self.runs() if runs is None else runs
         waiting = [run for run in runs if not run.has_ended]

@@ -25,11 +25,7 @@ from suite.settings.recorded import by_todays_names
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
     """Return the plan that a request asks for. Nothing is written.
 
-    Args:
-        agent: name of a file in `agents/`.
-        suite: name of a suite (`suite/envs/tasks.py`).
-        cluster: where it runs; default: on this machine.
-        asked: the other fields of `Request`.
+    It runs on this machine where there is no cluster; `asked` are the other fields of `Request`.
 
     Raises:
         UsageError: for anything unknown or impossible, with the nearest valid value.

@@ -38,12 +38,7 @@ def check_agent(agent: str) -> None:
 
 
 def source_of(agent: str, suite: str, asked: str | None) -> Source:
-    """Return the source that is asked for, by its name.
-
-    Args:
-        agent: name of a file in `agents/`.
-        suite: name of a suite.
-        asked: the source's name; None: the suite's default.
+    """Return the source that is asked for, by its name; None: the suite's default.
 
     Raises:
         UsageError: for an unknown name, or an agent without this suite, with the reason.

@@ -106,10 +106,6 @@ def refuse_scoreless(config: Any) -> None:
 def variants(config: Any, settings: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the `--set` of every variant, the first values first; one where nothing varies.
 
-    Args:
-        config: the preset's configuration, which tells lists from single values.
-        settings: `key=value` changes of it.
-
     Raises:
         UsageError: for an empty value, one that is named twice, or too many variants.
     """

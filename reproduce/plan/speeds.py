@@ -69,14 +69,7 @@ def find_speed(
 ) -> Speed | None:
     """Return the speed measured on a task, or on the one of its family with the nearest size.
 
-    Of equally near ones it is the slowest; None without any.
-
-    Args:
-        agent: name of the agent.
-        source: whose settings.
-        task: our task id; another version of it counts as the same.
-        device: `cpu`, `cuda` or `cuda:<i>`.
-        speeds: the table; default: the one that ships.
+    Of equally near ones it is the slowest; None without any. Versions of a task count as the same.
     """
     rows = read_speeds() if speeds is None else speeds
     key = (agent, source, device.partition(":")[0])
@@ -95,13 +88,9 @@ def find_speed(
 def run_seconds(
     speed: Speed, config: Any, relative_speed: float = 1.0, env_steps: int | None = None
 ) -> float:
-    """Return about how long one seed trains, from the command to the end.
+    """Return about how long one seed trains, from the command to so many steps (default: all).
 
-    Args:
-        speed: of these settings.
-        config: the run's, with task and steps.
-        relative_speed: of this machine, over the one of the row.
-        env_steps: the time until so many steps are made; default: all.
+    `relative_speed` is this machine's, over that of the row.
     """
     total: int = config.env_steps
     made = total if env_steps is None else env_steps

@@ -80,9 +80,7 @@ def steps_done(run: Run) -> int:
 def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
     """Return every run with its present status, tasks in order, seeds within.
 
-    Args:
-        plan: the planned runs.
-        reads_tables: whether one whose tables cannot be used is `damaged`, too; that takes longer.
+    With `reads_tables`, which takes longer, a run whose tables cannot be used is `damaged`, too.
 
     Raises:
         UsageError: if a finished run was made with other settings.

@@ -32,12 +32,7 @@ Sides = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> list[Path]:
-    """Draw those of the figures `NAMES` that a grid's tables allow; remove the others of before.
-
-    Args:
-        tables: what `pipeline.gather` returned.
-        directory: where the files go.
-    """
+    """Draw those of the figures `NAMES` that a grid's tables allow; remove the others of before."""
     sides = sides_of(tables["scores"], tables["reference_scores"])
     drawn: list[Path] = []
     if sides:
@@ -60,12 +55,7 @@ def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> list[Path]:
 
 
 def sides_of(scores: pd.DataFrame, reference_scores: pd.DataFrame) -> Sides:
-    """Return the normalised scores of tasks with several runs; none of fewer than `LEAST` tasks.
-
-    Args:
-        scores: rows of `scores.csv`.
-        reference_scores: rows of `reference_scores.csv`.
-    """
+    """Return the normalised scores of tasks with several runs; none of fewer than `LEAST` tasks."""
     ours, theirs = (
         {
             str(task): rows.to_numpy(np.float64)
@@ -117,10 +107,6 @@ def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
 
     It stands only where every run of every task was measured. Empty of fewer than `LEAST` tasks
     that have a scale and several runs, or without two such points.
-
-    Args:
-        curves: rows of `curves.csv`.
-        verdicts: rows of `verdicts.csv`, which know each task's scale and planned steps.
     """
     tables = []
     for row in verdicts.to_dict("records"):

@@ -57,11 +57,7 @@ def draw_overview(
 ) -> list[Path]:
     """Draw panels of a frame `CURVES`; the last, without curves, shows normalised scores.
 
-    Args:
-        curves: the frame.
-        remarks: what stands under the name of each panel.
-        scores: rows of a frame `SCORES` on the axis `NORMALISED`, with a `label` and a `verdict`.
-        directory: where the files `overview` go.
+    Scores are rows of a frame `SCORES` on the axis `NORMALISED`, with a `label` and a `verdict`.
     """
     with mpl.rc_context(style()):
         grid = _curves(curves, remarks, "episode return")
@@ -123,13 +119,7 @@ def _curves(
 def draw_throughput(
     throughput: pd.DataFrame, directory: Path, name: str = "throughput"
 ) -> list[Path]:
-    """Draw each run's steps/s by task with the median, and beside it where the time goes.
-
-    Args:
-        throughput: rows with `task`, `env_steps_per_second` and the shares of wall time.
-        directory: where the files go.
-        name: their stem.
-    """
+    """Draw each run's steps/s by task with the median, and beside it where the time goes."""
     parts = {f"{part}_share": part for part in frames.PARTS}
     shares = throughput.rename(columns=parts).melt("task", [*parts.values()], "part", "share")
     shares = shares.groupby(["task", "part"], sort=False)["share"].mean().reset_index()

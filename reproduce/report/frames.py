@@ -183,11 +183,7 @@ def final_scores(
 ) -> pd.DataFrame:
     """Return the frame `SCORES` of a grid and of the reference that judges it.
 
-    Args:
-        scores: Rows of `scores.csv`.
-        reference_scores: Rows of `reference_scores.csv`.
-        verdicts: Rows of `verdicts.csv`; a task without a score has a row without numbers.
-        credits: As for `learning_curves`.
+    A task without a score has a row without numbers.
     """
     rows = verdicts.set_index("task", drop=False)
     names = ["score_mean", "reference_mean", "reference_std", "ci_low", "ci_high", "zero_score"]

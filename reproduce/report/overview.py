@@ -17,12 +17,7 @@ SCORES = "Normalised scores"
 
 
 def draw(grids: Sequence[Path], directory: Path) -> list[Path]:
-    """Write the files `overview` and return their paths.
-
-    Args:
-        grids: folders of published grids, whose scores the last panel shows in this order.
-        directory: where the files go.
-    """
+    """Write the files `overview`, whose last panel has the scores of grids; return their paths."""
     curves, references, remarks = [], [], {}
     for source, name in SOURCES.items():
         panel, grid = f"HalfCheetah, beside {name}", PUBLISHED / "sac-mujoco" / source

@@ -74,11 +74,7 @@ def percentage(share: Any) -> str:
 
 
 def write_page(directory: Path) -> Path:
-    """Write `index.html` from the files in a directory, and return its path.
-
-    Args:
-        directory: Where the files of the comparison lie; all but `report.json` are optional.
-    """
+    """Write `index.html` from the files beside it; all but `report.json` are optional."""
     path = directory / "index.html"
     write_atomically(path, render(directory).encode())
     return path
@@ -200,13 +196,7 @@ def _charts(
 def _published(
     curves: pd.DataFrame, drawn: pd.DataFrame, credits: frames.Credits
 ) -> tuple[list[tuple[str, str, dict[str, str]]], list[str]]:
-    """Return names, words and links of the sources that are drawn, and names of those that are not.
-
-    Args:
-        curves: rows of `reference_curves.csv`.
-        drawn: those of them that were measured by our rule.
-        credits: what is known of sources.
-    """
+    """Return names, words and links of the sources that are drawn, and names of the others."""
     sources = []
     for source, rows in drawn.groupby("source", sort=False):
         runs = rows["num_runs"].max()

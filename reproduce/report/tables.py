@@ -66,10 +66,6 @@ TEXT_COLUMNS = frozenset(
 def read_table(directory: Path, name: str) -> pd.DataFrame:
     """Read one tidy file of a comparison.
 
-    Args:
-        directory: Where the files of the comparison lie.
-        name: Stem of the file, a key of `COLUMNS`.
-
     Returns:
         The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
         cell counts as missing, so a task may be called `NA`.

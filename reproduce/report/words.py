@@ -184,11 +184,6 @@ def _remarks_of(row: Mapping[str, Any]) -> str:
 def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Group:
     """Return the verdicts as they are shown in a terminal, the suite's first.
 
-    Args:
-        verdicts: The rows of `verdicts.csv`.
-        suite: The rows of `suite.csv`.
-        title: What was run; empty: no title.
-
     Returns:
         A table with a row for the suite, if it has a mean, and for each task; below it what is to
         be said of the suite and of every task that is marked or not `reproduced`. What holds of

@@ -19,9 +19,7 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     leased elsewhere are waited for and counted. On Ctrl-C (or SIGTERM, SIGHUP) every process is
     stopped before the exception leaves. `docs/robust.md` has the rest.
 
-    Args:
-        plan: the runs; finished ones are left as they are.
-        watch: called about twice a second, and once at the end, with the state of every run.
+    `watch` is called about twice a second, and once at the end, with the state of every run.
 
     Raises:
         KeyboardInterrupt: after the processes are stopped.

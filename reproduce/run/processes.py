@@ -121,10 +121,7 @@ class End:
 class AgentProcess:
     """An agent's command, in a session of its own and on a leash; see `leash.py`.
 
-    Args:
-        command: program and arguments.
-        log: file for the agent's output; overwritten, but nothing that it links to.
-        directory: where the agent works; default: here.
+    Its output overwrites the log.
 
     Raises:
         OSError: if writing fails.

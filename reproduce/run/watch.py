@@ -23,9 +23,6 @@ def find_grid(folder: Path) -> Path:
 
     One of a sweep that was begun anew lies four folders deep. Controls are left out.
 
-    Args:
-        folder: a grid's, or one that holds grids, such as a runs directory.
-
     Raises:
         UsageError: if there is none.
     """

@@ -37,12 +37,7 @@ class Rows(NamedTuple):
 
 
 class Engine(ABC):
-    """Some environments of one task. Every action is given in the units of `units`.
-
-    Args:
-        num_envs: environments.
-        space: the action space of one environment.
-    """
+    """Some environments of one task. Every action is given in the units of `units`."""
 
     next_step_reset = True
     """Whether the row after an end ignores its action, to reset; else the end's own row resets."""
@@ -114,11 +109,7 @@ class Encore(Engine):
 class Envpool(Engine):
     """envpool itself: synchronous, or with batches of the environments that are done first.
 
-    Args:
-        task: the task.
-        num_envs: environments.
-        num_threads: its threads.
-        parts: a batch is this part of the environments; 1: every step takes all.
+    A batch is one of `parts` of the environments.
     """
 
     def __init__(self, task: Task, num_envs: int, num_threads: int, parts: int = 1) -> None:
@@ -165,11 +156,7 @@ class Envpool(Engine):
 class Vector(Engine):
     """One of gymnasium's vectors: in turn, in processes, or the task's own.
 
-    Args:
-        task: the task.
-        num_envs: environments.
-        num_threads: threads, where the task's own vector has a choice.
-        mode: gymnasium's name of the vector.
+    `mode` is gymnasium's name of it; only the task's own has a choice of threads.
     """
 
     def __init__(self, task: Task, num_envs: int, num_threads: int, mode: str) -> None:

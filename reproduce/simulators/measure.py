@@ -207,11 +207,7 @@ def _turn(
 def train(cell: Cell, turns: int, seconds: float, speed: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each of some trainings by A2C, with the default settings of the task.
 
-    Args:
-        cell: task, environments and threads of the simulator; networks have one thread.
-        turns: trainings.
-        seconds: how long each trains, beside its start.
-        speed: environment steps per second that are expected; decides how often it reports.
+    Networks have one thread. The speed that is expected decides how often a training reports.
     """
     for number in range(1, turns + 1):
         with tempfile.TemporaryDirectory() as folder:

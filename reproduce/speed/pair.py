@@ -100,13 +100,7 @@ class Worker:
 
 
 def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) -> Ratio:
-    """Return the ratio of a workload's speeds in two trees, measured in blocks that take turns.
-
-    Args:
-        ours: the tree that may be slower.
-        theirs: the tree that it is compared with.
-        name: the workload's name.
-        seconds: time to measure, both together.
+    """Return the ratio of two trees' speeds of a workload, measured in blocks that take turns.
 
     Raises:
         Incomparable: if `theirs` cannot do the work.
@@ -125,9 +119,7 @@ def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) 
 def take_turns(runners: Sequence[Runner], seconds: float) -> Float[np.ndarray, "rounds runners"]:
     """Return seconds per repetition of runners that take turns, ABBA.
 
-    Args:
-        runners: the runners to measure.
-        seconds: time to measure, warm-up included; there are at least four rounds.
+    The time includes a warm-up; there are at least four rounds.
     """
     until = time.perf_counter() + seconds
     counts = [max(1, round(BLOCK_SECONDS / _pace(runner))) for runner in runners]

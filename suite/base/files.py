@@ -100,11 +100,7 @@ def naming(path: Path) -> Iterator[None]:
 def append(folder: Path, path: Path, content: bytes | bytearray, *, sync: bool = False) -> None:
     """Write at the end of a file below `folder`, opened as by `open_inside`.
 
-    Args:
-        folder: a folder that the user named, be it a link.
-        path: the file.
-        content: what to write.
-        sync: wait until it is on the disk.
+    With `sync` it waits until all is on the disk.
 
     Raises:
         UsageError: as `open_inside`.

@@ -43,9 +43,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     Keys: `cpu` (model name), `processor` (with its generation: `processor_name`), `cores` and
     `memory_gib` (usable by this process), `platform`, `gpu` and `gpu_driver` (None without one).
 
-    Args:
-        device: name of the device in use, as `find_device` takes it; the GPU is this one, on a CPU
-            the machine's first.
+    The GPU is the device in use; on a CPU, the machine's first.
     """
     return {
         "cpu": processor()["cpu"],
@@ -149,9 +147,7 @@ def use_device(name: str, *, tf32: bool = False) -> Any:
 
     This gives the process its share of that GPU's memory: who only plans calls `find_device`.
 
-    Args:
-        name: as that of `find_device`.
-        tf32: whether products and convolutions in float32 are rounded to TF32.
+    With `tf32`, products and convolutions in float32 are rounded to TF32.
 
     Raises:
         UsageError: for an unknown name, a missing GPU, or TF32 without one.
@@ -266,9 +262,6 @@ def uncommitted(files: Mapping[str, str]) -> tuple[str, ...]:
 
     Without git, as where a wheel was installed, there are none; in a copy of a checkout with
     changes these are all files.
-
-    Args:
-        files: what `sources` returned.
     """
     names = tuple(sorted(name for name in files if name.endswith(".py")))
     if (_root() / REVISION).exists():

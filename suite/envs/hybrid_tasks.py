@@ -88,8 +88,7 @@ class Claw(VectorEnv[np.ndarray, Any, np.ndarray]):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take a step in every claw; where an episode has just ended, begin a new one instead.
 
-        Args:
-            actions: choices, `[N]`, and distances in half units, `[N, 2]`.
+        Actions are choices, `[N]`, and distances in half units, `[N, 2]`.
         """
         choices, distances = actions
         playing = ~self._over

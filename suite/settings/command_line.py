@@ -151,10 +151,7 @@ class _Setting(argparse.Action):
 def add_settings(parser: Parser, config: Any, *, explains: bool = False) -> Any:
     """Add a flag for each field of a configuration, in three groups; return the run's group.
 
-    Args:
-        parser: what reads the flags.
-        config: the agent's settings, as they are without flags.
-        explains: whether the help has the fields' texts, for which their source is read.
+    The help has the fields' texts, for which their source is read, where it `explains`.
     """
     groups = {title: parser.add_argument_group(title) for title in ("run", "algorithm", "speed")}
     hints, texts = get_type_hints(type(config)), _texts(type(config)) if explains else {}
@@ -369,11 +366,6 @@ def read_command_line(
     agent: str,
 ) -> tuple[ConfigT, RunOptions]:
     """Read an agent's own command: `--task T --seeds 1 2 --like SOURCE --out DIR --gamma 0.9 ...`.
-
-    Args:
-        presets: the agent's `PRESETS`.
-        argv: the arguments after the program's name.
-        agent: the agent's name.
 
     Returns:
         the preset's configuration with every flag applied, and the run's options.

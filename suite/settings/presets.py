@@ -214,11 +214,7 @@ def read_presets(
 def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], config: Any) -> str:
     """Return a sentence on the defaults of a copy's `Config` that its origin's preset replaces.
 
-    Args:
-        presets: the agent's `PRESETS`.
-        agent: the agent's name; nothing is said where the presets are its own.
-        key: suite and source of the preset.
-        config: what is trained, with other changes.
+    Nothing is said where the presets are the agent's own.
     """
     origin, preset = getattr(presets, "agent", agent), presets[key].config
     changes = [
@@ -447,12 +443,7 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
 def find_source(
     presets: Mapping[tuple[str, str], Preset[Any]], suite: str, asked: str | None
 ) -> str:
-    """Return the name of a source on a suite.
-
-    Args:
-        presets: an agent's; the first of a suite is its default.
-        suite: name of the suite.
-        asked: the source's name; None: the suite's default.
+    """Return the name of a source on a suite; where none is asked for, its default, the first.
 
     Raises:
         UsageError: naming the nearest suite or source that the agent has.

@@ -27,9 +27,7 @@ def refuse_old_agent(name: str) -> None:
 def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
     """Return recorded settings but for those that are gone; see `REMOVED`.
 
-    Args:
-        settings: those of the record.
-        known: names that an agent has today; they mean what they say.
+    Names that an agent has today, which are `known`, mean what they say.
     """
     return {
         name: value

@@ -18,11 +18,7 @@ LAST = (DESCRIPTION, MANIFEST, "run.json")
 
 
 def checkpoint_of(folder: Path) -> tuple[int, int, int] | None:
-    """Return numbers that are others after every checkpoint of a process; None before the first.
-
-    Args:
-        folder: that of its first run.
-    """
+    """Return numbers that are others after every checkpoint of a process; None before the first."""
     return stamp(folder / CHECKPOINT / DESCRIPTION)
 
 
