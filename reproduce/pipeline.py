@@ -21,13 +21,7 @@ from reproduce.judge.aggregates import (
     times_to_score,
 )
 from reproduce.judge.inference import LEVEL
-from reproduce.judge.verdicts import (
-    STATUSES,
-    SuiteVerdict,
-    judge_suite,
-    judge_tasks,
-    verdict_table,
-)
+from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
@@ -47,8 +41,7 @@ MARKS = ("", "left out", "counted")
 
 
 def gather(
-    plan: Plan,
-    failures: collect.Failures = MappingProxyType({}),
+    plan: Plan, failures: collect.Failures = MappingProxyType({})
 ) -> dict[str, pd.DataFrame]:
     """Gather and judge the records of a plan's runs so far.
 

@@ -130,10 +130,7 @@ class Session:
         recorder.clock.lap("evaluation")
 
     def score(
-        self,
-        env_steps: int,
-        act: Act,
-        memory: Memory | StackMemory | None = None,
+        self, env_steps: int, act: Act, memory: Memory | StackMemory | None = None
     ) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`."""
         config, generators = self._config, None

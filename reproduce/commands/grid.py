@@ -12,12 +12,7 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import (
-    make_plan,
-    save_plan,
-    variants_of,
-    way_on,
-)
+from reproduce.plan.make import make_plan, save_plan, variants_of, way_on
 from reproduce.plan.origin import by_task
 from reproduce.plan.places import Cluster, check_memory, check_writable, fresh_directory
 from reproduce.plan.presets import left_out, presets_of

@@ -54,9 +54,7 @@ def without_updates(plan: Plan) -> list[str]:
 
 
 def report(
-    plan: Plan,
-    console: Console,
-    failures: Mapping[tuple[str, int], str] = MappingProxyType({}),
+    plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
 ) -> int:
     """Gather, judge, write and print a grid; return the exit status."""
     tables = pipeline.gather(plan, failures)

@@ -92,10 +92,7 @@ def stem(plans: Sequence[Plan], root: Path) -> Path:
 
 
 def run(
-    plans: Sequence[Plan],
-    root: Path,
-    console: Console,
-    train: Callable[[Plan], Failures],
+    plans: Sequence[Plan], root: Path, console: Console, train: Callable[[Plan], Failures]
 ) -> int:
     """Run, report and compare every variant.
 

@@ -171,9 +171,7 @@ def _named(counts: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def _tables(
-    corner: str,
-    columns: Sequence[str],
-    rates: Mapping[tuple[str, str], Sequence[Sequence[float]]],
+    corner: str, columns: Sequence[str], rates: Mapping[tuple[str, str], Sequence[Sequence[float]]]
 ) -> pd.DataFrame:
     """Return the cells of tables, a row for each."""
     cells = [

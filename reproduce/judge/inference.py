@@ -105,10 +105,7 @@ def welch(ours: Sample, theirs: Sample, level: float = LEVEL) -> Comparison:
         (ours.variance, theirs.variance), (ours.num_runs - 1, theirs.num_runs - 1)
     )
     return _interval(
-        ours.mean - theirs.mean,
-        np.sqrt(ours.variance + theirs.variance),
-        degrees_of_freedom,
-        level,
+        ours.mean - theirs.mean, np.sqrt(ours.variance + theirs.variance), degrees_of_freedom, level
     )
 
 

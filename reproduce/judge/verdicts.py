@@ -48,10 +48,7 @@ UNJUDGED = ("nothing learned", "shown only", "no reference")
 MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
 
-STATUSES = (
-    *("finished", "failed", "diverged", "running", "interrupted", "planned"),
-    "left out",
-)
+STATUSES = (*("finished", "failed", "diverged", "running", "interrupted", "planned"), "left out")
 
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
@@ -212,9 +209,7 @@ def _who_lies_apart(
 
 
 def _untested(
-    scores: Float[np.ndarray, " seeds"],
-    reference: ReferenceScore | None,
-    zero_score: float | None,
+    scores: Float[np.ndarray, " seeds"], reference: ReferenceScore | None, zero_score: float | None
 ) -> Verdict:
     """Return `inconclusive` without a test; unknown numbers are NaN."""
     nan, score_mean = math.nan, float(scores.mean()) if scores.size > 0 else math.nan

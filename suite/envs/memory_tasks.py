@@ -36,10 +36,7 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int = TIME_LIMIT,
-        render_mode: str | None = None,
+        self, num_envs: int = 1, max_episode_steps: int = TIME_LIMIT, render_mode: str | None = None
     ) -> None:
         self.num_envs, self.render_mode = num_envs, render_mode
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}

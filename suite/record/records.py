@@ -30,10 +30,7 @@ _SECOND = (
     *("started_at", "ended_at", "wall_seconds", "commit", "dirty", "versions", "machine"),
     "sources",
 )
-KEYS: Mapping[int, tuple[str, ...]] = {
-    2: _SECOND,
-    3: (*_SECOND, "resumed_at", "behaviour"),
-}
+KEYS: Mapping[int, tuple[str, ...]] = {2: _SECOND, 3: (*_SECOND, "resumed_at", "behaviour")}
 """Entries that a record has, by its schema version; nothing reads version 1 any more."""
 SCHEMA_VERSION = max(KEYS)
 SEED = re.compile(r"seed-(\d+)")

@@ -360,10 +360,7 @@ class RunOptions:
 
 
 def read_command_line(
-    presets: Mapping[tuple[str, str], Preset[ConfigT]],
-    argv: Sequence[str],
-    *,
-    agent: str,
+    presets: Mapping[tuple[str, str], Preset[ConfigT]], argv: Sequence[str], *, agent: str
 ) -> tuple[ConfigT, RunOptions]:
     """Read an agent's own command: `--task T --seeds 1 2 --like SOURCE --out DIR --gamma 0.9 ...`.
 

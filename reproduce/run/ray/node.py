@@ -16,12 +16,7 @@ from typing import no_type_check
 
 from reproduce.plan.origin import changed_sources
 from reproduce.run.processes import AgentProcess, End
-from reproduce.run.ray.folders import (
-    checkpoint_of,
-    read_folders,
-    read_while_written,
-    write_folders,
-)
+from reproduce.run.ray.folders import checkpoint_of, read_folders, read_while_written, write_folders
 from suite.base.errors import UsageError
 from suite.base.files import open_regular
 from suite.base.hardware import sources
