@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from rich.table import Table
 
@@ -16,22 +16,8 @@ from suite.base.errors import UsageError
 from suite.record.records import read_record
 from suite.settings.command_line import printable
 
-COLUMNS = [
-    "task",
-    "env_steps",
-    "rule",
-    "num_seeds_a",
-    "num_seeds_b",
-    "score_mean_a",
-    "score_mean_b",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "speed_ratio",
-]
 
-
-def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
+def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     """Return one row per task with finished runs in both grids.
 
     Scores are taken at the largest step that every run of the task reached, under the runs' own
@@ -49,12 +35,10 @@ def compare(runs_a: Path, runs_b: Path) -> pd.DataFrame:
     if not shared:
         tasks = " and ".join(", ".join(grid) for grid in (grid_a, grid_b))
         raise UsageError(f"{runs_a} and {runs_b} share no task: they hold {tasks}")
-    return pd.DataFrame(
-        [_row(task, grid_a[task], grid_b[task]) for task in shared], columns=COLUMNS
-    )
+    return [_row(task, grid_a[task], grid_b[task]) for task in shared]
 
 
-def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...]:
+def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
     configs = [(read_record(run) or {})["config"] for run in (*runs_a, *runs_b)]
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
     if len(rules) > 1:
@@ -65,10 +49,13 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> tuple[object, ...
     theirs = np.array([score(run, rule, env_steps) for run in runs_b])
     low, high, _ = interval(ours, theirs)
     speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
-    return (
-        *(task, env_steps, rule, len(ours), len(theirs), ours.mean(), theirs.mean()),
-        *(theirs.mean() - ours.mean(), low, high, speeds[1] / speeds[0]),
-    )
+    return {
+        **{"task": task, "env_steps": env_steps, "rule": rule},
+        **{"num_seeds_a": len(ours), "score_mean_a": ours.mean()},
+        **{"num_seeds_b": len(theirs), "score_mean_b": theirs.mean()},
+        **{"difference": theirs.mean() - ours.mean(), "ci_low": low, "ci_high": high},
+        "speed_ratio": speeds[1] / speeds[0],
+    }
 
 
 def interval(
@@ -136,11 +123,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _table(runs_a: Path, runs_b: Path) -> Table:
-    rows = compare(runs_a, runs_b)
     table = Table(title=printable(f"A: {runs_a}   B: {runs_b}"))
     for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
         table.add_column(name, justify="left" if name == "task" else "right")
-    for row in rows.to_dict("records"):
+    for row in compare(runs_a, runs_b):
         table.add_row(
             printable(row["task"]),
             f"{row['env_steps']:,}",

@@ -25,7 +25,7 @@ from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import ATARI_PROTOCOLS, TASKS, Protocol, Task, find_task, nearest_task
-from suite.settings.command_line import printable, whole
+from suite.settings.command_line import whole
 
 
 def judge_curves(
@@ -241,7 +241,7 @@ def main(argv: Sequence[str]) -> int:
     report["command"] = shlex.join([*flags.program().split(), "judge", *argv])
     write_tables(out, found, report, rule)
     console = flags.make_console()
-    console.print(verdict_lines(rows, suite, printable(curves.name)))
+    console.print(verdict_lines(rows, suite, curves.name))
     how = f"by rule {rule}, as {options.like} was; every seed counts."
     say(console, f"Taken as measured {how}")
     say(console, f"Tables, figures and page: {out / 'index.html'}")

@@ -1,7 +1,7 @@
 """Verdicts in words: for the page, the terminal and the figures.
 
-A row is one of `verdicts.csv`, missing cells as None. Names in tables are treated as hostile: they
-are stripped of control characters in the terminal.
+A row is one of `verdicts.csv`, missing cells as None. Names in tables are treated as hostile: their
+control characters are escaped in the terminal.
 """
 
 import math
@@ -21,6 +21,7 @@ from reproduce.judge.verdicts import UNJUDGED
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS, records
 from reproduce.words import MISSING, counted, number, reached
+from suite.settings.command_line import printable
 
 VERDICTS = (
     *("reproduced", "above", "below", "inconclusive", "nothing learned", "shown only"),
@@ -202,7 +203,7 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
             suite_of = Text(f"suite of {number(whole['num_tasks'])}")
             table.add_row(suite_of, "", "", *_last_cells(whole))
         line = Text("suite", _style(whole)).append(
-            _printable(f" {verdict_words(whole)}. {explain_suite(whole)}"), "none"
+            printable(f" {verdict_words(whole)}. {explain_suite(whole)}"), "none"
         )
         lines.append(line)
     for row in rows:
@@ -210,13 +211,13 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
         theirs = mean_and_spread(row["reference_mean"], row["reference_std"])
         share = reached(row["reference_share"])
         cells = (
-            _printable(row["task"]) + _counted(row["env_steps"], "step"),
+            printable(row["task"]) + _counted(row["env_steps"], "step"),
             ours + _counted(row["num_seeds"], "seed"),
             theirs + _counted(row["reference_num_runs"], "run") + (f"\n{share}" if share else ""),
         )
         last = _last_cells(row)
         table.add_row(*map(Text, cells if compared else cells[:2]), *last[not compared :])
-    heading = [Text(_printable(title))] if title else []
+    heading = [Text(printable(title))] if title else []
     return Group(*heading, table, *lines, *_explanations(rows))
 
 
@@ -224,7 +225,7 @@ def _last_cells(row: Mapping[str, Any]) -> tuple[Text, Text]:
     """Return a difference with its interval below it, and a verdict with its margin."""
     difference = with_interval(row["difference"], row["ci_low"], row["ci_high"])
     margin = "" if row["margin"] is None else f"\n{number(row['margin'])}"
-    verdict = Text(_printable(verdict_words(row)), _style(row)).append(margin, "none")
+    verdict = Text(printable(verdict_words(row)), _style(row)).append(margin, "none")
     return Text(difference.replace(" ", "\n", 1)), verdict
 
 
@@ -244,14 +245,14 @@ def _explanations(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
             sources.setdefault(row["reference_source"], []).append(row["task"])
     lines = []
     for (words, style, text), tasks in said.items():
-        line = Text(_printable(_named(tasks, len(rows))), style)
-        lines.append(line.append(_printable(f" {words}. {text}"), "none"))
+        line = Text(printable(_named(tasks, len(rows))), style)
+        lines.append(line.append(printable(f" {words}. {text}"), "none"))
     ratios = {row["task"]: row["ratio"] for row in rows if row["verdict"] == "shown only"}
     known = [f"{number(ratio)} on {task}" for task, ratio in ratios.items() if ratio is not None]
-    lines += [Text(_printable(f"{RATIO} {', '.join(known)}."))] if known else []
+    lines += [Text(printable(f"{RATIO} {', '.join(known)}."))] if known else []
     for source, tasks in sources.items():
         of = "" if len(sources) == 1 else f"{_named(tasks, len(rows))}: "
-        lines.append(Text(_printable(f"{of}Reference: {name_of(source)}.")))
+        lines.append(Text(printable(f"{of}Reference: {name_of(source)}.")))
     return lines
 
 
@@ -315,8 +316,3 @@ def losses(row: Mapping[str, Any]) -> str:
     """Count failed and diverged runs, in words, so that a mean never hides them."""
     counts = [(row["num_failed"], "failed"), (row["num_diverged"], "diverged")]
     return "".join(f", {number(count)} {what}" for count, what in counts if count)
-
-
-def _printable(text: str) -> str:
-    """Replace unprintable characters, which could move a terminal's cursor or hide a line."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
