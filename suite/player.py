@@ -24,11 +24,7 @@ from suite.resume.checkpoint import Policy
 
 
 class PolicyNetwork(Network):
-    """A network whose trunk `actor` puts out the policy first: logits, or means.
-
-    Args:
-        spaces: of the environment.
-    """
+    """A network whose trunk `actor` puts out the policy first: logits, or means."""
 
     actor: Trunk
     log_stds: Any
@@ -139,14 +135,7 @@ def rebuild(
     weights: Mapping[str, Tensor],
     description: Mapping[str, Any],
 ) -> Policy:
-    """Return a policy that plays as it did in training.
-
-    Args:
-        network_of: makes a network from settings, spaces and a random stream.
-        config: the settings that the policy acts by.
-        weights: those of `Player.weights`.
-        description: of the policy; holds its spaces.
-    """
+    """Return a policy that plays as it did in training."""
     spaces, weights = Spaces.from_json(description), dict(weights)
     moments = RunningMoments.from_weights(weights)
     network = network_of(config, spaces, np.random.default_rng(0))  # every weight is replaced

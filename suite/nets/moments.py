@@ -61,11 +61,7 @@ class RunningMoments:
 
 
 class DeviceMoments:
-    """Mean and variance of numbers, kept on their device: `[3]` float64, count, mean, variance.
-
-    Args:
-        device: the numbers' device.
-    """
+    """Mean and variance of numbers, kept on their device: `[3]` float64, count, mean, variance."""
 
     def __init__(self, device: torch.device) -> None:
         self.values = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64, device=device)

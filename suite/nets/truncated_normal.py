@@ -10,13 +10,7 @@ from torch import Tensor
 def log_density(
     values: Float[Tensor, "*B"], centres: Float[Tensor, "*B"], std: float
 ) -> Float[Tensor, "*B"]:
-    """Return the log-density of values in [-1, 1].
-
-    Args:
-        values: where it is taken.
-        centres: means before the cut.
-        std: standard deviation before the cut.
-    """
+    """Return the log-density of values in [-1, 1]; means and deviation are those before the cut."""
     within = torch.special.ndtr((1 - centres) / std) - torch.special.ndtr((-1 - centres) / std)
     normaliser = math.log(std) + 0.5 * math.log(2 * math.pi)
     return -0.5 * ((values - centres) / std).square() - normaliser - within.log()

@@ -5,11 +5,7 @@ from typing import Any
 
 
 class BestPolicies:
-    """Weights of each seed's best evaluation: part of a run's state, written when it ends.
-
-    Args:
-        num_seeds: number of seeds, S.
-    """
+    """Weights of each seed's best evaluation: part of a run's state, written when it ends."""
 
     def __init__(self, num_seeds: int) -> None:
         self.kept: list[dict[str, Any] | None] = [None] * num_seeds
@@ -22,14 +18,7 @@ class BestPolicies:
         mean_return: float,
         weights_of: Callable[[int], Mapping[str, Any]],
     ) -> None:
-        """Keep a policy if no earlier one of its seed scored as much.
-
-        Args:
-            i: the seed's index.
-            env_steps: training steps so far.
-            mean_return: its score.
-            weights_of: maps a seed's index to its tensors by name, which are copied.
-        """
+        """Keep a copy of the weights if no earlier policy of this seed scored as much."""
         kept = self.kept[i]
         if kept is None or mean_return > kept["mean_return"]:
             facts = {"env_steps": env_steps, "mean_return": mean_return}

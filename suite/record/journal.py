@@ -84,8 +84,7 @@ class Journal:
     def resume(self, *numbers: int | float) -> tuple[Any, ...]:
         """Play the rest of the past, then restore the checkpoint's state.
 
-        Args:
-            numbers: initial values of the numbers that `save` is given, in the same order.
+        Its arguments are the initial values of the numbers that `save` is given, in that order.
 
         Returns:
             the checkpoint's numbers; in a new run, the initial values.
@@ -133,8 +132,7 @@ class Journal:
     def save(self, *numbers: int | float) -> None:
         """Write a checkpoint; if the run is killed later, it resumes from here.
 
-        Args:
-            numbers: counters and sums outside the `state`; `resume` returns them.
+        Numbers are counters and sums outside the `state`; `resume` returns them.
 
         Raises:
             OSError: if writing fails; the previous checkpoint stays.

@@ -63,10 +63,7 @@ class Curves:
     def update(self, runs: Runs, height: int = 24, live: Live | None = None) -> None:
         """Draw again if a table has changed.
 
-        Args:
-            runs: what to draw.
-            height: lines in a terminal, at most.
-            live: what shows the drawing, too.
+        A terminal has `height` lines at most; `live` shows the drawing, too.
         """
         try:
             sizes = self._console.width, height
@@ -126,9 +123,7 @@ def collect(runs: Runs, versions: Mapping[tuple[str, int], object]) -> pd.DataFr
 def read_curves(folder: Path, version: object) -> pd.DataFrame:
     """Return a run's curves as tidy rows: panel (the column's name), env_steps, value.
 
-    Args:
-        folder: the run's.
-        version: changes with its tables.
+    The version changes with the run's tables.
     """
     curves = []
     for name in TABLES:
@@ -157,10 +152,7 @@ def read_table(path: Path) -> pd.DataFrame:
 def panels(frame: pd.DataFrame, width: int, height: int) -> Group:
     """Return the curves as text: as many panels as there is room for, and the seeds' colours.
 
-    Args:
-        frame: tidy curves: panel, seed, env_steps, value.
-        width: characters.
-        height: lines, that of the colours included.
+    The height, in lines, includes that of the colours.
     """
     names = list(frame["panel"].unique())
     most = max((height - 1) // PANEL_HEIGHT, 1)
@@ -237,12 +229,6 @@ def train(file: str, module: str, argv: Sequence[str], runs: Runs) -> int:
 
     Ctrl-C and SIGTERM ask the training to stop; a second one ends it at once. Where a drawing
     cannot be replaced, as in a file or a pipe, there is one at the end.
-
-    Args:
-        file: the agent's file.
-        module: the module of its `train`.
-        argv: the arguments after the program's name.
-        runs: folders of the seeds.
 
     Returns:
         the exit status of the training.

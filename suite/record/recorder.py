@@ -101,11 +101,6 @@ class Recorder:
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
         """Return the recorder of an agent that was started by its own command line.
 
-        Args:
-            agent: the agent's name.
-            config: its configuration, a dataclass with `task` and `seeds`.
-            options: preset, folder and checkpoints of the run.
-
         Raises:
             UsageError: for a missing device, or no evaluation to keep the best of, before anything
                 is written; otherwise as `Recorder`.
@@ -227,8 +222,7 @@ class Recorder:
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
         """Flush, and return the record's part of a checkpoint.
 
-        Args:
-            actions: length and SHA-256 of the file of actions.
+        `actions` are length and SHA-256 of their file.
 
         Raises:
             OSError: if writing fails.

@@ -21,11 +21,6 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
     """Return the snapshot that these seeds can resume from exactly; else None, and why not.
 
     There is no reason where there is no checkpoint.
-
-    Args:
-        folder: the checkpoint's.
-        identity: of the run that starts; see `identity_of`.
-        seeds: its records.
     """
     from suite.resume.snapshot import BROKEN, read_snapshot  # imports torch
 

@@ -37,11 +37,7 @@ Status = Literal["running", "finished", "diverged", "failed"]
 class SeedRecord:
     """A seed's record, which only one process writes.
 
-    Args:
-        root: the folder that the user named.
-        folder: the seed's, in it.
-        entries: of `run.json`.
-        status: `finished` for a seed that has nothing to write any more.
+    One that is `finished` has nothing to write any more.
     """
 
     def __init__(self, root: Path, folder: Path, entries: dict[str, Any], status: Status) -> None:
@@ -81,9 +77,7 @@ class SeedRecord:
 
         The record is written before, which stops an older process, and after.
 
-        Args:
-            ends: the checkpoint's `ends` of this seed.
-            files: its extents of this seed's tables.
+        `ends` and `files` (extents of the tables) are what the checkpoint says of this seed.
         """
         before = read_entries(self.folder)
         earlier = before.get("resumed_at")
@@ -192,10 +186,7 @@ def is_finished(folder: Path, env_steps: int = 0) -> bool:
 def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
     """Refuse to start a run in the folder of a finished one.
 
-    Args:
-        folder: the run's.
-        env_steps: finished runs of fewer steps are not refused: they may be extended.
-        why: why a finished run cannot be extended.
+    Finished runs of fewer steps are not refused, for they may be extended; `why` says why not.
 
     Raises:
         UsageError: naming the folder.

@@ -122,11 +122,6 @@ def config_of(
 ) -> ConfigT:
     """Return the configuration that a policy acts by; settings of learning keep their defaults.
 
-    Args:
-        config_class: the agent's `Config`.
-        description: of the policy.
-        settings: those that it holds, beside task and protocol.
-
     Raises:
         UsageError: naming those that it lacks and that are not younger than all policies, or a
             task's module that nothing has imported: a file that was handed over must not.
@@ -152,10 +147,8 @@ def save_policy(
 ) -> None:
     """Write a policy so that it can be loaded again without pickle.
 
-    Args:
-        directory: the run's folder.
-        weights: tensors by name; written contiguous and on the CPU.
-        description: settings that rebuild the network and act, `agent` and `task` included.
+    Weights are written contiguous and on the CPU. The description holds the settings that rebuild
+    the network and act, with `agent` and `task`.
 
     Raises:
         OSError: if writing fails; each of the two files is then the old one or the new one.
@@ -195,12 +188,6 @@ def rebuild_policy(
     description: Mapping[str, Any],
 ) -> Policy:
     """Rebuild a policy from untrusted files, try it once, and return it.
-
-    Args:
-        directory: the run's folder, for messages.
-        load: the agent's.
-        weights: those that `read_policy` returned.
-        description: that which it returned with them.
 
     Raises:
         UsageError: if the description is not that of these weights, or one of them is NaN.

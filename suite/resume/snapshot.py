@@ -40,10 +40,7 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     numpy's generators, modules and optimisers; any other object by its attributes. A frozen
     dataclass is a setting, not a state, and is left out.
 
-    Args:
-        value: the object to pack.
-        tensors: tensors packed so far, by name; extended in place.
-        name: the value's name; tensors inside it are called `<name>.<key>`.
+    Tensors inside it are called `<name>.<key>`.
 
     Raises:
         TypeError: for a value without such a state, for example a function.
@@ -72,12 +69,8 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
     """Restore a value that `pack` took apart, in place where `into` allows it.
 
     Tensors, arrays, generators, modules, optimisers, lists, deques, dictionaries and other objects
-    keep their identity, so every reference to them sees the restored state.
-
-    Args:
-        tree: the result of `pack`.
-        tensors: the tensors that `pack` copied.
-        into: a value of the same structure; None: make new objects.
+    keep their identity, so every reference to them sees the restored state. Into None, new ones are
+    made.
 
     Raises:
         one of `BROKEN`: if `into` has another structure, or `pack` did not make `tree`.
