@@ -125,9 +125,7 @@ def _rows(cell: Any, options: Any, measure: Any) -> Any:
     """Yield the rows of engines, then those of the training."""
     speed = 0.0
     modes = [mode for mode in options.modes if mode != "training"]
-    tries = 1 if options.busy else measure.TRIES
-    numbers = (options.turns, options.seconds, tries)
-    for row in measure.measure(cell, options.engines, modes, *numbers):
+    for row in measure.measure(cell, options.engines, modes, options.turns, options.seconds):
         if row["engine"] == "encore" and row["env_steps_per_second"]:
             speed = row["env_steps_per_second"]
         yield row

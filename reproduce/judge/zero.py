@@ -34,16 +34,8 @@ def zero_of(
 ) -> Zero:
     """Return the zero of a task's scale beside a source.
 
-    The untrained policy is the source's where it was evaluated before it learned, else ours.
-
-    Args:
-        agent: name of the agent.
-        source: name of the source that judges; None: none does.
-        task: our task id.
-        protocol: how the Atari game is presented; empty for all other tasks.
-        rule: evaluation rule of the scores. Training episodes that ended so early are short ones,
-            so by rule `training` the source has no untrained policy.
-        first_update_step: see `first_update`.
+    The untrained policy is the source's where it was evaluated before it learned, else ours. By
+    rule `training` the source has none: training episodes that ended so early are short ones.
     """
     ours = baseline_scores().get((task, protocol), Zero())
     if source is not None and rule != "training":

@@ -38,8 +38,6 @@ PROCESSES_PER_CORE = 32
 """Most worker processes of an engine with one for each environment."""
 MOST_BUSY = 0.3
 """Cores at work, at which a machine still counts as quiet."""
-TRIES = 3
-"""A turn beside more is made again; the least disturbed one of so many counts."""
 COLUMNS = (
     *("task", "engine", "mode", "num_envs", "num_threads", "turn", "rows", "steps", "seconds"),
     *("env_steps_per_second", "env_frames_per_second", "latency_median_ms", "latency_p99_ms"),
@@ -150,7 +148,6 @@ def measure(
     modes: Sequence[str],
     turns: int,
     seconds: float,
-    tries: int = TRIES,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a cell: a row for each engine, mode and turn.
 
@@ -173,7 +170,7 @@ def measure(
                     if mode != "random" and engine in OF_PEERS:
                         continue  # their Python has none of our networks
                     try:
-                        yield _turn(cell, engine, servers[engine], mode, number, seconds, tries)
+                        yield _turn(cell, engine, servers[engine], mode, number, seconds)
                     except UsageError as error:
                         servers.pop(engine)
                         yield _row(cell, engine, mode, note=str(error))
@@ -182,24 +179,20 @@ def measure(
 
 
 def _turn(
-    cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float, tries: int
+    cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float
 ) -> dict[str, Any]:
     if number == 1:  # its first turn also draws actions, or builds the network, and warms up
         server.ask(0.1, mode=mode, least=3)
-    tried: list[dict[str, Any]] = []
-    memory = 0.0
-    while len(tried) < tries and (not tried or tried[-1]["others"] > MOST_BUSY):
-        started, before, idle = time.perf_counter(), server.work()[0], _idle_seconds()
-        answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)
-        after, memory = server.work()
-        lasted = time.perf_counter() - started
-        own = (after - before) / answer["seconds"]
-        busy = (os.cpu_count() or 1) - (_idle_seconds() - idle) / lasted
-        tried.append(answer | {"cores": own, "others": max(0.0, busy - own)})
-    answer = min(tried, key=lambda each: each["others"])
-    speed = answer["steps"] / answer["seconds"]
+    started, before, idle = time.perf_counter(), server.work()[0], _idle_seconds()
+    answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)
+    after, memory = server.work()
+    lasted = time.perf_counter() - started
+    cores = (after - before) / answer["seconds"]
+    busy = (os.cpu_count() or 1) - (_idle_seconds() - idle) / lasted
+    answer |= {"cores": cores, "others": max(0.0, busy - cores)}
     if number == 1 and mode == "random":  # later, the network is in memory, too
         answer["memory_mib"] = memory
+    speed = answer["steps"] / answer["seconds"]
     own = {"turn": number, "rows": server.rows, "env_steps_per_second": speed}
     return _row(cell, engine, mode, **own, **answer)
 

@@ -101,7 +101,7 @@ def test_an_engine_that_ends_leaves_the_others_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Server, "__init__", begin)
     monkeypatch.setattr(Server, "ask", ask)
     names = ["gymnasium-async", "envpool"]
-    rows = pd.DataFrame(measure.measure(CELL, names, ["random"], turns=3, seconds=0.05, tries=1))
+    rows = pd.DataFrame(measure.measure(CELL, names, ["random"], turns=3, seconds=0.05))
     assert rows[rows["engine"] == "envpool"]["turn"].tolist() == [1, 2, 3]
     ended = rows[rows["engine"] == "gymnasium-async"]
     assert ended["turn"].tolist() == [1, 0]
