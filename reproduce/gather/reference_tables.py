@@ -3,6 +3,7 @@
 import functools
 import io
 import lzma
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,17 +74,20 @@ def read_reference_table(path: Path) -> pd.DataFrame:
             cell is no finite number, or a line has more cells than the header.
     """
     columns = COLUMNS[path.name.partition(".")[0]]
-    text: Any = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
+    how: Any = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
+    too_many = pd.errors.ParserWarning
     try:
         content = path.read_bytes()
         content = lzma.decompress(content) if path.suffix == ".xz" else content
-        table = pd.read_csv(io.BytesIO(content), dtype=dict(columns), **text)
+        with warnings.catch_warnings(action="error", category=too_many):
+            table = pd.read_csv(io.BytesIO(content), index_col=False, dtype=dict(columns), **how)
+    except too_many:
+        fix = "put a text that holds a comma in double quotes"
+        problem = f"its lines have more cells than its header: {fix}"
+        raise UsageError(f"unreadable {path}: {problem}") from None
     except (*DAMAGED, OSError, ValueError, OverflowError) as error:
         said = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise UsageError(f"unreadable {path}: {said}") from None
-    if not isinstance(table.index, pd.RangeIndex):
-        fix = "put a text that holds a comma in double quotes"
-        raise UsageError(f"unreadable {path}: its lines have more cells than its header: {fix}")
     for name in columns:
         if name not in table:
             header = f"its first line must be {','.join(columns)}"

@@ -313,7 +313,7 @@ def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
         return nearest_suite
     kinds = {find_task(other).actions for suite in suites for other in tasks_in(suite)}
     if wanted.actions in kinds:
-        dataclasses.replace(next(iter(presets.values())).config, task=task)  # may say why not
+        type(next(iter(presets.values())).config)(task=task)  # may say why not
         example = f"--suite {suites[0]}"
         raise UsageError(f"no preset covers {task}: choose a suite, for example {example}")
     those = f"{' or '.join(sorted(kinds))} actions, as in --suite {suites[0]}"

@@ -38,7 +38,7 @@ def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: P
     """Its returns are the record's, to the last bit; 200 decisions are 201 pictures of 1/30 s."""
     film = tmp_path / "episode.gif"
     score = evaluate.evaluate_run(run, episodes=1, recorded=True, video=film)
-    (row,) = csv.DictReader((run / "evaluations.csv").open())
+    (row,) = csv.DictReader((run / "evaluations.csv").read_text().splitlines())
     assert [float(row["return_0"]), float(row["return_1"])] == score.returns.tolist()
     assert score.recorded == pytest.approx(score.returns.mean())
     said = f"filmed: {film} (201 frames), the first: return {score.returns[0]:.6g}"

@@ -61,7 +61,7 @@ def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path)
     """It plays the episodes of its evaluation again, to the last bit; the last one plays others."""
     train(agent, tmp_path)
     for folder in sorted(tmp_path.glob("seed-*")):
-        rows = csv.DictReader((folder / "evaluations.csv").open())
+        rows = csv.DictReader((folder / "evaluations.csv").read_text().splitlines())
         row = max(rows, key=lambda row: float(row["mean_return"]))
         said = json.loads((folder / BEST / "policy.json").read_text())
         assert (said["env_steps"], said["mean_return"]) == (
