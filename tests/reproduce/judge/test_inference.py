@@ -125,13 +125,6 @@ def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
     assert np.asarray(test.difference)[counted[:, 0]].mean() == pytest.approx(0.0, abs=0.005)
 
 
-def test_an_inflated_spread_of_the_reference_can_earn_a_decision() -> None:
-    """Few seeds of ours govern the degrees of freedom, until the reference's spread is larger."""
-    ours = Sample(0.0, 10.0, 3)
-    honest, inflated = (welch(ours, Sample(0.0, std, 30)) for std in (0.1, 12.0))
-    assert honest.ci_high > inflated.ci_high
-
-
 def test_apart_by_hand() -> None:
     """The median is 10, deviations 1, 0, 30: the limit is three times 1.4826 times 1."""
     assert lies_apart(np.array([9.0, 10.0, 40.0]), 5.0)
@@ -212,13 +205,6 @@ def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) 
     assert reproduced < 0.05 + 0.02
     assert below < 0.06 + 0.02
     assert any_below < 0.05 + 0.02
-
-
-def test_a_suite_with_one_wild_task_is_falsely_below_too_often() -> None:
-    """Five tasks short by exactly the margin, one at a spread of 50 %: why the page warns."""
-    sides, rng = normal(np.array([0.5, *[0.05] * 4]), MARGIN_FRACTION), np.random.default_rng(4)
-    (_, below), _ = simulate_suite(sides, 5, 5, 5, rng, num_repetitions=4_000)
-    assert below > 0.07
 
 
 def test_the_documented_sources_are_the_published_runs() -> None:

@@ -172,21 +172,6 @@ def test_a_terminal_shows_a_table_of_the_runs(clock: list[float]) -> None:
     assert cells(line) == ["Hopper-v4", "1", "starting", "0 of 1,000", "-", "12 s spent"]
 
 
-def test_names_are_whole_on_a_terminal_of_80_columns(clock: list[float]) -> None:
-    """Two tasks whose names begin alike are told apart; the speeds give way."""
-    names = ("MountainCar-v0", "MountainCarContinuous-v0", "InvertedDoublePendulum-v4")
-    rows = [
-        progress(i, "running", task=name, env_steps=999, speed=0.5, last_return=-12345.6)
-        for i, name in enumerate(names)
-    ]
-    lines = screen(Board(2, rows), width=80, height=18)
-    assert [cells(line)[0] for line in lines[2:5]] == list(names)
-    assert all(len(line) <= 80 for line in lines)
-    assert cells(lines[2])[-1] == "2 s"
-    lines = screen(Board(2, rows), width=70, height=18)
-    assert "".join(line.split()[0] for line in lines[3:5]) == names[1]
-
-
 def test_totals_stay_in_sight_of_sixty_runs_in_eighteen_rows(clock: list[float]) -> None:
     """Runs at work and failures are shown first, in the plan's order; all are counted."""
     states = ["finished"] * 20 + ["running"] * 4 + ["failed", "diverged"] + ["waiting"] * 34
