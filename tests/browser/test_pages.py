@@ -74,6 +74,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def visit(browser: Browser, place: Path, width: int = 1440) -> Iterator[Page]:
     """Show a page; at the end no request has left the machine, and nothing was complained of."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+    context.set_default_timeout(180_000)  # the browser shares its cores with other tests
     page, complaints = context.new_page(), list[str]()
     page.on("console", lambda message: complaints.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
