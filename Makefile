@@ -21,7 +21,7 @@ BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxpr
 .PHONY: reproduce venv lock browser test test-all test-slow test-tracking test-gpu check format lint types
 .PHONY: train published docs up-to-date site verify bench peers clean
 
-## Train A2C on two tasks with ten seeds, then SAC on one with four (about 13 minutes on two cores).
+## Train A2C on two tasks with ten seeds, then SAC on one with four (about 11 minutes on two cores).
 reproduce: venv
 	$(BIN)/python -m reproduce a2c classic --tasks CartPole-v1 Acrobot-v1 --num-seeds 10 --no-published
 	$(BIN)/python -m reproduce sac classic --like sb3_control \
