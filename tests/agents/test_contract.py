@@ -23,7 +23,6 @@ from tests.agents.trainings import SETTINGS, VARIANTS, learned, module_of, same,
 from tests.forms import by_agent
 from tests.golden.configurations import RUNS
 
-IN_TURN = [variant for variant in VARIANTS if variant not in TOGETHER]
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 
 
