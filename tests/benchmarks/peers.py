@@ -36,14 +36,18 @@ MOST_LOAD = 0.5
 """Mean number of running processes, over the last minute, at which a machine counts as quiet."""
 
 STABLE_BASELINES3 = """
-import sys, time
+import os, sys, time
+library, name, threads, warm_up, steps = *sys.argv[1:3], *map(int, sys.argv[3:])
+if library == "sbx":
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    from sbx import PPO, SAC
+else:
+    from stable_baselines3 import A2C, PPO, SAC
 import ale_py, gymnasium, torch
-from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
 
-name, threads, warm_up, steps = sys.argv[1], *map(int, sys.argv[2:])
 gymnasium.register_envs(ale_py)  # in worker processes too
 
 class Clock(BaseCallback):
@@ -53,31 +57,33 @@ class Clock(BaseCallback):
             counts.append(self.num_timesteps)
         return True
 
+def make_pong(num_envs, **options):
+    return VecFrameStack(make_atari_env("PongNoFrameskip-v4", num_envs, seed=1, **options), 4)
+
+def make_model():
+    common = {"seed": 1, "device": "cpu"}
+    epochs = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
+    if name == "sac":
+        env = make_vec_env("HalfCheetah-v5")
+        return SAC("MlpPolicy", env, learning_starts=warm_up - 100, **common)
+    if name == "a2c-cartpole":
+        return A2C("MlpPolicy", make_vec_env("CartPole-v1", 16), **common)
+    if name == "ppo-cartpole":
+        return PPO("MlpPolicy", make_vec_env("CartPole-v1", 8), **epochs, **common)
+    if name == "ppo-halfcheetah":
+        return PPO("MlpPolicy", make_vec_env("HalfCheetah-v5", 8), n_steps=256, **common)
+    if name == "ppo-pong":
+        return PPO("CnnPolicy", make_pong(8), **epochs, **common)
+    processes = {"vec_env_cls": SubprocVecEnv} if name == "a2c-pong-processes" else {}
+    return A2C("CnnPolicy", make_pong(16, **processes), **common)
+
 if __name__ == "__main__":
     torch.set_num_threads(threads)
     times, counts = [], []
-    if name == "sac":
-        env = make_vec_env("HalfCheetah-v5")
-        model = SAC("MlpPolicy", env, learning_starts=warm_up - 100, device="cpu", seed=1)
-    elif name == "a2c-cartpole":
-        env = make_vec_env("CartPole-v1", 16)
-        model = A2C("MlpPolicy", env, device="cpu", seed=1)
-    elif name == "ppo-cartpole":
-        env = make_vec_env("CartPole-v1", 8)
-        model = PPO("MlpPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1, device="cpu")
-    elif name == "ppo-halfcheetah":
-        env = make_vec_env("HalfCheetah-v5", 8)
-        model = PPO("MlpPolicy", env, n_steps=256, seed=1, device="cpu")
-    elif name == "ppo-pong":
-        env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 8, seed=1), 4)
-        model = PPO("CnnPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1, device="cpu")
-    else:
-        processes = {"vec_env_cls": SubprocVecEnv} if name == "a2c-pong-processes" else {}
-        env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 16, seed=1, **processes), 4)
-        model = A2C("CnnPolicy", env, device="cpu", seed=1)
+    model = make_model()
     model.learn(warm_up + steps + 80, callback=Clock())
     print((counts[1] - counts[0]) / (times[1] - times[0]))
-    env.close()
+    model.get_env().close()
 """
 TORCHRL = """
 import sys, time, warnings
@@ -190,40 +196,6 @@ for k in range(steps // num_envs):
     env.step(actions[k % 64])
 print(steps // num_envs * num_envs / (time.perf_counter() - started))
 """
-
-SBX = """
-import os, sys, time
-os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-import ale_py, gymnasium
-from sbx import PPO, SAC
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-from stable_baselines3.common.vec_env import VecFrameStack
-
-name, warm_up, steps = sys.argv[1], *map(int, sys.argv[2:])
-gymnasium.register_envs(ale_py)
-times = []
-
-class Clock(BaseCallback):
-    def _on_step(self):
-        if self.num_timesteps in (warm_up, warm_up + steps):
-            times.append(time.perf_counter())
-        return True
-
-if name == "sac":
-    env = make_vec_env("HalfCheetah-v5")
-    model = SAC("MlpPolicy", env, learning_starts=warm_up - 100, seed=1)
-elif name == "ppo-cartpole":
-    env = make_vec_env("CartPole-v1", 8)
-    model = PPO("MlpPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1)
-elif name == "ppo-halfcheetah":
-    model = PPO("MlpPolicy", make_vec_env("HalfCheetah-v5", 8), n_steps=256, seed=1)
-else:
-    env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", 8, seed=1), 4)
-    model = PPO("CnnPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=1)
-model.learn(warm_up + steps + 1, callback=Clock())
-print(steps / (times[1] - times[0]))
-"""
 SCRIPT = """
 import runpy, sys, time
 from types import SimpleNamespace
@@ -323,7 +295,8 @@ def ours(agent: str, flags: str, warm_up: int, steps: int) -> float:
 
 def stable_baselines3(name: str, threads: int, warm_up: int, steps: int) -> float:
     """Return the speed of stable-baselines3, by its own settings' defaults."""
-    return _peer(STABLE_BASELINES3, [name, *map(str, (threads, warm_up, steps))], threads)
+    numbers = map(str, (threads, warm_up, steps))
+    return _peer(STABLE_BASELINES3, ["stable_baselines3", name, *numbers], threads)
 
 
 def torchrl(threads: int, warm_up: int, steps: int) -> float:
@@ -333,7 +306,8 @@ def torchrl(threads: int, warm_up: int, steps: int) -> float:
 
 def sbx(name: str, warm_up: int, steps: int) -> float:
     """Return the speed of sbx, stable-baselines3's agents in JAX, by its defaults."""
-    return _peer(SBX, [name, str(warm_up), str(steps)], 1, PEERS / "sbx")
+    numbers = map(str, (1, warm_up, steps))
+    return _peer(STABLE_BASELINES3, ["sbx", name, *numbers], 1, PEERS / "sbx")
 
 
 def script(repository: str, path: str, flags: str, warm_up: int, steps: int) -> float:
