@@ -202,6 +202,9 @@ TABLE: dict[str, dict[str, str]] = {
             "normalise_observations=False env_steps=64"
         ),
         "frames, small": "atari-7 tuned FRAMES unroll_length=8 env_steps=64",
+        "frames, openai_baselines": "atari openai_baselines FRAMES unroll_length=8 env_steps=64",
+        "frames, cleanrl": "atari-7 cleanrl FRAMES unroll_length=8 env_steps=64",
+        "mujoco, cleanrl": "mujoco-9 cleanrl task=Hopper-v4 env_steps=2048 log_interval=2048",
     },
     "impala": {
         "frames, shallow": "atari-7 paper FRAMES env_steps=240",
