@@ -22,4 +22,5 @@ UPDATES: dict[str, set[str]] = {
 }
 UPDATES["sac_value, bounds"] = UPDATES["sac_value"] | {"alpha"}
 UPDATES["sac_alf, options"] = UPDATES["sac_alf"] | {"prior_kl"}
-UPDATES["sac_alf, mixed"] = UPDATES["sac_alf"] | UPDATES["sac_alf, discrete"]
+for each in ("sac_alf, mixed", "sac_alf, recurrent"):
+    UPDATES[each] = UPDATES["sac_alf"] | UPDATES["sac_alf, discrete"]

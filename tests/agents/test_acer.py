@@ -1,7 +1,6 @@
 """ACER: every equation against a slow re-derivation, then what training must do."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -10,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
-from agents import a2c, acer
+from agents import acer
 from suite.nets.optimisers import FlatWeights
 from suite.unrolls import Transitions
 from tests.agents.trainings import (
+    ACER_UPDATE,
     CONTROL,
     Exact,
+    check_update,
     doubled,
     module_of,
-    random_flags,
     random_transitions,
     tiny,
     train,
@@ -29,7 +28,6 @@ from tests.agents.trainings import (
 from tests.slow_lstm import slow_unroll
 
 TINY = tiny("acer")
-ONLINE: dict[str, Any] = {"online_updates": True, "std": "learned"}
 
 
 def random_batch(config: acer.Config, seed: int) -> Transitions:
@@ -38,74 +36,7 @@ def random_batch(config: acer.Config, seed: int) -> Transitions:
     return batch._replace(behaviour=batch.behaviour.log_softmax(-1))
 
 
-# Retrace
-
-
-def random_columns(seed: int, steps: int = 9, num_envs: int = 6) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    rewards, taken_q_values, next_values = rng.normal(size=(3, steps, num_envs))
-    terminations, truncations, _ = random_flags(rng, steps, num_envs)
-    assert terminations[:-1].any()
-    assert truncations[:-1].any()
-    return {
-        "rewards": rewards,
-        "discounts": 0.9 * ~terminations,
-        "trace_mask": (~(terminations | truncations)).astype(float),
-        "taken_q_values": taken_q_values,
-        "next_values": next_values,
-        "cs": np.minimum(1.0, np.exp(rng.normal(size=(steps, num_envs)))),
-    }
-
-
-def slow_retrace(columns: dict[str, np.ndarray], t: int, i: int) -> float:
-    """Eq. (5) as printed: r + gamma c' [Q_ret' - Q'] + gamma V', one environment at a time.
-
-    No value follows a termination, and nothing passes into the next episode.
-    """
-    c = {name: column[:, i] for name, column in columns.items()}
-    target = c["rewards"][t] + c["discounts"][t] * c["next_values"][t]
-    if t + 1 < len(c["rewards"]) and c["trace_mask"][t]:
-        error = slow_retrace(columns, t + 1, i) - c["taken_q_values"][t + 1]
-        target += c["discounts"][t] * c["cs"][t + 1] * error
-    return float(target)
-
-
-def test_retrace_equals_a_slow_recursion() -> None:
-    """With terminations and truncations inside the unroll, float64."""
-    columns = random_columns(0)
-    ours = acer.retrace(**{name: torch.from_numpy(column) for name, column in columns.items()})
-    steps, num_envs = ours.shape
-    expected = [[slow_retrace(columns, t, i) for i in range(num_envs)] for t in range(steps)]
-    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
-
-
 # Trust region
-
-
-@pytest.mark.parametrize("delta", [0.0, 0.1, 1.0])
-def test_the_projection_solves_the_quadratic_programme(delta: float) -> None:
-    """Minimise |g - z|^2 / 2 subject to k.z <= delta, as a general solver finds it (Eq. 11)."""
-    rng = np.random.default_rng(0)
-    gradients, kl_gradients = rng.normal(size=(2, 20, 5))
-    ours = acer.trust_region(torch.from_numpy(gradients), torch.from_numpy(kl_gradients), delta)
-    active = 0
-    for g, k, z in zip(gradients, kl_gradients, ours.numpy(), strict=True):
-        solution = minimize(
-            lambda x, g=g: 0.5 * np.square(x - g).sum(),
-            np.zeros(5),
-            jac=lambda x, g=g: x - g,
-            constraints={
-                "type": "ineq",
-                "fun": lambda x, k=k: delta - k @ x,
-                "jac": lambda x, k=k: -k,
-            },
-            method="SLSQP",
-            options={"ftol": 1e-14, "maxiter": 200},
-        )
-        assert solution.success
-        np.testing.assert_allclose(z, solution.x, atol=1e-6)
-        active += bool(k @ g > delta)
-    assert 0 < active < 20
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0])
@@ -188,12 +119,12 @@ def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None
 # One update
 
 
-def make_exact(config: Any, network: Any) -> tuple[Any, Any]:
-    """A learner in float64, and its optimiser, which keeps its gradient."""
+def make_exact(config: Any, network: Any) -> Any:
+    """A learner in float64, whose optimiser keeps its gradient."""
     rng = np.random.default_rng(3)
     average = acer.ActorCritic(config, CONTROL, rng).actor.double().requires_grad_(False)
     exact = Exact.configured(FlatWeights(network.double()), config)
-    return acer.Learner(network, average, exact, None), exact
+    return acer.Learner(network, average, exact, None)
 
 
 def slow_outputs(network: Any, average: Any, batch: Any, memory: Tensor) -> list[Tensor]:
@@ -292,76 +223,15 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
     """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
     carried = settings.get("carried", True)
     settings = {name: each for name, each in settings.items() if name != "carried"}
-    standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
-    standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
-    config = replace(TINY, **(standard | settings))
+    config = replace(TINY, **(ACER_UPDATE | settings))
     batch = doubled(random_batch(config, 4))
     network = acer.ActorCritic(config, CONTROL, np.random.default_rng(2))
-    learner, exact = make_exact(config, network)
-    before = exact.weights.vector.clone()
-    average = [p.clone() for p in learner.average_policy.parameters()]
+    learner = make_exact(config, network)
     memory = torch.randn(4, 2 * config.lstm_size, generator=torch.Generator().manual_seed(5))
     memory = memory.double() * carried
     expected = slow_gradient(config, network, learner.average_policy, batch, memory)
-    norm = expected.norm()
-    metrics = acer.update(learner, config, batch, 0.1, memory if carried else None)
-    assert metrics[-1] == pytest.approx(float(norm))
-    if config.max_gradient_norm is not None:
-        expected = expected * min(1.0, config.max_gradient_norm / float(norm))
-    torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(exact.weights.vector, before + 0.1)
-    # theta_a <- alpha theta_a + (1 - alpha) theta, after the step
-    policy = list(network.actor.parameters())
-    for new, old, fast in zip(learner.average_policy.parameters(), average, policy, strict=True):
-        torch.testing.assert_close(new, 0.99 * old + 0.01 * fast)
-
-
-def test_on_policy_with_one_q_for_all_actions_it_is_a2c() -> None:
-    """Ratio 0, no truncation, no trust region: the policy's gradient is A2C's, to rounding."""
-    config = replace(
-        TINY,
-        unroll_length=8,
-        shared_trunk=False,
-        policy_head_gain=1.0,
-        replay_ratio=0.0,
-        clip_rho_threshold=None,
-        trust_region_delta=None,
-        entropy_coef=0.1,
-        max_gradient_norm=None,
-    )
-    names = ("task", "num_envs", "hidden_sizes", "policy_head_gain", "entropy_coef")
-    theirs = a2c.ActorCritic(
-        a2c.Config(**{name: getattr(config, name) for name in names}),
-        CONTROL,
-        np.random.default_rng(0),
-    ).double()
-    ours = acer.ActorCritic(config, CONTROL, np.random.default_rng(2)).double()
-    assert ours.critic is not None
-    assert theirs.critic is not None
-    ours.actor.load_state_dict(theirs.actor.state_dict())
-    for own, value in zip(ours.critic.parameters(), theirs.critic.parameters(), strict=True):
-        own.data = value.detach().clone()
-    for name in ("weights", "biases"):  # the head of V, once for each action
-        head = getattr(ours.critic, name)[-1]
-        head.data = head.data.repeat_interleave(CONTROL.num_outputs, -1)
-
-    batch = doubled(random_batch(config, 5))
-    assert not batch.valid.all()
-    behaviour = theirs.actor(batch.obs[:-1].flatten(0, 1)).log_softmax(-1)
-    behaviour = behaviour.detach().unflatten(0, batch.actions.shape)
-    learner, exact = make_exact(config, ours)
-    acer.update(learner, config, batch._replace(behaviour=behaviour), 1e-3)
-
-    log_probs, entropies, values = a2c.evaluate_actions(theirs, batch.obs[:-1], batch.actions)
-    last = theirs.value(batch.obs[-1]).unsqueeze(0)
-    all_values = torch.cat([values, last]).detach()
-    steps = (batch.rewards, batch.discounts, batch.trace_mask)
-    advantages = a2c.gae(*steps, all_values[:-1], all_values[1:], 1.0)
-    parts = a2c.losses(log_probs, entropies, values, advantages, advantages, batch.weights)
-    loss = parts.policy - config.entropy_coef * parts.entropy
-    gradients = torch.autograd.grad(loss, list(theirs.actor.parameters()))
-    expected = torch.cat([gradient.flatten() for gradient in gradients])
-    torch.testing.assert_close(exact.seen[: len(expected)], expected, rtol=1e-9, atol=1e-12)
+    given = learner, config, batch, 0.1, memory if carried else None
+    check_update(learner, network.actor, config, expected, partial(acer.update, *given))
 
 
 def test_diagnostics_are_what_they_are_called() -> None:
@@ -396,31 +266,13 @@ def statistics_of(network: Any, batch: Any, memory: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("agent", "draw", "outputs_of", "changes"),
-    [
-        ("acer", "sample", log_probs_of, {}),
-        *[
-            (
-                "acer_continuous",
-                "sample_any",
-                statistics_of,
-                {"online_updates": True, "std": "learned"},
-            )
-        ],
-    ],
+    ("agent", "draw", "outputs_of"),
+    [("acer", "sample", log_probs_of), ("acer_continuous", "sample_any", statistics_of)],
 )
 def test_a_recurrent_policy_goes_on_where_it_was(
-    agent: str,
-    draw: str,
-    outputs_of: Callable[[Any, Any, Any], Tensor],
-    changes: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    agent: str, draw: str, outputs_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest unroll begins with the actor's state, so its first update is on policy.
-
-    An unroll from replay begins with 0.
-    """
+    """A newest unroll begins with the actor's state, so it is on policy; a replayed one with 0."""
     module = module_of(agent)
     update, sample = module.update, getattr(module.UnrollReplay, draw)
     drawn: list[Any] = []
@@ -442,6 +294,7 @@ def test_a_recurrent_policy_goes_on_where_it_was(
 
     monkeypatch.setattr(module, "update", checked)
     monkeypatch.setattr(module.UnrollReplay, draw, noted)
+    changes = {"online_updates": True} | ({"std": "learned"} if agent != "acer" else {})
     train(tiny(agent, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01, **changes), tmp_path)
     assert len(gaps[False]) >= 10
     assert max(gaps[False]) < 1e-5

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,17 @@ from agents import acer_continuous as acer
 from suite.envs.vector_env import Spaces
 from suite.nets.optimisers import FlatWeights
 from suite.unrolls import Transitions
-from tests.agents.trainings import CPU, Exact, doubled, random_transitions, table, tiny, train
+from tests.agents.trainings import (
+    ACER_UPDATE,
+    CPU,
+    Exact,
+    check_update,
+    doubled,
+    random_transitions,
+    table,
+    tiny,
+    train,
+)
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_lstm
 
@@ -43,39 +53,7 @@ def distribution(gaussian: acer.Gaussian) -> Independent:
     return Independent(Normal(gaussian.means, gaussian.log_stds.exp()), 1)
 
 
-# Gaussians
-
-
-def test_densities_and_entropies_equal_torch_distributions() -> None:
-    gaussian, actions = acer.Gaussian(draw(0, 5, 3), 0.5 * draw(1, 5, 3)), draw(2, 7, 5, 3)
-    reference = distribution(gaussian)
-    torch.testing.assert_close(gaussian.log_probs(actions), reference.log_prob(actions))
-    torch.testing.assert_close(gaussian.entropies(), reference.entropy())
-    expected = gaussian.means + gaussian.log_stds.exp() * actions
-    torch.testing.assert_close(gaussian.draw(actions), expected)
-
-
 # Stochastic duelling network
-
-
-@pytest.mark.parametrize("num_samples", [1, 5])
-def test_under_the_policy_the_mean_of_q_is_v(num_samples: int) -> None:
-    """Whatever network A is: 40,000 actions and draws of their own, within 4 standard errors."""
-    network = acer.make_learner(replace(TINY, initial_std=0.8), CONTROL, CPU).network
-    obs, count = draw(0, 1, 4).float().expand(40_000, 4), 40_000
-    with torch.no_grad():
-        policy = network.policy(obs)
-        noise = draw(1, num_samples + 1, count, 3).float()
-        advantages = 10 * network.advantage(obs, policy.draw(noise)).squeeze(-1)
-        values = network.critic(obs).squeeze(-1)
-        terms = acer.duel(values, advantages[:1], advantages[1:])[0] - values
-        single = advantages[0] - advantages[0].mean()
-    assert single.std() > 0.5
-    error = float(single.std()) * math.sqrt((1 + 1 / num_samples) / count)
-    assert abs(float(terms.mean())) < 4 * error
-    # one action's Q is spread by the n draws, as little as their number says
-    ratio = float(terms.std() / single.std())
-    assert ratio == pytest.approx(math.sqrt(1 + 1 / num_samples), rel=0.02)
 
 
 def plain_layers(layers: Any, inputs: Tensor) -> Tensor:
@@ -86,62 +64,18 @@ def plain_layers(layers: Any, inputs: Tensor) -> Tensor:
     return inputs @ weight + bias
 
 
-# The policy's gradient
-
-
-def integrate(integrand: Tensor, step: float) -> Tensor:
-    return (integrand.sum(0) - (integrand[0] + integrand[-1]) / 2) * step
-
-
-@pytest.mark.parametrize("threshold", [0.5, 1.0, 10.0, None])
-def test_truncation_and_correction_leave_the_expected_gradient_exact(
-    threshold: float | None,
-) -> None:
-    """Over a ~ mu and a' ~ pi, with one Q in both terms, it is the gradient of E_pi[Q]."""
-    grid = torch.linspace(-12, 12, 24_001, dtype=torch.float64)[:, None]
-    step = 24 / 24_000
-    means, log_stds = (torch.tensor([[x]], dtype=torch.float64) for x in (0.9, math.log(0.5)))
-    behaviour = acer.Gaussian(torch.full_like(means, -0.3), torch.full_like(means, math.log(0.7)))
-    q_values = (grid**3 - grid + torch.sin(3 * grid)).squeeze(-1)
-    means.requires_grad_()
-    log_stds.requires_grad_()
-    learning = acer.Gaussian(means, log_stds)
-    value = integrate(learning.log_probs(grid).exp() * q_values, step)
-    exact = torch.cat(torch.autograd.grad(value, learning), -1).squeeze(0)
-
-    rows = len(grid)
-    policy, behaviour = (
-        acer.Gaussian(*(part.detach().expand(rows, 1) for part in gaussian))
-        for gaussian in (learning, behaviour)
-    )
-    log_rhos = policy.log_probs(grid) - behaviour.log_probs(grid)
-    values = value.detach().expand(rows)
-
-    def gradients(targets: Tensor, correction_q_values: Tensor) -> Tensor:
-        arguments = (policy, behaviour, grid, targets, grid, correction_q_values, values)
-        return acer.policy_gradients(*arguments, threshold)
-
-    truncated, corrections = gradients(q_values, values), gradients(values, q_values)
-    expected = integrate(behaviour.log_probs(grid).exp().unsqueeze(-1) * truncated, step)
-    expected += integrate(policy.log_probs(grid).exp().unsqueeze(-1) * corrections, step)
-    torch.testing.assert_close(expected, exact, rtol=1e-6, atol=1e-8)
-    likely = policy.log_probs(grid) > -8
-    assert log_rhos[likely].max() > math.log(10)
-    assert (corrections.abs().max() > 0) == (threshold is not None)
-
-
 # One update
 
 
-def make_exact(config: Any) -> tuple[Any, Any]:
-    """A learner in float64, and its optimiser, which keeps its gradient."""
+def make_exact(config: Any) -> Any:
+    """A learner in float64, whose optimiser keeps its gradient."""
     rng = np.random.default_rng(2)
     network = acer.ActorCritic(config, CONTROL, rng).double()
     average = acer.ActorCritic(config, CONTROL, rng).policy.double().requires_grad_(False)
     if config.std == "learned":
         network.policy.log_stds.data += draw(7, 3)
     exact = Exact.configured(FlatWeights(network), config)
-    return acer.Learner(network, average, exact, None), exact
+    return acer.Learner(network, average, exact, None)
 
 
 def statistics(config: Any, policy: Any, obs: Tensor) -> Tensor:
@@ -256,55 +190,31 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
     """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
     carried = settings.get("carried", True)
     settings = {name: each for name, each in settings.items() if name != "carried"}
-    standard = {"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1}
-    standard |= {"clip_rho_threshold": 1.5, "trust_region_delta": 0.05, "replay_capacity": 100}
-    config = replace(TINY, **(standard | settings))
+    config = replace(TINY, **(ACER_UPDATE | settings))
     batch = doubled(random_batch(config, 4))
     noise = draw(3, config.num_action_samples + 1, *batch.actions.shape)
-    learner, exact = make_exact(config)
-    before = exact.weights.vector.clone()
-    average = [p.clone() for p in learner.average_policy.parameters()]
+    learner = make_exact(config)
     memory = draw(6, config.num_envs, 2 * config.lstm_size) * carried
     policies = learner.network, learner.average_policy
     expected = slow_gradient(config, *policies, batch, noise, memory)
-    norm = expected.norm()
-    metrics = acer.update(learner, config, batch, noise, 0.1, memory if carried else None)
-    assert metrics[-1] == pytest.approx(float(norm))
-    if config.max_gradient_norm is not None:
-        expected = expected * min(1.0, config.max_gradient_norm / float(norm))
-    torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(exact.weights.vector, before + 0.1)
-    # theta_a <- alpha theta_a + (1 - alpha) theta, after the step
-    policy = list(learner.network.policy.parameters())
-    for new, old, fast in zip(learner.average_policy.parameters(), average, policy, strict=True):
-        torch.testing.assert_close(new, 0.995 * old + 0.005 * fast)
-
-
-def single(number: float, *shape: int) -> Tensor:
-    return torch.full(shape, number)
+    given = learner, config, batch, noise, 0.1, memory if carried else None
+    update = partial(acer.update, *given)
+    check_update(learner, learner.network.policy, config, expected, update)
 
 
 def test_diagnostics_are_what_they_are_called() -> None:
     """Of one state: divergence, entropy, values, errors, the truncated share, and both norms."""
     config = replace(TINY, unroll_length=1, clip_rho_threshold=2.0, trust_region_delta=0.1)
-    policy = acer.Gaussian(single(0.5, 1, 1, 2), single(-1.0, 1, 1, 2))
-    average = acer.Gaussian(single(0.3, 1, 1, 2), single(-1.0, 1, 1, 2))
-    ones = torch.ones(1, 1)
-    batch = Transitions(
-        obs=torch.zeros(2, 1, 4),
-        actions=single(0.5, 1, 1, 2),
-        behaviour=torch.cat([single(-0.5, 1, 1, 2), single(-1.0, 1, 1, 2)], -1),
-        rewards=5 * ones,
-        discounts=0 * ones,
-        trace_mask=0 * ones,
-        valid=ones,
-        weights=ones,
+    behaviour, policy, average = (
+        acer.Gaussian(torch.full((1, 1, 2), mean), torch.full((1, 1, 2), -1.0))
+        for mean in (-0.5, 0.5, 0.3)
     )
-    behaviour = acer.Gaussian(*batch.behaviour.chunk(2, -1))
+    ones = torch.ones(1, 1)
+    given = torch.zeros(2, 1, 4), policy.means, torch.cat(behaviour, -1)
+    batch = Transitions(*given, 5 * ones, 0 * ones, 0 * ones, ones, ones)
     values, q_values = torch.tensor([[2.0], [9.0]]), torch.tensor([[[3.0]], [[7.0]]])
-    corrections = single(0.4, 1, 1, 2)
-    policies = (behaviour, policy, average)
-    signals = acer.learning_signals(config, batch, *policies, values, corrections, q_values)
+    others = behaviour, policy, average, values, torch.full((1, 1, 2), 0.4), q_values
+    signals = acer.learning_signals(config, batch, *others)
     seen = dict(zip(acer.METRICS, signals.diagnostics[:, 0, 0].tolist(), strict=False))
     assert signals.value_targets.item() == pytest.approx(2 + (5 - 3))  # a ratio beyond 1
     assert seen["q_loss"] == seen["value_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)

@@ -10,36 +10,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents import a2c, acer, acer_continuous, impala, load_policy
+from agents import load_policy
 from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
-from suite.record.recorder import Recorder
+from tests.agents.trainings import module_of, tiny, train
 
-TINY: dict[str, Any] = {
-    **{"device": "cpu", "env_steps": 120, "num_envs": 4, "unroll_length": 5, "hidden_sizes": (16,)},
-    **{"evaluation_rule": "deterministic", "evaluation_interval": 60, "evaluation_episodes": 2},
+ONLINE = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
+STANDARDISED: dict[str, Any] = {
     **{"normalise_observations": True, "observation_clip": 1.5, "policy_head_gain": 1.0},
+    **{"evaluation_rule": "deterministic", "evaluation_episodes": 2},
 }
-ONLINE: dict[str, Any] = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
-AGENTS: dict[str, tuple[Any, Any, Callable[[Any, Tensor], Tensor]]] = {
-    "a2c": (a2c, a2c.Config(task="CartPole-v1", **TINY), lambda network, obs: network(obs)[0]),
-    "impala": (
-        impala,
-        impala.Config(task="CartPole-v1", **TINY),
-        lambda network, obs: network(obs)[0],
-    ),
-    "acer": (
-        acer,
-        acer.Config(task="CartPole-v1", **TINY, **ONLINE),
-        lambda network, obs: network(obs)[0],
-    ),
-    "acer_continuous": (
-        acer_continuous,
-        acer_continuous.Config(task="InvertedPendulum-v4", **TINY, **ONLINE),
-        lambda network, obs: network.policy(obs).means,
-    ),
+CASES: dict[str, tuple[dict[str, Any], Callable[[Any, Tensor], Tensor]]] = {
+    "a2c": ({}, lambda network, obs: network(obs)[0]),
+    "impala": ({}, lambda network, obs: network(obs)[0]),
+    "acer": (ONLINE, lambda network, obs: network(obs)[0]),
+    "acer_continuous": (ONLINE, lambda network, obs: network.policy(obs).means),
 }
-"""Module, configuration, and how its network turns observations into modes or logits."""
+"""Settings, and how a network turns observations into modes or logits."""
 
 
 class Tape:
@@ -86,12 +73,13 @@ class Tape:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", CASES)
 def test_all_sides_see_observations_standardised_by_those_acted_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Updates, evaluations and the saved policy, against the raw observations in float64."""
-    agent, config, outputs = AGENTS[name]
+    agent, (changes, outputs) = module_of(name), CASES[name]
+    config = tiny(name, env_steps=120, evaluation_interval=60, **STANDARDISED, **changes)
     tape, batches, update = Tape(config.num_envs, monkeypatch), [], agent.update
 
     def watched(learner: Any, config: Any, batch: Any, *others: Any) -> Tensor:
@@ -99,9 +87,7 @@ def test_all_sides_see_observations_standardised_by_those_acted_on(
         return update(learner, config, batch, *others)
 
     monkeypatch.setattr(agent, "update", watched)
-    recorder = Recorder(tmp_path, {"agent": name, "task": config.task}, config.seeds)
-    learner = agent.train(config, recorder)
-    recorder.finish()
+    learner, recorder = train(config, tmp_path)
 
     end, rows = len(tape.obs), tape.rows(len(tape.obs))
     assert end % 5 == 1

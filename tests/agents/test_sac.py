@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -45,50 +44,6 @@ def test_the_log_density_is_finite_where_the_naive_form_underflows() -> None:
     _, log_probs = sac.squash(means, torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))
     expected = -0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 30)
     assert log_probs.item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_targets_and_losses_equal_a_slow_float64_derivation() -> None:
-    """Eqs. (2), (3), (5), (9), (18), element by element; any sign error shows."""
-    rng = np.random.default_rng(0)
-    num_seeds, num_critics, size, gamma, target_entropy = 2, 3, 5, 0.9, -2.0
-    rewards, next_log_probs, log_probs = rng.normal(size=(3, num_seeds, size))
-    terminations = (rng.uniform(size=(num_seeds, size)) < 0.4).astype(float)
-    next_q, q_values = rng.normal(size=(2, num_seeds, num_critics, size))
-    log_alpha = rng.normal(size=num_seeds)
-
-    for entropy_in_target in (True, False):
-        targets = np.zeros((num_seeds, size))
-        critic_losses, actor_losses, alpha_losses = np.zeros((3, num_seeds))
-        for s in range(num_seeds):
-            alpha = math.exp(log_alpha[s])
-            for b in range(size):
-                value = min(next_q[s, k, b] for k in range(num_critics))
-                if entropy_in_target:
-                    value -= alpha * next_log_probs[s, b]
-                targets[s, b] = rewards[s, b] + (0 if terminations[s, b] else gamma * value)
-                for k in range(num_critics):
-                    critic_losses[s] += (q_values[s, k, b] - targets[s, b]) ** 2 / 2 / size
-                judged = min(q_values[s, k, b] for k in range(num_critics))
-                actor_losses[s] += (alpha * log_probs[s, b] - judged) / size
-                alpha_losses[s] += -alpha * (log_probs[s, b] + target_entropy) / size
-
-        alphas = torch.from_numpy(log_alpha).exp()
-        ours = sac.q_targets(
-            torch.from_numpy(rewards),
-            torch.from_numpy(terminations),
-            torch.from_numpy(next_q),
-            torch.from_numpy(next_log_probs),
-            alphas if entropy_in_target else torch.zeros_like(alphas),
-            gamma,
-        )
-        np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
-        loss = sac.critic_loss(torch.from_numpy(q_values), ours)
-        np.testing.assert_allclose(loss.numpy(), critic_losses, rtol=1e-12)
-        logs = torch.from_numpy(log_probs)
-        loss = sac.actor_loss(logs, torch.from_numpy(q_values), alphas)
-        np.testing.assert_allclose(loss.numpy(), actor_losses, rtol=1e-12)
-        loss = sac.alpha_loss(alphas, -logs.mean(-1), target_entropy)
-        np.testing.assert_allclose(loss.numpy(), alpha_losses, rtol=1e-12)
 
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -16,11 +16,12 @@ from agents import sac_alf
 from suite import session
 from suite.envs.vector_env import Spaces
 from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, rates
-from tests.agents.trainings import ALF_OPTIONS, same, tiny, train
-from tests.perceptrons import linear, vector
+from tests.agents.trainings import ALF_OPTIONS, CPU, same, tiny, train
+from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac_alf")
+MIXED = tiny("sac_alf, mixed")
 SHORT = replace(TINY, env_steps=60, log_interval=10)
 """20 updates."""
 
@@ -64,52 +65,9 @@ def test_the_prior_is_a_density() -> None:
         previous = torch.tensor([before, first], dtype=torch.float64).expand(1, 20_001, 2)
         densities = sac_alf.same_action_log_probs(grid, previous, 0.9, 0.1).exp()
         assert torch.trapezoid(densities, grid[..., 0]).item() == pytest.approx(1, abs=1e-6)
-
-
-def test_losses_and_targets_equal_a_slow_float64_derivation() -> None:
-    """Element by element, three parts with a positive, a negative and no weight, K = 2."""
-    rng = np.random.default_rng(0)
-    num_seeds, num_critics, num_parts, size, gamma = 2, 2, 3, 5, 0.9
-    of_parts = np.array([0.7, -1.5, 0.0])
-    q_values = rng.normal(size=(num_seeds, num_critics, num_parts, size))
-    rewards, targets = rng.normal(size=(2, num_seeds, num_parts, size))
-    ratios, paid = rng.normal(size=(2, num_seeds, size))
-    weights, alpha = rng.uniform(0.5, 2, (num_seeds, size)), rng.uniform(0.1, 1, num_seeds)
-    terminations = (rng.uniform(size=(num_seeds, size)) < 0.4).astype(float)
-    of_target = np.zeros((num_seeds, num_parts, size))
-    critic_losses, actor_losses, alpha_losses = np.zeros((3, num_seeds))
-    errors = np.zeros((num_seeds, size))
-    for s in range(num_seeds):
-        for b in range(size):
-            value = 0.0
-            for d in range(num_parts):
-                choose = max if of_parts[d] < 0 else min
-                lowest = choose(q_values[s, k, d, b] for k in range(num_critics))
-                value += of_parts[d] * lowest
-                followed = 0 if terminations[s, b] else gamma * (lowest + paid[s, b])
-                of_target[s, d, b] = rewards[s, d, b] + followed
-                for k in range(num_critics):
-                    errors[s, b] += (q_values[s, k, d, b] - targets[s, d, b]) ** 2 / num_parts
-            critic_losses[s] += weights[s, b] * errors[s, b] / 2 / size
-            actor_losses[s] += weights[s, b] * (alpha[s] * ratios[s, b] - value) / size
-            alpha_losses[s] -= alpha[s] * weights[s, b] * (ratios[s, b] - 4.0) / size
-
-    def equal(ours: Tensor, slow: np.ndarray) -> None:
-        np.testing.assert_allclose(ours.numpy(), slow, rtol=1e-12, atol=1e-12)
-
-    q, w, r = (torch.from_numpy(each) for each in (q_values, weights, ratios))
-    a, v = torch.from_numpy(alpha), torch.from_numpy(of_parts)
-    single = q[..., None]  # one discrete action
-    lowest_values = sac_alf.lowest_q_values(single, v).squeeze(-1)
-    ends = torch.from_numpy(terminations)
-    given = (torch.from_numpy(rewards), ends, lowest_values, torch.from_numpy(paid), gamma)
-    equal(sac_alf.q_targets(*given), of_target)
-    every = torch.ones_like(w)[:, None]
-    losses, roots = sac_alf.critic_loss(q, torch.from_numpy(targets), w, every)
-    equal(losses, critic_losses)
-    equal(roots, np.sqrt(errors))
-    equal(sac_alf.actor_loss(r, sac_alf.whole_values(single, v).squeeze(-1), a, w), actor_losses)
-    equal(sac_alf.alpha_loss(a, r, -4.0, w), alpha_losses)
+    never, uniform = torch.zeros(1, 1), replace(TINY, prior="uniform")
+    ratios = sac_alf.log_ratios(never, torch.zeros(1, 1, 2), torch.zeros(1, 1, 3), uniform)
+    assert ratios.item() == pytest.approx(2 * math.log(2))
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
@@ -201,104 +159,6 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
     torch.testing.assert_close(means.double(), mean, atol=1e-6, rtol=1e-5)
 
 
-def lambda_targets_of_alf(
-    rewards: np.ndarray, discounts: np.ndarray, last: np.ndarray, values: np.ndarray, decay: float
-) -> np.ndarray:
-    """Return a sequence's targets as in ALF's td_loss.py:106-147 and value_ops.py:210-268.
-
-    Step t of T + 1 has the reward and the discount on the way into it; `last` are an episode's last
-    steps, whose successor begins another.
-    """
-    advantages = np.zeros(len(values))
-    for t in reversed(range(len(values) - 1)):
-        delta = rewards[t + 1] + discounts[t + 1] * values[t + 1] - values[t]
-        later = discounts[t + 1] * decay * advantages[t + 1]
-        advantages[t] = (1 - last[t]) * (delta + later)
-    return advantages[:-1] + values[:-1]
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("end", [None, "termination", "truncation"])
-def test_targets_over_several_steps_are_alfs(end: str | None, decay: float) -> None:
-    """Four steps in float64, of two parts; the episode ends at the second, or goes on."""
-    rng = np.random.default_rng(0)
-    rewards, values = rng.normal(size=(2, 2, 5))  # of parts and of steps 0 to 4
-    ended = 1.0 if end else 0.0
-    terminations = np.array([0.0, ended if end == "termination" else 0.0, 0.0, 0.0])
-    discounts = 0.9 * np.concatenate([[1.0], 1 - terminations])
-    last = np.array([0.0, 0.0, ended, 0.0, 0.0])
-    slow = [lambda_targets_of_alf(rewards[d], discounts, last, values[d], decay) for d in range(2)]
-    one_step = rewards[:, 1:] + discounts[1:] * values[:, 1:]
-    factors = decay * discounts[1:4] * (1 - last[1:4])
-    ours = sac_alf.lambda_returns(
-        torch.from_numpy(one_step)[None, :, :, None],
-        torch.from_numpy(values[:, 1:])[None, :, :, None],
-        torch.from_numpy(factors)[None, :, None],
-    )
-    valid = slice(0, 2 if end else 4)  # beyond an end a sequence does not count
-    np.testing.assert_allclose(ours[0, :, valid, 0], np.stack(slow)[:, valid], rtol=1e-12)
-
-
-def test_an_update_over_several_steps_equals_plain_autograd() -> None:
-    """Critics learn at every step that counts, each by its own return; the rest is of the first.
-
-    Three steps in float64, by ALF's recursion, where entropy is a part of the rewards on the way;
-    sequences of one, two and three steps, some of which end in a termination.
-    """
-    config = replace(TINY, gamma=0.9, tau=0.1, initial_alpha=0.3, td_steps=3, td_lambda=0.7)
-    learner = plain_learner(config, Spaces.vectors(3, 2))
-    assert learner.actor is not None
-    actor = linear(learner.actor).double()
-    critics, slow = (
-        [linear(stack, 0, k).double() for k in range(2)]
-        for stack in (learner.critics, learner.target_critics)
-    )
-    generator, size = torch.Generator().manual_seed(3), 6
-    batch = random_batch(generator, 1, 3 * size, 3, 2)
-    lengths = torch.tensor([1, 2, 3, 3, 2, 1])
-    counts = (torch.arange(3)[:, None] < lengths).float()  # [T, B]
-    terminations = torch.zeros(3, size)
-    terminations[lengths - 1, torch.arange(size)] = torch.tensor([1.0, 1, 1, 0, 0, 0])
-    batch = batch._replace(terminations=terminations.reshape(1, -1))
-    weights = torch.rand(1, size, generator=generator) + 0.5
-    noise = torch.randn(4, 1, size, 2, generator=generator)
-
-    means, log_stds = actor(batch.next_obs[0].double()).chunk(2, -1)
-    log_stds = log_stds.clamp(-20, 2)
-    pre_tanh = means + log_stds.exp() * noise[:3, 0].reshape(-1, 2).double()
-    log_probs = Normal(means, log_stds.exp()).log_prob(pre_tanh)
-    log_probs = (log_probs - torch.log(1 - torch.tanh(pre_tanh).square())).sum(-1)
-    inputs = torch.cat([batch.next_obs[0].double(), torch.tanh(pre_tanh)], -1)
-    nexts = torch.minimum(*(net(inputs).squeeze(-1) for net in slow)).reshape(3, size)
-    goes_on = 0.9 * (1 - terminations.double())
-    paid = batch.extras[0, :, 0].double().reshape(3, size)
-    paid = paid + goes_on * -0.3 * log_probs.reshape(3, size)
-    targets, pairs = torch.zeros(3, size).double(), batch.obs_actions[0].double()
-    for b in range(size):
-        n = int(lengths[b])
-        ways, discounts, values = (
-            np.array([0.0, *each[:n, b].tolist()]) for each in (paid, goes_on, nexts)
-        )
-        exact = lambda_targets_of_alf(ways, discounts, np.zeros(n + 1), values, 0.7)
-        targets[:n, b] = torch.from_numpy(exact)
-    squares = sum((net(pairs).reshape(3, size) - targets).square() for net in critics)
-    squares = (squares * counts).sum(0) / counts.sum(0)
-    every = [p for net in critics for p in net.parameters()]
-    descend(every, (weights[0].double() * squares).mean() / 2)
-
-    _, errors = sac_alf.update(learner, config, batch, weights, noise, 0, counts[None])
-    torch.testing.assert_close(errors[0].double(), squares.detach().sqrt(), atol=1e-5, rtol=1e-5)
-    for k in range(2):
-        assert_same_weights(learner.critics, k, critics[k])
-    alone = plain_learner(config, Spaces.vectors(3, 2))
-    alone.critics.load_state_dict(learner.critics.state_dict())
-    given = (batch.obs[:, :size], batch.extras[:, :size, 1:], weights, noise[3])
-    sac_alf._update_policy(alone, config, *given)
-    assert torch.equal(alone.log_alphas, learner.log_alphas)
-    assert alone.actor is not None
-    assert torch.equal(vector(alone.actor), vector(learner.actor))
-
-
 # Semantics
 
 
@@ -369,3 +229,50 @@ def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> Non
     assert found["deterministic", 1.0] == found["sampled", 0.0]
     if task != "CartPole-v1":
         assert len({*found.values()}) == 3
+
+
+def test_the_warm_up_is_uniform_in_choices_and_numbers(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Every choice, and numbers from -1 to 1, before there is anything to prefer."""
+    seen: list[np.ndarray] = []
+    scripted.spaces = Spaces.vectors(1, 1)._replace(num_choices=3)
+    scripted.reward = staticmethod(lambda rows: seen.append(rows.copy()) or rows[..., 0])
+    train(replace(MIXED, env_steps=400, learning_starts=400, num_envs=4), tmp_path)
+    choices, numbers = np.concatenate(seen, axis=1)[0].T
+    assert np.bincount(choices.astype(int), minlength=3) == pytest.approx([133] * 3, abs=33)
+    assert np.histogram(numbers, 4, (-1, 1))[0] == pytest.approx([100] * 4, abs=30)
+    assert set(choices) == {0.0, 1.0, 2.0}
+
+
+def test_a_mixed_action_is_a_number_of_the_actor_and_the_choice_by_its_q() -> None:
+    """Modes of both, or draws: a choice by the softmax of the critics' smallest Q over alpha_d."""
+    learner = sac_alf.make_learner(
+        replace(MIXED, log_std_max=-1.0), Spaces.vectors(2, 2)._replace(num_choices=3), CPU
+    )
+    with torch.no_grad():  # a policy with preferences
+        for weight in learner.critics.parameters():
+            weight.mul_(3)
+        learner.log_alphas[0] = -1.0
+    obs = np.repeat(np.array([[[0.7, -0.4]]], dtype=np.float32), 20_000, 1)
+    assert learner.actor is not None
+    with torch.no_grad():
+        inputs = torch.from_numpy(obs)
+        means, log_stds = sac_alf.split_outputs(learner.actor(inputs), MIXED)
+        log_stds = log_stds.clamp(max=-1.0)
+        noise = torch.randn(means.shape, generator=torch.Generator().manual_seed(0))
+        numbers = torch.tanh(means + log_stds.exp() * noise)
+        q_values, of_mode = (
+            learner.critics(torch.cat([inputs, each], -1)).amin(1)[0]
+            for each in (numbers, torch.tanh(means))
+        )
+    (modes,) = sac_alf.act(*learner.acting, MIXED, obs[:, :1])
+    np.testing.assert_allclose(modes[0, 1:], torch.tanh(means)[0, 0], rtol=1e-5, atol=1e-6)
+    assert modes[0, 0] == of_mode[0].argmax()
+    config = replace(MIXED, log_std_max=-1.0)
+    (draws,) = sac_alf.act(*learner.acting, config, obs, [np.random.default_rng(0)])
+    np.testing.assert_allclose(draws[:, 1:].std(0), numbers[0].std(0), rtol=0.05)
+    expected = torch.softmax(q_values / math.exp(-1), -1).mean(0)
+    shares = np.bincount(draws[:, 0].astype(int), minlength=3) / 20_000
+    np.testing.assert_allclose(shares, expected, atol=0.02)
+    assert 0.4 < expected.amax() < 0.99  # the odds are not even

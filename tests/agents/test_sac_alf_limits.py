@@ -1,7 +1,5 @@
 """With its options off, or of no effect, `sac_alf` is `sac`."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,56 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
 
 from agents import sac, sac_alf
-from suite.envs.vector_env import Spaces
 from tests.agents import trainings
-from tests.agents.alf import random_batch, rates
-from tests.agents.trainings import CPU, networks, table, tiny, train
+from tests.agents.trainings import networks, table, tiny, train
 
 TINY = tiny("sac_alf")
 SHORT = replace(TINY, env_steps=60, log_interval=10)
 """20 updates."""
-SHARED: dict[str, Any] = {"seeds": (1, 2), "hidden_sizes": (16, 16), "gamma": 0.9, "tau": 0.1}
-
-
-def follow(
-    config: sac_alf.Config, plain: sac.Config, shift: float = 0.0
-) -> Iterable[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Yield the metrics of five updates, ours and `agents.sac`'s; then compare all weights.
-
-    `agents.sac` gets rewards that are greater by `shift` where a value follows.
-    """
-    ours, theirs = (
-        sac_alf.make_learner(config, Spaces.vectors(3, 2), CPU),
-        sac.make_learner(plain, 3, 2, CPU),
-    )
-    for one, other in zip(networks(ours), networks(theirs), strict=True):
-        assert torch.equal(one, other)
-    generator, weights = torch.Generator().manual_seed(0), torch.ones(2, 8)
-    for num_updates in range(5):
-        batch, noise = random_batch(generator, 2, 8, 3, 2), torch.randn(2, 2, 8, 2)
-        alpha = theirs.log_alpha.exp()[:, None]
-        rewards = batch.rewards + shift * alpha * (1 - batch.terminations)
-        metrics, _ = sac_alf.update(ours, config, batch, weights, noise, num_updates)
-        yield (
-            metrics,
-            sac.update(theirs, plain, batch._replace(rewards=rewards), noise, num_updates),
-        )
-    for one, other in zip(networks(ours), networks(theirs), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(ours.log_alphas[1], theirs.log_alpha)
-
-
-@pytest.mark.parametrize("weights", [None, (1.0,)])
-def test_with_all_options_off_it_is_sac(weights: tuple[float, ...] | None) -> None:
-    """Updates of `agents.sac` to rounding; so are those of a reward with one part."""
-    config = replace(TINY, reward_weights=weights, num_critics=3, **SHARED)
-    plain = sac.Config(task="Pendulum-v1", num_critics=3, **SHARED)
-    for metrics, expected in follow(config, plain):
-        for name, value in expected.items():
-            torch.testing.assert_close(metrics[name], value, atol=1e-6, rtol=1e-5)
 
 
 OF_SAC: tuple[dict[str, Any], ...] = (
@@ -110,28 +66,3 @@ def test_a_training_is_that_of_sac_under_its_settings(
         for name in ("episodes.csv", "evaluations.csv", "updates.csv"):
             one, two = (table(each, name, seed) for each in (recorder, other))
             pd.testing.assert_frame_equal(one, two, rtol=1e-4, atol=1e-5)
-
-
-def test_a_uniform_prior_is_entropy_up_to_a_constant() -> None:
-    """The target moves by log 2 a dimension, a reward by what the constant is worth in s'."""
-    config = replace(TINY, prior="uniform", target_kl_per_action=1.5, **SHARED)
-    plain = sac.Config(task="Pendulum-v1", target_entropy_per_action=math.log(2) - 1.5, **SHARED)
-    for metrics, expected in follow(config, plain, shift=-0.9 * 2 * math.log(2)):
-        torch.testing.assert_close(metrics["entropy"], expected["entropy"])
-        divergence = 2 * math.log(2) - expected["entropy"]
-        torch.testing.assert_close(metrics["prior_kl"], divergence, atol=1e-6, rtol=1e-5)
-
-
-def test_a_constant_entropy_earns_nothing_if_it_is_normalised() -> None:
-    """The running mean of equal numbers is that number, whatever the weights of the past."""
-    batch = random_batch(torch.Generator().manual_seed(0), 1, 8, 3, 2)
-    batch = batch._replace(next_obs=batch.next_obs[:, :1].expand(-1, 8, -1))
-    noise = torch.zeros(2, 1, 8, 2)
-    weights, config = torch.ones(1, 8), replace(TINY, normalise_entropy=True, **rates(1e-9))
-    found = []
-    for each in (config, replace(config, normalise_entropy=False, entropy_in_target=False)):
-        learner = sac_alf.make_learner(each, Spaces.vectors(3, 2), CPU)
-        updates = [sac_alf.update(learner, each, batch, weights, noise, n) for n in range(4)]
-        found.append([errors for _, errors in updates])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

@@ -1,8 +1,7 @@
-"""ALF's SAC with an LSTM in every network: updates against ALF's loop over steps, then training."""
+"""ALF's SAC over several steps, with an LSTM or without: ALF's loop over steps, and memory."""
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,34 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-import agents
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
-from suite.evaluation import evaluate
 from suite.nets.perceptrons import Stack
 from suite.nets.recurrence import StackMemory
 from suite.replay import Batch
 from tests.agents.alf import descend, plain_learner
-from tests.agents.trainings import train
-from tests.perceptrons import vector
+from tests.agents.trainings import tiny
 
-TINY = sac_alf.Config(
-    task="Pendulum-v1",
-    device="cpu",
-    env_steps=120,
-    num_envs=2,
-    hidden_sizes=(8,),
-    lstm_size=4,
-    td_steps=3,
-    td_lambda=0.7,
-    batch_size=6,
-    learning_starts=40,
-    evaluation_interval=60,
-    evaluation_episodes=2,
-    log_interval=40,
-    gamma=0.9,
-    tau=0.1,
-)
+TINY = tiny("sac_alf, recurrent", hidden_sizes=(8,), td_lambda=0.7, gamma=0.9, tau=0.1)
 TASKS = ["InvertedPendulum-v4", "CartPole-v1", "Claw-v0"]
 """Continuous, discrete and mixed actions; short episodes."""
 
@@ -49,22 +29,27 @@ class Slow(nn.Module):
     def __init__(self, stack: Stack, member: int = 0) -> None:
         super().__init__()
         named = {name: each.double() for name, each in stack.weights_of(0, member).items()}
-        hidden, size = len(named["bias_0"]), len(named["lstm.recurrent_weight"])
+        hidden, size = len(named["bias_0"]), len(named["weight_1"])
         self.first = nn.Linear(len(named["weight_0"]), hidden)
-        self.cell = nn.LSTMCell(hidden, size)
         self.last = nn.Linear(size, len(named["bias_1"]))
+        self.cell = nn.LSTMCell(hidden, size).double() if "lstm.weight" in named else None
         self.double()
-        order = [self.first.weight, self.first.bias, self.cell.weight_ih, self.cell.bias_ih]
-        order += [self.cell.weight_hh, self.last.weight, self.last.bias]
-        names = ["weight_0", "bias_0", "lstm.weight", "lstm.bias", "lstm.recurrent_weight"]
-        for weight, name in zip(order, [*names, "weight_1", "bias_1"], strict=True):
+        order = {"weight_0": self.first.weight, "bias_0": self.first.bias}
+        order |= {"weight_1": self.last.weight, "bias_1": self.last.bias}
+        if self.cell is not None:
+            order |= {"lstm.weight": self.cell.weight_ih, "lstm.bias": self.cell.bias_ih}
+            order |= {"lstm.recurrent_weight": self.cell.weight_hh}
+            self.cell.bias_hh.data.zero_()
+            self.cell.bias_hh.requires_grad_(False)
+        for name, weight in order.items():
             weight.data = named[name].T.clone() if named[name].dim() == 2 else named[name].clone()
-        self.cell.bias_hh.data.zero_()
-        self.cell.bias_hh.requires_grad_(False)
-        self.learned = order
+        self.learned = [*order.values()]
 
     def forward(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        state = self.cell(torch.relu(self.first(inputs)), state)
+        hidden = torch.relu(self.first(inputs))
+        if self.cell is None:
+            return self.last(hidden), None
+        state = self.cell(hidden, state)
         return self.last(state[0]), state
 
     def equals(self, stack: Stack, member: int = 0) -> bool:
@@ -106,18 +91,21 @@ def sequences(spaces: Spaces, generator: torch.Generator) -> tuple[Batch, Tensor
     [Spaces.vectors(3, 2), Spaces((3,), 4), Spaces.vectors(3, 2)._replace(num_choices=4)],
     ids=["continuous", "discrete", "mixed"],
 )
-def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces) -> None:
-    """Float64, one sequence and one step at a time, by torch's LSTM cell and ALF's `train_step`.
+@pytest.mark.parametrize("lstm_size", [0, 4])
+def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -> None:
+    """Float64, one sequence and one step at a time, as in ALF's `train_step` and its recursion.
 
-    Actor, target critics and the critics that judge fresh actions remember fresh actions, the
-    critics' loss those of replay; a slope dQ/da is one of its own step.
+    With torch's LSTM cell actor, target critics and the critics that judge fresh actions remember
+    fresh actions, the critics' loss those of replay, and the policy learns of all steps; without,
+    of the first. A slope dQ/da is one of its own step.
     """
-    config = replace(TINY, initial_alpha=0.3, initial_choice_alpha=0.2)
+    config = replace(TINY, initial_alpha=0.3, initial_choice_alpha=0.2, lstm_size=lstm_size)
+    first = int(lstm_size > 0)  # a memory needs the first step's actions, too
     learner, generator = plain_learner(config, spaces), torch.Generator().manual_seed(3)
     batch, counts = sequences(spaces, generator)
     num_numbers = spaces.num_outputs * spaces.continuous
     weights = torch.rand(1, 6, generator=generator) + 0.5
-    noise = torch.randn(4 + 3, 1, 6, num_numbers, generator=generator)
+    noise = torch.randn(3 + first + config.policy_steps, 1, 6, num_numbers, generator=generator)
     actor = None if learner.actor is None else Slow(learner.actor)
     critics, copies = (
         [Slow(stack, k) for k in range(2)] for stack in (learner.critics, learner.target_critics)
@@ -143,14 +131,15 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces) -> None:
         rows = [field[0, b::6].double() for field in batch]
         return [[field[t] for field in rows] for t in range(int(LENGTHS[b]))]
 
-    losses = []
+    losses, roots = [], []
     for b in range(6):
         way = steps(b)
         observations = [way[0][0], *(step[4] for step in way)]
         values, paid, states = [], [], [None, [None] * 2, [None] * 2]
         for t, obs in enumerate(observations):
             with torch.no_grad():
-                action, log_prob, states[0] = act(obs, noise[t, 0, b].double(), states[0])
+                draws = noise[max(t - 1 + first, 0), 0, b].double()
+                action, log_prob, states[0] = act(obs, draws, states[0])
                 now, states[1] = judge(critics, obs, action, states[1])
                 slow, states[2] = judge(copies, obs, action, states[2])
             odds = Categorical(logits=torch.minimum(*now) / alpha_d)
@@ -167,15 +156,17 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces) -> None:
         for (obs, pair, *_), target in zip(way, targets, strict=True):
             outputs, states = judge(critics, obs, pair[taken], states)
             errors += [(q[int(pair[3]) if chooses else 0] - target).square() for q in outputs]
-        losses.append(weights[0, b].double() * torch.stack(errors).sum() / len(way) / 2)
+        square = torch.stack(errors).sum() / len(way)
+        losses.append(weights[0, b].double() * square / 2)
+        roots.append(square.detach().sqrt())
     descend([p for net in critics for p in net.learned], torch.stack(losses).mean())
 
     losses, choice_entropies, log_probs = [], [], []
     for b in range(6):
-        way, states = steps(b), [None, [None] * 2]
+        way, states = steps(b)[: config.policy_steps], [None, [None] * 2]
         for t, (obs, *_) in enumerate(way):
             share = weights[0, b].double() / len(way)
-            action, log_prob, states[0] = act(obs, noise[4 + t, 0, b].double(), states[0])
+            action, log_prob, states[0] = act(obs, noise[3 + first + t, 0, b].double(), states[0])
             here = action.detach().requires_grad_()  # earlier actions are constants to a step's Q
             outputs, states[1] = judge(critics, obs, here, states[1])
             odds = Categorical(logits=torch.minimum(*outputs).detach() / alpha_d)
@@ -192,8 +183,8 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces) -> None:
         for alpha, terms in ((alpha_d, choice_entropies), (alpha_c, log_probs))
     ]
 
-    given = (batch, weights, noise, 0, counts[None])
-    sac_alf.update(learner, config, *given)
+    _, found_errors = sac_alf.update(learner, config, batch, weights, noise, 0, counts[None])
+    torch.testing.assert_close(found_errors[0].double(), torch.stack(roots), atol=1e-5, rtol=1e-5)
     for k in range(2):
         assert critics[k].equals(learner.critics, k)
     assert actor is None or actor.equals(learner.actor)  # type: ignore[arg-type]
@@ -203,56 +194,6 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces) -> None:
         assert found[0] == pytest.approx(moved[0], abs=1e-5)
     if actor is not None:
         assert found[1] == pytest.approx(moved[1], abs=1e-5)
-
-
-def test_what_stands_beyond_an_end_changes_nothing() -> None:
-    """A sequence ends with its episode: other rows behind it leave every weight and error alone."""
-    spaces = Spaces.vectors(3, 2)
-    found = []
-    for seed in (1, 2):
-        batch, counts = sequences(spaces, torch.Generator().manual_seed(0))
-        other = torch.randn(batch.obs.shape, generator=torch.Generator().manual_seed(seed))
-        beyond = (counts.flatten() == 0)[None, :, None]
-        obs, next_obs = (torch.where(beyond, other, each) for each in (batch.obs, batch.next_obs))
-        pairs = torch.cat([obs, batch.obs_actions[..., 3:]], -1)
-        batch = batch._replace(obs=obs, obs_actions=pairs, next_obs=next_obs)
-        noise = torch.randn(7, 1, 6, 2, generator=torch.Generator().manual_seed(3))
-        learner = plain_learner(TINY, spaces)
-        metrics, errors = sac_alf.update(
-            learner, TINY, batch, torch.ones(1, 6), noise, 0, counts[None]
-        )
-        assert learner.actor is not None
-        del metrics["q_value"]  # a mean over all rows
-        found.append([vector(learner.actor), vector(learner.critics), errors, *metrics.values()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("task", TASKS)
-def test_a_seed_has_its_bytes_and_its_saved_policy_the_recorded_returns(
-    task: str, tmp_path: Path
-) -> None:
-    """A seed alone and beside another; the policy forgets where an episode begins, as it did."""
-    config = replace(TINY, task=task, seeds=(1, 2), env_steps=80, evaluation_interval=40)
-    _, together = train(config, tmp_path / "together")
-    _, alone = train(replace(config, seeds=(2,)), tmp_path / "alone")
-    for name in ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors"):
-        one, other = (each.seed_directories[-1] / name for each in (together, alone))
-        assert one.read_bytes() == other.read_bytes()
-    for folder, seed in zip(together.seed_directories, config.seeds, strict=True):
-        policy = agents.load_policy(folder)
-        returns = evaluate(
-            config.find_task(),
-            lambda obs, policy=policy: policy.act(obs[0])[None],
-            (seed,),
-            config.env_steps,
-            episodes=2,
-            memory=policy.memory,
-        )
-        rows = np.genfromtxt(folder / "evaluations.csv", delimiter=",", names=True)
-        assert rows["env_steps"][-1] == config.env_steps
-        np.testing.assert_allclose(returns.mean(), rows["mean_return"][-1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,8 +1,7 @@
 """Discrete soft actor-critic: equations against slow derivations, then what training must do."""
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import agents
 from agents import sac_discrete as sac
-from suite.base.errors import UsageError
-from suite.base.files import write_json
 from suite.envs.vector_env import Spaces
+from suite.resume.checkpoint import read_policy
 from suite.step_replay import StepBatch
-from tests.agents.trainings import CPU, table, tiny, train
+from tests.agents.trainings import CPU, module_of, tiny, train
 from tests.perceptrons import linear
-from tests.scripted import ScriptedEnv
 
 VECTORS, FRAMES = Spaces((3,), 4), Spaces((4, 84, 84), 6)
 TINY = tiny("sac_discrete")
@@ -42,66 +38,6 @@ def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
 
 
 # Mathematics
-
-
-@pytest.mark.parametrize("error", ["half_squared", "squared", "huber"])
-@pytest.mark.parametrize("how", ["minimum", "mean"])
-def test_targets_and_losses_equal_a_slow_float64_derivation(error: Any, how: Any) -> None:
-    """Eqs. (2), (4), (10) to (12), element by element; any sign error shows."""
-    rng = np.random.default_rng(0)
-    seeds, critics, size, number, gamma, target = 2, 3, 5, 4, 0.9, 1.1
-    logits, next_logits = rng.normal(size=(2, seeds, size, number))
-    q_values, next_q = 2 * rng.normal(size=(2, seeds, critics, size, number))
-    rewards = rng.normal(size=(seeds, size))
-    terminations = (rng.uniform(size=(seeds, size)) < 0.4).astype(float)
-    actions = rng.integers(0, number, (seeds, size))
-    log_alpha = rng.normal(size=seeds)
-
-    def chosen(values: np.ndarray) -> float:
-        return min(values) if how == "minimum" else sum(values) / len(values)
-
-    def soft_value(of_logits: np.ndarray, values: np.ndarray, alpha: float) -> float:
-        total, value = sum(math.exp(x) for x in of_logits), 0.0
-        for a in range(number):
-            prob = math.exp(of_logits[a]) / total
-            value += prob * (chosen(values[:, a]) - alpha * math.log(prob))
-        return value
-
-    targets = np.zeros((seeds, size))
-    critic, actor, entropy, temperature = np.zeros((4, seeds))
-    for s in range(seeds):
-        alpha = math.exp(log_alpha[s])
-        for b in range(size):
-            value = soft_value(next_logits[s, b], next_q[s, :, b], alpha)
-            targets[s, b] = rewards[s, b] + (0 if terminations[s, b] else gamma * value)
-            for k in range(critics):
-                gap = abs(q_values[s, k, b, actions[s, b]] - targets[s, b])
-                losses = {"half_squared": gap**2 / 2, "squared": gap**2}
-                losses["huber"] = gap**2 / 2 if gap < 1 else gap - 0.5
-                critic[s] += losses[error] / size
-            actor[s] -= soft_value(logits[s, b], q_values[s, :, b], alpha) / size
-            entropy[s] += soft_value(logits[s, b], np.zeros((1, number)), 1.0) / size
-        temperature[s] = alpha * (entropy[s] - target)
-
-    alphas, ones = torch.from_numpy(log_alpha).exp(), torch.ones(seeds, dtype=torch.float64)
-    next_log_probs = sac.log_policy(torch.from_numpy(next_logits), ones)
-    next_values = sac.soft_values(
-        sac.combine(torch.from_numpy(next_q), how), next_log_probs, alphas
-    )
-    ends, gained = torch.from_numpy(terminations), torch.from_numpy(rewards)
-    ours = sac.q_targets(gained, ends, next_values, gamma)
-    np.testing.assert_allclose(ours.numpy(), targets, rtol=1e-12)
-    index = np.broadcast_to(actions[:, None, :, None], (seeds, critics, size, 1))
-    taken = torch.from_numpy(np.take_along_axis(q_values, index, -1)[..., 0])
-    loss = sac.critic_loss(taken, ours, error)
-    np.testing.assert_allclose(loss.numpy(), critic, rtol=1e-12)
-    log_probs = sac.log_policy(torch.from_numpy(logits), ones)
-    loss = sac.actor_loss(log_probs, sac.combine(torch.from_numpy(q_values), how), alphas)
-    np.testing.assert_allclose(loss.numpy(), actor, rtol=1e-12)
-    entropies = sac.entropies(log_probs).mean(-1)
-    np.testing.assert_allclose(entropies.numpy(), entropy, rtol=1e-12)
-    loss = sac.alpha_loss(torch.from_numpy(log_alpha), entropies, target)
-    np.testing.assert_allclose(loss.numpy(), temperature, rtol=1e-12)
 
 
 def test_softmax_of_q_over_alpha_maximises_the_expected_soft_value() -> None:
@@ -132,24 +68,29 @@ def test_limits_of_the_temperature_are_greedy_and_uniform() -> None:
 # An update
 
 
+ERRORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "half_squared": lambda one, other: 0.5 * (one - other).square().mean(),
+    "squared": torch.nn.functional.mse_loss,
+    "huber": torch.nn.functional.smooth_l1_loss,
+}
+OPTIONS: dict[str, Any] = {
+    **{"seeds": (3,), "gamma": 0.9, "tau": 0.1, "target_period": 1, "max_gradient_norm": 0.5},
+    **{"adam_epsilon": 1e-4, "weight_decay": 0.01, "initial_alpha": 0.5},
+    "target_entropy_share": 0.7,
+}
+
+
 @pytest.mark.parametrize("policy", ["network", "critics"])
 @pytest.mark.parametrize("over_actions", [True, False])
-def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: bool) -> None:
-    """Critics, actor, temperature, target copies, written out with separate networks."""
-    config = replace(
-        TINY,
-        seeds=(3,),
-        policy=policy,
-        gamma=0.9,
-        tau=0.1,
-        target_period=1,
-        max_gradient_norm=0.5,
-        adam_epsilon=1e-4,
-        weight_decay=0.01,
-        mean_over_actions=over_actions,
-        initial_alpha=0.5,
-        target_entropy_share=0.7,
-    )
+@pytest.mark.parametrize(
+    ("error", "how"), [("half_squared", "minimum"), ("squared", "mean"), ("huber", "minimum")]
+)
+def test_an_update_equals_plain_autograd_and_adam(
+    policy: Any, over_actions: bool, error: Any, how: Any
+) -> None:
+    """Eqs. (2), (4), (10) to (12) and target copies, written out with separate networks."""
+    config = replace(TINY, policy=policy, mean_over_actions=over_actions, **OPTIONS)
+    config = replace(config, critic_error=error, q_of_critics=how)
     learner = sac.make_learner(config, VECTORS, CPU)
     with torch.no_grad():  # else targets and critics agree
         for parameter in learner.target_critics.parameters():
@@ -161,8 +102,12 @@ def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: boo
     log_alpha = torch.full((1,), math.log(0.5), requires_grad=True)
     obs, next_obs, actions = batch.obs[0], batch.next_obs[0], batch.actions[0]
 
+    def judge(networks: list[Any], inputs: Tensor) -> Tensor:
+        pair = torch.stack([network(inputs) for network in networks])
+        return pair.amin(0) if how == "minimum" else pair.mean(0)
+
     def log_probs(inputs: Tensor) -> Tensor:
-        q_values = torch.minimum(critics[0](inputs), critics[1](inputs)) / 0.5
+        q_values = judge(critics, inputs) / 0.5
         return torch.log_softmax(q_values if actor is None else actor(inputs), -1)
 
     def descend(losses: Tensor, *parts: Sequence[Tensor]) -> None:
@@ -175,24 +120,26 @@ def test_an_update_equals_plain_autograd_and_adam(policy: Any, over_actions: boo
 
     with torch.no_grad():
         logs = log_probs(next_obs)
-        judged = torch.minimum(slow[0](next_obs), slow[1](next_obs))
-        values = (logs.exp() * (judged - 0.5 * logs)).sum(-1)
+        values = (logs.exp() * (judge(slow, next_obs) - 0.5 * logs)).sum(-1)
         targets = batch.rewards[0] + 0.9 * (1 - batch.terminations[0]) * values
         entropy = torch.distributions.Categorical(logits=log_probs(obs)).entropy().mean()
     taken = [critic(obs)[torch.arange(8), actions] for critic in critics]
-    errors = [0.5 * (each - targets).square().mean() for each in taken]
+    errors = [ERRORS[error](each, targets) for each in taken]
+    expected = {"entropy": entropy, "critic_loss": (errors[0] + errors[1]).detach()}
     descend(errors[0] + errors[1], *(list(critic.parameters()) for critic in critics))
     share = 4 if over_actions else 1
     if actor is not None:
         with torch.no_grad():
-            judged = torch.minimum(critics[0](obs), critics[1](obs))
+            judged = judge(critics, obs)
         logs = log_probs(obs)
         losses = (logs.exp() * (0.5 * logs - judged)).sum(-1)
+        expected["actor_loss"] = losses.detach().mean()
         descend(losses.mean() / share, list(actor.parameters()))
     descend((log_alpha.exp() * (entropy - 0.7 * math.log(4)) / share).sum(), [log_alpha])
 
     metrics = sac.update(learner, config, batch, 0)
-    assert metrics["entropy"].item() == pytest.approx(entropy.item(), rel=1e-5)
+    for name, value in expected.items():
+        assert metrics[name].item() == pytest.approx(value.item(), rel=1e-5), name
     pairs = [(linear(learner.critics, 0, k), critics[k]) for k in range(2)]
     if learner.actor is not None and actor is not None:
         pairs.append((linear(learner.actor, 0, 0), actor))
@@ -246,63 +193,21 @@ def test_actions_are_drawn_from_the_policy_or_are_its_mode(policy: Any) -> None:
         np.testing.assert_allclose(shares, wanted, atol=0.02)
 
 
-def test_a_description_of_fewer_critics_is_refused(tmp_path: Path) -> None:
-    """Without one of its critics it would be another policy."""
-    config = replace(TINY, policy="critics", env_steps=48, evaluation_interval=1_000)
-    folder = train(config, tmp_path)[1].seed_directories[0]
-    description = json.loads((folder / "policy.json").read_text())
-    write_json(folder / "policy.json", description | {"num_critics": 1})
-    with pytest.raises(UsageError, match=r"^unreadable policy .* these networks: 1\.bias_0, "):
-        agents.load_policy(folder)
-
-
-def test_a_temperature_for_several_seeds_is_refused() -> None:
-    """It would be broadcast, and only the first seed's actions be taken."""
-    config = replace(TINY, policy="critics", seeds=(1, 2))
-    learner = sac.make_learner(config, VECTORS, CPU)
-    description = {name: getattr(config, name) for name in ("task", "protocol", *sac.ACTING)}
-    description |= VECTORS._asdict()
-    weights = learner.weights_of(0)
-    assert sac.load(weights, description)(np.zeros((3, 3), dtype=np.float32)).shape == (3,)
-    weights["temperature"] = learner.acting[1]
-    with pytest.raises(ValueError, match=r"^temperature must have the shape \[1\], not \[2\]$"):
-        sac.load(weights, description)
-
-
-# Training where every value can be told beforehand
-
-
-FAST = replace(
-    TINY,
-    env_steps=300,
-    gamma=0.8,
-    num_critics=1,
-    batch_size=32,
-    tau=0.05,
-    target_period=1,
-    hidden_sizes=(32,),
-    initialisation="torch",
-    actor_learning_rate=1e-2,
-    critic_learning_rate=1e-2,
-    alpha_learning_rate=2e-2,
-)
-
-
-@pytest.mark.parametrize("policy", ["network", "critics"])
-@pytest.mark.parametrize("objective", ["alpha", "log_alpha"])
-def test_the_temperature_moves_the_entropy_to_its_target(
-    policy: Any, objective: Any, scripted: type[ScriptedEnv], tmp_path: Path
+@pytest.mark.parametrize("variant", ["sac_discrete, critics", "sac_alf, mixed"])
+def test_a_policys_file_of_other_critics_or_several_seeds_is_refused(
+    variant: str, tmp_path: Path
 ) -> None:
-    """A bandit: the second action pays 1 more, and a share 0.5 of log 2 still remains."""
-    scripted.reward = staticmethod(lambda actions: actions)
-    config = replace(FAST, gamma=0.0, policy=policy, alpha_objective=objective)
-    config = replace(config, target_entropy_share=0.5, log_interval=5)
-    learner, recorder = train(config, tmp_path)
-    rows = table(recorder, "updates.csv")
-    assert rows.entropy.iloc[0] > 0.85 * math.log(2)
-    assert rows.entropy[-10:].mean() == pytest.approx(0.5 * math.log(2), abs=0.05)
-    # a difference of 1 in Q leaves this entropy at the temperature 1 / log(0.89 / 0.11)
-    assert learner.log_alpha.exp().item() == pytest.approx(0.478, abs=0.08)
+    """It would be another policy; another seed's temperature would be broadcast."""
+    module, config = module_of(variant), tiny(variant, env_steps=48, evaluation_interval=1_000)
+    folder = train(config, tmp_path)[1].seed_directories[0]
+    weights, description = read_policy(folder)
+    module.load(weights, description)
+    with pytest.raises(ValueError, match=r"not the weights of .*1\.bias_0, "):
+        module.load(weights, description | {"num_critics": 1})
+    name = "temperature" if "temperature" in weights else "log_alphas"
+    weights[name] = weights[name].repeat_interleave(2, -1)
+    with pytest.raises(ValueError, match=f"^{name} must have the shape"):
+        module.load(weights, description)
 
 
 def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:

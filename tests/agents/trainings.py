@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sac_alf, options": {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), **ALF_OPTIONS},
     "sac_alf, mixed": {"task": "Claw-v0"},
     "sac_alf, discrete": {"task": "CartPole-v1", "prioritised_replay": True},
+    "sac_alf, recurrent": {"task": "Claw-v0", "lstm_size": 4, "td_steps": 3},
     "a2c, continuous": {"task": "Pendulum-v1", **MOMENTS, "reward_normalisation": "value_targets"},
     "a2c, shared": {"shared_trunk": True},
     "ppo, continuous": {"task": "Pendulum-v1", **MOMENTS, "reward_normalisation": "value_targets"},
@@ -213,3 +214,29 @@ class Exact(RMSprop):
         """Keep the gradient."""
         self.seen = gradient
         self.weights.vector += learning_rate
+
+
+ACER_UPDATE: dict[str, Any] = {
+    **{"unroll_length": 6, "policy_head_gain": 1.0, "entropy_coef": 0.1, "replay_capacity": 100},
+    **{"clip_rho_threshold": 1.5, "trust_region_delta": 0.05},
+}
+"""Settings of an update of ACER in which every part of it counts."""
+
+
+def check_update(
+    learner: Any, policy: Any, config: Any, expected: Tensor, update: Callable[[], Tensor]
+) -> None:
+    """Check an update of ACER: norm, clipped gradient, the step of 0.1, then the average policy's.
+
+    theta_a <- alpha theta_a + (1 - alpha) theta.
+    """
+    exact, norm = learner.optimiser, float(expected.norm())
+    before, average = exact.weights.vector.clone(), learner.average_policy
+    slow = [p.clone() for p in average.parameters()]
+    assert abs(update()[-1] - norm) < 1e-6 * norm
+    if config.max_gradient_norm is not None:
+        expected = expected * min(1.0, config.max_gradient_norm / norm)
+    torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(exact.weights.vector, before + 0.1)
+    for new, old, fast in zip(average.parameters(), slow, policy.parameters(), strict=True):
+        torch.testing.assert_close(new, (1 - config.tau) * old + config.tau * fast)
