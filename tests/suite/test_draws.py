@@ -98,26 +98,3 @@ def test_a_seed_draws_the_same_alone(device: str) -> None:
     alone = drawn(made(device, (1,)), 40 * [1000])
     for ours, theirs in zip(together, alone, strict=True):
         assert torch.equal(ours[:, 1], theirs[:, 0])
-
-
-@DEVICES
-def test_a_replay_that_grows_is_drawn_from_in_full(device: str) -> None:
-    """The size of the moment counts."""
-    sizes = [1, 2, 500, 1_000_000]
-    rows, _ = drawn(made(device), sizes)
-    assert rows.min() >= 0
-    for size, of_update in zip(sizes, rows, strict=True):
-        assert (size - 1) * 0.8 <= of_update.max() < size
-
-
-@DEVICES
-def test_torchs_own_generators_are_left_alone(device: str) -> None:
-    """Numbers drawn elsewhere do not depend on updates."""
-
-    def states() -> list[Tensor]:
-        own = torch.cuda.get_rng_state if device == "cuda" else torch.get_rng_state
-        return [torch.get_rng_state(), own()]
-
-    before = states()
-    made(device)(10)
-    assert all(map(torch.equal, states(), before))

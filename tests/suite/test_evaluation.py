@@ -1,18 +1,14 @@
 """Scores: the first episode of fresh environments, whatever happened before."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from suite.base.randomness import environment_seeds
 from suite.envs.tasks import find_task
-from suite.envs.vector_env import Spaces, VectorEnv
+from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
-from suite.nets.networks import Trunk
-from suite.nets.recurrence import Memory
 
 CARTPOLE = find_task("CartPole-v1")
 
@@ -64,40 +60,3 @@ def test_every_evaluation_has_environments_of_its_own(
 
     ours, other = starts(1, 1000, "evaluation"), starts(seed, env_steps, stream)
     assert not np.isin(ours, other).any()
-
-
-def test_a_recurrent_policy_plays_every_episode_from_a_fresh_memory() -> None:
-    """Scores are those of each environment played alone, whatever was remembered before."""
-    trunk = Trunk(
-        (4,),
-        [(1, 1.0)],
-        np.random.default_rng(0),
-        hidden_sizes=(8,),
-        lstm_size=8,
-        lstm_actions_of=Spaces((4,), 2),
-    ).requires_grad_(False)
-    memory, rows = Memory(SimpleNamespace(actor=trunk, step=trunk.step)), trunk.begin(1)
-
-    def act(obs: np.ndarray) -> np.ndarray:
-        inputs = torch.from_numpy(obs.reshape(-1, 4))
-        actions = memory.act(inputs, choose)
-        return actions.numpy().reshape(obs.shape[:2])
-
-    def choose(outputs: torch.Tensor) -> torch.Tensor:
-        return (300 * outputs[:, 0]).sin().gt(0).long()
-
-    def act_alone(obs: np.ndarray) -> np.ndarray:
-        nonlocal rows
-        outputs, rows = trunk.step(torch.from_numpy(obs[0]), rows)
-        actions = choose(outputs)
-        rows = trunk.remember(rows, actions, np.ones(1), np.ones(1, dtype=bool))
-        return actions.numpy()[None]
-
-    scores = evaluate(CARTPOLE, act, [3], 1000, episodes=5, memory=memory)
-    assert scores.max() > 1.5 * scores.min()
-    for env_seed, score in zip(
-        environment_seeds([3], 5, "evaluation", 1000)[0], scores[0], strict=True
-    ):
-        rows = trunk.begin(1)
-        assert first_episode(int(env_seed), act_alone) == score
-    assert (evaluate(CARTPOLE, act, [3], 1000, episodes=5, memory=memory) == scores).all()

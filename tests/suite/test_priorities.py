@@ -43,21 +43,6 @@ def test_rows_are_those_at_which_the_running_sum_passes_the_strata(num_rows: int
         np.testing.assert_allclose(weights[seed], 1 / ratios, rtol=1e-6)
 
 
-def test_frequencies_are_in_proportion_to_the_power_of_errors() -> None:
-    """Of 40,000 draws, each within five deviations; a stratum bounds every count of a batch."""
-    errors = np.random.default_rng(1).uniform(0.1, 3, (1, 200))
-    draws, generators = draws_of(errors, exponent=0.7, epsilon=0.05), streams(1)
-    expected = (errors[0] + 0.05) ** 0.7
-    expected = expected / expected.sum()
-    counts = np.zeros(200)
-    for _ in range(40):
-        rows, _ = draws.draw(generators, 1_000, 200)
-        count = np.bincount(rows[0], minlength=200)
-        assert (np.abs(count - 1_000 * expected) < 2).all()
-        counts += count
-    np.testing.assert_allclose(counts, 40_000 * expected, atol=5 * np.sqrt(counts.max()))
-
-
 def test_equal_priorities_are_uniform_and_weigh_one() -> None:
     """With exponent 0 whatever the errors: 100 of 100 rows, each once, with weight 1."""
     errors = np.random.default_rng(2).uniform(0, 9, (2, 100))
@@ -65,18 +50,6 @@ def test_equal_priorities_are_uniform_and_weigh_one() -> None:
     rows, weights = draws.draw(streams(2), 100, 100)
     assert [sorted(of_seed) for of_seed in rows.tolist()] == [[*range(100)]] * 2
     np.testing.assert_allclose(weights, 1, rtol=1e-6)
-
-
-def test_importance_weights_make_up_for_the_draws() -> None:
-    """The weighted mean of a batch is the mean over all rows: at exponent 1 without bias."""
-    errors = np.random.default_rng(3).uniform(0.1, 5, (1, 500))
-    draws, generators = draws_of(errors), streams(1)
-    values = np.random.default_rng(4).normal(size=500)
-    found = []
-    for _ in range(100):
-        rows, weights = draws.draw(generators, 500, 500)
-        found.append((weights[0] * values[rows[0]]).mean())
-    assert np.mean(found) == pytest.approx(values.mean(), abs=0.01)
 
 
 def test_new_rows_come_first_and_rows_without_a_transition_never() -> None:

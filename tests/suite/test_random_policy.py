@@ -2,14 +2,13 @@
 
 import csv
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from suite import random_policy
 from suite.base.errors import UsageError
-from suite.envs.tasks import RANDOM_SCORES, TASKS, Task, baseline_scores, find_task, random_scores
+from suite.envs.tasks import RANDOM_SCORES, TASKS, baseline_scores, find_task, random_scores
 from suite.random_policy import COLUMNS, idle_returns, main, measure, put, write_scores
 
 
@@ -35,10 +34,8 @@ def test_a_stored_score_is_measured_again(name: str) -> None:
     ("name", "expected"),
     [
         ("MountainCarContinuous-v0", 0.0),  # nothing is paid, and nothing gained
-        ("MountainCar-v0", -200.0),
         ("Acrobot-v1", -500.0),
         ("CartPole-v1", None),  # it must push
-        ("Claw-v0", None),
     ],
 )
 def test_standing_still_where_it_is_possible(name: str, expected: float | None) -> None:
@@ -53,14 +50,6 @@ def test_standing_still_where_it_is_possible(name: str, expected: float | None) 
         assert returns is not None
         assert returns.tolist() == [expected] * 3
         assert float(stored) == expected == baseline_scores()[name, ""].idle
-
-
-def test_scores_that_were_published_by_stay() -> None:
-    """Margins of published verdicts were taken from these."""
-    known = {name: round(random_scores()[name, ""], 4) for name in ("HalfCheetah-v4", "Ant-v4")}
-    assert known == {"HalfCheetah-v4": -277.793, "Ant-v4": -60.6607}
-    assert random_scores()["MountainCarContinuous-v0", ""] == -33.3909
-    assert random_scores()["Pong-v5", "noframeskip"] == -20.35
 
 
 def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
@@ -96,30 +85,10 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
     assert b"\r" not in path.read_bytes()
 
 
-def test_the_command_measures_every_protocol_of_a_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their scores differ, and either may be asked for."""
-    seen: list[tuple[Sequence[Task], int, int]] = []
-
-    def write(tasks: Sequence[Task], *, episodes: int, seed: int) -> None:
-        seen.append((tasks, episodes, seed))
-
-    monkeypatch.setattr(random_policy, "write_scores", write)
-    assert main(["--tasks", "Pong-v5", "Hopper-v4", "--episodes", "5", "--seed", "2"]) == 0
-    ((tasks, episodes, seed),) = seen
-    assert [(task.name, task.protocol) for task in tasks] == [
-        ("Pong-v5", "noframeskip"),
-        ("Pong-v5", "small_frames"),
-        ("Pong-v5", "sticky"),
-        ("Hopper-v4", ""),
-    ]
-    assert (episodes, seed) == (5, 2)
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["--episodes", "1"], "--episodes must be at least 2, not 1"),
-        (["--seed", "-1"], "--seed must be at least 0, not -1"),
         (["--tasks", "Hoper-v4"], "did you mean Hopper-v4"),
         (["--task", "Hopper-v4"], "unknown option --task; did you mean --tasks"),
     ],

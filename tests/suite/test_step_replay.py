@@ -100,23 +100,3 @@ def test_transitions_are_drawn_equally_often() -> None:
     counts = np.array([ours.count(key) for key in naive[0]])
     assert len(counts) == 80
     assert abs(counts - 1_000).max() < 5 * np.sqrt(1_000)
-
-
-def test_a_seeds_draws_do_not_depend_on_the_other_seeds() -> None:
-    """A seed beside others is given the batch that it is given alone."""
-    batches = []
-    for seeds in ((7, 8), (8,)):
-        env = VectorEnv(
-            find_task("CartPole-v1"), environment_seeds(seeds, 1, "environments"), reset="same_step"
-        )
-        replay = StepReplay(env.spaces, len(seeds), 1, 50, CPU)
-        obs = env.reset()
-        for t in range(70):
-            actions = np.full((len(seeds), 1), t // 3 % 2)
-            step = env.step(actions)
-            replay.store(obs, actions, step)
-            obs = step.obs
-        generators = [np.random.default_rng(seed) for seed in seeds]
-        batches.append(replay.sample(generators, 16))
-    for beside, alone in zip(*batches, strict=True):
-        assert torch.equal(beside[1:], alone)

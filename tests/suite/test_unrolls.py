@@ -1,19 +1,18 @@
 """Unrolls, collected in place or read from replay: an update reads what happened, and no more."""
 
 import dataclasses
-from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
+from agents.acer import Config
 from suite.base.randomness import environment_seeds
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.moments import RunningMoments
-from suite.settings.config import ReplayConfig
 from suite.unrolls import Outcomes, Transitions, Unroll, UnrollReplay
 
 CPU = torch.device("cpu")
@@ -21,23 +20,11 @@ DISCRETE, CONTINUOUS = Spaces((4,), 3), Spaces.vectors(4, 3)
 FRAMES = Spaces((4, 84, 84), 6)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config(ReplayConfig):
-    """An agent's settings."""
-
-    task: str = "CartPole-v1"
-    evaluation_rule: Literal["sampled"] = "sampled"
-    learning_rate: float = 1e-3
-    max_gradient_norm: float | None = None
-    num_envs: int = 5
-    unroll_length: int = 3
-    env_steps: int = 10_000
-    gamma: float = 0.9
-    time_limit_is_terminal: bool = False
-    online_updates: bool = True
-    replay_ratio: float = 4.0
-    replay_capacity: int = 12
-    replay_start: int = 0
+def small(**changes: Any) -> Config:
+    """Return an agent's settings: four unrolls of three steps in replay, five environments."""
+    settings: dict[str, Any] = {"task": "CartPole-v1", "num_envs": 5, "unroll_length": 3}
+    settings |= {"gamma": 0.9, "replay_capacity": 12, "replay_start": 0, "online_updates": True}
+    return Config(**(settings | changes))
 
 
 class Added(NamedTuple):
@@ -133,15 +120,9 @@ def test_outcomes_say_where_values_and_traces_pass(time_limit_is_terminal: bool)
     assert weights == [[0.25, 0.25], [0, 0], [0.25, 0.25]]
 
 
-def test_without_a_valid_row_nothing_has_a_weight() -> None:
-    """An unroll of ignored actions alone divides by no zero."""
-    columns = Outcomes.zeros(2, 3).tensors(CPU, 0.9, False)
-    assert torch.equal(columns[4], torch.zeros(2, 3))
-
-
 def test_minibatches_share_out_the_columns() -> None:
     """Each is in exactly one, whole in time and in order; all weights still add up to 1."""
-    replay, _ = fill(Config(num_envs=6), CONTINUOUS, 6)
+    replay, _ = fill(small(num_envs=6), CONTINUOUS, 6)
     batch = replay.newest()
     parts = batch.minibatches(3)
     assert len(parts) == 3
@@ -162,7 +143,7 @@ def test_what_is_collected_is_what_replay_returns(
     spaces: Spaces, time_limit_is_terminal: bool
 ) -> None:
     """The same steps are the same transitions to the bit, in place and from a ring."""
-    config = Config(unroll_length=6, time_limit_is_terminal=time_limit_is_terminal)
+    config = small(unroll_length=6, time_limit_is_terminal=time_limit_is_terminal)
     first_obs, added = random_steps(config, spaces, 6)
     unroll = Unroll(spaces, config.num_envs, 6, CPU, keeps_outputs=True)
     unroll.put_obs(0, first_obs)
@@ -198,7 +179,7 @@ def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
 def test_replay_returns_what_was_added(spaces: Spaces, time_limit_is_terminal: bool) -> None:
     """Every column of every kept unroll, and the observation after it, in a ring that wraps."""
-    config = Config(time_limit_is_terminal=time_limit_is_terminal)
+    config = small(time_limit_is_terminal=time_limit_is_terminal)
     replay, added = fill(config, spaces, 33)
     assert (replay.num_steps, replay.num_unrolls, config.kept_unrolls) == (33, 11, 4)
     pairs = [*product(range(7, 11), range(5)), (8, 3), (8, 3)]
@@ -226,60 +207,28 @@ def test_replay_returns_what_was_added(spaces: Spaces, time_limit_is_terminal: b
     }
 
 
-def test_the_first_unroll_begins_where_the_run_did() -> None:
-    """With the observations before any action; they go when the ring comes round."""
-    config = Config()
-    first_obs, _ = random_steps(config, DISCRETE, 3)
-    replay, _ = fill(config, DISCRETE, 3)
-    np.testing.assert_array_equal(replay.newest().obs[0], first_obs)
-
-
-def test_the_newest_unroll_is_whole() -> None:
-    """Of every environment, in their order; steps of the next one do not show yet."""
-    config = Config()
-    replay, added = fill(config, DISCRETE, 9)
-    newest = replay.newest()
-    assert drawn(config, newest) == [(2, env) for env in range(5)]
-    for each in added[:2]:
-        replay.add(*each)
-        assert_same(replay.newest(), newest)
-
-
-@pytest.mark.parametrize(("num_steps", "kept"), [(7, (0, 1)), (12, (0, 1, 2, 3)), (34, (7, 10))])
-def test_a_sample_holds_an_unroll_of_each_environment(num_steps: int, kept: Any) -> None:
-    """Any of those that are whole and not overwritten, drawn for each environment on its own."""
-    config, generator = Config(), np.random.default_rng(2)
+@pytest.mark.parametrize(("num_steps", "kept"), [(7, (0, 1)), (12, (0, 3)), (34, (7, 10))])
+def test_samples_hold_whole_unrolls_that_are_not_overwritten(num_steps: int, kept: Any) -> None:
+    """One of each environment, drawn on its own, or any number of any, with replacement."""
+    config, generator = small(), np.random.default_rng(2)
     replay, _ = fill(config, DISCRETE, num_steps)
-    seen, unlike = set(), 0
-    for _ in range(60):
-        batch = replay.sample(generator)
-        pairs = drawn(config, batch)
-        assert [env for _, env in pairs] == list(range(5))
-        seen |= set(pairs)
-        unlike += len({number for number, _ in pairs}) > 1
-    assert seen == set(product(range(kept[0], kept[-1] + 1), range(5)))
-    assert unlike > 30
-
-
-@pytest.mark.parametrize(("num_steps", "kept"), [(7, (0, 1)), (12, (0, 1, 2, 3)), (34, (7, 10))])
-def test_a_sample_of_any_unrolls_is_drawn_with_replacement(num_steps: int, kept: Any) -> None:
-    """Any unroll of any environment that is whole and not overwritten, as many as asked for."""
-    config, generator = Config(), np.random.default_rng(2)
-    replay, _ = fill(config, DISCRETE, num_steps)
-    seen, twice = set(), 0
+    of_each, of_any, unlike, twice = set(), set(), 0, 0
     for _ in range(100):
-        batch = replay.sample_any(generator, 3)
-        assert batch.obs.shape == (4, 3, 4)
-        pairs = drawn(config, batch)
-        seen |= set(pairs)
-        twice += len(set(pairs)) < 3
-    assert seen == set(product(range(kept[0], kept[-1] + 1), range(5)))
+        pairs = drawn(config, replay.sample(generator))
+        assert [env for _, env in pairs] == list(range(5))
+        of_each |= set(pairs)
+        unlike += len({number for number, _ in pairs}) > 1
+        pairs = drawn(config, replay.sample_any(generator, 3))
+        of_any |= set(pairs)
+        twice += len(set(pairs)) < 3 == len(pairs)
+    assert of_each == of_any == set(product(range(kept[0], kept[1] + 1), range(5)))
+    assert unlike > 50
     assert twice > 0
 
 
 def test_replay_holds_raw_observations_and_standardises_those_it_reads() -> None:
     """By mean and variance of all rows acted on until then, in float64; later rows change it."""
-    config = Config(observation_clip=1.5)
+    config = small(observation_clip=1.5)
     first_obs, added = random_steps(config, DISCRETE, 12)
     moments, acted_on = RunningMoments((4,)), np.ones(5, dtype=bool)
     rings = [UnrollReplay(DISCRETE, config, 3, CPU, given) for given in (moments, None)]
@@ -312,24 +261,19 @@ def test_replay_holds_raw_observations_and_standardises_those_it_reads() -> None
         assert_same(ours._replace(obs=raw.obs), raw)
 
 
-@pytest.mark.parametrize("restored_first", [False, True])
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
-def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces, restored_first: bool) -> None:
+def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces) -> None:
     """Steps played again bring back all but the behaviour, which a checkpoint restores in place."""
-    config = Config()
+    config = small()
     first_obs, added = random_steps(config, spaces, 28)
     replay, again = (UnrollReplay(spaces, config, 3, CPU) for _ in range(2))
     for each in (replay, again):
         each.put_first_obs(first_obs)
     for each in added[:25]:  # the ring has come round, and an unroll is not whole yet
         replay.add(*each)
-    if restored_first:
-        again.behaviour[:] = replay.behaviour
     for actions, _, step in added[:25]:
         again.add(actions, None, step)
-    if not restored_first:
-        assert not again.behaviour.any()
-        again.behaviour[:] = replay.behaviour
+    again.behaviour[:] = replay.behaviour
     for each in added[25:]:
         replay.add(*each)
         again.add(*each)
@@ -350,7 +294,7 @@ def test_rebuilt_stacks_are_the_simulators_bit_for_bit(
     game: str, time_limit: int, least: tuple[int, int, int]
 ) -> None:
     """Across lost lives, games that end, games cut short, and through a ring that wraps."""
-    config = Config(num_envs=2, unroll_length=10, replay_capacity=100)
+    config = small(num_envs=2, unroll_length=10, replay_capacity=100)
     task = dataclasses.replace(find_task(game), time_limit=time_limit)
     env = VectorEnv(task, environment_seeds([1], 2, "environments"))
     replay, rng = UnrollReplay(env.spaces, config, 0, CPU), np.random.default_rng(0)
@@ -376,33 +320,3 @@ def test_rebuilt_stacks_are_the_simulators_bit_for_bit(
     assert np.greater_equal((lives, games, cut), least).all()
     joined = replay.newest().obs.flatten(0, 1)
     assert joined.is_contiguous(memory_format=torch.channels_last)
-
-
-# Settings and memory
-
-
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        ({}, 4),  # 12 rows of 3
-        ({"replay_capacity": 14}, 4),
-        ({"env_steps": 17}, 2),  # 2 * 17 // 5 = 6 rows
-        ({"env_steps": 15}, 2),
-        ({"replay_capacity": 5}, 1),
-        ({"replay_ratio": 0.0}, 1),
-        ({"replay_capacity": 3, "replay_start": 3}, 1),
-        ({"replay_start": 12, "online_updates": False}, 4),
-    ],
-)
-def test_replay_keeps_no_more_unrolls_than_a_run_makes(settings: dict[str, Any], kept: int) -> None:
-    """Its rows are at most twice its steps: the action after every end is ignored."""
-    assert replace(Config(), **settings).kept_unrolls == kept
-
-
-def test_frames_are_stored_once() -> None:
-    """A step of a game keeps 84 x 84 bytes and little else."""
-    config = Config(num_envs=2, unroll_length=20, replay_capacity=400)
-    replay = UnrollReplay(FRAMES, config, 6, CPU)
-    parts = [*vars(replay).values(), *vars(replay)["_outcomes"]]
-    size = sum(part.nbytes for part in parts if isinstance(part, np.ndarray | torch.Tensor))
-    assert size < 1.04 * 400 * 2 * 84 * 84

@@ -112,24 +112,6 @@ def test_a_table_is_read_to_its_limit(
         tracemalloc.stop()
 
 
-def test_the_old_content_stays_until_the_new_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader, or a power cut, in the middle of a write finds the old file whole."""
-    path, sync, seen = tmp_path / "run.json", os.fsync, []
-
-    def synchronise(descriptor: int) -> None:
-        seen.append(path.read_bytes())
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", synchronise)
-    path.write_bytes(b"old")
-    write_atomically(path, b"new")
-    assert seen == [b"old"]
-    assert path.read_bytes() == b"new"
-    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
-
-
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
 def test_a_failed_write_keeps_the_old_content_and_leaves_nothing_behind(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,17 +144,6 @@ def test_a_full_disk_names_the_file(write: Callable[[Path, bytes], None], tmp_pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     assert caught.value.errno in NO_SPACE
-
-
-def test_json_is_readable_and_round_trips(tmp_path: Path) -> None:
-    """Records are read by people too: indented, letters as they are, a newline at the end."""
-    path = tmp_path / "run.json"
-    value = {"task": "Hopper-v4", "author": "Gödel", "rate": 0.1 + 0.2, "seeds": [1, 2]}
-    write_json(path, value)
-    text = path.read_bytes().decode()
-    assert json.loads(text) == value
-    assert '  "author": "Gödel",\n' in text
-    assert text.endswith("}\n")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 @pytest.mark.parametrize(
     ("name", "num_gpus", "expected"),
     [
-        ("cpu", 0, "cpu"),
         ("cpu", 2, "cpu"),
         ("auto", 0, "cpu"),
         ("auto", 2, "cuda"),
@@ -47,11 +45,7 @@ def test_a_device_is_found_by_name(
         ("cuda", 0, r"^--device cuda: torch finds 0 GPUs here; use --device cpu$"),
         ("cuda:2", 2, r"^--device cuda:2: torch finds 2 GPUs here; use --device cpu$"),
         ("gpu", 1, r"^unknown device 'gpu'"),
-        ("cuda:", 1, r"^unknown device 'cuda:'; did you mean cuda"),
         ("cuda:-1", 1, r"^unknown device 'cuda:-1'; did you mean cuda"),
-        ("cuda:0 ", 1, r"^unknown device 'cuda:0 '; did you mean cuda"),
-        ("cpux", 1, r"^unknown device 'cpux'; did you mean cpu\?$"),
-        ("", 1, r"^unknown device ''; choose from auto, cpu, cuda, cuda:0$"),
     ],
 )
 def test_a_device_that_is_not_there_is_a_usage_error(
@@ -61,30 +55,6 @@ def test_a_device_that_is_not_there_is_a_usage_error(
     with_gpus(monkeypatch, num_gpus)
     with pytest.raises(UsageError, match=message):
         find_device(name)
-
-
-@pytest.mark.parametrize("cuda", [None, "12.8"])
-def test_the_reason_for_no_gpu_is_told_in_the_line(
-    cuda: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wheel for CPUs, or a driver that is too old: a warning of torch's in several lines."""
-
-    def is_available() -> bool:
-        if cuda:
-            text = "CUDA initialization: The NVIDIA driver is too old\n(found version 11040). "
-            warnings.warn(f"{text}(Triggered internally at CUDAFunctions.cpp:119.)", stacklevel=1)
-        return False
-
-    with_gpus(monkeypatch, 0)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch.cuda, "is_available", is_available)
-    reason = f"torch {torch.__version__} was built for CPUs alone"
-    if cuda:
-        reason = "CUDA initialization: The NVIDIA driver is too old (found version 11040)."
-    with pytest.raises(UsageError) as refused:
-        find_device("cuda")
-    expected = f"--device cuda: torch finds 0 GPUs here ({reason}); use --device cpu"
-    assert str(refused.value) == expected
 
 
 @pytest.mark.parametrize(
@@ -116,6 +86,8 @@ def test_products_and_convolutions_are_in_tf32_if_asked_for(
     found = [kind.allow_tf32 for kind in kinds]
     use_device("cpu")  # float32 again, for other tests
     assert found == [tf32, tf32]
+    with pytest.raises(UsageError, match="tf32 needs a GPU, and this run is on cpu: leave it out"):
+        use_device("cpu", tf32=True)
 
 
 @pytest.mark.gpu
@@ -132,12 +104,6 @@ def test_a_gpu_rounds_factors_as_asked(tf32: bool) -> None:
     ]
     use_device("cpu")
     assert [product.max().item() for product in products] == [1.0 if tf32 else number] * 2
-
-
-def test_tf32_without_a_gpu_is_refused() -> None:
-    """It would change nothing there, and the record would say that it had."""
-    with pytest.raises(UsageError, match="tf32 needs a GPU, and this run is on cpu: leave it out"):
-        use_device("cpu", tf32=True)
 
 
 def test_the_machine_is_described() -> None:
@@ -320,24 +286,16 @@ def test_code_is_an_agents_file_and_all_that_it_imports_here(
     assert set(hardware.sources("sac")) == set(files) - {"agents/a2c.py", "suite/unused.py"}
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("BEHAVIOUR = 12  # a comment\n", 12),
-        ("import torch\n\nBEHAVIOUR = 3\n", 3),
-        ("# BEHAVIOUR = 3\n", None),
-        ("BEHAVIOUR = number\n", None),
-    ],
-)
 def test_an_agents_number_is_read_from_its_file(
-    text: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an import, which a record of a broken file would not survive."""
     monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
     assert hardware.behaviour("sac") is None
     (tmp_path / "agents").mkdir()
-    (tmp_path / "agents" / "sac.py").write_text(text)
-    assert hardware.behaviour("sac") == number
+    for text, number in (("import x\nBEHAVIOUR = 12  # so\n", 12), ("# BEHAVIOUR = 3\n", None)):
+        (tmp_path / "agents" / "sac.py").write_text(text)
+        assert hardware.behaviour("sac") == number
 
 
 def test_uncommitted_changes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,8 +326,6 @@ def test_uncommitted_changes_are_named(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "suite/new.py").write_text("one\n")
     (tmp_path / "suite/base/noise.py").write_text("import suite.new\n")
     assert uncommitted() == ("suite/base/noise.py", "suite/new.py")
-    git(tmp_path, "commit", "--quiet", "--all", "--message", "Third")
-    assert uncommitted() == ("suite/new.py",)
 
 
 def test_a_copy_of_changed_code_has_uncommitted_changes(

@@ -10,13 +10,6 @@ def draws(seed: int, name: str, *counters: int) -> list[int]:
     return stream(seed, name, *counters).integers(0, 2**62, size=4).tolist()
 
 
-def test_a_stream_can_be_drawn_again() -> None:
-    """The same seed, name and counters give the same numbers, whatever was drawn before."""
-    first = draws(3, "replay")
-    stream(3, "replay").normal(size=100)
-    assert draws(3, "replay") == first
-
-
 def test_streams_differ_by_seed_by_name_and_by_counter() -> None:
     """No two purposes share a number; a counter of 0 is not the absence of one."""
     streams = [
@@ -62,12 +55,6 @@ def test_a_seed_has_the_same_simulators_alone_and_in_a_group() -> None:
     for row, seed in enumerate((9, 5)):
         alone = environment_seeds([seed], 4, "evaluation", 2000)
         np.testing.assert_array_equal(group[row : row + 1], alone)
-
-
-def test_more_environments_keep_the_first_ones() -> None:
-    """A run with eight environments contains the four of the smaller run."""
-    few, many = environment_seeds([1], 4, "environments"), environment_seeds([1], 8, "environments")
-    np.testing.assert_array_equal(many[:, :4], few)
 
 
 def test_simulator_seeds_fit_envpool() -> None:

@@ -81,16 +81,6 @@ def test_no_plan_is_better_and_no_single_plan_reaches_it() -> None:
     assert every_plan(8)[table.mean(axis=1).argmax()] == (2, 2)
 
 
-def test_no_choice_mends_distances_that_see_nothing() -> None:
-    """The best of all plans for each claw, with distances alike for all: not half the optimum."""
-    grid = np.linspace(-1.0, 1.0, 3)
-    best = []
-    for distances in product(grid, repeat=2):
-        table = [scores(choices_of(plan), np.array(distances)) for plan in every_plan(4)]
-        best.append(np.max(table, axis=0).mean())
-    assert max(best) < BEST_RETURN / 2
-
-
 def test_a_step_does_what_its_choice_says() -> None:
     """Each axis by its own distance alone, at a price; a drop pays by where the claw is."""
     env = VectorEnv(CLAW, ENV_SEEDS)

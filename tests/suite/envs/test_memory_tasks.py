@@ -71,24 +71,6 @@ def test_only_the_first_observation_shows_the_cue() -> None:
     assert (np.abs(env.obs[..., 0]) == 1.0).all()
 
 
-def test_cues_follow_from_each_maze_s_seed() -> None:
-    """The same seeds give the same cues, others others, and both cues are equally frequent."""
-
-    def cues(env_seeds: np.ndarray) -> np.ndarray:
-        env = VectorEnv(TMAZE, env_seeds, reset="same_step")
-        env.reset()
-        ahead = np.full(env_seeds.shape, FORWARD)
-        steps = [env.step(ahead * (t % (LENGTH + 1) < LENGTH)) for t in range(30 * (LENGTH + 1))]
-        return np.array([step.obs[..., 0] for step in steps if step.episode_ends.all()])
-
-    one, other = environment_seeds([1, 2], 20, "test")[:, None]
-    np.testing.assert_array_equal(cues(one), cues(one))
-    assert (cues(one) != cues(other)).any(axis=0).all()
-    assert cues(one).shape == (30, 1, 20)
-    assert len(np.unique(cues(one), axis=2).T) > 1
-    assert abs(cues(one).mean()) < 0.15  # standard deviation: 0.041
-
-
 def test_stateless_cartpole_is_cartpole_without_velocities() -> None:
     """Step for step: the first and the third component, and everything else unchanged."""
     env_seeds = environment_seeds([1], 3, "test")

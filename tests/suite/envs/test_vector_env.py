@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import envpool
@@ -63,15 +62,6 @@ def random_actions(env: VectorEnv, seed: int = 0) -> Act:
         return actions
 
     return act
-
-
-def raw_pool(task: Task, env_seeds: np.ndarray) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        seeds = env_seeds.ravel().tolist()
-        return envpool.make_gymnasium(
-            task.name, num_envs=len(seeds), seed=seeds, num_threads=1, **task.options
-        )
 
 
 def assert_same_steps(ours: Step, other: Step) -> None:
@@ -150,17 +140,6 @@ def sway(obs: np.ndarray) -> np.ndarray:
     return np.sin(50.0 * obs[..., :3])
 
 
-def wander(obs: np.ndarray) -> np.ndarray:
-    """Walk through the T-maze and turn left."""
-    return np.where(obs[..., 1] == 1.0, 0, 2)
-
-
-def grope(obs: np.ndarray) -> np.ndarray:
-    """Move the claw, and drop it, by the digits of its position."""
-    numbers = (1e3 * np.abs(obs[..., :1])).astype(np.int64) % 3
-    return np.concatenate([numbers, np.sin(50.0 * obs)], axis=-1)
-
-
 def fidget(obs: np.ndarray) -> np.ndarray:
     """Choose one of Qbert's six actions by the pixels of the newest frame alone."""
     return obs[..., -1, :, :].sum(axis=(-2, -1), dtype=np.int64) % 6
@@ -185,12 +164,10 @@ def transitions(task: Task, reset: Reset, act: Act, num_steps: int) -> list[list
     [
         (CARTPOLE, lean, 150, 5),
         (CARTPOLES[1], lean, 150, 5),
-        (find_task("TMaze-v0"), wander, 150, 5),
-        (find_task("Claw-v0"), grope, 150, 5),
         (HOPPER, sway, 150, 2),
         (QBERT, fidget, 160, 1),
     ],
-    ids=["CartPole", "gymnasium", "TMaze", "Claw", "Hopper", "Qbert"],
+    ids=["CartPole", "gymnasium", "Hopper", "Qbert"],
 )
 def test_both_resets_give_the_same_transitions(
     task: Task, act: Act, num_steps: int, least_ends: int
@@ -204,62 +181,6 @@ def test_both_resets_give_the_same_transitions(
         assert ours == other[: len(ours)]
 
 
-@pytest.mark.parametrize("name", ["Reacher-v4", "Pendulum-v1", "gymnasium:Pendulum-v1"])
-def test_a_time_limit_truncates_and_never_terminates(name: str) -> None:
-    """These tasks end by the clock alone: a termination would cut the value of every last step."""
-    task = find_task(name)
-    env = VectorEnv(task, environment_seeds([1], 2, "test"), reset="same_step")
-    tape = play(env, random_actions(env), 2 * task.time_limit + 1)
-    ends = [t + 1 for t, (*_, step) in enumerate(tape) if step.truncations.all()]
-    assert ends == [task.time_limit, 2 * task.time_limit]
-    assert ends == [t + 1 for t, (*_, step) in enumerate(tape) if step.episode_ends.any()]
-    assert not any(step.terminations.any() for *_, step in tape)
-    assert {step.episode_lengths[0, 0] for *_, step in tape if step.truncations.all()} == {
-        task.time_limit
-    }
-
-
-def test_a_fall_on_the_last_allowed_step_is_reported_as_truncation_only() -> None:
-    """A habit of envpool that agents inherit: that one step bootstraps where it should not.
-
-    If this fails after an upgrade, envpool reports both, and the documentation can say so.
-    """
-    task, env_seeds = find_task("InvertedPendulum-v4"), environment_seeds([1], 1, "test")
-
-    def push(task: Task) -> tuple[int, Step]:
-        env = VectorEnv(task, env_seeds)
-        tape = play(env, lambda obs: np.ones((1, 1, 1)), 20)
-        age = next(t for t, (*_, step) in enumerate(tape) if step.episode_ends.any())
-        return age + 1, tape[age].step
-
-    age, free = push(task)
-    assert (free.terminations.item(), free.truncations.item()) == (True, False)
-    same_age, cut = push(replace(task, time_limit=age))
-    assert same_age == age
-    np.testing.assert_array_equal(cut.next_obs, free.next_obs)
-    assert (cut.terminations.item(), cut.truncations.item()) == (False, True)
-
-
-@BOTH_PENDULUMS
-@BOTH_RESETS
-def test_returns_and_lengths_are_the_sums_over_the_episode(task: Task, reset: Reset) -> None:
-    """Pendulum's costs, summed by hand in float64: an ignored action adds nothing to either."""
-    task = replace(task, time_limit=7)
-    env = VectorEnv(task, environment_seeds([1, 2], 2, "test"), reset=reset)
-    returns, lengths, ends = np.zeros((2, 2)), np.zeros((2, 2), dtype=np.int64), 0
-    for obs, actions, step in play(env, random_actions(env), 40):
-        costs = pendulum_cost(obs, 2.0 * actions[..., 0])
-        np.testing.assert_allclose(step.rewards[step.valid], -costs[step.valid], atol=1e-4)
-        assert (step.rewards[~step.valid] == 0.0).all()
-        returns += np.where(step.valid, step.raw_rewards.astype(np.float64), 0.0)
-        lengths += step.valid
-        np.testing.assert_array_equal(step.episode_returns, returns)
-        np.testing.assert_array_equal(step.episode_lengths, lengths)
-        returns[step.episode_ends], lengths[step.episode_ends] = 0.0, 0
-        ends += step.episode_ends.sum()
-    assert ends == 4 * (40 // (7 if reset == "same_step" else 8))
-
-
 @BOTH_CARTPOLES
 @BOTH_RESETS
 def test_a_recorded_step_does_not_change_later(task: Task, reset: Reset) -> None:
@@ -267,39 +188,12 @@ def test_a_recorded_step_does_not_change_later(task: Task, reset: Reset) -> None
     task = replace(task, time_limit=5)
     env = VectorEnv(task, environment_seeds([1], 2, "test"), reset=reset)
     obs, act = env.reset(), random_actions(env)
-    kept, copies = [], [obs.copy()]
-    kept.append(obs)
+    kept, copies = [obs], [obs.copy()]
     for _ in range(20):
-        step = env.step(act(obs))
-        kept += list(step)
-        copies += [field.copy() for field in step]
-        obs = step.obs
+        kept += env.step(act(obs))
+        copies += [field.copy() for field in kept[len(copies) :]]
     for one, two in zip(kept, copies, strict=True):
         np.testing.assert_array_equal(one, two)
-
-
-@pytest.mark.parametrize(
-    ("task", "obs_size", "action_size"), [(HOPPER, 11, 3), (PENDULUMS[1], 3, 1)]
-)
-def test_types_and_shapes_are_as_stated(task: Task, obs_size: int, action_size: int) -> None:
-    """float32 observations and rewards, bool flags, float64 scores: agents convert nothing."""
-    env = VectorEnv(task, environment_seeds([1, 2], 3, "test"))
-    assert env.reset().dtype == env.obs_dtype == np.float32
-    assert (env.obs_shape, env.action_shape) == ((obs_size,), (action_size,))
-    step = env.step(np.zeros((2, 3, action_size), dtype=np.float32))
-    assert {name: (field.dtype.name, field.shape) for name, field in step._asdict().items()} == {
-        "obs": ("float32", (2, 3, obs_size)),
-        "next_obs": ("float32", (2, 3, obs_size)),
-        "rewards": ("float32", (2, 3)),
-        "raw_rewards": ("float32", (2, 3)),
-        "terminations": ("bool", (2, 3)),
-        "truncations": ("bool", (2, 3)),
-        "valid": ("bool", (2, 3)),
-        "episode_ends": ("bool", (2, 3)),
-        "episode_returns": ("float64", (2, 3)),
-        "episode_lengths": ("int64", (2, 3)),
-        "reward_parts": ("float32", (2, 3, 0)),
-    }
 
 
 @pytest.mark.parametrize(
@@ -389,58 +283,15 @@ def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(task: Task) -> 
     np.testing.assert_allclose(step.next_obs[..., 2], obs[..., 2] + spins, atol=1e-5)
 
 
-class FakePool:
-    """Stands in for envpool's pool where no real task has the action space wanted."""
-
-    def __init__(self, low: float, high: float, **options: Any) -> None:
-        self.observation_space = SimpleNamespace()
-        self.action_space = SimpleNamespace(low=np.array([low]), high=np.array([high]), shape=(1,))
-        self.num_envs: int = options["num_envs"]
-        self.sent: np.ndarray | None = None
-
-    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros((self.num_envs, 2)), {}
-
-    def send(self, actions: np.ndarray) -> None:
-        self.sent = actions
-
-
-def fake(monkeypatch: pytest.MonkeyPatch, low: float, high: float) -> None:
-    monkeypatch.setattr(
-        envpool, "make_gymnasium", lambda name, **options: FakePool(low, high, **options)
-    )
-
-
-def test_bounds_need_not_be_symmetric(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds of 0 and 10: -1 is 0, 0 is the middle."""
-    fake(monkeypatch, 0.0, 10.0)
-    env = VectorEnv(PENDULUM, environment_seeds([1], 3, "test"))
-    env.reset()
-    env.send(np.array([[[-1.0], [0.0], [2.0]]]))
-    np.testing.assert_allclose(env._pool.sent, [[0.0], [5.0], [10.0]])  # type: ignore[attr-defined]
-
-
-def test_unbounded_actions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scaled to infinite bounds, every action would be infinite or no number."""
-    fake(monkeypatch, -np.inf, np.inf)
-    with pytest.raises(ValueError, match="unbounded actions"):
-        VectorEnv(PENDULUM, environment_seeds([1], 3, "test"))
-
-
 # Refusals: each of these crashes the process, or reads foreign memory, in envpool itself
 
 
 @pytest.mark.parametrize(
     ("env_seeds", "num_threads", "message"),
     [
-        (np.array([[1.0, 2.0]]), 1, r"env_seeds must be \[S, N\] integers"),
-        (np.array([1, 2]), 1, r"env_seeds must be \[S, N\] integers"),
-        (np.zeros((0, 2), dtype=np.int32), 1, r"env_seeds must be \[S, N\] integers"),
-        (np.array([[True, False]]), 1, r"env_seeds must be \[S, N\] integers"),
-        (np.array([[-1, 2]]), 1, "env_seeds outside"),
-        (np.array([[1, 2**31]]), 1, "env_seeds outside"),
+        *((np.array(seeds), 1, "must be") for seeds in ([[1.0, 2.0]], [1, 2], [[True, False]])),
+        *((np.array([[1, seed]]), 1, "env_seeds outside") for seed in (-1, 2**31)),
         (np.array([[1, 2]]), 0, "num_threads must be at least 1, not 0"),  # as many as cores
-        (np.array([[1, 2]]), -1, "num_threads must be at least 1, not -1"),  # aborts the process
     ],
 )
 def test_bad_seeds_and_threads_are_refused(
@@ -454,14 +305,10 @@ def test_bad_seeds_and_threads_are_refused(
 @pytest.mark.parametrize(
     ("task", "actions", "message"),
     [
-        *((HOPPER, np.zeros(shape), r"must be \(1, 2, 3\)") for shape in ((1, 2), (2, 3), (3,))),
-        *((HOPPER, np.zeros(shape), r"must be \(1, 2, 3\)") for shape in ((2, 1, 3), (1, 2, 4))),
-        (CARTPOLE, np.array([[0, 2]]), r"actions outside 0\.\.1"),
-        (CARTPOLE, np.array([[-1, 0]]), r"actions outside 0\.\.1"),
+        *((HOPPER, np.zeros(shape), r"must be \(1, 2, 3\)") for shape in ((1, 2), (2, 1, 3), (3,))),
+        *((CARTPOLE, np.array([[0, n]]), r"actions outside 0\.\.1") for n in (2, -1)),
         (CARTPOLE, np.array([[0.0, 1.0]]), "actions must be integers, not float64"),
-        (CARTPOLE, np.array([[False, True]]), "actions must be integers, not bool"),
         (CARTPOLE, np.array([0, 1]), r"actions must be \(1, 2\)"),
-        (CARTPOLE, np.array([[[0], [1]]]), r"actions must be \(1, 2\)"),
     ],
 )
 def test_bad_actions_are_refused_and_leave_nothing_in_flight(
@@ -502,20 +349,20 @@ def test_calls_out_of_order_are_refused() -> None:
 def test_dictionaries_are_flattened_in_key_order() -> None:
     """dm_control names its observations; the order must not depend on a dictionary's."""
     task, env_seeds = find_task("WalkerRun-v1"), environment_seeds([1], 2, "test")
-    env, raw = VectorEnv(task, env_seeds, reset="same_step"), raw_pool(task, env_seeds)
+    env = VectorEnv(task, env_seeds, reset="same_step")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        raw = envpool.make_gymnasium(task.name, num_envs=2, seed=env_seeds[0].tolist())
 
     def flat(parts: dict[str, np.ndarray]) -> np.ndarray:
         assert set(parts) == {"orientations", "height", "velocity"}
         columns = [parts["height"].reshape(2, 1), parts["orientations"], parts["velocity"]]
         return np.concatenate(columns, axis=1).astype(np.float32)
 
-    obs = env.reset()
-    np.testing.assert_array_equal(obs[0], flat(raw.reset()[0]), strict=True)
-    assert env.obs_shape == (24,)
+    np.testing.assert_array_equal(env.reset()[0], flat(raw.reset()[0]), strict=True)
     actions = np.full((2, 6), 0.5)
     step = env.step(actions[None])
     np.testing.assert_array_equal(step.obs[0], flat(raw.step(actions)[0]), strict=True)
-    assert step.obs.dtype == np.float32
 
 
 # Parts of rewards

@@ -114,16 +114,6 @@ def test_a_step_is_scaled_by_what_its_rewards_ends_and_ignored_rows_say() -> Non
         np.testing.assert_array_equal(whole.of(step).rewards, expected[None])
 
 
-def test_taken_moments_are_a_copy() -> None:
-    one, two = RunningMoments((2,)), RunningMoments((2,))
-    one.add(np.array([[1.0, 2.0], [3.0, 5.0]]))
-    two.take(one)
-    mean = one.mean.copy()
-    one.mean += 1
-    np.testing.assert_array_equal(two.mean, mean)
-    assert (two.count, two.variance.tolist()) == (2, one.variance.tolist())
-
-
 def test_statistics_of_rewards_skip_ignored_rows() -> None:
     """A reward sum of the ended episode neither lives on nor counts twice."""
     scale = RewardScale(2, 0.5, 10.0)

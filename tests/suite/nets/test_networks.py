@@ -140,13 +140,6 @@ def test_plain_layers_are_those_of_their_table(
     assert_same_network(trunk, frames, copies, copies.perceptron(hidden.flatten(1)))
 
 
-@pytest.mark.parametrize("side", [35, 36, 42, 84])
-@pytest.mark.parametrize("layers", [DEEP, A3C._replace(same_padding=True), A3C])
-def test_the_number_of_features_follows_from_the_frames(layers: FrameLayers, side: int) -> None:
-    """Of any size, even or odd: the affine layer has the inputs that the last convolution gives."""
-    assert frames_trunk(layers, side)(channels_last(draw(0, 2, 4, side, side))).shape == (2, 7)
-
-
 def test_kernels_and_layers_are_drawn_by_their_own_schemes() -> None:
     """cleanba's: kernels of `lecun_normal`, all else orthogonal with a gain."""
     orthogonal: Any = {"scheme": "orthogonal", "gain": math.sqrt(2)}
@@ -199,13 +192,6 @@ def test_vectors_go_through_the_hidden_layers(activation: Any) -> None:
     torch.testing.assert_close(trunk(obs), plain)
 
 
-def test_frames_have_relu_whatever_is_said_of_vectors() -> None:
-    """The activation is a setting for vector observations."""
-    frames = channels_last(draw(0, 2, 4, 42, 42))
-    trunks = [frames_trunk(A3C, 42, activation=name) for name in ("tanh", "relu")]
-    assert torch.equal(trunks[0](frames), trunks[1](frames))
-
-
 def test_heads_have_gains_of_their_own() -> None:
     """The last layer joins a policy of gain 0.01 and a value of gain 0.7; others have theirs."""
     heads = [(3, 0.01), (1, 0.7)]
@@ -219,17 +205,6 @@ def test_heads_have_gains_of_their_own() -> None:
     for (weight, bias), ours, zeros in zip(layers, trunk.weights, trunk.biases, strict=True):
         assert torch.equal(weight, ours)
         assert torch.equal(bias, zeros)
-
-
-def test_a_network_of_pairs_is_one_of_both_side_by_side() -> None:
-    """Computing the observation's share once is the network on observation and action joined."""
-    layers = Trunk((4 + 3,), [(1, 1.0)], generator(), hidden_sizes=(16, 16))
-    obs, actions = draw(0, 6, 4), draw(1, 5, 6, 3)
-    pairs = torch.cat([obs.expand(5, 6, 4), actions], -1)
-    outputs = layers(obs, actions)
-    assert outputs.shape == (5, 6, 1)
-    torch.testing.assert_close(outputs, Copies(layers).perceptron(pairs))
-    torch.testing.assert_close(outputs.flatten(0, 1), layers(pairs.flatten(0, 1)))
 
 
 @pytest.mark.parametrize("frames", [False, True])
@@ -299,15 +274,6 @@ def test_bytes_are_scaled_into_channels_last_memory(factor: float) -> None:
     assert inputs.is_contiguous(memory_format=torch.channels_last)
     np.testing.assert_array_equal(inputs, frames.astype(np.float32) * np.float32(factor))
     assert prepare(np.full((1, 1, 1, 1), 255, np.uint8), CPU).item() == 1.0
-
-
-def test_vectors_become_float32_as_they_are() -> None:
-    """Whatever their type; only bytes are scaled."""
-    rows = generator().standard_normal((3, 5))
-    for obs in (rows, rows.astype(np.float32)):
-        inputs = prepare(obs, CPU)
-        assert inputs.dtype == torch.float32
-        np.testing.assert_array_equal(inputs, rows.astype(np.float32))
 
 
 @pytest.mark.parametrize("frames", [False, True])

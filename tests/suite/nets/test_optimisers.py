@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.nets.optimisers import Adam, FlatWeights, Network, Optimiser, Rate, RMSprop
+from suite.nets.optimisers import Adam, FlatWeights, Network, Optimiser, RMSprop
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
 """Whether epsilon stands in the root, and the average of squared gradients at the start."""
@@ -48,22 +48,6 @@ def linear(gradient: np.ndarray, module: nn.Linear) -> Tensor:
 # Flat weights
 
 
-def test_a_modules_tensors_become_views_of_one_vector() -> None:
-    """No number changes and nothing is lost; a change of the vector is one of every tensor."""
-    module = Convolutional()
-    before = [tensor.detach().clone() for tensor in module.parameters()]
-    output = module(frames())
-    weights = FlatWeights(module)
-    assert weights.vector.shape == (5 * 2 * 3 * 4 + 5 + 5 * 3,)
-    for tensor, old in zip(module.parameters(), before, strict=True):
-        assert torch.equal(tensor, old)
-        assert tensor.untyped_storage().data_ptr() == weights.vector.untyped_storage().data_ptr()
-    torch.testing.assert_close(module(frames()), output)
-    weights.vector.mul_(2)
-    for tensor, old in zip(module.parameters(), before, strict=True):
-        assert torch.equal(tensor, 2 * old)
-
-
 def test_kernels_lie_in_the_vector_in_channels_last_memory() -> None:
     """As convolutions want them, wherever they lay before."""
     for memory_format in (torch.channels_last, torch.contiguous_format):
@@ -74,19 +58,6 @@ def test_kernels_lie_in_the_vector_in_channels_last_memory() -> None:
         assert module.kernel.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(module.kernel, kernel)
         assert torch.equal(weights.vector[:120], kernel.permute(0, 2, 3, 1).flatten())
-
-
-def test_the_flat_gradient_is_every_tensors_in_its_place() -> None:
-    """A step of the vector against it is a step of each tensor against its own gradient."""
-    module = Convolutional()
-    weights = FlatWeights(module)
-    expected = torch.autograd.grad(loss_of(module), list(module.parameters()))
-    before = [tensor.detach().clone() for tensor in module.parameters()]
-    weights.vector.sub_(weights.gradient(loss_of(module)))
-    for tensor, old, gradient in zip(module.parameters(), before, expected, strict=True):
-        assert gradient.any()
-        torch.testing.assert_close(tensor.detach(), old - gradient)
-    assert all(tensor.grad is None for tensor in module.parameters())
 
 
 def test_the_copy_of_a_network_has_its_own_flat_weights() -> None:
@@ -160,16 +131,6 @@ def test_rmsprop_equals_a_reference_written_out(
     np.testing.assert_array_equal(module.weight.detach().flatten(), flat.vector[:6])
 
 
-def test_the_torch_form_equals_torch() -> None:
-    """With a kernel in channels-last memory, which torch's own takes as it comes."""
-    ours, theirs = Convolutional(), Convolutional()
-    optimiser = RMSprop(
-        FlatWeights(ours), decay=0.99, epsilon=1e-5, epsilon_in_root=False, initial_average=0.0
-    )
-    reference = torch.optim.RMSprop(theirs.parameters(), lr=0.01, alpha=0.99, eps=1e-5)
-    follow(optimiser, ours, reference, theirs)
-
-
 # Adam, and what all have in common
 
 
@@ -197,23 +158,6 @@ def follow(
         torch.testing.assert_close(norm, length)
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("clip", [None, 2.0, 5.0, 7.0])
-def test_a_gradient_is_scaled_down_to_the_largest_norm_and_never_up(clip: float | None) -> None:
-    """The gradient (3, 4, 0, ...) has norm 5, which is returned whatever becomes of it."""
-    seen: list[Tensor] = []
-
-    class Plain(Optimiser):
-        def step(self, gradient: Tensor, learning_rate: Rate) -> None:
-            seen.append(gradient)
-
-    module = nn.Linear(3, 2)
-    gradient = np.array([3.0, 4.0, 0, 0, 0, 0, 0, 0])
-    norm = Plain(FlatWeights(module), 0.0).minimise(linear(gradient, module), 0.1, clip)
-    assert norm.item() == pytest.approx(5.0)
-    factor = 1.0 if clip is None else min(clip / 5, 1.0)
-    torch.testing.assert_close(seen[0].double(), torch.from_numpy(factor * gradient))
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])

@@ -1,6 +1,5 @@
 """Recurrence: torch's cell step by step, and memories that no episode inherits."""
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ def outputs_of(trunk: Trunk, memory: Tensor | None, batch: Transitions) -> Tenso
 
 
 def test_the_lstm_is_torchs_cell() -> None:
-    """Outputs, last state and every gradient, float64; where an episode begins the state is 0."""
+    """Outputs and last state, float64; where an episode begins the state is 0."""
     lstm = LSTM(3, SIZE, np.random.default_rng(0), "glorot_uniform").double()
     cell = nn.LSTMCell(3, SIZE, dtype=torch.float64)
     with torch.no_grad():
@@ -78,34 +77,15 @@ def test_the_lstm_is_torchs_cell() -> None:
         cell.weight_hh.copy_(lstm.recurrent_weight.T)
         cell.bias_ih.copy_(lstm.bias)
         cell.bias_hh.zero_()
-    inputs, state = draw(1, STEPS, ENVS, 3), draw(2, 2, ENVS, SIZE)
-    starts = (draw(3, STEPS, ENVS) > 0.5).double()
-    assert starts[0].any()
-    assert starts[1:].any()
-    for tensor in (inputs, state):
-        tensor.requires_grad_()
-    hidden, cells, steps = state[0], state[1], []
+    inputs, (hidden, cells) = draw(1, STEPS, ENVS, 3), draw(2, 2, ENVS, SIZE)
+    starts, steps = (draw(3, STEPS, ENVS) > 0.5).double(), []
+    outputs, last = lstm(inputs, torch.stack([hidden, cells]), starts)
     for t in range(STEPS):
         keeps = 1 - starts[t].unsqueeze(-1)
         hidden, cells = cell(inputs[t], (hidden * keeps, cells * keeps))
         steps.append(hidden)
-    outputs, last = lstm(inputs, state, starts)
     torch.testing.assert_close(outputs, torch.stack(steps))
     torch.testing.assert_close(last, torch.stack([hidden, cells]))
-    direction, of_last = draw(4, *outputs.shape), draw(5, *last.shape)
-    ours, theirs = (
-        torch.autograd.grad((all_ * direction).sum() + (end * of_last).sum(), sources)
-        for all_, end, sources in (
-            (outputs, last, [inputs, state, lstm.weight, lstm.recurrent_weight, lstm.bias]),
-            (
-                torch.stack(steps),
-                torch.stack([hidden, cells]),
-                [inputs, state, cell.weight_ih, cell.weight_hh, cell.bias_ih],
-            ),
-        )
-    )
-    for own, its in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(own, its.T if own.shape != its.shape else its)
 
 
 def test_every_gate_is_drawn_as_a_layer_and_forgetting_starts_late() -> None:
@@ -134,21 +114,6 @@ def test_an_unroll_is_its_episodes_one_by_one(spaces: Spaces | None, blank: bool
     )
     for own, its in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, its)
-
-
-@pytest.mark.parametrize("spaces", CASES)
-def test_nothing_in_an_ignored_row_reaches_the_next_episode(spaces: Spaces | None) -> None:
-    """Its observation, action and reward may be anything: the later rows keep their bits."""
-    trunk, (batch, memory) = trunk_of(spaces), unroll_of(spaces)
-    scrambled = copy.deepcopy(batch)
-    ignored = batch.valid == 0
-    scrambled.obs[:-1][ignored] = 1e3
-    scrambled.rewards[ignored] = -0.5
-    scrambled.actions[ignored] = 1
-    seen = torch.cat([~ignored, torch.ones(1, ENVS, dtype=torch.bool)])
-    assert torch.equal(
-        outputs_of(trunk, memory, batch)[seen], outputs_of(trunk, memory, scrambled)[seen]
-    )
 
 
 @pytest.mark.parametrize("spaces", CASES)

@@ -1,12 +1,10 @@
 """Stacks: many small networks, none of which knows of the others."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -70,27 +68,6 @@ def test_every_member_is_a_plain_perceptron_of_its_own(on_gpu: bool) -> None:
     torch.testing.assert_close(inputs.grad, of_inputs)
 
 
-def test_joined_and_single_perceptrons_are_the_same_to_everyone() -> None:
-    """Names and values of weights, norms and clipped gradients."""
-    stack = Stack(perceptrons())
-    ours, inputs, upstream = joined(stack), draw(3, 8, 7), 5 * draw(3, 4, 8, 3)
-    torch.testing.assert_close(weight_norms(ours, ours), weight_norms(stack, stack))
-    for each in (ours, stack):
-        each(inputs).backward(upstream)
-        each.clip_gradients(3.0)
-    for s in range(3):
-        for k in range(4):
-            weights = stack.weights_of(s, k)
-            assert weights.keys() == ours.weights_of(s, k).keys()
-            for name, weight in ours.weights_of(s, k).items():
-                assert torch.equal(weight, weights[name])
-    singles = list(zip(*(network.parameters() for network in stack.networks), strict=True))
-    for weight, of_members in zip(ours.parameters(), singles, strict=True):
-        assert weight.grad is not None
-        gradients = [each.grad for each in of_members]
-        torch.testing.assert_close(weight.grad, torch.stack(gradients))  # type: ignore[arg-type]
-
-
 def test_gradients_are_clipped_member_by_member() -> None:
     """A long one to the bound, a short one not at all."""
     stack = Stack(perceptrons(1, 2))
@@ -115,61 +92,6 @@ def test_the_norm_of_a_seed_is_that_of_all_its_weights() -> None:
         weights = [*one.all_weights_of(s).values(), *other.all_weights_of(s).values()]
         expected = torch.cat([weight.flatten() for weight in weights]).norm()
         torch.testing.assert_close(norms[s], expected)
-
-
-def test_frozen_weights_pass_gradients_to_the_inputs_alone() -> None:
-    """The same results, and the same gradient of the inputs, but none of the weights."""
-    stack, inputs = Stack(perceptrons()), draw(3, 8, 7).requires_grad_()
-    learning = stack(inputs)
-    with stack.frozen():
-        frozen = stack(inputs)
-    assert torch.equal(learning, frozen)
-    (expected,) = torch.autograd.grad(learning.square().sum(), inputs)
-    frozen.square().sum().backward()
-    assert inputs.grad is not None
-    assert torch.equal(inputs.grad, expected)
-    assert all(weight.grad is None and weight.requires_grad for weight in stack.parameters())
-
-
-def test_a_slow_copy_follows_at_its_rate_and_moves_nothing_else() -> None:
-    """Its weights are its own; at rate 1 it is the other."""
-    online, inputs = Stack(perceptrons()), draw(3, 8, 7)
-    slow = copy.deepcopy(online).requires_grad_(False)
-    assert torch.equal(slow(inputs), online(inputs))
-    before = vector(online)
-    with torch.no_grad():
-        for weight in slow.parameters():
-            weight.zero_()
-    assert not slow(inputs).any()
-    assert torch.equal(vector(online), before)
-    slow.follow(online, 0.25)
-    torch.testing.assert_close(vector(slow), 0.25 * before)
-    slow.follow(online, 1.0)
-    assert torch.equal(slow(inputs), online(inputs))
-
-
-def test_one_members_weights_make_a_perceptron(tmp_path: Path) -> None:
-    """`from_weights` takes what `weights_of` gave, from a file as well."""
-    stack, inputs = Stack(perceptrons()), draw(1, 8, 7)
-    expected, weights = stack(inputs.expand(3, -1, -1))[1, 2], stack.weights_of(1, 2)
-    assert {*weights} == {f"{kind}_{i}" for kind in ("weight", "bias") for i in range(3)}
-    safetensors.torch.save_file(weights, tmp_path / "file")
-    for given in (weights, safetensors.torch.load_file(tmp_path / "file")):
-        alone = Stack([[Perceptron.from_weights(given)]])
-        assert torch.equal(alone(inputs)[0, 0], expected)
-        assert all(torch.equal(alone.weights_of(0)[name], weights[name]) for name in weights)
-
-
-@pytest.mark.parametrize("sizes", [(17, 256, 12), (3, 8, 2)])
-def test_a_stack_hides_no_nan(sizes: tuple[int, ...]) -> None:
-    """One NaN among the inputs is in that row's outputs: runs diverge aloud."""
-    rng = np.random.default_rng(0)
-    stack = Stack([[Perceptron.drawn(rng, sizes[:-1], [(sizes[-1], 1.0)], "torch", 1.0)]])
-    inputs = torch.ones(1, 256, sizes[0])
-    inputs[0, 3, 0] = torch.nan
-    sick = stack(inputs).isnan()
-    assert sick[0, 0, 3].all()
-    assert sick.sum() == sizes[-1]
 
 
 def trunks(seed: int) -> Stack:

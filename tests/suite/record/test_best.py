@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents import a2c, acer, acer_continuous, impala, sac, sac_alf, sac_discrete, sac_value
+from agents import a2c, impala, sac, sac_alf
 from reproduce import __main__ as command_line
 from reproduce.commands.evaluate import load, play
 from suite.base.errors import UsageError
@@ -24,14 +24,11 @@ SAC = {"learning_starts": 40, "batch_size": 8, "hidden_sizes": (8,), "seeds": (1
 UNROLLS = {"num_envs": 2, "unroll_length": 10, "hidden_sizes": (8,)}
 AGENTS: dict[Any, dict[str, Any]] = {
     a2c: {**UNROLLS, "task": "Reacher-v4", "normalise_observations": True},
-    acer: {**UNROLLS, "task": "CartPole-v1", "replay_start": 20, "replay_capacity": 60},
-    acer_continuous: {**UNROLLS, "task": "Reacher-v4", "replay_start": 20},
     impala: {**UNROLLS, "task": "CartPole-v1", "num_minibatches": 1, "lstm_size": 4},
     sac: {**SAC, "task": "Reacher-v4"},
-    sac_discrete: {**SAC, "task": "CartPole-v1"},
     sac_alf: {**SAC, "task": "Claw-v0"},
-    sac_value: {**SAC, "task": "Reacher-v4"},
 }
+"""Agents of both loops, with all that a policy keeps."""
 
 
 def train(agent: Any, out: Path, **changes: Any) -> None:
@@ -49,14 +46,7 @@ def train(agent: Any, out: Path, **changes: Any) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    "agent",
-    [
-        pytest.param(agent, marks=[] if agent in (a2c, impala, sac) else [pytest.mark.further])
-        for agent in AGENTS
-    ],
-    ids=lambda agent: agent.__name__.partition(".")[2],
-)
+@pytest.mark.parametrize("agent", AGENTS)
 def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path) -> None:
     """It plays the episodes of its evaluation again, to the last bit; the last one plays others."""
     train(agent, tmp_path)

@@ -19,7 +19,7 @@ from rich.console import Console
 from agents import a2c
 from reproduce import ROOT
 from suite.record import live
-from suite.record.live import MOST_POINTS, Curves, collect, panels, read_curves, read_table
+from suite.record.live import Curves, collect, panels, read_curves, read_table
 
 WORDS = ["--task=CartPole-v1", "--seeds", "1", "2", "--env-steps=1000", "--log-interval=250"]
 RECORDED = ("episodes.csv", "updates.csv", "policy.safetensors", "policy.json")
@@ -90,15 +90,6 @@ def test_returns_are_of_evaluations_once_a_seed_of_the_task_has_any(tmp_path: Pa
     assert frame[["panel", "seed"]].to_numpy().tolist() == [["T", 1], ["U", 1], ["U", 2]]
 
 
-def test_a_long_table_is_drawn_by_means_of_its_rows(tmp_path: Path) -> None:
-    """Each point is of as many neighbours; the mean of all is kept."""
-    values = np.random.default_rng(1).normal(size=5 * MOST_POINTS)
-    rows = "".join(f"{step},{value}\n" for step, value in enumerate(values))
-    drawn = points(read_curves(run_folder(tmp_path, updates="env_steps,loss\n" + rows), 0), "loss")
-    assert drawn[1] == (7.0, pytest.approx(values[5:10].mean()))
-    assert len(drawn) == MOST_POINTS
-
-
 # What is drawn
 
 
@@ -130,22 +121,6 @@ def test_a_terminals_panels_fit_into_it(width: int, height: int) -> None:
     assert shown == names[: len(shown)]
     assert lines[-1].startswith("seed 1  seed 2  over")
     assert "\u2800" < max(capture.get()) < "\u2900", "nothing is drawn"
-
-
-def test_a_drawing_is_made_anew_only_if_a_table_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often it is asked for."""
-    drawn = []
-    monkeypatch.setattr(live, "panels", lambda *_: drawn.append(1) or "curves")
-    folder = run_folder(tmp_path, updates="env_steps,loss\n10,0.5\n")
-    curves = Curves(Console(width=80))
-    for _ in range(3):
-        curves.update({("T", 1): folder})
-    assert (len(drawn), curves.shown) == (1, "curves")
-    run_folder(tmp_path, updates="env_steps,loss\n10,0.5\n20,0.4\n")
-    curves.update({("T", 1): folder})
-    assert len(drawn) == 2
 
 
 # Training beside it

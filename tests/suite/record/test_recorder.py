@@ -1,11 +1,9 @@
 """The record of a run: whole rows, honest statuses, and `finished` last of all."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +16,10 @@ from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Step
-from suite.record import clock as clocks
-from suite.record import recorder, seed_record
+from suite.record import seed_record
 from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
-from suite.record.resumption import ACTIONS
 from suite.settings.command_line import RunOptions
 
 RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
@@ -176,15 +172,12 @@ def test_a_run_without_an_update_ends_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its policy is the initial one, which `finished` alone would hide."""
-    for name, updates in (("idle", False), ("learns", True)):
-        run = record(tmp_path / name, seeds=(1,))
-        if updates:
-            log(run, 100, [1.0])
-        else:
-            run.log(100, 0, {}, {})
+    for number in (0, 1):
+        run = record(tmp_path / str(number), [1])
+        run.log(100, number, {"critic_loss": np.array([1.0])} if number else {}, {})
         run.finish()
-        err = capsys.readouterr().err
-        assert err.startswith("warning: seed-1 made no update") is not updates
+        said = capsys.readouterr().err
+        assert said.startswith("warning: seed-1 made no update") == (number == 0)
 
 
 def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
@@ -205,21 +198,12 @@ def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
         assert run_json(tmp_path, seed)["status"] == "finished"
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
 def test_a_run_is_claimed_before_its_files_change(
-    goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the older process would write its rows between the cut and the claim."""
     old = record(tmp_path, [1])
     log(old, 10, [1.0])
-    if goes_on:
-        actions = tmp_path / "seed-1" / "checkpoint" / ACTIONS
-        actions.parent.mkdir()
-        actions.touch()
-        content = old.checkpoint((0, sha256().hexdigest()))
-        found = SimpleNamespace(content=content), ""
-        monkeypatch.setattr(recorder, "find", lambda *_: found)
-        log(old, 20, [2.0])
     refused = []
 
     def write(path: Path, value: object) -> None:
@@ -233,8 +217,7 @@ def test_a_run_is_claimed_before_its_files_change(
     new = record(tmp_path, [1])
     assert len(refused) == 2
     log(new, 40, [4.0])
-    steps = [line.split(",")[0] for line in lines(tmp_path, 1, "updates.csv")[1:]]
-    assert steps == (["10", "40"] if goes_on else ["40"])
+    assert [line.split(",")[0] for line in lines(tmp_path, 1, "updates.csv")[1:]] == ["40"]
 
 
 @pytest.mark.parametrize("rule", ["training", "deterministic"])
@@ -280,25 +263,13 @@ def test_finished_is_the_last_thing_written(
     ]
 
 
-def test_a_full_disk_at_the_end_leaves_the_run_unfinished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows that could not be written must not be covered by a `finished`."""
+def test_rows_that_cannot_be_written_leave_the_run_unfinished(tmp_path: Path) -> None:
+    """None of its seeds is `finished`."""
     run = record(tmp_path)
     run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
     (tmp_path / "seed-2" / "episodes.csv").mkdir()
     with pytest.raises(UsageError, match="not a regular file"):
         run.finish()
-    assert [run_json(tmp_path, seed)["status"] for seed in (1, 2)] == ["running", "running"]
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "seed-2" / "episodes.csv").rmdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            run.finish()
     assert [run_json(tmp_path, seed)["status"] for seed in (1, 2)] == ["running", "running"]
 
 
@@ -320,16 +291,6 @@ def test_means_are_over_the_updates_that_measured_something() -> None:
     assert means.read() == {}
     means.add({"critic_loss": torch.tensor([7.0, 8.0])})
     assert means.read()["critic_loss"].tolist() == [7.0, 8.0]
-
-
-def test_means_leave_the_losses_given_alone() -> None:
-    """Under compilation the agent's next update may write into the same tensor, and we into it."""
-    means, loss = Means(), torch.tensor([1.0])
-    means.add({"loss": loss})
-    means.add({"loss": loss})
-    assert loss.item() == 1.0
-    loss.fill_(100.0)
-    assert means.read()["loss"].item() == 1.0
 
 
 # Directories
@@ -359,11 +320,7 @@ def test_what_an_unfinished_run_left_is_removed(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {"run.json"}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b'\xff\xfe{"status', b"", b"[" * 100_000, b"[1]", b"{}", b'{"a": {"status": "finished"}}'],
-    ids=["no text", "empty", "too deep", "list", "no status", "another status"],
-)
+@pytest.mark.parametrize("content", [b'\xff\xfe{"status', b"", b"[1]", b"{}"])
 def test_a_record_of_a_run_that_cannot_be_read_is_replaced(content: bytes, tmp_path: Path) -> None:
     """A torn or foreign `run.json` holds no finished run."""
     (tmp_path / "seed-1").mkdir()
@@ -372,42 +329,24 @@ def test_a_record_of_a_run_that_cannot_be_read_is_replaced(content: bytes, tmp_p
     assert run_json(tmp_path, 1)["status"] == "running"
 
 
-def test_a_record_that_may_not_be_read_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("may_not", ["read", "write"])
+def test_a_place_that_may_not_be_read_or_written_is_left_alone(
+    may_not: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It might be of a finished run, so nothing beside it is touched."""
-    folder = tmp_path / "seed-1"
-    folder.mkdir()
-    for name in ("run.json", "episodes.csv"):
-        (folder / name).write_text("old")
-
-    def forbid(path: Path, most: int) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("suite.record.seed_record.read_json", forbid)
-        with pytest.raises(UsageError, match=r"^cannot read .*run\.json: Permission denied$"):
-            record(tmp_path, [1])
-    assert (folder / "episodes.csv").read_text() == "old"
-
-
-def test_a_place_that_cannot_be_written_is_a_usage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before an hour of training, in one line; only writing shows that one may not write."""
+    """In one line, before an hour of training: it might hold a finished run."""
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"^cannot write to .*seed-1: Not a directory$"):
         record(tmp_path / "file", [1])
-    (tmp_path / "seed-1").write_text("")
-    with pytest.raises(UsageError, match=r"^cannot write to .*seed-1: File exists$"):
-        record(tmp_path, [1])
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "run.json").write_text("old")
 
-    def forbid(path: Path, value: object) -> None:
+    def forbid(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(seed_record, "write_json", forbid)
-    with pytest.raises(UsageError, match=r"^cannot write to .*seed-2: Permission denied$"):
-        record(tmp_path, [2])
+    monkeypatch.setattr(seed_record, f"{may_not}_json", forbid)
+    with pytest.raises(UsageError, match=rf"^cannot {may_not} .*seed-1.*: Permission denied$"):
+        record(tmp_path, [1])
+    assert (tmp_path / "seed-1" / "run.json").read_text() == "old"
 
 
 # A run started by its own command
@@ -443,33 +382,20 @@ def test_a_command_is_recorded_with_its_configuration(
 # Clocks
 
 
-class Clock:
-    """A clock that a test winds."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(clocks, "time", clock)
-    return clock
-
-
-def test_timing_is_of_the_interval_and_wall_time_of_the_run(tmp_path: Path, clock: Clock) -> None:
+def test_timing_is_of_the_interval_and_wall_time_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second interval owes nothing to the first: speed and shares start anew."""
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
     run = record(tmp_path, [1])
     run.clock.start()
     for env_steps, environment, learning in ((1_000, 1.0, 3.0), (3_000, 6.0, 2.0)):
-        clock.now += environment
+        now += environment
         run.clock.lap("environment")
-        clock.now += learning
+        now += learning
         run.clock.lap("learning")
-        clock.now += environment + learning  # spent between the sections
+        now += environment + learning  # spent between the sections
         run.log(env_steps, 0, {}, {})
     rows = [
         dict(zip(TIMING_COLUMNS, map(float, row.split(",")), strict=True))

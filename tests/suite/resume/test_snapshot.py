@@ -217,16 +217,6 @@ class Hostile:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[" * 100_000, b"null", b'{"content": 1, "sha256": 2}', b"\xff\xfe"]
-)
-def test_a_foreign_file_is_no_snapshot(content: bytes, tmp_path: Path) -> None:
-    """Whatever lies there is refused in one line."""
-    (tmp_path / "checkpoint.json").write_bytes(content)
-    with pytest.raises(UsageError, match=r"^unreadable checkpoint in"):
-        read_snapshot(tmp_path)
-
-
 def test_nothing_in_a_snapshot_is_run(tmp_path: Path) -> None:
     """A pickle in the place of either file is bytes, not code."""
     write_snapshot(tmp_path, Snapshot({}, {"tensor": torch.zeros(1)}))

@@ -4,7 +4,6 @@ import argparse
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -72,14 +71,9 @@ def read_settings(flags: list[str]) -> Config:
     ("flags", "expected"),
     [
         ([], Config()),
-        (["--gamma", "0.9"], Config(gamma=0.9)),
         (["--gamma=0.9"], Config(gamma=0.9)),
         (["--gamma", "1"], Config(gamma=1.0)),
-        (["--num-envs", "16"], Config(num_envs=16)),
-        (["--seeds", "1", "2", "3"], Config(seeds=(1, 2, 3))),
         (["--alpha", "0.2"], Config(alpha=0.2)),
-        (["--alpha", "None"], Config(alpha=None)),
-        (["--alpha", "none"], Config(alpha=None)),
         (["--alpha=none"], Config(alpha=None)),
         (["--reset", "hard"], Config(reset="hard")),
         (["--no-compile"], Config(compile=False)),
@@ -101,21 +95,13 @@ def test_flags_change_what_they_name_and_nothing_else(flags: list[str], expected
     ("flags", "message"),
     [
         (["--gama", "0.9"], r"^unknown option --gama; did you mean --gamma\?$"),
-        (["--num-env=3"], r"^unknown option --num-env; did you mean --num-envs\?$"),
-        (["--no-compiled"], r"^unknown option --no-compiled; did you mean --no-compile\?$"),
         (["--num-envs", "1.5"], "--num-envs.*'1.5'"),
-        (["--num-envs", "1e3"], "--num-envs.*'1e3'"),
-        (["--num-envs", "many"], "--num-envs.*'many'"),
         (["--gamma", "high"], r"^--gamma is a number such as 0\.99, not 'high'$"),
-        (["--gamma"], r"^argument --gamma: expected one argument$"),
         (["--gamma", "1.5"], r"gamma must be in \[0, 1\], not 1\.5$"),
         (["--reset", "sof"], r"^--reset is one of soft, hard, not 'sof'$"),
         (["--no-compile", "now"], r"^unexpected argument 'now'$"),
-        (["--gamma", "0.9", "0.8"], r"^unexpected argument '0\.8'$"),
         (["--seeds", "1", "two"], "--seeds"),
         (["--compile", "maybe"], "maybe"),
-        (["stray"], "stray"),
-        (["-g", "0.9"], "-g"),
     ],
 )
 def test_a_bad_flag_is_one_line_that_names_it(flags: list[str], message: str) -> None:
@@ -137,13 +123,10 @@ def read(*argv: str) -> tuple[Config, RunOptions]:
     ("argv", "suite", "num_envs"),
     [
         ((), "mujoco", 2),
-        (("--task", "Hopper-v4"), "mujoco", 2),
         (("--task", "Hopper-v3"), "mujoco", 2),
-        (("--task", "Reacher-v4"), "mujoco-small", 4),
         (("--task=Reacher-v2",), "mujoco-small", 4),
         (("--task", "WalkerRun-v1"), "dmc", 5),
         (("--task", "Hopper-v4", "--like", "jaxrl"), "mujoco", 3),
-        (("--suite", "dmc", "--task", "WalkerRun-v1"), "dmc", 5),
         (("--task", "Pendulum-v1"), "mujoco", 2),
         (("--task-from", "gymnasium:Pendulum-v1"), "mujoco", 2),
     ],
@@ -155,26 +138,14 @@ def test_the_suite_is_found_by_the_task(argv: tuple[str, ...], suite: str, num_e
     assert config.num_envs == num_envs
 
 
-def test_the_defaults_are_the_papers_settings_and_a_folder_by_task() -> None:
-    """Without flags a run goes nowhere near another task's."""
-    config, options = read("--task", "Hopper-v4")
-    assert config == Config(task="Hopper-v4", num_envs=2)
-    assert options == RunOptions(
-        suite="mujoco", source="paper", out=Path("runs/alone/sac/Hopper-v4")
-    )
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (("--task", "Hoper-v4"), r"^unknown task 'Hoper-v4'; did you mean Hopper-v4\?$"),
-        (("--task",), "--task"),
         (("--like", "jaxlr"), r"^unknown source 'jaxlr' for mujoco; did you mean jaxrl\?$"),
         (("--suite", "dmc", "--like", "jaxrl"), "^unknown source 'jaxrl' for dmc; choose from pa"),
         (("--suite", "mujoc"), r"^this agent has no suite 'mujoc'; did you mean mujoco\?$"),
-        (("--gama", "0.9"), r"^unknown option --gama; did you mean --gamma\?$"),
         (("--likes", "jaxrl"), r"^unknown option --likes; did you mean --like\?$"),
-        (("--gamma", "7"), "not 7"),
         (("--suite", "dmc", "--task", "Hopper-v4"), r"^--suite dmc has no Hopper-v4; .*mujoco"),
         (("--task", "TMaze-v0"), "^no preset covers TMaze-v0: "),
         (("--task", "Claw-v0"), r"^no preset covers Claw-v0: .* task with continuous actions, as"),
@@ -259,10 +230,8 @@ def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        *(("30000", 30_000), ("30_000", 30_000), ("1e6", 1_000_000), ("2.5e5", 250_000)),
-        *(("30k", 30_000), ("1.5M", 1_500_000), ("-3", -3), ("0", 0)),
-        *(("1.5", None), ("k", None), ("1e-3", None), ("nan", None), ("", None), ("1e6x", None)),
-        *(("1_000_", None), ("_1", None), ("1e16", None), ("9e15", 9 * 10**15)),
+        *(("30_000", 30_000), ("2.5e5", 250_000), ("1.5M", 1_500_000), ("-3", -3)),
+        *(("1.5", None), ("k", None), ("nan", None), ("", None), ("_1", None), ("1e16", None)),
     ],
 )
 def test_steps_are_read_as_people_write_them(text: str, number: int | None) -> None:
@@ -288,16 +257,3 @@ def test_seeds_are_read_as_people_write_them(text: str, numbers: list[int] | Non
         return
     with pytest.raises(argparse.ArgumentTypeError, match="needs whole numbers such as"):
         whole_numbers(text)
-
-
-def test_an_agents_own_command_reads_steps_and_seeds_alike() -> None:
-    """With and without an equals sign; other settings stay as they are."""
-    presets = importlib.import_module("agents.sac").PRESETS
-    words = ["--env-steps", "2e4", "--seeds", "1-2", "5", "--gamma", "0.5", "--batch_size=8"]
-    config, _ = read_command_line(presets, words, agent="x")
-    assert (config.env_steps, config.seeds) == (20_000, (1, 2, 5))
-    assert (config.gamma, config.batch_size) == (0.5, 8)
-    config, _ = read_command_line(presets, ["--env-steps=20k", "--seeds=1,4"], agent="x")
-    assert (config.env_steps, config.seeds) == (20_000, (1, 4))
-    with pytest.raises(UsageError, match="argument --env-steps: needs a whole number such as"):
-        read_command_line(presets, ["--env-steps", "many"], agent="x")

@@ -13,7 +13,6 @@ from suite.settings.config import (
     Fraction,
     NotNegative,
     Positive,
-    Range,
     Rate,
     RunConfig,
     UnrollConfig,
@@ -87,29 +86,6 @@ def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any, rul
 def test_the_ends_of_a_range_belong_to_it_where_it_says_so(name: str, value: Any) -> None:
     """A closed end is allowed, None stays None."""
     assert getattr(Settings(**{name: value}), name) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "inside", "outside"),
-    [
-        ("[0, 1]", (0, 0.5, 1), (-1e-9, 1.1)),
-        ("(0, 1]", (1e-9, 1), (0, 1.1)),
-        ("[-20, 2)", (-20, 1.9), (-20.1, 2)),
-        ("(0, inf)", (1e-300, 1e300), (0, -1)),
-    ],
-)
-def test_a_range_is_read_as_mathematics_writes_it(
-    text: str, inside: tuple[float, ...], outside: tuple[float, ...]
-) -> None:
-    """Round brackets leave the end out, square ones do not."""
-    assert all(number in Range(text) for number in inside)
-    assert not any(number in Range(text) for number in outside)
-
-
-def test_the_task_is_presented_as_the_protocol_says() -> None:
-    """Sticky actions and lost lives are the protocol's, also where a plan asks for the task."""
-    assert Settings(protocol="sticky").find_task().protocol == "sticky"
-    assert Settings().find_task().protocol == "noframeskip"
 
 
 @dataclass(frozen=True, kw_only=True)

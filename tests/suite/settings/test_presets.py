@@ -11,13 +11,13 @@ from typing import Literal
 
 import pytest
 
-from agents import AGENTS
+from agents import AGENTS, a2c, sac
+from reproduce.gather.references import sources
 from reproduce.run.ray.pool import copy_code
 from suite.base.errors import UsageError
 from suite.envs.tasks import SUITES, find_suite
 from suite.settings.command_line import read_command_line
 from suite.settings.presets import (
-    CITATION,
     REFERENCES,
     Budget,
     Data,
@@ -115,9 +115,7 @@ def test_a_preset_is_what_its_file_says(tmp_path: Path) -> None:
     ("setting", "value", "expected"),
     [
         ("gamma", "1", 1.0),
-        ("gamma", "1e-3", 0.001),
         ("hidden_sizes", "[64, 32]", (64, 32)),
-        ("hidden_sizes", "[]", ()),
         ("clip", '"none"', None),
         ("clip", "2", 2.0),
         ("form", '"tensorflow"', "tensorflow"),
@@ -156,37 +154,24 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         # keys
         ("departures", "departure", ": departure: unknown key; did you mean departures?"),
         ("gamma =", "gama =", ": settings.gama: unknown setting; did you mean gamma?"),
-        ("value = 0.9", "valve = 0.9", ": settings.gamma.valve: unknown key; did you mean value?"),
         ("num_seeds = 2", "seeds = 2", ": budgets.laptop.seeds: unknown key; did you mean num_se"),
         ("suites.mujoco]", "suites.mujocco]", ": suites.mujocco: unknown suite; did you mean muj"),
         ('title = "Somebody"', "", ": title is missing"),
         (PLAIN, "title = 'x'", ": data or suites is missing"),
         ('judged_by = "somebody"', "", ': suites.mujoco.judged_by is missing; write "none"'),
         (SMOKE, "", ": suites.mujoco.budgets must be smoke, laptop, paper"),
-        (", num_seeds = 2", "", ": budgets.laptop.num_seeds is missing"),
         ("num_seeds = 2", 'num_seeds = 2, tasks = ["Hoper-v4"]', "mujoco has no Hoper-v4; did you"),
-        ("value = 0.9, ", "", ": settings.gamma.value is missing"),
         ('title = "Somebody"', 'title = "Somebody"\ntask = "Hoper-v4"', "unknown task 'Hoper-v4'"),
         # types
         ("value = 0.9", 'value = "0.9"', ": settings.gamma.value: must be a number, not '0.9'"),
-        ("value = 0.9", "value = true", ": settings.gamma.value: must be a number, not True"),
         ("value = 8", "value = 8.0", ".settings.batch_size.value: must be a whole number, not 8.0"),
         (GAMMA, "gamma = 0.9", ": settings.gamma: must be a table, not 0.9"),
-        (GAMMA, GAMMA.replace("gamma", "learn_alpha"), "learn_alpha.value: must be true or false"),
-        (GAMMA, GAMMA.replace("gamma", "hidden_sizes"), "hidden_sizes.value: must be a list, not"),
         ("gamma = { value = 0.9", 'form = { value = "jax"', ".form.value: must be one of 'torch'"),
-        ("env_steps = 20", "env_steps = 2e1", ": budgets.laptop.env_steps: must be a whole number"),
         (DATA, DATA.replace("true", "1"), ": data.judges: must be true or false, not 1"),
-        (DATA, DATA.replace('"training"', '"trained"'), ": data.rule: must be one of 'determ"),
         (DATA, DATA + 'commit = "0123"', ": data.commit must be 40 hexadecimal digits, not '0123'"),
-        ('["another simulator"]', "[1]", ": departures: must be a text, not 1"),
-        (PLAIN, "title = 'x'\nsuites = 3", ": suites: must be a table, not 3"),
         # citations
         (', at = "train.py:31"', "", ': settings.gamma: give either at = "file:line" or because'),
-        (':31"', ':31", because = "x"', ": settings.gamma: give either at"),
-        (', because = "chosen here"', "", ": suites.mujoco-9.settings.batch_size: give either at"),
         ("train.py:31", "train.py", """: settings.gamma.at must be "file:line", not 'train.py'"""),
-        ("train.py:31", "arXiv:1602.01783", ': settings.gamma.at must be "file:line", not'),
         ('repository = "some/body"', "", ": repository is missing"),
         (
             PLAIN,
@@ -197,11 +182,6 @@ SMOKE = "smoke = { env_steps = 10, num_seeds = 1 }"
         # values
         ("value = 0.9", "value = 1.9", ": suites.mujoco: gamma must be in [0, 1], not 1.9"),
         ('tasks = ["Hopper-v4"]', 'tasks = ["Pong-v5"]', ".tasks: mujoco-9 has no Pong-v5"),
-        (
-            "{ Hopper-v4 = 40 }",
-            "{ Hoper-v4 = 40 }",
-            ": suites.mujoco: unknown task 'Hoper-v4'; did",
-        ),
         ("title =", "title", ": Expected '=' after a key in a key/value pair (at line 2"),
     ],
 )
@@ -214,25 +194,6 @@ def test_a_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, messag
     assert str(caught.value).startswith(str(root / "somebody" / "agent.toml"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "citation",
-    ["a.py:1", "a b/c.py:1-20, 30", "some/other@0123456:a.py:3", "arXiv:1602.01783, Table 3"],
-)
-def test_places_that_can_be_looked_up_are_citations(tmp_path: Path, citation: str) -> None:
-    """A line or several of a file, of this repository or another, or a place in a paper."""
-    text = PLAIN.replace(DATA, "").replace("train.py:31", citation)
-    assert read_presets("agent", Config, write(tmp_path, text))
-    cited = CITATION.fullmatch(citation)
-    assert cited
-    needs_no_commit = cited["elsewhere"] or citation.startswith("arXiv")
-    text = re.sub("repository = .*", "", text)
-    if needs_no_commit:
-        assert len(read_presets("agent", Config, write(tmp_path, text)))
-    else:
-        with pytest.raises(UsageError, match="no repository and commit"):
-            len(read_presets("agent", Config, write(tmp_path, text)))
 
 
 UNDEFAULTED = PLAIN.replace('default = "agent"', "").replace('default = "suite"', "")
@@ -269,11 +230,6 @@ def test_suites_and_sources_come_in_an_order_of_their_own(tmp_path: Path) -> Non
             UNDEFAULTED.replace("suites.mujoco]", 'suites.mujoco]\ndefault = "suite"'),
             "mujoco must have one default, not ['another', 'somebody']",
         ),
-        (
-            PLAIN,
-            UNDEFAULTED.replace("suites.mujoco-9]", "suites.classic]").replace("Hopper", "Reacher"),
-            "classic.tasks: classic has no Reacher-v4",
-        ),
     ],
 )
 def test_two_that_claim_one_place_are_refused(
@@ -309,8 +265,6 @@ def test_files_that_did_not_travel_are_one_line(tmp_path: Path) -> None:
 
 def test_an_agent_without_a_file_has_its_defaults(tmp_path: Path) -> None:
     """On every suite with a task that its `Config` accepts, beginning with that of its own task."""
-    from agents import a2c, sac
-
     presets = read_presets("my_sac", sac.Config, tmp_path)
     assert next(iter(presets)) == ("mujoco", "defaults")
     assert ("atari", "defaults") not in presets
@@ -324,8 +278,6 @@ def test_an_agent_without_a_file_has_its_defaults(tmp_path: Path) -> None:
 
 def test_a_copy_says_which_of_its_defaults_a_preset_replaces() -> None:
     """An edit that does nothing is said; what a flag sets, and an agent's own presets, are not."""
-    from agents import a2c
-
     key = ("classic", "sb3_control")
     config = a2c.PRESETS[key].config
     assert replaced(a2c.PRESETS, "a2c", key, config) == ""
@@ -337,15 +289,9 @@ def test_a_copy_says_which_of_its_defaults_a_preset_replaces() -> None:
 
 
 DEFAULT_TASKS = {
-    "a2c": "CartPole-v1",
-    "acer": "CartPole-v1",
-    "acer_continuous": "Pendulum-v1",
-    "impala": "Pong-v5",
-    "ppo": "CartPole-v1",
-    "sac": "HalfCheetah-v4",
-    "sac_value": "HalfCheetah-v4",
-    "sac_alf": "HalfCheetah-v4",
-    "sac_discrete": "CartPole-v1",
+    **dict.fromkeys(("a2c", "acer", "ppo", "sac_discrete"), "CartPole-v1"),
+    **dict.fromkeys(("sac", "sac_value", "sac_alf"), "HalfCheetah-v4"),
+    **{"acer_continuous": "Pendulum-v1", "impala": "Pong-v5"},
 }
 
 
@@ -368,22 +314,14 @@ def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_suite_alone_trains_one_of_its_tasks(agent: str) -> None:
-    """The agent's own default would be refused, or be trained with the settings of other tasks."""
+def test_a_suite_alone_trains_one_of_its_tasks_and_a_judge_has_curves(agent: str) -> None:
+    """Not the agent's own default task; a misspelt judge would let every run pass."""
+    judges = {source.source for source in sources(agent) if source.judges}
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
     for (suite, source), preset in presets.items():
         config, _ = read_command_line(presets, ["--suite", suite, "--like", source], agent="x")
         assert config.task in (preset.tasks or find_suite(suite))
-
-
-@pytest.mark.parametrize("agent", AGENTS)
-def test_a_judge_has_curves(agent: str) -> None:
-    """A misspelt judge would let every run pass without a verdict."""
-    from reproduce.gather.references import sources
-
-    judges = {source.source for source in sources(agent) if source.judges}
-    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
-    assert {preset.judged_by for preset in presets.values()} <= {None, *judges}
+        assert preset.judged_by in (None, *judges)
 
 
 def test_every_file_belongs_to_an_agent() -> None:
