@@ -48,16 +48,10 @@ class Experience:
 
 
 class Collector:
-    """Collects unrolls, one at a time.
+    """Collects unrolls on a thread, one at a time.
 
-    Args:
-        config: the run's settings.
-        session: the run's session, for its environments and device.
-        learner: has the weights that act later, and the statistics to begin with.
-        network: like the learner's, and the collector's own.
-        thread: the thread that collects.
-        lag: unrolls by which the acting policy is behind the learner's; 0: take turns.
-        frame_factor: factor on frames' bytes.
+    Its network is like the learner's and its own. It acts `lag` unrolls behind the learner, whose
+    statistics it begins with; with 0 the two take turns.
     """
 
     def __init__(

@@ -39,19 +39,19 @@ def play(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return returns and lengths in decisions of each seed's first episodes, `[S, episodes]` each.
 
-    Environments are made for this evaluation and seeded from each seed's evaluation stream and
-    `env_steps`, so an evaluation neither disturbs training nor depends on what came before it.
+    Environments are made for this evaluation and seeded from each seed's `stream` and `env_steps`,
+    so an evaluation neither disturbs training nor depends on what came before it.
 
     Args:
         task: the task to play.
         act: maps observations `[S, episodes, *obs]` to actions for `VectorEnv.step`.
         seeds: the runs' seeds, in the order of the `S` axis.
-        env_steps: training steps so far; part of the random stream's name.
+        env_steps: training steps so far.
         episodes: environments per seed, each of which plays one episode.
         stream: name of the random stream that seeds the simulators.
         num_threads: simulator threads; returns do not depend on it.
-        memory: what `act` remembers of its episodes, a `suite.nets.recurrence.Memory`; it begins
-            empty. None: nothing. (That class needs torch, this module does not.)
+        memory: what `act` remembers, a `suite.nets.recurrence.Memory`; it begins empty. None:
+            nothing.
     """
     env_seeds = environment_seeds(seeds, episodes, stream, env_steps)
     env = VectorEnv(task, env_seeds, num_threads=num_threads)

@@ -37,9 +37,6 @@ class Graphs:
         state: all that the step changes, as `suite.resume.snapshot.pack` takes it; steps that warm
             up are undone in it.
         device: the GPU.
-
-    Raises:
-        UsageError: without a GPU.
     """
 
     def __init__(
@@ -58,9 +55,6 @@ class Graphs:
 
         Returns:
             the results, which the next step of the same phase and shapes overwrites.
-
-        Raises:
-            UsageError: if the step cannot be captured.
         """
         values, structure = tree_flatten(inputs)
         phase = self._phase_of(number), *(each.shape for each in values if torch.is_tensor(each))
@@ -104,16 +98,9 @@ class Graphs:
 
 
 def as_graph(step: Step, state: Any, config: Any, device: torch.device) -> Step:
-    """Return a step as a CUDA graph if the setting `cuda_graphs` says so, else as it is.
+    """Return a step as a CUDA graph if `cuda_graphs` says so, else as it is; see `Graphs`.
 
-    Args:
-        step: maps inputs to results, as `Graphs` takes both; does the same in every call.
-        state: all that the step changes.
-        config: the run's settings.
-        device: the GPU.
-
-    Raises:
-        UsageError: without a GPU; from a call, if the step cannot be captured.
+    The step maps inputs to results and does the same in every call; `state` is all that it changes.
     """
     if not config.cuda_graphs:
         return step

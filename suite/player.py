@@ -63,12 +63,7 @@ def step_and_draw(
 
 
 class Actor:
-    """Draws the actions of training, and remembers what the policy needs of its episodes.
-
-    Args:
-        network: the policy.
-        config: the run's settings; they say whether a GPU is given each choice as one CUDA graph.
-    """
+    """Draws the actions of training, and remembers what the policy needs of its episodes."""
 
     def __init__(self, network: PolicyNetwork, config: Any) -> None:
         self._trunk = network.actor
@@ -89,13 +84,7 @@ class Actor:
 
 
 class Player:
-    """A policy that plays in evaluations or from a file, and what it remembers of its episodes.
-
-    Args:
-        network: the policy.
-        obs_moments: statistics that normalise observations; None: they are as they come.
-        config: the run's settings.
-    """
+    """A policy that plays in evaluations or from a file, and what it remembers of its episodes."""
 
     def __init__(
         self, network: PolicyNetwork, obs_moments: RunningMoments | None, config: Any

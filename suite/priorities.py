@@ -17,15 +17,9 @@ Generators = Sequence[np.random.Generator]
 class PriorityDraws:
     """Rows of S seeds' replays are drawn in proportion to (error + epsilon)^exponent.
 
-    A new row has its seed's greatest priority, at least `INITIAL`. A row without a transition has
-    priority 0 and is never drawn.
-
-    Args:
-        num_seeds: S.
-        capacity: rows of a seed's replay.
-        exponent: power of the errors.
-        epsilon: added to the errors.
-        importance_exponent: weights are (priority / mean priority)^-this.
+    Importance weights are (priority / mean priority)^-importance_exponent. A new row has its seed's
+    greatest priority, at least `INITIAL`. A row without a transition has priority 0 and is never
+    drawn.
     """
 
     def __init__(

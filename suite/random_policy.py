@@ -112,11 +112,7 @@ def put(task: Task, measured: Mapping[str, str]) -> None:
 
 
 def in_every_protocol(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of these names; of a game, one for each protocol.
-
-    Raises:
-        UsageError: for an unknown name, with the nearest known one.
-    """
+    """Return the tasks of these names; of a game, one for each protocol."""
     tasks = []
     for name in names:
         task = find_task(name)

@@ -32,14 +32,8 @@ class Batch(NamedTuple):
 class Replay:
     """The newest transitions of S seeds: rows of (obs, action, reward, termination, next_obs).
 
-    Args:
-        num_seeds: S.
-        capacity: transitions kept per seed; rounded down to a multiple of `num_envs`.
-        num_envs: transitions added per seed and vector step, N.
-        obs_size: width of an observation, O.
-        action_size: width of an action, A.
-        device: where the rows live.
-        extra_size: numbers that are stored beside these, E.
+    A vector step adds `num_envs` of each seed; the capacity, of a seed, is rounded down to a
+    multiple. Beside these columns `extra_size` numbers are stored.
     """
 
     def __init__(
@@ -113,16 +107,9 @@ class Replay:
 class HistoryReplay(Replay):
     """Replay that knows what came before a transition, and what follows it.
 
-    Its extras are the D parts of the reward, the continuous action before, zeros at an episode's
-    first step, and there a 1, else 0.
-
-    Args:
-        num_seeds: S.
-        capacity: transitions kept per seed; rounded down to a multiple of `num_envs`.
-        num_envs: transitions added per seed and vector step, N.
-        sizes: widths of an observation, of a continuous action, and of a number before it, 0 or 1.
-        num_parts: D; 1 is the reward itself.
-        device: where the rows live.
+    Its extras are the D parts of the reward (1: itself), the continuous action before, zeros at an
+    episode's first step, and there a 1, else 0. Sizes are the widths of an observation, of a
+    continuous action, and of a number before it, 0 or 1.
     """
 
     def __init__(
@@ -153,17 +140,10 @@ class HistoryReplay(Replay):
         self._previous = np.concatenate([kept, ends], axis=-1, dtype=np.float32)
 
     def sequences(self, rows: Tensor, length: int) -> tuple[Batch, Tensor]:
-        """Return rows and the steps that follow each, `[S, T * B]`, the drawn ones first.
+        """Return rows, first, and the T - 1 steps that follow each, `[S, T * B]`.
 
         A sequence ends with its episode, or with the newest transition; from there on its last row
-        is repeated, and does not count.
-
-        Args:
-            rows: first rows, `[S, B]` int64.
-            length: steps of a sequence, T.
-
-        Returns:
-            the transitions; 1 where a row counts, else 0, `[S, T, B]`.
+        is repeated, and does not count: there the second result, `[S, T, B]`, is 0, else 1.
         """
         steps, counts = [rows], [torch.ones_like(rows, dtype=torch.bool)]
         newest = (self._next - self._num_envs) % self.capacity

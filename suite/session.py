@@ -45,15 +45,8 @@ WeightsOf = Callable[[int], Mapping[str, Tensor]]
 class Session:
     """Device, threads and training environments of a run, and its schedule.
 
-    Args:
-        config: the run's settings.
-        recorder: the run's recorder.
-        stride: most environment steps in one pass of the training loop; None: a vector step's.
-        reset: how environments restart after an end; see `VectorEnv`.
-        reward_parts: whether the environments report the parts of rewards, too.
-
-    Raises:
-        UsageError: for a missing GPU, or a setting that needs one.
+    A stride is the most environment steps in one pass of the training loop; None: a vector step's.
+    Other options are those of `VectorEnv`.
     """
 
     def __init__(
@@ -109,14 +102,9 @@ class Session:
         weights_of: WeightsOf,
         memory: Memory | StackMemory | None = None,
     ) -> None:
-        """Score the policies by the run's rule, if an evaluation is due; see `score`.
+        """Score the policies, if an evaluation is due, and keep the best; see `score`.
 
-        Args:
-            env_steps: training steps so far.
-            gained: those of the last pass of the training loop.
-            act: the policies.
-            weights_of: maps a seed's index to its tensors by name, to keep the best.
-            memory: what the policies remember of their episodes; None: nothing.
+        The last pass of the training loop gained so many of the `env_steps` so far.
         """
         config, recorder, best = self._config, self._recorder, self._recorder.best
         is_due = self.is_due(config.evaluation_interval, env_steps, gained)
@@ -173,16 +161,9 @@ class Session:
     ) -> None:
         """Have draws of replay learned from, as many as are due after each `step`.
 
-        Args:
-            learn: makes an update from its number, rows of replay and noise.
-            replay: the replay.
-            draws: of the method `draws`.
-            learner: all that an update changes. With the setting `cuda_graphs` updates are launched
-                as CUDA graphs;
-            phase_of: maps an update's number to its phase: updates of one phase do the same.
-
-        Raises:
-            UsageError: for graphs without a GPU.
+        With the setting `cuda_graphs` updates are launched as CUDA graphs: `learner` is all that
+        they change, and `phase_of` maps an update's number to its phase; updates of one phase do
+        the same.
         """
         launch, late = learn, draws.priorities is not None
         if phase_of is not None and getattr(self._config, "cuda_graphs", False):
@@ -206,9 +187,6 @@ class Session:
             warm_up: environment steps before the first update.
             uncounted: those among them that no record counts.
             further: random streams, and objects with a state, that the loop uses beside.
-
-        Raises:
-            UsageError: if the run cannot resume.
         """
         self._store, self._warm_up, self._uncounted = store, warm_up, uncounted
         state = {"learner": learner, "streams": [*self._streams, *further]}
@@ -233,8 +211,8 @@ class Session:
         Args:
             policy: the policies of all seeds.
             weights_of: maps a seed's index to its policy's tensors by name.
-            health: returns numbers `[S]` that must be finite: `weight_norm`, which is recorded once
-                there are updates, and others by name.
+            health: returns numbers `[S]` that must be finite, by name; `weight_norm` is recorded,
+                too.
             memory: what the policies remember of an evaluation's episodes; None: nothing.
         """
         steps, gained = self.env_steps, self._config.num_envs
@@ -310,13 +288,9 @@ class Session:
         return actions
 
     def save_policies(self, weights_of: WeightsOf, settings: Sequence[str]) -> None:
-        """Write the policy of every seed that has not diverged into its run's folder.
+        """Write the policy of every seed that has not diverged, and its best, into its folder.
 
-        If the best are kept, each seed's best is written into the folder `best` in it.
-
-        Args:
-            weights_of: maps a seed's index to its tensors by name.
-            settings: names of the settings that rebuild the network.
+        Settings are the names of those that rebuild the network.
         """
         config, names = self._config, ("task", "protocol", *settings)
         description = {name: getattr(config, name) for name in names if hasattr(config, name)}
@@ -392,10 +366,6 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
 
     Returns:
         the exit status: 0, or 2 if a seed diverged.
-
-    Raises:
-        KeyboardInterrupt: after the checkpoint.
-        UsageError: if the seeds do not fit into a GPU's memory.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -28,18 +28,12 @@ class StepBatch(NamedTuple):
 class StepReplay:
     """The newest steps of S seeds with N environments each, in the machine's memory.
 
-    Every environment has a ring of rows. A row holds an observation, the action taken on it and
-    what this caused; the observation that it led to is the next row. So the last observation of an
-    episode is a row without an action, which is never drawn. Of a stack of frames only the newest
-    is stored, and the stack is rebuilt from the rows before it: envpool fills the stack of a new
-    game with its first frame, and a lost life leaves the stack as it is.
-
-    Args:
-        spaces: the environment's spaces.
-        num_seeds: S.
-        num_envs: N.
-        num_rows: rows of each environment; more than the frames of a stack by two.
-        device: the networks' device.
+    Every environment has a ring of rows, more than the frames of a stack by two. A row holds an
+    observation, the action taken on it and what this caused; the observation that it led to is the
+    next row. So the last observation of an episode is a row without an action, which is never
+    drawn. Of a stack of frames only the newest is stored, and the stack is rebuilt from the rows
+    before it: envpool fills the stack of a new game with its first frame, and a lost life leaves it
+    as it is.
     """
 
     def __init__(

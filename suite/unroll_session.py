@@ -55,13 +55,7 @@ class Rows:
 class UnrollSession:
     """A `Session` of one seed, its counters, its journal and its updates.
 
-    Args:
-        config: the run's settings.
-        recorder: the run's recorder.
-        metrics: keeps the diagnostics of updates for a log interval: `Means` or `Rows`.
-
-    Raises:
-        UsageError: for a missing GPU, or a setting that needs one.
+    `metrics` keeps the diagnostics of updates for a log interval: `Means`, the default, or `Rows`.
     """
 
     def __init__(
@@ -105,11 +99,9 @@ class UnrollSession:
             player: the policy in evaluations.
             update: changes the learner, returns diagnostics; see `learn`.
             state: what else changes and is not in `store`, by name: random streams and the like.
-            store: stores a vector step of the past, given its actions `[N, ...]`, None for what is
-                kept of the policy, and its outcome; None: nothing is stored.
-
-        Raises:
-            UsageError: if the run cannot resume, or for CUDA graphs without a GPU.
+            store: stores a vector step of the past: actions `[N, ...]`, None for what is kept of
+                the
+                policy, and the outcome; None: nothing is stored.
         """
         self._learner, self._player = learner, player
         self._update = as_graph(update, learner, self._config, self.device)

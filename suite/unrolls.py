@@ -74,16 +74,8 @@ class Outcomes(NamedTuple):
 class Unroll:
     """T steps of N environments and the observation after them, filled step by step.
 
-    Args:
-        spaces: the environment's spaces.
-        num_envs: N.
-        length: T.
-        device: the network's device.
-        frame_factor: factor on frames' bytes.
-        keeps_outputs: whether `behaviour` keeps the acting network's outputs.
-        obs_moments: statistics that normalise observations as they are stored; None: they are
-            stored as they come.
-        observation_clip: bound of a normalised observation's components.
+    `behaviour` keeps the acting network's outputs if asked to. Frames are scaled by a factor; other
+    observations are normalised as they are stored if there are statistics.
     """
 
     def __init__(
@@ -137,11 +129,7 @@ class Unroll:
     def put_obs(self, t: int, obs: np.ndarray, are_new: np.ndarray | None = None) -> Tensor:
         """Store observations `[N, *obs]` at `t` and return them as the network reads them.
 
-        Args:
-            t: the row.
-            obs: the observations.
-            are_new: which of them enter the statistics: those that a valid action follows; None:
-                none.
+        Those that are new, which a valid action follows, enter the statistics; None: none does.
         """
         if self._obs_moments is not None:
             if are_new is not None:
@@ -158,18 +146,10 @@ class Unroll:
 def shuffled(
     columns: Sequence[Tensor], memory: Tensor, number: int, generator: np.random.Generator
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Yield the rows of an unroll in a random order, in `number` parts.
+    """Yield the rows of an unroll in a random order, in `number` parts: columns, and their memory.
 
-    Without a memory rows are drawn one by one; with one, environments with all their steps.
-
-    Args:
-        columns: `[T, N, ...]` each.
-        memory: of the policy, before the first step, `[N, M]`; M is 0 if it is feed-forward.
-        number: of parts, which divides the rows, or the environments.
-        generator: draws the order.
-
-    Yields:
-        columns, `[1, B, ...]` or `[T, B, ...]` each, and their memory.
+    Without a memory, `[N, M]` before the first step, rows are drawn one by one, `[1, B, ...]`; with
+    one, environments with all their steps, `[T, B, ...]`.
     """
     whole = memory.shape[1] > 0
     # frames stay in channels-last memory
@@ -189,15 +169,8 @@ class UnrollReplay:
     A ring of steps, time-major, in the machine's memory but for frames, which lie on the device. It
     stores only the newest frame of each stack and rebuilds the stack from the frames before it.
     envpool fills the stack of a new game with its first frame; a lost life, and the end of a game,
-    leave the stack as it is.
-
-    Args:
-        spaces: the environment's spaces.
-        config: the run's settings.
-        behaviour_size: numbers kept of the policy that acted, per step and environment.
-        device: the network's device.
-        obs_moments: statistics that normalise observations as they are read; None: they are read as
-            they are stored.
+    leave the stack as it is. Of the policy that acted it keeps `behaviour_size` numbers a row.
+    Observations are stored as they come, and normalised as they are read if there are statistics.
     """
 
     def __init__(
@@ -244,12 +217,9 @@ class UnrollReplay:
         self._put_obs(0, obs, np.zeros(len(obs), dtype=np.uint8))
 
     def add(self, actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
-        """Store a vector step.
+        """Store a vector step: actions, numbers of the policy that acted, and the outcome.
 
-        Args:
-            actions: `[N]` or `[N, A]`.
-            behaviour: numbers of the policy that acted, `[N, D]`; None: keep those in the ring.
-            step: the outcome of the actions.
+        Without these numbers those in the ring stay.
         """
         row, following = self.num_steps % self._num_rows, (self.num_steps + 1) % self._num_rows
         self._actions[row] = actions
@@ -262,11 +232,9 @@ class UnrollReplay:
         self.num_steps += 1
 
     def read_obs(self, obs: np.ndarray, are_new: np.ndarray) -> Tensor:
-        """Return the newest observations as networks read them.
+        """Return the newest observations, those stored last, as networks read them.
 
-        Args:
-            obs: those that were stored last, `[N, *obs]`; frames are read from where they lie.
-            are_new: which of them enter the statistics: those that a valid action follows, `[N]`.
+        Those that are new, which a valid action follows, enter the statistics.
         """
         if self._obs_moments is not None:
             self._obs_moments.add(obs[are_new])

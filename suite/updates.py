@@ -24,20 +24,8 @@ class Updates:
     An update reads the weights, which the simulator does not, and the rows that it draws. If all of
     them were stored before the step, it makes no difference whether the update comes before or
     after the step's end. Of a full replay, which is a ring, the step's rows replace old ones
-    anywhere: there it waits more often than it must.
-
-        env.send(actions)
-        updates.begin(num_updates, until)
-        step = env.recv()
-        replay.add(...)
-        num_updates = updates.finish()
-
-    Args:
-        learn: makes an update.
-        replay: whose rows are drawn.
-        draw: draws for the next update, from the rows in each seed's replay.
-        means: collects the diagnostics.
-        late: whether draws depend on the step under way and on the update before, so that all wait.
+    anywhere: there it waits more often than it must. `late` updates all wait, as their draws depend
+    on the step under way and on the update before.
     """
 
     def __init__(
@@ -54,12 +42,7 @@ class Updates:
         self._waits: Draw | None = None
 
     def begin(self, number: int, until: int) -> None:
-        """Make updates up to the first that draws what may be a row of the step under way.
-
-        Args:
-            number: of the first update that is due.
-            until: the number behind the last.
-        """
+        """Make updates `number` to `until` - 1, up to the first that draws rows of this step."""
         self._number, self._until = number, until
         self._size, first_new = self._replay.coming
         while not self._late and self._waits is None and self._number < until:

@@ -28,11 +28,7 @@ LARGEST_TENSORS = 2**32
 
 
 def check_inside(folder: Path, path: Path) -> None:
-    """Check that `path` lies in `folder` and is not reached through a link below it.
-
-    Raises:
-        UsageError: naming the first part of `path` that leads elsewhere.
-    """
+    """Check that `path` lies in `folder` and is not reached through a link below it."""
     if not path.is_relative_to(folder) or ".." in path.relative_to(folder).parts:
         raise UsageError(f"{path} is not inside {folder}, so it is not written")
     place = folder
@@ -43,19 +39,13 @@ def check_inside(folder: Path, path: Path) -> None:
 
 
 def open_inside(folder: Path, path: Path, num_bytes: int | None = None) -> BinaryIO:
-    """Open a file below `folder` to write at its end; make it if it is absent.
+    """Open a file below a folder that the user named, to write at its end; make it if it is absent.
 
     Every file that is not replaced whole, by `write_atomically`, is opened here, so that a folder
-    that was handed over has no other file changed.
-
-    Args:
-        folder: a folder that the user named, be it a link.
-        path: the file.
-        num_bytes: cut the file to this size first; None: keep all of it.
+    that was handed over has no other file changed. With `num_bytes` the file is cut to them first.
 
     Raises:
         UsageError: if `path` leads elsewhere, or is not a regular file with this name alone.
-        OSError: if it cannot be opened.
     """
     check_inside(folder, path)
     if path.exists() and not path.is_file():
@@ -71,11 +61,7 @@ def open_inside(folder: Path, path: Path, num_bytes: int | None = None) -> Binar
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read.
-
-    Raises:
-        OSError: if it cannot be opened, or is a folder, a pipe or a device, which might never end.
-    """
+    """Open a regular file to read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -85,11 +71,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an error of writing name the file: the system names it only where it opens one.
-
-    Raises:
-        OSError: as it was raised, with the file's name.
-    """
+    """Let an error of writing name the file: the system names it only where it opens one."""
     try:
         yield
     except OSError as error:
@@ -101,10 +83,6 @@ def append(folder: Path, path: Path, content: bytes | bytearray, *, sync: bool =
     """Write at the end of a file below `folder`, opened as by `open_inside`.
 
     With `sync` it waits until all is on the disk.
-
-    Raises:
-        UsageError: as `open_inside`.
-        OSError: if writing fails, with the file's name.
     """
     with naming(path), open_inside(folder, path) as file:
         file.write(content)
@@ -114,12 +92,7 @@ def append(folder: Path, path: Path, content: bytes | bytearray, *, sync: bool =
 
 
 def read_whole(path: Path, most: int) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it has more than `most` bytes, of which none is then read.
-    """
+    """Return the content of a regular file; a ValueError refuses more than `most` bytes, unread."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size <= most:
             content = file.read(most + 1)
@@ -130,13 +103,7 @@ def read_whole(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is not JSON, is nested too deeply or has more than `most` bytes; default:
-            `LARGEST_JSON`.
-    """
+    """Return the content of a JSON file."""
     content = read_whole(path, LARGEST_JSON if most is None else most)
     try:
         return json.loads(content)
@@ -145,11 +112,7 @@ def read_json(path: Path, most: int | None = None) -> Any:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path`, sync and rename it: readers see the old or the new file whole.
-
-    Raises:
-        OSError: if writing fails, with the file's name; `path` then keeps its old content.
-    """
+    """Write beside `path`, sync and rename: readers see the old or the new content whole."""
     # Not the process's number: on a shared disk, another machine's process may have the same.
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -164,12 +127,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def remove_torn(folder: Path, seconds: float = 0.0) -> None:
-    """Remove files that killed writers left in a folder and below it.
-
-    Args:
-        folder: it may be absent.
-        seconds: keep files that were written since: others may be at work there.
-    """
+    """Remove files that killed writers left below a folder; not those of the last `seconds`."""
     with contextlib.suppress(FileNotFoundError):  # another process removes a folder meanwhile
         for path in folder.rglob(".*.tmp"):
             with contextlib.suppress(OSError):  # or the file
@@ -182,23 +140,14 @@ DAMAGED = (lzma.LZMAError, EOFError)
 
 
 def compress(path: Path) -> None:
-    """Replace a file by its compressed form, `path`.xz, from which `open_plain` reads the same.
-
-    Raises:
-        OSError: if writing fails; the file is then kept.
-    """
+    """Replace a file by its compressed form, `path`.xz, from which `open_plain` reads the same."""
     with open_regular(path) as file:
         write_atomically(_compressed(path), lzma.compress(file.read()))
     path.unlink()
 
 
 def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
-    """Open a file, or its compressed form where there is only that, to read its content.
-
-    Raises:
-        OSError: if there is neither, or it is not a regular file. Reading a damaged compressed file
-            raises one of `DAMAGED`.
-    """
+    """Open a file, or its compressed form where there is only that, to read its content."""
     if not path.exists() and _compressed(path).exists():
         with open_regular(_compressed(path)):
             return lzma.open(_compressed(path))
@@ -206,12 +155,7 @@ def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
 
 
 def read_plain(path: Path) -> bytes:
-    """Return the content of a file, or of its compressed form where there is only that.
-
-    Raises:
-        OSError: as `open_plain`, and if the content is larger than `LARGEST_TABLE`; a damaged
-            compressed file raises one of `DAMAGED`.
-    """
+    """Return the content of a file, or of its compressed form where there is only that."""
     with open_plain(path) as file:
         content = file.read(LARGEST_TABLE + 1)
     if len(content) > LARGEST_TABLE:
@@ -235,11 +179,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def extent(path: Path, num_bytes: int | None = None) -> list[Any]:
-    """Sync a file; return the number and SHA-256 of its bytes, of the first `num_bytes` at most.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Sync a file; return the number and SHA-256 of its bytes, of the first `num_bytes` at most."""
     digest, count = hashlib.sha256(), 0
     with open_regular(path) as file:
         while chunk := file.read(

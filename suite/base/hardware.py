@@ -40,10 +40,8 @@ GPU_MEMORY_FULL = ("STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Return the facts that decide speed and rounding, for `run.json`.
 
-    Keys: `cpu` (model name), `processor` (with its generation: `processor_name`), `cores` and
-    `memory_gib` (usable by this process), `platform`, `gpu` and `gpu_driver` (None without one).
-
-    The GPU is the device in use; on a CPU, the machine's first.
+    Cores and memory are those that this process may use; the GPU is the device in use, on a CPU the
+    machine's first.
     """
     return {
         "cpu": processor()["cpu"],
@@ -57,12 +55,9 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 @cache
 def processor() -> dict[str, str | None]:
-    """Return the facts that distinguish processor generations.
+    """Return the facts that distinguish processor generations, to which hypervisors give one name.
 
-    A model's name is not enough: hypervisors give the same one to several generations.
-
-    Keys: `cpu` (model name), `GENERATION` as Linux says it, else None, and `flags`, a checksum of
-    the instruction sets.
+    `flags` is a checksum of the instruction sets; what Linux does not say is None.
     """
     told: dict[str, str] = {}
     if CPUINFO.exists():
@@ -103,11 +98,7 @@ def versions(more: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def find_device(name: str) -> Any:
-    """Return the `torch.device` called `name`: `cpu`, `cuda`, `cuda:<i>`, or `auto`.
-
-    Raises:
-        UsageError: for an unknown name or a missing GPU.
-    """
+    """Return the `torch.device` called `name`: `cpu`, `cuda`, `cuda:<i>`, or `auto`."""
     import torch
 
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
@@ -146,11 +137,6 @@ def use_device(name: str, *, tf32: bool = False) -> Any:
     """Return the device called `name` as `find_device` does, and let nothing land on another GPU.
 
     This gives the process its share of that GPU's memory: who only plans calls `find_device`.
-
-    With `tf32`, products and convolutions in float32 are rounded to TF32.
-
-    Raises:
-        UsageError: for an unknown name, a missing GPU, or TF32 without one.
     """
     import torch
 
@@ -230,9 +216,8 @@ def revision() -> dict[str, Any]:
 def sources(agent: str) -> dict[str, str]:
     """Return the SHA-256 of every file that an agent's run depends on, by path.
 
-    These are the agent's file, all that it imports of this project, and the sources' settings.
-    Unlike a commit, the sums ignore changes of pages, tests and figures, and show changes that are
-    not committed.
+    These are the agent's file, all that it imports of this project, and the sources' settings;
+    unlike a commit's they change with what is not committed, and not with pages, tests and figures.
     """
     root = _root()
     paths = sorted(imported(root, root / "agents" / f"{agent}.py"))

@@ -42,14 +42,9 @@ def noise_or_none(
     device: torch.device,
     probability: float,
 ) -> Tensor | float:
-    """Return noise `[S, N, *]` of which a row is 0 where its action is to be the policy's mode.
+    """Return noise `[S, N, *]` of each seed's stream, for `shape` `[N, *]`; no generators: none.
 
-    Args:
-        draw: `stacked_normal` or `stacked_gumbel`.
-        generators: each seed's stream; None: every action is the mode.
-        shape: `[N, *]`.
-        device: where the noise is used.
-        probability: of noise, for each row; 1: always.
+    A row has noise with a probability; else it is 0, and its action the policy's mode.
     """
     if generators is None:
         return 0.0
@@ -63,13 +58,7 @@ def noise_or_none(
 def choose(
     log_probs: Tensor, generators: Sequence[np.random.Generator] | None, probability: float
 ) -> Tensor:
-    """Return the number of an action for each row, `[S, N]`: a draw, or the mode.
-
-    Args:
-        log_probs: of all actions, `[S, N, A]`.
-        generators: each seed's stream; None: modes.
-        probability: of a draw, for each row.
-    """
+    """Return each row's number of an action: with a probability a draw, else the mode."""
     shape, device = log_probs.shape[1:], log_probs.device
     noise = noise_or_none(stacked_gumbel, generators, shape, device, probability)
     return (log_probs + noise).argmax(-1)

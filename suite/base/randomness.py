@@ -22,14 +22,7 @@ def stream(seed: int, name: str, *counters: int) -> np.random.Generator:
 
 
 def environment_seeds(seeds: Sequence[int], num_envs: int, name: str, *counters: int) -> np.ndarray:
-    """Return one simulator seed for each environment of each seed, `[S, N]` int32.
-
-    Args:
-        seeds: the runs' seeds, S of them.
-        num_envs: environments per seed, N.
-        name: the stream they are drawn from, for example "environments" or "evaluation".
-        counters: see `stream`.
-    """
+    """Return a simulator seed for each environment of each seed, `[S, N]` int32; see `stream`."""
     rows = [
         stream(seed, name, *counters).integers(0, 2**31 - 1, size=num_envs, dtype=np.int32)
         for seed in seeds

@@ -28,14 +28,6 @@ class GymnasiumPool:
 
     The action after an end is ignored, and an end is a termination or a truncation, never both:
     gymnasium's time limit also cuts the step that terminates, after which no value follows.
-
-    Args:
-        task: the task to simulate.
-        env_seeds: one seed for each environment.
-        render: keep a renderer.
-
-    Raises:
-        UsageError: if the task cannot be made here.
     """
 
     def __init__(self, task: Task, env_seeds: Sequence[int], *, render: bool = False) -> None:
@@ -69,11 +61,7 @@ class GymnasiumPool:
         return self._obs, rewards, terminations, truncations & ~terminations, info
 
     def step(self, _actions: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-        """Take the step after an end in the environments `ids`: reset them; return their rows.
-
-        Raises:
-            UsageError: if the simulator reset others, too.
-        """
+        """Take the step after an end in the environments `ids`: reset them; return their rows."""
         mask = np.zeros(len(self._env_seeds), dtype=bool)
         mask[ids] = True
         obs, info = self._envs.reset(options={"reset_mask": mask})
@@ -86,11 +74,7 @@ class GymnasiumPool:
         return obs[ids].astype(np.float32), info
 
     def render(self, env_ids: np.ndarray) -> np.ndarray | None:
-        """Return the frames of the environments `env_ids`; None without a renderer.
-
-        Raises:
-            UsageError: if what it draws with is not installed.
-        """
+        """Return the frames of the environments `env_ids`; None without a renderer."""
         if self._envs.render_mode is None:
             return None
         try:
@@ -102,11 +86,7 @@ class GymnasiumPool:
 
 @cache
 def describe(name: str) -> Task:
-    """Return the task called `module:id`, as it is registered with gymnasium.
-
-    Raises:
-        UsageError: if it cannot be made, has no time limit, or spaces that no agent here can take.
-    """
+    """Return the task called `module:id`, as it is registered with gymnasium."""
     time_limit = _find(name).max_episode_steps
     if time_limit is None:
         raise UsageError(f"{name} has no time limit: register it with max_episode_steps")

@@ -67,11 +67,9 @@ class Claw(VectorEnv[np.ndarray, Any, np.ndarray]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes and return every claw's observation, `[N, 2]`.
+        """Begin new episodes, where `reset_mask` says so; return observations, `[N, 2]`.
 
-        Args:
-            seed: one for each claw, or the first of successive ones; None: go on drawing.
-            options: `reset_mask`, `[N]`, leaves out the claws where it is False.
+        The seed is one for each, or the first of successive ones; None: go on drawing.
         """
         if seed is not None:
             seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed

@@ -55,11 +55,9 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes and return every maze's observation, `[N, 2]`.
+        """Begin new episodes, where `reset_mask` says so; return observations, `[N, 2]`.
 
-        Args:
-            seed: one for each maze, or the first of successive ones; None: go on drawing.
-            options: `reset_mask`, `[N]`, leaves out the mazes where it is False.
+        The seed is one for each, or the first of successive ones; None: go on drawing.
         """
         if seed is not None:
             seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed

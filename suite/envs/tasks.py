@@ -69,11 +69,7 @@ class Task:
 
     @property
     def random_score(self) -> float:
-        """Return the mean return of a random policy, measured by `python -m suite.random_policy`.
-
-        Raises:
-            UsageError: if it has not been measured yet.
-        """
+        """Return a random policy's mean return; `python -m suite.random_policy` measures it."""
         try:
             return random_scores()[self.name, self.protocol]
         except KeyError:
@@ -376,21 +372,13 @@ def nearest_task(name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def find_suite(name: str) -> tuple[str, ...]:
-    """Return the task names of a suite.
-
-    Raises:
-        UsageError: for an unknown suite, with the nearest known one.
-    """
+    """Return the task names of a suite."""
     if name not in SUITES:
         raise UsageError(f"unknown suite {name!r}{nearest(name, SUITES)}")
     return SUITES[name]
 
 
 def tasks_in(suite: str) -> tuple[str, ...]:
-    """Return every task that may be run under `suite`: its own, and their other versions.
-
-    Raises:
-        UsageError: for an unknown suite, with the nearest known one.
-    """
+    """Return every task that may be run under `suite`: its own, and their other versions."""
     stems = {name.rpartition("-")[0] for name in find_suite(suite)}
     return tuple(name for name in TASKS if name.rpartition("-")[0] in stems)

@@ -122,8 +122,7 @@ class VectorEnv:
         reward_parts: report the parts of rewards, too.
 
     Raises:
-        ValueError: for seeds other than `[S, N]` integers, `num_threads` below 1, or an action
-            space with infinite bounds.
+        ValueError: for seeds other than `[S, N]` integers, or `num_threads` below 1.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class VectorEnv:
         render: bool = False,
         reward_parts: bool = False,
     ) -> None:
-        env_seeds = _checked(env_seeds, num_threads, reset)
+        env_seeds = _checked(env_seeds, num_threads)
         self.task = task
         self.num_seeds, self.num_envs = env_seeds.shape
         self._shape = (self.num_seeds, self.num_envs)
@@ -161,8 +160,6 @@ class VectorEnv:
         else:
             low = np.asarray(action_space.low, dtype=np.float64)
             high = np.asarray(action_space.high, dtype=np.float64)
-            if not (np.isfinite(low).all() and np.isfinite(high).all()):
-                raise ValueError(f"{task.name} has unbounded actions: {low} to {high}")
             self.action_low, self.action_high = low, high
             self.action_shape = (self._first + action_space.shape[0],)
             self._centre, self._half_range = (low + high) / 2, (high - low) / 2
@@ -353,7 +350,7 @@ class VectorEnv:
         return pool_obs if pool_obs.dtype == np.uint8 else pool_obs.astype(np.float32)
 
 
-def _checked(env_seeds: np.ndarray, num_threads: int, reset: str) -> np.ndarray:
+def _checked(env_seeds: np.ndarray, num_threads: int) -> np.ndarray:
     """Return the seeds as an array, after a look at arguments of `VectorEnv`."""
     env_seeds = np.asarray(env_seeds)
     if env_seeds.ndim != 2 or env_seeds.size == 0 or env_seeds.dtype.kind not in "iu":
@@ -362,8 +359,6 @@ def _checked(env_seeds: np.ndarray, num_threads: int, reset: str) -> np.ndarray:
         raise ValueError(f"env_seeds outside 0..2**31-1: {env_seeds.min()}, {env_seeds.max()}")
     if num_threads < 1:
         raise ValueError(f"num_threads must be at least 1, not {num_threads}")
-    if reset not in ("next_step", "same_step"):
-        raise ValueError(f"reset must be 'next_step' or 'same_step', not {reset!r}")
     return env_seeds
 
 

@@ -116,12 +116,7 @@ def draw_layer(
 ) -> tuple[Tensor, Tensor]:
     """Draw an affine layer: weights `[fan_in, fan_out]` and biases `[fan_out]`, float32.
 
-    Args:
-        generator: the seed's stream of initial weights.
-        fan_in: inputs.
-        heads: (width, gain) of outputs that are drawn one after another and then joined.
-        scheme: see `Scheme`.
-        kernel_area: see `draw_weight`.
+    Heads, (width, gain) of outputs, are drawn one after another and then joined; see `draw_weight`.
     """
     weights, biases = [], []
     for width, gain in heads:
@@ -137,13 +132,9 @@ def draw_layer(
 def draw_kernel(
     generator: np.random.Generator, shape: tuple[int, int, int], scheme: Scheme, gain: float
 ) -> Tensor:
-    """Draw a convolution's kernel `[filters, channels, size, size]` in channels-last memory.
+    """Draw a kernel `[filters, channels, size, size]` of a `shape` (filters, channels, size).
 
-    Args:
-        generator: the seed's stream of initial weights.
-        shape: filters, channels, and the kernel's size (both height and width).
-        scheme: see `Scheme`.
-        gain: factor on orthogonal weights.
+    It lies in channels-last memory.
     """
     filters, channels, size = shape
     area = size * size

@@ -11,11 +11,7 @@ from suite.envs.vector_env import Step
 
 
 class RunningMoments:
-    """Mean and variance of all rows seen so far (Chan et al. 1979), float64.
-
-    Args:
-        shape: a row's shape.
-    """
+    """Mean and variance of all rows of a shape seen so far (Chan et al. 1979), float64."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.count = 0.0
@@ -86,12 +82,8 @@ class DeviceMoments:
 class RewardScale:
     """Divides rewards by the running deviation of each environment's discounted sum of rewards.
 
-    Stable-Baselines3 calls it `VecNormalize(norm_reward=True)`.
-
-    Args:
-        num_envs: environments, N.
-        gamma: discount of the sums.
-        clip: bound of a divided reward.
+    Stable-Baselines3 calls it `VecNormalize(norm_reward=True)`. Divided rewards are bounded by
+    `clip`.
     """
 
     def __init__(self, num_envs: int, gamma: float, clip: float) -> None:

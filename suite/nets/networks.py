@@ -237,13 +237,9 @@ def prepare(
     frame_factor: float = 1 / 255,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return observations in the form that networks read, float32 on the device.
+    """Return vectors, or frames of bytes, as networks read them: float32 on the device.
 
-    Args:
-        obs: a batch of vectors, or of frames of bytes, which are scaled on the device.
-        device: the network's device.
-        frame_factor: factor on the bytes.
-        out: tensor to fill; default: new memory, channels-last for frames.
+    Bytes are scaled there by a factor. `out` is filled; else new memory, channels-last for frames.
     """
     rows = torch.as_tensor(obs)
     if rows.dtype != torch.uint8:

@@ -16,8 +16,7 @@ Rate = float | Float[Tensor, ""]
 class FlatWeights:
     """All weights of a module as one vector; the module's tensors become views of it.
 
-    Args:
-        module: the network; its parameters keep their order, kernels lie in channels-last memory.
+    Parameters keep their order, kernels lie in channels-last memory.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -59,12 +58,7 @@ def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:
 
 
 class Optimiser(ABC):
-    """Makes steps against gradients, scaled by averages of squared gradients.
-
-    Args:
-        weights: the weights to change.
-        initial_average: initial average of squared gradients.
-    """
+    """Makes steps against gradients, scaled by averages of squared gradients."""
 
     def __init__(self, weights: FlatWeights, initial_average: float) -> None:
         self.weights = weights
@@ -105,15 +99,9 @@ class Optimiser(ABC):
 class RMSprop(Optimiser):
     """RMSprop (Hinton 2012, Lecture 6e), without momentum and not centred, in its published forms.
 
-    TensorFlow's has epsilon in the root and averages that start at 1, torch's epsilon outside and
-    averages that start at 0, ChainerRL's epsilon in the root and averages that start at 0.
-
-    Args:
-        weights: the weights to change.
-        decay: decay of the averages of squared gradients.
-        epsilon: keeps the step finite where gradients are small.
-        epsilon_in_root: divide by sqrt(average + epsilon), or by sqrt(average) + epsilon.
-        initial_average: initial average of squared gradients.
+    TensorFlow's divides by sqrt(average + epsilon), with averages that start at 1, torch's by
+    sqrt(average) + epsilon with averages that start at 0; ChainerRL's has epsilon in the root and
+    averages that start at 0.
     """
 
     def __init__(
@@ -151,11 +139,9 @@ class RMSprop(Optimiser):
 
 
 class InTurn:
-    """Two optimisers of the same weights, for two losses: each has averages of its own.
+    """Two optimisers of the same weights, each with averages of its own, for two losses.
 
-    Args:
-        first: makes the first step of an update.
-        second: makes the second one, from the weights after the first.
+    The second makes its step from the weights after the first's.
     """
 
     def __init__(self, first: Optimiser, second: Optimiser) -> None:
@@ -163,12 +149,7 @@ class InTurn:
 
 
 class Adam(Optimiser):
-    """Adam (arXiv:1412.6980, Algorithm 1) with its authors' decays, 0.9 and 0.999.
-
-    Args:
-        weights: the weights to change.
-        epsilon: keeps the step finite where gradients are small; outside the root.
-    """
+    """Adam (arXiv:1412.6980, Algorithm 1) with its authors' decays, 0.9 and 0.999."""
 
     def __init__(self, weights: FlatWeights, epsilon: float = 1e-8) -> None:
         super().__init__(weights, initial_average=0.0)

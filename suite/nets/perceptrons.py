@@ -50,11 +50,9 @@ def draw_perceptron(
 
 
 class Perceptron(nn.Module):
-    """Affine layers with ReLU between them.
+    """Affine layers, weights `[in, out]` and biases `[out]`, with ReLU between them.
 
-    Args:
-        layers: weights `[in, out]` and biases `[out]`, as `draw_perceptron` returns them. With one
-            more axis N in front they are N perceptrons, which share nothing.
+    With one more axis N in front they are N perceptrons, which share nothing.
     """
 
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -126,10 +124,6 @@ class RecurrentPerceptron(Perceptron):
     """A perceptron with an LSTM between its hidden layers and its last one.
 
     Its memory, hidden units and cells side by side, is 0 where an episode begins.
-
-    Args:
-        layers: as a `Perceptron`'s; the last one has the LSTM's outputs as inputs.
-        lstm: between them.
     """
 
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], lstm: LSTM) -> None:
@@ -161,15 +155,11 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
 
 
 class Stack(nn.Module):
-    """K networks for each of S seeds: perceptrons, or trunks for frames. They share nothing.
+    """K networks for each of S seeds, `members[s][k]`: perceptrons, or trunks for frames.
 
-    Each has parameters of its own, so a seed has the same numbers alone and beside others, bit by
-    bit at most sizes. On a GPU perceptrons are joined, one batched product per layer for all of
-    them, which is faster there.
-
-    Args:
-        members: `members[s][k]`.
-        device: the weights' device.
+    They share nothing. Each has parameters of its own, so a seed has the same numbers alone and
+    beside others, bit by bit at most sizes. On a GPU perceptrons are joined, one batched product
+    per layer for all of them, which is faster there.
     """
 
     def __init__(
@@ -219,12 +209,8 @@ class Stack(nn.Module):
     ) -> Float[Tensor, "S K TB O"]:
         """Apply every network to T steps of episodes, whose memories begin with 0.
 
-        Without recurrence steps are nothing but further rows.
-
-        Args:
-            inputs: of all first steps, then of all second ones, up to T.
-            num_steps: T.
-            cut: whether gradients of a step stay in it: memories are constants.
+        Inputs are of all first steps, then of all second ones, up to T; without recurrence they are
+        nothing but further rows. If `cut`, memories are constants: gradients of a step stay in it.
         """
         if not self.is_recurrent:
             return self(inputs)
@@ -248,11 +234,7 @@ class Stack(nn.Module):
         return {f"{k}.{name}": weight for k, named in members for name, weight in named.items()}
 
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights of the only seed's networks by those that `all_weights_of` returned.
-
-        Raises:
-            ValueError: naming those that are missing or strange, or a wrong shape.
-        """
+        """Replace the only seed's weights by those that `all_weights_of` returned."""
         own = self.all_weights_of(0)
         if strange := sorted(own.keys() ^ weights.keys()):
             raise ValueError(f"not the weights of these networks: {', '.join(strange)}")

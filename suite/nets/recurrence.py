@@ -25,12 +25,6 @@ class LSTM(nn.Module):
 
     Gates stand in torch's order: input, forget, candidate, output. Every gate's weights are drawn
     as a layer of their own. Biases are 0; the forget gate's are 1, as in TensorFlow.
-
-    Args:
-        num_inputs: inputs, I.
-        size: units, H.
-        generator: the seed's stream of initial weights.
-        scheme: scheme of the initial weights.
     """
 
     def __init__(
@@ -51,10 +45,8 @@ class LSTM(nn.Module):
     ) -> tuple[Float[Tensor, "T N H"], Float[Tensor, "2 N H"]]:
         """Return the hidden units of every step, and the hidden units and cells after the last.
 
-        Args:
-            inputs: of T steps.
-            state: hidden units and cells before the first step.
-            starts: 1 where an episode begins, which finds the state 0; else 0.
+        The state holds hidden units and cells; `starts` is 1 where an episode begins, which finds
+        it 0.
         """
         # the inputs' share of all steps is one product
         shares = affine(self.bias, inputs.flatten(0, 1), self.weight).unflatten(0, starts.shape)
@@ -73,13 +65,8 @@ class LSTM(nn.Module):
 class Core(nn.Module):
     """An LSTM, its further inputs and its memory.
 
-    Args:
-        num_features: outputs of the layers before it, F.
-        size: units, H.
-        generator: the seed's stream of initial weights.
-        scheme: scheme of the initial weights.
-        actions_of: spaces of the environment whose last action (one-hot, or as it was drawn) and
-            last reward (clipped to [-1, 1]) are further inputs; None: features are the only ones.
+    The last action (one-hot, or as it was drawn) and the last reward (clipped to [-1, 1]) of the
+    spaces `actions_of` are further inputs; None: features are the only ones.
     """
 
     def __init__(
@@ -118,13 +105,9 @@ class Core(nn.Module):
     def remember(
         self, memory: Float[Tensor, "N M"], actions: Any, rewards: np.ndarray, valid: np.ndarray
     ) -> Float[Tensor, "N M"]:
-        """Return the memory after the outcome of a step: 0 where the next one begins an episode.
+        """Return the memory that `step` gave after the outcome of actions, `[N]` or `[N, A]`.
 
-        Args:
-            memory: as `step` returned it.
-            actions: those taken, `[N]` or `[N, A]`, a tensor or an array.
-            rewards: as learned from, `[N]`.
-            valid: False for an ignored action, which the beginning of an episode follows, `[N]`.
+        It is 0 where `valid` is not: an ignored action, which the beginning of an episode follows.
         """
         *state, _ = memory.split(self._parts, -1)
         taken = torch.as_tensor(actions, device=memory.device)
@@ -143,12 +126,9 @@ class Core(nn.Module):
     ) -> Float[Tensor, "R N H"]:
         """Return the outputs of R steps, R = T or T + 1; see `step` and `remember`.
 
-        Args:
-            features: of every step.
-            memory: before the first step; None: an episode begins with it.
-            actions: those taken, `[T, N]` or `[T, N, A]`.
-            rewards: as learned from.
-            valid: 1 for a transition, 0 for an ignored action.
+        Without a memory before the first step an episode begins with it. Actions taken are `[T, N]`
+        or `[T, N, A]`, rewards as learned from; `valid` is 1 for a transition, 0 for an ignored
+        action.
         """
         if memory is None:
             memory = self.begin(features.shape[1])
@@ -176,9 +156,8 @@ _NOTHING = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=bool)
 class Memory:
     """A policy's memory while it plays; empty if feed-forward.
 
-    Args:
-        network: an agent's: `step` maps observations and a memory to outputs and the memory after
-            it, `actor` is its trunk, or the core that stands before all layers.
+    A network's `step` maps observations and a memory to outputs and the memory after it; its
+    `actor` is its trunk, or the core that stands before all layers.
     """
 
     def __init__(self, network: Any) -> None:
@@ -191,15 +170,7 @@ class Memory:
         self._noted = _NOTHING
 
     def act(self, obs: Float[Tensor, "N ..."], choose: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return actions and remember them.
-
-        Args:
-            obs: observations, as the network reads them.
-            choose: maps the network's outputs to actions.
-
-        Raises:
-            ValueError: for another number of observations than in the step before.
-        """
+        """Return the actions that `choose` makes of the network's outputs, and remember them."""
         rows, trunk = self._rows, self._network.actor
         if rows is None or not rows.shape[1]:
             rows = trunk.begin(len(obs))
@@ -213,12 +184,9 @@ class Memory:
         return self._actions
 
     def note(self, rewards: np.ndarray | None, starts: np.ndarray | None) -> None:
-        """Note the outcome of the last actions.
+        """Note the last actions' rewards, and whether the next observations begin episodes.
 
-        Args:
-            rewards: as learned from, one for each environment; None: as noted before, else 0.
-            starts: whether an episode begins with the next observation; None: as noted before, else
-                it does not.
+        None: as noted before, else 0 and False.
         """
         if rewards is not None:
             self._noted = np.ravel(rewards), self._noted[1]
@@ -255,11 +223,7 @@ class StackMemory:
     def outputs(
         self, name: str, stack: Any, inputs: Float[Tensor, "S N I"]
     ) -> Float[Tensor, "S K N O"]:
-        """Return the outputs of a stack that has a name, and remember the step.
-
-        Raises:
-            ValueError: for another number of observations than in the step before.
-        """
+        """Return the outputs of a stack that has a name, and remember the step."""
         if not stack.is_recurrent:
             return stack(inputs)
         number, memories = inputs.shape[1], self._memories.get(name)

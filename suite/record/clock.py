@@ -79,11 +79,7 @@ class Clock(Stopwatch):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's clock; the time since it does not count.
-
-        Raises:
-            LookupError, TypeError, ValueError: if `state` did not make it.
-        """
+        """Go on from a checkpoint's clock; the time since it does not count."""
         seconds, before = state["seconds"], state["seconds_before"]
         if seconds.keys() != self.seconds.keys():
             raise ValueError(f"a clock of {', '.join(seconds)}")

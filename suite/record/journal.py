@@ -31,23 +31,10 @@ PENDING_BYTES = 2**20
 class Journal:
     """The past and the present of the seeds that train in one process.
 
-        journal = Journal(recorder, env, {"learner": learner, "streams": streams})
-        obs = env.reset()
-        for step, actions in journal.past():
-            replay.add(...)
-        env_steps, num_updates = journal.resume(0, 0)
-        while True:
-            ...  # evaluations and logs that are due now
-            if not session.goes_on(env_steps):
-                break
-            ...
-            journal.record(actions)
-            if journal.is_due(at_end=not session.goes_on(env_steps)):
-                journal.save(env_steps, num_updates)
-
-    A checkpoint is taken before the reports of its step, and a run that resumes makes them first.
-    So the last one holds none of those that are due only because the run ends: a longer run goes on
-    from it as if it had never ended there.
+    A run plays its `past`, calls `resume`, and then calls `record` after every vector step and
+    `save` where it `is_due`. A checkpoint is taken before the reports of its step, and a run that
+    resumes makes them first. So the last one holds none of those that are due only because the run
+    ends: a longer run goes on from it as if it had never ended there.
 
     Args:
         recorder: the run's; it knows whether the run resumes from a checkpoint.
@@ -75,22 +62,13 @@ class Journal:
 
         Yields:
             each step's outcome, and its actions, `[S, N, ...]`.
-
-        Raises:
-            UsageError: if the recorded actions cannot be played.
         """
         return self._past
 
     def resume(self, *numbers: int | float) -> tuple[Any, ...]:
-        """Play the rest of the past, then restore the checkpoint's state.
+        """Play the rest of the past, restore the state, return the numbers that `save` was given.
 
-        Its arguments are the initial values of the numbers that `save` is given, in that order.
-
-        Returns:
-            the checkpoint's numbers; in a new run, the initial values.
-
-        Raises:
-            UsageError: if the environments reach another state, or the checkpoint is damaged.
+        In a new run these are the arguments, their initial values.
         """
         for _ in self._past:
             pass
@@ -133,11 +111,6 @@ class Journal:
         """Write a checkpoint; if the run is killed later, it resumes from here.
 
         Numbers are counters and sums outside the `state`; `resume` returns them.
-
-        Raises:
-            OSError: if writing fails; the previous checkpoint stays.
-            UsageError: if another process has started the same run meanwhile.
-            KeyboardInterrupt: if the run is to stop, once the checkpoint is written.
         """
         self._write_pending(sync=True)
         tensors: dict[str, Tensor] = {}

@@ -228,10 +228,8 @@ def train(file: str, module: str, argv: Sequence[str], runs: Runs) -> int:
     """Train as an agent's command without `--plot` does, in a process of its own; draw meanwhile.
 
     Ctrl-C and SIGTERM ask the training to stop; a second one ends it at once. Where a drawing
-    cannot be replaced, as in a file or a pipe, there is one at the end.
-
-    Returns:
-        the exit status of the training.
+    cannot be replaced, as in a file or a pipe, there is one at the end. Returns the training's exit
+    status.
     """
     spec = getattr(sys.modules.get(module), "__spec__", None)
     words = [sys.executable, *(["-m", spec.name] if spec else [file])]

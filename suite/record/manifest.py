@@ -33,11 +33,7 @@ LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  (best/)?policy\.(safetensors|
 
 
 def write_manifest(folder: Path, record: bytes) -> None:
-    """Write the sums of a run's files, and of `record`, the finished `run.json` to be written next.
-
-    Raises:
-        OSError: if writing fails, or a file cannot be read back.
-    """
+    """Write the sums of a run's files, and of `record`, its `run.json` to be written next."""
     found = _sums(folder)
     for name in (name for name, sum_ in found.items() if sum_ == UNREADABLE):
         raise OSError(errno.EIO, "cannot be read back", str(folder / name))
@@ -46,11 +42,7 @@ def write_manifest(folder: Path, record: bytes) -> None:
 
 
 def damage(folder: Path) -> str:
-    """Return the names of a run's files that differ from its manifest; empty if none does.
-
-    Raises:
-        FileNotFoundError: if the folder has no manifest.
-    """
+    """Return the names of a run's files that differ from its manifest; empty if none does."""
     return ", ".join(_damaged(folder))
 
 

@@ -55,10 +55,6 @@ class Recorder:
         checkpoint_seconds: time between two checkpoints.
         keeps_checkpoint: whether the last one stays beside a finished run, to extend it.
         keeps_best: whether the policies of the best evaluations are kept beside the last ones.
-
-    Raises:
-        UsageError: if the directory cannot be written, or holds links to other files, or a finished
-            run of these seeds that is as long as this one or cannot be extended.
     """
 
     def __init__(
@@ -99,12 +95,7 @@ class Recorder:
 
     @classmethod
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
-        """Return the recorder of an agent that was started by its own command line.
-
-        Raises:
-            UsageError: for a missing device, or no evaluation to keep the best of, before anything
-                is written; otherwise as `Recorder`.
-        """
+        """Return the recorder of an agent that was started by its own command line."""
         hardware.find_device(config.device)
         if options.keep_best:
             refuse_no_evaluations(config)
@@ -194,12 +185,7 @@ class Recorder:
         self.flush()
 
     def flush(self) -> None:
-        """Append the buffered rows to the files, whole rows only.
-
-        Raises:
-            OSError: if writing fails.
-            UsageError: if another process has started the same run meanwhile.
-        """
+        """Append the buffered rows to the files, whole rows only."""
         for seed in self._seeds:
             seed.flush()
 
@@ -208,9 +194,6 @@ class Recorder:
 
         Returns:
             the exit status of an agent's command: 0, or 2 if a seed diverged.
-
-        Raises:
-            OSError: if writing fails; the runs then stay unfinished.
         """
         self.flush()
         for i in self.active:
@@ -223,10 +206,6 @@ class Recorder:
         """Flush, and return the record's part of a checkpoint.
 
         `actions` are length and SHA-256 of their file.
-
-        Raises:
-            OSError: if writing fails.
-            UsageError: if another process has started the same run meanwhile.
         """
         self.check_ours()
         self.flush()
@@ -239,11 +218,7 @@ class Recorder:
         }
 
     def check_ours(self) -> None:
-        """Check that these runs still belong to this process.
-
-        Raises:
-            UsageError: if another process has started the same run meanwhile.
-        """
+        """Check that these runs still belong to this process."""
         for i in self.active:
             self._seeds[i].check_ours()
 

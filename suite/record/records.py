@@ -62,11 +62,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def refuse_damaged(directory: Path) -> None:
-    """Refuse a run's folder, or that of its best policy, if its record is damaged.
-
-    Raises:
-        UsageError: naming the run and what is wrong.
-    """
+    """Refuse a run's folder, or that of its best policy, if its record is damaged."""
     run = directory.parent if directory.name == BEST else directory
     record = read_record(run)
     if record and record["status"] == "damaged":

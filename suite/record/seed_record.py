@@ -58,9 +58,6 @@ class SeedRecord:
         """Start a run in its folder; remove the files that an unfinished run left there.
 
         The record claims the folder before a file changes, and says afterwards that all have.
-
-        Raises:
-            UsageError: if the folder cannot be written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -73,11 +70,9 @@ class SeedRecord:
             raise UsageError(f"cannot write to {self.folder}: {error.strerror}") from None
 
     def go_on(self, ends: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-        """Cut the tables to those of a checkpoint that fits, and take its status.
+        """Cut the tables to a checkpoint's extents, `files`, and take what `ends` says.
 
         The record is written before, which stops an older process, and after.
-
-        `ends` and `files` (extents of the tables) are what the checkpoint says of this seed.
         """
         before = read_entries(self.folder)
         earlier = before.get("resumed_at")
@@ -151,11 +146,7 @@ class SeedRecord:
         return {path.name: extent(path) for path in paths if path.exists()}
 
     def check_ours(self) -> None:
-        """Check that the folder still belongs to this process.
-
-        Raises:
-            UsageError: if another process has replaced `run.json`, or it is gone.
-        """
+        """Check that the folder still belongs to this process."""
         stamp = self._find_stamp()
         if stamp is None:
             lost = "was removed, or its disk: what was learned there is lost"
@@ -187,9 +178,6 @@ def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
     """Refuse to start a run in the folder of a finished one.
 
     Finished runs of fewer steps are not refused, for they may be extended; `why` says why not.
-
-    Raises:
-        UsageError: naming the folder.
     """
     if is_finished(folder, env_steps):
         reason = f" that cannot be extended ({why})" if why else ""
@@ -199,11 +187,7 @@ def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
 
 
 def read_entries(folder: Path) -> dict[str, Any]:
-    """Return the content of `run.json`, unchecked; empty if it is absent or not a record.
-
-    Raises:
-        UsageError: if it cannot be read.
-    """
+    """Return the content of `run.json`, unchecked; empty if it is absent or not a record."""
     try:
         entries = read_json(folder / "run.json", LARGEST_RECORD)
     except (FileNotFoundError, NotADirectoryError, ValueError):

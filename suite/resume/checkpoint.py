@@ -120,12 +120,7 @@ def for_one_seed(act: Callable[..., np.ndarray]) -> Decide:
 def config_of(
     config_class: type[ConfigT], description: Mapping[str, Any], settings: Sequence[str]
 ) -> ConfigT:
-    """Return the configuration that a policy acts by; settings of learning keep their defaults.
-
-    Raises:
-        UsageError: naming those that it lacks and that are not younger than all policies, or a
-            task's module that nothing has imported: a file that was handed over must not.
-    """
+    """Return the configuration that a policy acts by; settings of learning keep their defaults."""
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     names = [name for name in ("task", "protocol", *settings) if name in fields]
     description = {**younger_settings(config_class), **description}
@@ -149,9 +144,6 @@ def save_policy(
 
     Weights are written contiguous and on the CPU. The description holds the settings that rebuild
     the network and act, with `agent` and `task`.
-
-    Raises:
-        OSError: if writing fails; each of the two files is then the old one or the new one.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_atomically(directory / WEIGHTS, safetensors.torch.save(tensors))
@@ -159,11 +151,7 @@ def save_policy(
 
 
 def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights and the description that `save_policy` wrote.
-
-    Raises:
-        UsageError: if the policy is missing or unreadable.
-    """
+    """Return the weights and the description that `save_policy` wrote."""
     try:
         description = read_json(directory / DESCRIPTION, LARGEST_DESCRIPTION)
         weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TABLE))
@@ -187,11 +175,7 @@ def rebuild_policy(
     weights: Mapping[str, Tensor],
     description: Mapping[str, Any],
 ) -> Policy:
-    """Rebuild a policy from untrusted files, try it once, and return it.
-
-    Raises:
-        UsageError: if the description is not that of these weights, or one of them is NaN.
-    """
+    """Rebuild a policy from untrusted files, try it once, and return it."""
     try:
         for name, tensor in weights.items():
             if tensor.is_complex() or not tensor.isfinite().all():

@@ -41,9 +41,6 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     dataclass is a setting, not a state, and is left out.
 
     Tensors inside it are called `<name>.<key>`.
-
-    Raises:
-        TypeError: for a value without such a state, for example a function.
     """
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -71,9 +68,6 @@ def unpack(tree: Any, tensors: Mapping[str, Tensor], into: Any = None) -> Any:
     Tensors, arrays, generators, modules, optimisers, lists, deques, dictionaries and other objects
     keep their identity, so every reference to them sees the restored state. Into None, new ones are
     made.
-
-    Raises:
-        one of `BROKEN`: if `into` has another structure, or `pack` did not make `tree`.
     """
     if _is_setting(into):
         return into
@@ -192,11 +186,7 @@ class Snapshot:
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Replace the snapshot in `folder`; the old one stays until the new one is whole.
-
-    Raises:
-        OSError: if writing fails.
-    """
+    """Replace the snapshot in `folder`; the old one stays until the new one is whole."""
     folder.mkdir(exist_ok=True)
     weights = safetensors.torch.save(snapshot.tensors)
     content = {**snapshot.content, "tensors": hashlib.sha256(weights).hexdigest()}
@@ -211,11 +201,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(folder: Path) -> Snapshot | None:
-    """Return the snapshot in a folder; None if there is none.
-
-    Raises:
-        UsageError: if one of its two files is missing, unreadable or changed.
-    """
+    """Return the snapshot in a folder; None if there is none."""
     try:
         description = read_json(folder / DESCRIPTION)
         content = description["content"]

@@ -177,11 +177,7 @@ def add_settings(parser: Parser, config: Any, *, explains: bool = False) -> Any:
 
 
 def override(config: ConfigT, options: argparse.Namespace) -> ConfigT:
-    """Return `config` with the settings that a parser with `add_settings` has read.
-
-    Raises:
-        UsageError: for values that do not fit.
-    """
+    """Return `config` with the settings that a parser with `add_settings` has read."""
     names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     values = {name: value for name, value in vars(options).items() if name in names}
     try:
@@ -206,15 +202,10 @@ def _texts(config_class: type) -> dict[str, str]:
 
 
 def read_value(where: str, hint: Any, words: Sequence[str]) -> Any:
-    """Return what a command line says of a setting, in the setting's type.
+    """Return what a command line's words say of a setting, in the setting's type.
 
-    Args:
-        where: what its errors begin with: `--gamma`, or `--set: gamma`.
-        hint: its type: a number, a switch, a text, a choice, or a tuple of them, or None.
-        words: its values; those of a tuple are words of their own, or have commas between them.
-
-    Raises:
-        UsageError: with the value and what is allowed.
+    Values of a tuple are words of their own, or have commas between them. Errors begin with
+    `where`: `--gamma`, or `--set: gamma`.
     """
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     is_optional = NoneType in get_args(hint)
@@ -248,11 +239,7 @@ def flags_of(settings: Mapping[str, str]) -> list[str]:
 
 
 def whole(text: str) -> int:
-    """Return a whole number from a command line: 30000, 30_000, 3e4, 30k or 1.5M.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
+    """Return a whole number from a command line: 30000, 30_000, 3e4, 30k or 1.5M."""
     words = re.fullmatch(
         r"([+-]?[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?)([km]?)", text.strip().lower()
     )
@@ -269,11 +256,7 @@ def whole(text: str) -> int:
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Return whole numbers from a command line: 3, or 1,2,3, or from 1 to 3 as 1-3.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else, and for more than `MANY`.
-    """
+    """Return whole numbers from a command line: 3, or 1,2,3, or from 1 to 3 as 1-3."""
     numbers: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part)
@@ -294,9 +277,6 @@ def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
     """Return the first suite that has the task, else the first with tasks like it.
 
     Those are of its family; failing that, they share its kind of action, and neither shows frames.
-
-    Raises:
-        UsageError: if there is none, with the reason where a preset tells one.
     """
     wanted, suites = find_task(task), list(dict.fromkeys(suite for suite, _ in presets))
 
@@ -366,9 +346,6 @@ def read_command_line(
 
     Returns:
         the preset's configuration with every flag applied, and the run's options.
-
-    Raises:
-        UsageError: for any mistake in the command line.
     """
     argv = [re.sub("^--[^=]*", lambda flag: flag[0].replace("_", "-"), word) for word in argv]
     first = Parser(add_help=False)
@@ -410,11 +387,7 @@ def read_command_line(
 
 
 def task_from(text: str) -> str:
-    """Return a task `module:id` from a command line.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
+    """Return a task `module:id` from a command line."""
     module, _, name = text.partition(":")
     if not (module and name):
         raise argparse.ArgumentTypeError(f"needs module:id, not {text!r}; --task is for our tasks")
@@ -422,11 +395,7 @@ def task_from(text: str) -> str:
 
 
 def minutes(text: str) -> float:
-    """Return a number of minutes from a command line.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
+    """Return a number of minutes from a command line."""
     try:
         number = float(text)
     except ValueError:

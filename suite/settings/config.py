@@ -94,11 +94,7 @@ class RunConfig:
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges, and unknown words.
-
-        Raises:
-            UsageError: naming the field and the offending value.
-        """
+        """Refuse values outside their ranges, and unknown words."""
         for name, choices in _words(type(self)):
             value = getattr(self, name)
             require(value in choices, f"{name} must be one of {', '.join(choices)}", value)
@@ -130,11 +126,7 @@ class RunConfig:
         return False
 
     def find_task(self) -> Task:
-        """Return the task; an Atari game has the agent's `protocol`.
-
-        Raises:
-            UsageError: naming the nearest known task.
-        """
+        """Return the task; an Atari game has the agent's `protocol`."""
         protocol = getattr(self, "protocol", None)
         return find_task(self.task) if protocol is None else find_task(self.task, protocol)
 

@@ -113,11 +113,7 @@ class Preset(Generic[ConfigT]):
     """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
 
     def __post_init__(self) -> None:
-        """Refuse a configuration whose protocol differs from the preset's.
-
-        Raises:
-            ValueError: naming both protocols.
-        """
+        """Refuse a configuration whose protocol differs from the preset's."""
         trained = getattr(self.config, "protocol", self.protocol)
         rule = f"the configuration's protocol must be the preset's {self.protocol!r}"
         require(self.protocol in ("", trained), rule, trained)
@@ -175,16 +171,8 @@ class Presets(Mapping[tuple[str, str], Preset[ConfigT]]):
 
     Suites come in the order of `SUITES`, but the one that is the agent's own default is first;
     within a suite its default comes first, then the others by name. An agent without a file has one
-    source, `defaults`: its `Config`'s, on every suite with a task that it accepts.
-
-    Args:
-        agent: name of the files, without `.toml`.
-        config_class: the agent's `Config`, whose fields are the settings.
-        root: the folder that holds a folder for each source.
-
-    Raises:
-        UsageError: when they are read, naming file and key, if the key is unknown or missing, its
-            value has a wrong type, the configuration refuses it, or its citation is missing.
+    source, `defaults`: its `Config`'s, on every suite with a task that it accepts. A mistake in a
+    file is a `UsageError` that names file and key.
     """
 
     def __init__(self, agent: str, config_class: type[ConfigT], root: Path = REFERENCES) -> None:
@@ -289,11 +277,7 @@ def _read_presets(
 
 
 def read_source(path: Path) -> dict[str, Any]:
-    """Return one file's content, each value of its key's type; settings as they stand.
-
-    Raises:
-        UsageError: naming file and key.
-    """
+    """Return one file's content, each value of its key's type; settings as they stand."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not TOML, or not UTF-8
@@ -443,11 +427,7 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
 def find_source(
     presets: Mapping[tuple[str, str], Preset[Any]], suite: str, asked: str | None
 ) -> str:
-    """Return the name of a source on a suite; where none is asked for, its default, the first.
-
-    Raises:
-        UsageError: naming the nearest suite or source that the agent has.
-    """
+    """Return the name of a source on a suite; where none is asked for, its default, the first."""
     here = [source for known, source in presets if known == suite]
     if not here:
         suites = {known for known, _ in presets}
