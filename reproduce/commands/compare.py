@@ -16,6 +16,8 @@ from suite.base.errors import UsageError
 from suite.record.records import read_record
 from suite.settings.command_line import printable
 
+COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A")
+
 
 def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     """Return one row per task with finished runs in both grids.
@@ -38,24 +40,38 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     return [_row(task, grid_a[task], grid_b[task]) for task in shared]
 
 
+def _finished(runs: Path) -> dict[str, list[Path]]:
+    """Return the folders of finished runs by task."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(runs.glob("*/seed-*/run.json")):
+        record = read_record(file.parent)
+        if record and record["status"] == "finished" and "." not in file.parent.name:
+            found.setdefault(record["task"], []).append(file.parent)
+    if not found:
+        raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
+    return found
+
+
 def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
     configs = [(read_record(run) or {})["config"] for run in (*runs_a, *runs_b)]
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
     if len(rules) > 1:
         raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
-    rule = rules.pop()
-    env_steps = min(config["env_steps"] for config in configs)
-    ours = np.array([score(run, rule, env_steps) for run in runs_a])
-    theirs = np.array([score(run, rule, env_steps) for run in runs_b])
-    low, high, _ = interval(ours, theirs)
-    speeds = [_median_speed(runs) for runs in (runs_a, runs_b)]
+    rule, env_steps = rules.pop(), min(config["env_steps"] for config in configs)
+    a, b = (np.array([score(run, rule, env_steps) for run in runs]) for runs in (runs_a, runs_b))
+    low, high, _ = interval(a, b)
     return {
         **{"task": task, "env_steps": env_steps, "rule": rule},
-        **{"num_seeds_a": len(ours), "score_mean_a": ours.mean()},
-        **{"num_seeds_b": len(theirs), "score_mean_b": theirs.mean()},
-        **{"difference": theirs.mean() - ours.mean(), "ci_low": low, "ci_high": high},
-        "speed_ratio": speeds[1] / speeds[0],
+        **{"num_seeds_a": len(a), "score_mean_a": a.mean()},
+        **{"num_seeds_b": len(b), "score_mean_b": b.mean()},
+        **{"difference": b.mean() - a.mean(), "ci_low": low, "ci_high": high},
+        "speed_ratio": _median_speed(runs_b) / _median_speed(runs_a),
     }
+
+
+def _median_speed(runs: list[Path]) -> float:
+    speeds = [speed["env_steps_per_second"] for run in runs if (speed := throughput(run))]
+    return float(np.median(speeds)) if speeds else math.nan
 
 
 def interval(
@@ -68,28 +84,8 @@ def interval(
     if min(len(ours), len(theirs)) < 2:
         return math.nan, math.nan, math.nan
     test = welch(sample(theirs), sample(ours), level=0.025)
-    p_value = 1.0
-    if test.difference != 0.0:
-        p_below = float(test.p_below(0.0))
-        p_value = 2.0 * min(p_below, 1.0 - p_below)
-    return float(test.ci_low), float(test.ci_high), p_value
-
-
-def _median_speed(runs: list[Path]) -> float:
-    speeds = [speed["env_steps_per_second"] for run in runs if (speed := throughput(run))]
-    return float(np.median(speeds)) if speeds else float("nan")
-
-
-def _finished(runs: Path) -> dict[str, list[Path]]:
-    """Return the folders of finished runs by task."""
-    found: dict[str, list[Path]] = {}
-    for file in sorted(runs.glob("*/seed-*/run.json")):
-        record = read_record(file.parent)
-        if record and record["status"] == "finished" and file.parent.name.count(".") == 0:
-            found.setdefault(record["task"], []).append(file.parent)
-    if not found:
-        raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
-    return found
+    p_below = 0.5 if test.difference == 0.0 else float(test.p_below(0.0))
+    return float(test.ci_low), float(test.ci_high), 2.0 * min(p_below, 1.0 - p_below)
 
 
 def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
@@ -97,16 +93,16 @@ def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
 
     Of two `--runs-dir` with a grid each, these are compared; else those of one name.
     """
-    grids = [
-        {path.relative_to(runs): path for path in sorted(runs.glob("*-*/*")) if path.is_dir()}
-        if not any(runs.glob("*/seed-*"))
-        else {Path(): runs}
+    grids_a, grids_b = (
+        {Path(): runs}
+        if any(runs.glob("*/seed-*"))
+        else {path.relative_to(runs): path for path in sorted(runs.glob("*-*/*")) if path.is_dir()}
         for runs in (runs_a, runs_b)
-    ]
-    if all(len(each) == 1 for each in grids):
-        return [(next(iter(grids[0].values())), next(iter(grids[1].values())))]
-    both = [name for name in grids[0] if name in grids[1]]
-    return [(grids[0][name], grids[1][name]) for name in both] or [(runs_a, runs_b)]
+    )
+    if len(grids_a) == len(grids_b) == 1:
+        return [*zip(grids_a.values(), grids_b.values(), strict=True)]
+    both = [(path, grids_b[name]) for name, path in grids_a.items() if name in grids_b]
+    return both or [(runs_a, runs_b)]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -123,9 +119,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _table(runs_a: Path, runs_b: Path) -> Table:
-    table = Table(title=printable(f"A: {runs_a}   B: {runs_b}"))
-    for name in ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A"):
-        table.add_column(name, justify="left" if name == "task" else "right")
+    table = flags.make_table(*COLUMNS, title=printable(f"A: {runs_a}   B: {runs_b}"))
     for row in compare(runs_a, runs_b):
         table.add_row(
             printable(row["task"]),

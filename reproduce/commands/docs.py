@@ -90,15 +90,11 @@ def scores() -> str:
 def results(which: str = "") -> str:
     """Return the scores of an agent, of a kind of source or all, with differences and costs."""
     own = [c for c in cells() if which in ("", c["agent"]) or c["source"].endswith(f"_{which}")]
-    rows = [
-        (
-            *_scores(cell, cell["reference_source"]),
-            interval(cell["difference"], cell["ci_low"], cell["ci_high"]),
-            escape(cell["note"] or ""),
-            f"{cell['core_hours']:.2f}",
-        )
-        for cell in own
-    ]
+    rows = []
+    for cell in own:
+        apart = interval(cell["difference"], cell["ci_low"], cell["ci_high"])
+        more = (apart, escape(cell["note"] or ""), f"{cell['core_hours']:.2f}")
+        rows.append((*_scores(cell, cell["reference_source"]), *more))
     hours = sum(cell["core_hours"] for cell in own)
     seeds = sum(int(cell["num_seeds"] or 0) for cell in own)
     text = table((*SCORES, "difference [interval]", "note", "core-hours"), rows)
@@ -118,8 +114,7 @@ def matrix() -> str:
 
 def suites() -> str:
     """Return every suite with its tasks."""
-    rows = [(f"`{name}`", ", ".join(tasks)) for name, tasks in SUITES.items()]
-    return table(("suite", "tasks"), rows)
+    return table(("suite", "tasks"), [(f"`{name}`", ", ".join(of)) for name, of in SUITES.items()])
 
 
 def sources() -> str:
@@ -134,23 +129,23 @@ def sources() -> str:
 
 def equations(agent: str) -> str:
     """Return the docstring's table of equations, which names the functions of the file."""
-    lines = [line for line in _docstring(agent).splitlines() if line.startswith("|")]
+    lines = [line for line in _module(agent).__doc__.splitlines() if line.startswith("|")]
     return "\n".join([*lines, f"\nThe functions are those of [{agent}.py](/agents/{agent}.py)."])
 
 
 def deviations(agent: str) -> str:
     """Return the docstring's numbered list of deviations."""
-    _, _, after = _docstring(agent).partition("\nDeviations")
+    after = _module(agent).__doc__.partition("\nDeviations")[2]
     return after[after.index("\n1. ") :].strip()
 
 
-def _docstring(agent: str) -> str:
-    return str(importlib.import_module(f"agents.{agent}").__doc__)
+def _module(agent: str) -> Any:
+    return importlib.import_module(f"agents.{agent}")
 
 
 def settings(agent: str) -> str:
     """Return the settings in which an agent's sources differ from its defaults."""
-    module = importlib.import_module(f"agents.{agent}")
+    module = _module(agent)
     names = [field.name for field in fields(module.Config) if field.name not in NOT_SETTINGS]
     columns: dict[tuple[str, ...], list[str]] = {}
     for (suite, source), preset in module.PRESETS.items():
@@ -180,17 +175,22 @@ def _value(value: Any) -> str:
 
 def error_rates(group: str) -> str:
     """Return a group of tables of simulated error rates."""
-    cells, parts = rates.stored().query("group == @group"), []
-    for (title, corner), own in cells.groupby(["title", "corner"], sort=False):
+    parts = []
+    groups = rates.stored().query("group == @group").groupby(["title", "corner"], sort=False)
+    for (title, corner), own in groups:
         rows = [(name, *row["rates"]) for name, row in own.groupby("row", sort=False)]
         header = [str(corner), *map(str, own["column"].unique())]
         parts.append(f"**{title}**\n\n{table(header, rows)}")
     return "\n\n".join(parts)
 
 
-TABLES = {each.__name__: each for each in (scores, results, matrix, suites, sources)}
-TABLES |= {each.__name__: each for each in (equations, deviations, settings, simulators)}
-TABLES |= {error_rates.__name__: error_rates}
+TABLES = {
+    made.__name__: made
+    for made in (
+        *(scores, results, matrix, suites, sources),
+        *(equations, deviations, settings, simulators, error_rates),
+    )
+}
 
 
 def fill(text: str) -> str:
@@ -199,11 +199,7 @@ def fill(text: str) -> str:
 
 
 def with_scores(readme: str) -> str:
-    """Return README with its block of scores made anew.
-
-    Raises:
-        UsageError: if it has no such block.
-    """
+    """Return README with its block of scores made anew; raise a `UsageError` if it has none."""
     text, count = BLOCK.subn(lambda _: f"\n{scores()}\n\n".replace("](/", "]("), readme)
     if count != 1:
         raise UsageError("README.md needs one block, <!-- generated: scores --> to <!-- end -->")

@@ -12,7 +12,7 @@ from reproduce.commands import flags
 from reproduce.commands.films import Episode, check_film, film_episode
 from reproduce.plan.tables import read_table
 from reproduce.words import counted
-from suite.base.errors import UsageError
+from suite.base.errors import UsageError, require
 from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import Task
 from suite.envs.vector_env import VectorEnv
@@ -73,62 +73,38 @@ def evaluate_run(
             `episodes` is below 1, `seed` below 0, no evaluation was recorded, or the video cannot
             be made.
     """
-    if episodes < 1:
-        raise UsageError(f"--episodes must be at least 1, not {episodes}")
-    if seed < 0:
-        raise UsageError(f"--seed must be at least 0, not {seed}")
-    policy, record = load(run, best)
+    require(episodes >= 1, "--episodes must be at least 1", episodes)
+    require(seed >= 0, "--seed must be at least 0", seed)
+    record, policy = read_record(run), agents.load_policy(policy_folder(run, best))
+    env = VectorEnv(policy.task, environment_seeds([0], 1, "evaluate", 0))
+    if not policy.fits(env.spaces):
+        wrong = f"its observations or actions are not those of {policy.task.name}"
+        raise UsageError(f"unreadable policy in {run}: {wrong}")
     if video is not None:
         check_film(video, policy.task)
-    if recorded:
-        return _play_again(run, policy, record, best=best)
-    return play(policy, seed, episodes, sampled=is_sampled(record) if sampled is None else sampled)
-
-
-def _play_again(run: Path, policy: "Policy", record: dict[str, Any] | None, *, best: bool) -> Score:
-    """Play the episodes of a run's last evaluation again, or of its best one."""
+    rule = record["config"].get("evaluation_rule") if record else None
+    of_run = rule in ("sampled", "training")
+    if not recorded:
+        return _play(policy, seed, episodes, sampled=of_run if sampled is None else sampled)
     rows = read_table(run / "evaluations.csv").to_dict("records")
     if record is None or not rows:
         raise UsageError(f"{run} recorded no evaluation: leave out --recorded")
     row = max(rows, key=lambda row: row["mean_return"]) if best else rows[-1]
     number = sum(str(name).startswith("return_") for name in row)
-    how: dict[str, Any] = {"sampled": is_sampled(record), "env_steps": int(row["env_steps"])}
-    score = play(policy, record["seed"], number, **how)
+    steps = int(row["env_steps"])
+    score = _play(policy, record["seed"], number, sampled=of_run, env_steps=steps)
     return score._replace(recorded=float(row["mean_return"]))
 
 
 def policy_folder(run: Path, best: bool) -> Path:
-    """Return the folder of a run's policy: the last, or that of its best evaluation.
-
-    Raises:
-        UsageError: if the best was not kept.
-    """
+    """Return the folder of a run's policy, or of its best one, if it kept that (`UsageError`)."""
     folder = run / BEST if best else run
     if best and not folder.is_dir():
         raise UsageError(f"{run} kept no best policy: train with --keep-best")
     return folder
 
 
-def load(run: Path, best: bool) -> tuple["Policy", dict[str, Any] | None]:
-    """Return a run's policy and its record, None without one."""
-    record = read_record(run)
-    policy = agents.load_policy(policy_folder(run, best))
-    env = VectorEnv(policy.task, environment_seeds([0], 1, "evaluate", 0))
-    if not policy.fits(env.spaces):
-        raise UsageError(
-            f"unreadable policy in {run}: its observations or actions are not those of "
-            f"{policy.task.name}"
-        )
-    return policy, record
-
-
-def is_sampled(record: dict[str, Any] | None) -> bool:
-    """Return whether a run was scored by drawn actions."""
-    rule = record["config"].get("evaluation_rule") if record else None
-    return rule in ("sampled", "training")
-
-
-def play(
+def _play(
     policy: "Policy", seed: int, episodes: int, *, sampled: bool, env_steps: int | None = None
 ) -> Score:
     """Play episodes side by side, and keep the actions of the first.
@@ -168,8 +144,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--recorded", action="store_true", help=text)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
-    asked = {key: value for key, value in vars(options).items() if key not in ("run", "task_from")}
-    score = evaluate_run(options.run, **asked)
+    score = evaluate_run(**{key: each for key, each in vars(options).items() if key != "task_from"})
     interval = score.interval()
     shown = f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
     shown += "" if score.recorded is None else f", recorded as {score.recorded:.4g},"

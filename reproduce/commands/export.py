@@ -106,27 +106,17 @@ def _to_onnx(policy: "Policy") -> Any:
     """Return the ONNX model of a policy; what the exporter says on its way is dropped."""
     import torch
 
-    disabled = logging.root.manager.disable
+    quiet, disabled = io.StringIO(), logging.root.manager.disable
     logging.disable(logging.WARNING)
+    how: Any = {"input_names": ["observations"], "output_names": ["actions"], "verbose": False}
+    how["dynamic_shapes"] = {"observations": {0: torch.export.Dim("batch")}}
     try:
-        with (
-            warnings.catch_warnings(action="ignore"),
-            contextlib.redirect_stdout(io.StringIO()),
-            torch.no_grad(),
-        ):
+        with contextlib.redirect_stdout(quiet), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             graph, example = graph_of(policy)
-            program = torch.onnx.export(
-                graph,
-                (example,),
-                input_names=["observations"],
-                output_names=["actions"],
-                dynamic_shapes={"observations": {0: torch.export.Dim("batch")}},
-                dynamo=True,
-                verbose=False,
-            )
+            program: Any = torch.onnx.export(graph, (example,), dynamo=True, **how)
     finally:
         logging.disable(disabled)
-    assert program is not None
     model = program.model_proto
     for part in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
         part.ClearField("metadata_props")  # lines of our sources, and where they lie here

@@ -26,7 +26,6 @@ from suite.envs.vector_env import VectorEnv
 
 FORMATS = (".mp4", ".gif")
 """Endings of a film's name."""
-ATARI_HERTZ = 60
 FASTEST_GIF = Fraction(50)
 """Frames per second; a GIF counts hundredths of a second, and players slow a single one down."""
 OTHER_HERTZ = 30
@@ -52,7 +51,7 @@ def frames_per_second(task: Task) -> Fraction:
     gymnasium state their rate; games run at 60 frames.
     """
     if task.family == "atari":
-        return Fraction(ATARI_HERTZ, task.frame_skip)
+        return Fraction(60, task.frame_skip)
     if task.family in MODELS:
         assets = cast(Any, importlib.util.find_spec("envpool_assets")).submodule_search_locations[0]
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", task.name).lower()
@@ -72,20 +71,11 @@ def frames_per_second(task: Task) -> Fraction:
 
 
 def check_film(film: Path, task: Task) -> None:
-    """Refuse a film that cannot be made, before anything is played for it.
-
-    Raises:
-        UsageError: for another format, a missing folder, encoder or renderer.
-    """
+    """Raise a `UsageError` for another format, a missing folder, encoder or renderer."""
     if film.suffix not in FORMATS:
         raise UsageError(f"--video: {film} must end in {' or '.join(FORMATS)}")
     if not film.parent.is_dir() or not os.access(film.parent, os.W_OK):
         raise UsageError(f"--video: cannot write {film}: {film.parent} is no folder to write to")
-    check_drawn(task)
-
-
-def check_drawn(task: Task) -> None:
-    """Raise a `UsageError` if frames of a task cannot be drawn here, or not be encoded."""
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UsageError("--video needs an encoder: pip install 'encore-rl[video]'")
     first = VectorEnv(task, np.zeros((1, 1), dtype=np.int64), render=True)
@@ -96,15 +86,14 @@ def check_drawn(task: Task) -> None:
 def film_episode(episode: Episode, film: Path, words: str) -> str:
     """Write a scored episode as a film; return a line on it.
 
-    Raises:
-        UsageError: if the simulator does not repeat the return, or the file cannot be written.
+    A `UsageError` says that the simulator does not repeat the return, or that writing failed.
     """
     num_frames = 1 + sum(1 for _ in _steps(episode))
-    console = flags.make_console()
-    frames = track(_frames(episode), "filming", num_frames, console=console, transient=True)
+    frames = (env.render()[0, 0] for env in _steps(episode, render=True))
+    look: Any = {"total": num_frames, "console": flags.make_console(), "transient": True}
     aside = film.with_name(f".{film.stem}.{uuid.uuid4().hex}{film.suffix}")
     try:
-        _encode(iter(frames), frames_per_second(episode.task), aside)
+        _encode(iter(track(frames, "filming", **look)), frames_per_second(episode.task), aside)
         aside.replace(film)
     except OSError as error:
         raise UsageError(f"--video: cannot write {film}: {error}") from None
@@ -114,7 +103,7 @@ def film_episode(episode: Episode, film: Path, words: str) -> str:
 
 
 def _steps(episode: Episode, *, render: bool = False) -> Iterator[VectorEnv]:
-    """Play an episode again; yield the environment after each step.
+    """Play an episode again; yield the environment after each step, to render before the first too.
 
     Raises:
         UsageError: at the end, if the return is not the one that was scored.
@@ -137,18 +126,8 @@ def _steps(episode: Episode, *, render: bool = False) -> Iterator[VectorEnv]:
     raise UsageError("no film: the episode that was scored has no end when it is played again")
 
 
-def _frames(episode: Episode) -> Iterator[np.ndarray]:
-    """Yield the frames `[H, W, 3]` of an episode: before its first step, and after each."""
-    for env in _steps(episode, render=True):
-        yield env.render()[0, 0]
-
-
 def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
-    """Pass frames to ffmpeg as they come.
-
-    Raises:
-        OSError: if ffmpeg ends before they do; it says why on standard error.
-    """
+    """Pass frames to ffmpeg as they come; an OSError says that it ended before they do."""
     from imageio_ffmpeg import write_frames
 
     first = next(frames)

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from reproduce.plan.grid import Plan
 from suite.base.errors import UsageError
@@ -34,6 +37,8 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Arguments of several commands. A policy or a plan alone imports no module, so a flag does."""
+PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+"""The look of tables that must fit 80 columns."""
 
 
 def program() -> str:
@@ -43,14 +48,19 @@ def program() -> str:
 
 def make_parser(word: str, description: str, *shared: str) -> Parser:
     """Return a parser for the arguments after `word`, with some of the `SHARED` ones."""
-    parser = Parser(
-        prog=f"{program()} {word}".strip(),
-        description=description,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    prog, style = f"{program()} {word}".strip(), RawDescriptionHelpFormatter
+    parser = Parser(prog=prog, description=description, formatter_class=style)
     for name in shared:
         parser.add_argument(name, **SHARED[name])
     return parser
+
+
+def make_table(*columns: str, **look: Any) -> Table:
+    """Return a table with its first column to the left and the others to the right."""
+    table = Table(**look)
+    for place, name in enumerate(columns):
+        table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
+    return table
 
 
 def open_page(page: Path) -> None:
@@ -71,18 +81,15 @@ def published_name(plan: Plan) -> str:
     return "/".join(("results", "published", *plan.published_folder.parts[-2:]))
 
 
-def make_console() -> Console:
-    """Return the console; wide enough for tables where output goes to a file or pipe.
-
-    Names and paths that look like markup are printed as they are.
-    """
-    console = _Console(markup=False, emoji=False)
-    if console.is_terminal:
-        return console
-    return _Console(width=max(console.width, 120), markup=False, emoji=False)
-
-
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave the end of a reader, such as `head`, to `run_main`; rich would exit with 1."""
         raise BrokenPipeError
+
+
+def make_console() -> Console:
+    """Return the console: markup is printed as it is, and files and pipes take wide tables."""
+    console = _Console(markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    return console

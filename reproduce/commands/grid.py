@@ -37,8 +37,7 @@ def main(argv: Sequence[str], commands: str = "") -> int:
     shown: dict[str, Any] = {"version": f"encore {release}", "help": "show the version"}
     parser.add_argument("--version", action="version", **shown)
     add_flags(parser)
-    request = read_request(parser.parse(argv))
-    cores = num_cores()
+    request, cores = read_request(parser.parse(argv)), num_cores()
     if request.workers and request.workers > cores and request.launcher == "local":
         raise UsageError(
             f"--workers: {request.workers} processes side by side slow each other down on "
@@ -53,31 +52,29 @@ def main(argv: Sequence[str], commands: str = "") -> int:
         from reproduce.run.ray.pool import connect
 
         with connect(request.ray_address) as cluster:
-            return _run_grid(request, cluster)
-    return _run_grid(request, None)
+            return _run(request, cluster)
+    return _run(request, None)
 
 
-def _run_grid(request: Request, cluster: Cluster | None) -> int:
+def _run(request: Request, cluster: Cluster | None) -> int:
     chosen = variants_of(request.agent, request.suite, request.source, request.settings)
     if request.fresh:
         request = replace(request, runs_dir=fresh_directory(request.runs_dir), fresh=False)
     if len(chosen) > 1:
         return _run_sweep(request, cluster, chosen)
-    plan = _make_plan(request, cluster)
-    console = flags.make_console()
+    plan, console = _make_plan(request, cluster), flags.make_console()
     console.print(plan_table(plan))
     _say_outlook(plan, console)
-    said = left_out(plan) if request.tasks is None else []
-    said.append(
-        replaced(presets_of(plan.agent), plan.agent, (plan.suite, plan.source), plan.config)
-    )
+    lines = left_out(plan) if request.tasks is None else []
+    presets, settings_of = presets_of(plan.agent), (plan.suite, plan.source)
+    lines.append(replaced(presets, plan.agent, settings_of, plan.config))
     for task, seeds in plan.declared.items():
         if plan.num_seeds[task] > len(seeds):
             started = counted(len(seeds), "declared seed")
-            said.append(f"{task} was started with {started}; with more it is exploratory")
-    older = by_task(plan.runs())
-    said += [f"{task}: {sentence}" for task, (_, sentence) in older.items() if sentence]
-    for line in filter(None, said):
+            lines.append(f"{task} was started with {started}; with more it is exploratory")
+    for task, (_, sentence) in by_task(plan.runs()).items():
+        lines.append(sentence and f"{task}: {sentence}")
+    for line in filter(None, lines):
         say(console, line)
     return 0 if request.dry_run else run_plan(plan, console)
 
@@ -90,14 +87,14 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
     for settings in chosen:
         each = replace(request, settings=settings, runs_dir=root / folder_name(settings))
         plans.append(_make_plan(each, cluster, is_variant=True))
-    sweep.refuse_alike(plans)
-    console = flags.make_console()
-    console.print(sweep.plan_table(plans))
+    variants, console = sweep.variants_of(plans), flags.make_console()
+    console.print(sweep.plan_table(variants))
     if request.dry_run:
         return 0
-    status = sweep.run(plans, root, console, partial(_train, console=console))
+    path = root / f"sweep-{request.agent}-{request.suite}.csv"
+    status = sweep.run(variants, path, console, partial(_train, console=console))
     if request.open and status != 130:
-        flags.open_page(sweep.stem(plans, root).with_suffix(".svg"))
+        flags.open_page(path.with_suffix(".svg"))
     return status
 
 
@@ -150,40 +147,29 @@ def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
         Leases(plan.directory, name_of_settings(plan.config)).refuse_rivals()
     plan.directory.mkdir(parents=True, exist_ok=True)
     save_plan(plan)
-    with mirrored(plan, plan.track, lambda line: say(console, line)), View(console) as view:
+    with mirrored(plan, plan.track, partial(say, console)), View(console) as view:
         board = launch(plan, view)
-    failed = [row for row in board.rows if row.state == "failed"]
-    return {row.run.key: row.error for row in failed}
+    return {row.run.key: row.error for row in board.rows if row.state == "failed"}
 
 
 def plan_table(plan: Plan) -> Table:
     """Return a table of the plan's runs, by task."""
-    groups = plan.groups()
-    device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
-    caption = (
-        f"{counted(len(groups), 'process')}, {plan.workers} side by side on {device}, into "
-        f"{plan.directory}."
-        if groups
-        else f"Every run is finished; tables, figures and page go to {plan.directory}."
-    )
+    groups, runs = plan.groups(), plan.runs()
+    caption = f"Every run is finished; tables, figures and page go to {plan.directory}."
+    if groups:
+        device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
+        processes = f"{counted(len(groups), 'process')}, {plan.workers} side by side on {device}"
+        caption = f"{processes}, into {plan.directory}."
     folder = plan.published_folder
-    runs = plan.runs()
-    taken = sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs)
-    if taken:
-        caption += (
-            f" Finished in {flags.published_name(plan)}: {taken}; --no-published trains your own."
-        )
-    table = Table(
-        title=f"{plan.title}, budget {plan.budget}",
-        caption=printable(caption),
-        caption_justify="left",
-    )
-    for name in ("task", "env steps", "seeds", "already finished", "to run"):
-        table.add_column(name, justify="left" if name == "task" else "right")
+    if taken := sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs):
+        where = flags.published_name(plan)
+        caption += f" Finished in {where}: {taken}; --no-published trains your own."
+    columns = ("task", "env steps", "seeds", "already finished", "to run")
+    look = {"caption": printable(caption), "caption_justify": "left"}
+    table = flags.make_table(*columns, title=f"{plan.title}, budget {plan.budget}", **look)
     for task, env_steps in plan.env_steps.items():
-        done = [r.seed for r in runs if r.task == task and r.has_ended]
-        to_run = [r.seed for r in runs if r.task == task and r.seed not in done]
-        planned = plan.seeds[: plan.num_seeds[task]]
-        cells = (" ".join(map(str, seeds)) for seeds in (planned, done, to_run))
-        table.add_row(task, f"{env_steps:,}", *cells)
+        done = [run.seed for run in runs if run.task == task and run.has_ended]
+        to_run = [run.seed for run in runs if run.task == task and not run.has_ended]
+        seeds = (plan.seeds[: plan.num_seeds[task]], done, to_run)
+        table.add_row(task, f"{env_steps:,}", *(" ".join(map(str, each)) for each in seeds))
     return table

@@ -48,29 +48,28 @@ def judge_curves(
         UsageError: for an unknown name, rows of another rule than the source's, or a run without a
             score at t.
     """
-    rule = _rule_of(agent, curves, source)
-    _check_unique(curves, rule)
-    scores, scales, drawn, presented = [], dict[str, Scale](), [], {}
-    for name, rows in curves.rows.groupby("task", sort=False):
+    rule, from_grid = _rule_of(agent, curves, source), curves.rule is not None
+    are_episodes = rule == "training" and not from_grid
+    if not are_episodes:
+        _check_unique(curves, rule)
+    scores, scales, drawn, presented = [], dict[str, Scale](), [], dict[str, Task]()
+    for name, rows in ((str(name), rows) for name, rows in curves.rows.groupby("task", sort=False)):
         if name not in TASKS:  # one that a module registers would be imported
-            known = nearest_task(str(name), TASKS)
-            raise UsageError(f"{curves.name}: unknown task {name!r}{known}")
-        task = find_task(str(name), protocol)
+            raise UsageError(f"{curves.name}: unknown task {name!r}{nearest_task(name, TASKS)}")
+        presented[name] = task = find_task(name, protocol)
         try:
-            steps, found = score_runs(rows, rule, curves.rule is not None, env_steps)
+            steps, found = score_runs(rows, rule, from_grid, env_steps)
+            config = _config_of(agent, source, task, rule, steps)
+            if steps <= first_update(config):
+                raise UsageError(too_early(agent, source, config))
         except UsageError as error:
             raise UsageError(f"{curves.name}: {name}, {error}") from None
-        scores += [(task.name, seed, steps, score, rule) for seed, score in found.items()]
-        try:
-            config = _config_of(agent, source, task, rule, steps)
-        except UsageError as error:
-            raise UsageError(f"{curves.name}: {task.name}, {error}") from None
-        if steps <= first_update(config):
-            raise UsageError(f"{curves.name}: {task.name}: {too_early(agent, source, config)}")
-        scales[task.name], presented[task.name] = scale_of(agent, source, config, steps), task
-        of_run = window_means if rule == "training" and curves.rule is None else _up_to
+        scores += [(name, seed, steps, score, rule) for seed, score in found.items()]
+        scales[name] = scale_of(agent, source, config, steps)
         for seed, run in rows.groupby("seed"):
-            drawn.append(of_run(run, steps).assign(task=task.name, seed=seed, rule=rule))
+            inside = run[run["env_steps"] <= steps].sort_values("env_steps", kind="stable")
+            line = window_means(run, steps) if are_episodes else inside
+            drawn.append(line.assign(task=name, seed=seed, rule=rule))
     table = pd.DataFrame(scores, columns=["task", "seed", "env_steps", "score", "rule"])
     lines = pd.concat(drawn, ignore_index=True).reindex(columns=list(tables.COLUMNS["curves"]))
     runs = table[["task", "seed", "env_steps"]].assign(status="finished")
@@ -80,30 +79,32 @@ def judge_curves(
     }
 
 
-def _up_to(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
-    return run[run["env_steps"] <= env_steps].sort_values("env_steps", kind="stable")
-
-
 def _rule_of(agent: str, curves: Curves, source: str) -> str:
-    """Return the rule of a source.
-
-    Raises:
-        UsageError: for an unknown name, or curves of another rule.
-    """
+    """Return the rule of a source; refuse an unknown name, or curves of another rule."""
     check_agent(agent)
     judges = {each.source: each for each in references.sources(agent) if each.judges}
     if source not in judges:
         raise UsageError(f"no source {source!r} judges {agent}{nearest(source, judges)}")
-    rule, said = judges[source].rule, curves.rule
-    if curves.episodes and rule != "training":
-        said = "training"
+    rule, said = judges[source].rule, "training" if curves.episodes else curves.rule
     if said not in (None, rule):
         able = [name for name, each in judges.items() if each.rule == said]
+        fix = f"give --like {' or '.join(able)}" if able else f"give rows of rule {rule}"
         raise UsageError(
             f"{curves.name}: its rows are of rule {said!r}, and {source} judges by rule {rule}: "
-            + (f"give --like {' or '.join(able)}" if able else f"give rows of rule {rule}")
+            + fix
         )
     return rule
+
+
+def _check_unique(curves: Curves, rule: str) -> None:
+    """Raise UsageError for two rows of a run at one step."""
+    rows = curves.rows
+    for row in rows[rows.duplicated(["task", "seed", "env_steps"])].itertuples():
+        what = "evaluations at {:,}"
+        if rule == "training":
+            what = "means at {:,}: leave out the column rule of episodes"
+        where = f"{curves.name}: {row.task}, seed {row.seed} has two"
+        raise UsageError(f"{where} {what.format(row.env_steps)}")
 
 
 def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -> Any:
@@ -145,30 +146,23 @@ def score_runs(
     steps = int(ends.min()) if env_steps is None else env_steps
     if steps < 1:
         raise UsageError(f"seed {ends.idxmin()} ends at step 0: give rows of later steps")
-    episodes = rule == "training" and not from_grid
-    reached = 10 * ends > 9 * steps if episodes else ends >= steps
-    if not reached.all():
+    are_scores, are_episodes = (rule == "training" and each for each in (from_grid, not from_grid))
+    if not (10 * ends > 9 * steps if are_episodes else ends >= steps).all():
         raise UsageError(
             f"seed {ends.idxmin()} ends at {ends.min():,}: use a smaller --env-steps than {steps:,}"
         )
-    if rule == "training" and from_grid:
-        at_step = rows[rows["env_steps"] == steps].set_index("seed")["mean_return"]
-        for seed in ends.index.difference(at_step.index).tolist():
-            raise UsageError(
-                f"seed {seed} has no row at {steps:,}, and with a column rule each row is a mean "
-                "over (0.9 t, t] at its own t: give an --env-steps that all runs have"
-            )
-        return steps, {seed: float(at_step[seed]) for seed in ends.index.tolist()}
     scores, rows = {}, rows.sort_values("env_steps", kind="stable")
     for seed in ends.index.tolist():
         run = rows[rows["seed"] == seed]
-        run = run if episodes else _on_schedule(run, steps)
-        inside = run[references.in_window(run["env_steps"], steps)]
+        run = _on_schedule(run, steps) if rule != "training" else run
+        at = run["env_steps"]
+        inside = run[at == steps if are_scores else references.in_window(at, steps)]
         if inside.empty:
-            raise UsageError(
-                f"seed {seed} has no row behind {0.9 * steps:,.0f} and up to {steps:,} steps, "
-                "which are scored"
-            )
+            lacks = f"behind {0.9 * steps:,.0f} and up to {steps:,} steps, which are scored"
+            if are_scores:
+                lacks = f"at {steps:,}, and with a column rule each row is a mean over (0.9 t, t] "
+                lacks += "at its own t: give an --env-steps that all runs have"
+            raise UsageError(f"seed {seed} has no row {lacks}")
         scores[seed] = float(inside["mean_return"].to_numpy(np.float64).mean())
     return steps, scores
 
@@ -184,24 +178,11 @@ def _on_schedule(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
     return run if alone or last % (np.gcd.reduce(before) or 1) == 0 else run[:-1]
 
 
-def _check_unique(curves: Curves, rule: str) -> None:
-    """Raise UsageError for two rows of a run at one step, unless they are episodes."""
-    rows = curves.rows
-    twice = rows[rows.duplicated(["task", "seed", "env_steps"])]
-    if twice.empty or (rule == "training" and curves.rule is None):
-        return
-    task, seed, step = twice[["task", "seed", "env_steps"]].iloc[0]
-    where = f"{curves.name}: {task}, seed {seed} has two"
-    if rule == "training":
-        raise UsageError(f"{where} means at {step:,}: leave out the column rule of episodes")
-    raise UsageError(f"{where} evaluations at {step:,}")
-
-
 def _name_of(text: str) -> tuple[str, str]:
     """Return our name of a column and the one in the files, from `--columns`."""
-    ours, equals, theirs = text.partition("=")
+    ours, _, theirs = text.partition("=")
     ours = "mean_return" if ours == "episode_return" else ours
-    if not equals or not theirs or ours not in COLUMNS:
+    if not theirs or ours not in COLUMNS:
         known = f"OURS=THEIRS, where OURS is one of {', '.join(COLUMNS)}"
         raise ArgumentTypeError(f"needs {known}, not {text!r}")
     return ours, theirs

@@ -1,6 +1,6 @@
 """`list`: agents, suites, sources, published results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import agents
 from reproduce.commands import flags
@@ -25,32 +25,52 @@ def main(argv: Sequence[str]) -> int:
         if options.name is not None:
             raise UsageError("list prints one name or one source: leave out either")
         print(describe_source(options.like))
-        return 0
-    if options.name in SUITES:
+    elif options.name in SUITES:
         print("\n".join(SUITES[options.name]))
-        return 0
-    if options.name not in (None, *agents.AGENTS):
-        refuse_old_agent(options.name)
-        known = nearest(options.name, (*agents.AGENTS, *SUITES))
-        raise UsageError(f"unknown agent or suite {options.name!r}{known}")
-    for name in agents.AGENTS if options.name is None else (options.name,):
-        print("\n  ".join([f"agent {name}", *_sources(name)]))
-    for suite, tasks in SUITES.items() if options.name is None else ():
-        print(f"suite {suite}: {counted(len(tasks), 'task')}")
-    for name in peer.peers():
-        known = peer.agents_of(name)
-        if options.name in (None, *known):
-            print(f"control {name}: {', '.join(known)}")
-    for page in sorted(PUBLISHED.glob(f"{options.name or '*'}-*/*/verdicts.csv")):
-        print(f"published {page.parent.relative_to(PUBLISHED)}")
+    else:
+        print("\n".join(_summary(options.name)))
     return 0
+
+
+def _summary(name: str | None) -> list[str]:
+    """Return the lines of an agent, or of all agents and suites."""
+    if name not in (None, *agents.AGENTS):
+        refuse_old_agent(name)
+        known = nearest(name, (*agents.AGENTS, *SUITES))
+        raise UsageError(f"unknown agent or suite {name!r}{known}")
+    lines = []
+    for agent in (name,) if name else agents.AGENTS:
+        lines += [f"agent {agent}", *(f"  {line}" for line in _sources(agent))]
+    for suite, tasks in () if name else SUITES.items():
+        lines.append(f"suite {suite}: {counted(len(tasks), 'task')}")
+    for each in peer.peers():
+        if name in (None, *peer.agents_of(each)):
+            lines.append(f"control {each}: {', '.join(peer.agents_of(each))}")
+    grids = sorted(path.parent for path in PUBLISHED.glob(f"{name or '*'}-*/*/verdicts.csv"))
+    return [*lines, *(f"published {grid.relative_to(PUBLISHED)}" for grid in grids)]
+
+
+def _sources(agent: str) -> list[str]:
+    """Return each suite of an agent with its sources, and who judges where the source does not.
+
+    A file that is no agent yet gives what is wrong with it.
+    """
+    suites: dict[str, list[str]] = {}
+    try:
+        presets = presets_of(agent)
+    except UsageError as error:
+        return [str(error)]
+    for (suite, source), preset in presets.items():
+        judge = f"judged by {preset.judged_by}" if preset.judged_by else "not judged"
+        said = source if preset.judged_by == source else f"{source} ({judge})"
+        suites.setdefault(suite, []).append(said)
+    return [f"{suite}: {', '.join(names)}" for suite, names in suites.items()]
 
 
 def describe_source(name: str) -> str:
     """Return a source's file for each agent, and the tasks on which ours compares with it.
 
-    Raises:
-        UsageError: naming the nearest source, or the first mistake in its files or tables.
+    A `UsageError` names the nearest source, or the first mistake in its files or tables.
     """
     folders = {path.parent.name for path in REFERENCES.glob("*/*.toml")}
     if name not in folders:
@@ -66,23 +86,3 @@ def describe_source(name: str) -> str:
             lines.append(f"# {row['task']}: {steps}, {runs}{protocol} ({row['env_id']})")
         lines.append("")
     return "\n".join(lines)
-
-
-def _sources(agent: str) -> Iterator[str]:
-    """Yield each of an agent's suites with its sources, and who judges where the source does not.
-
-    A file that is no agent yet gives what is wrong with it.
-    """
-    try:
-        presets = presets_of(agent)
-    except UsageError as error:
-        yield str(error)
-        return
-    for suite in dict.fromkeys(suite for suite, _ in presets):
-        sources = {source: p.judged_by for (on, source), p in presets.items() if on == suite}
-        judges = {name: f" (judged by {judge})" for name, judge in sources.items() if judge}
-        names = (
-            name if judge == name else name + judges.get(name, " (not judged)")
-            for name, judge in sources.items()
-        )
-        yield f"{suite}: {', '.join(names)}"

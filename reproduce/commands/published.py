@@ -8,7 +8,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -23,7 +22,6 @@ from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy
 from suite.record.records import read_record
 
-EPISODES = "episodes.csv"
 RECORDS = "*/seed-*/run.json"
 LONG_TABLE = 20_000
 """Bytes of a table of episodes that is kept compressed."""
@@ -34,16 +32,48 @@ TOLERANCE = 1e-6
 def find_plans(root: Path) -> list[Plan]:
     """Return the plan of every folder `<agent>-<suite>/<source>` with runs.
 
-    Raises:
-        UsageError: naming a folder whose plan is missing or cannot be read.
+    A `UsageError` names a folder whose plan is missing or cannot be read.
     """
-    folders = sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS)))
-    return [_load(folder) for folder in folders]
+    plans = []
+    for folder in sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS))):
+        here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        try:
+            plan = load_grid(here)
+        except UsageError as error:
+            raise UsageError(f"{folder}: {error}") from None
+        plans.append(replace(plan, behaviours=_newest(plan)))
+    return plans
+
+
+def _newest(plan: Plan) -> dict[str, int]:
+    """Return the newest behaviour's number among the runs of every task that has one."""
+    found: dict[str, int] = {}
+    for path in plan.directory.glob(RECORDS):
+        record = read_record(path.parent) or {}
+        if (number := number_of(record)) is not None:
+            found[record["task"]] = max(number, found.get(record["task"], 0))
+    return found
 
 
 def refresh(plan: Plan) -> None:
-    """Keep the records of a published folder small, and write its tables, figures and page."""
-    _keep_small(plan)
+    """Keep the records of a published folder small, and write its tables, figures and page.
+
+    A task keeps one policy, all games together one; tables of games, and of many episodes, are
+    compressed.
+    """
+    kept = set()
+    for run in plan.runs():
+        if not run.has_ended:
+            continue
+        is_game = find_task(run.task, plan.protocol).family == "atari"
+        for path in filter(Path.exists, (run.directory / name for name in TABLES)):
+            if is_game or (path.name == "episodes.csv" and path.stat().st_size > LONG_TABLE):
+                compress(path)
+        if (run.directory / POLICY[0]).exists():
+            whose = "games" if is_game else run.task
+            if whose in kept:
+                leave_out_policy(run.directory)
+            kept.add(whose)
     write_report(plan, gather(plan))
 
 
@@ -51,54 +81,14 @@ def stale_table(plan: Plan) -> str:
     """Return the name of a table that records and references no longer give; empty if all hold."""
     for name, table in gather(plan).items():
         path = plan.directory / f"{name}.csv"
-        if not path.exists():
-            return path.name
         given = pd.read_csv(io.StringIO(table.to_csv(index=False)))
-        how: dict[str, Any] = {"check_dtype": False, "rtol": TOLERANCE, "atol": 1e-9}
         try:
-            pd.testing.assert_frame_equal(pd.read_csv(path), given, **how)
-        except AssertionError:
+            pd.testing.assert_frame_equal(
+                pd.read_csv(path), given, check_dtype=False, rtol=TOLERANCE, atol=1e-9
+            )
+        except (FileNotFoundError, AssertionError):
             return path.name
     return ""
-
-
-def _load(folder: Path) -> Plan:
-    here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    try:
-        plan = load_grid(here)
-    except UsageError as error:
-        raise UsageError(f"{folder}: {error}") from None
-    return replace(plan, behaviours=_newest(plan))
-
-
-def _newest(plan: Plan) -> dict[str, int]:
-    """Return the newest behaviour's number among the runs of every task that has one."""
-    found: dict[str, int] = {}
-    for path in sorted(plan.directory.glob(RECORDS)):
-        record = read_record(path.parent) or {}
-        number = number_of(record)
-        if number is not None:
-            found[record["task"]] = max(number, found.get(record["task"], 0))
-    return found
-
-
-def _keep_small(plan: Plan) -> None:
-    """Keep one policy per task, one per grid of games; compress games' tables, and episodes."""
-    kept = set()
-    for run in plan.runs():
-        if not run.has_ended:
-            continue
-        is_game = find_task(run.task, plan.protocol).family == "atari"
-        for path in (run.directory / name for name in TABLES):
-            if not path.exists():
-                continue
-            if is_game or (path.name == EPISODES and path.stat().st_size > LONG_TABLE):
-                compress(path)
-        if (run.directory / POLICY[0]).exists():
-            whose = "games" if is_game else run.task
-            if whose in kept:
-                leave_out_policy(run.directory)
-            kept.add(whose)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -30,21 +30,14 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
     check_writable(request.runs_dir)
     where = (request.agent, request.suite, request.source, request.runs_dir)
-    console = flags.make_console()
-    plan = load_published_plan(*where)
-    variants = sweep_below(*where)
+    plan, variants, console = load_published_plan(*where), sweep_below(*where), flags.make_console()
     if variants and (plan is None or not is_default):
         raise UsageError(variants)
     if plan is not None:
-        say(
-            console,
-            f"Nothing was run in {request.runs_dir} yet; this is {flags.published_name(plan)}:",
-        )
-        say(console, variants)
-    else:
-        plan = load_plan(*where)
-    plan = with_baseline(replace(plan, context=request.context, open=request.open))
-    return report(plan, console)
+        name = flags.published_name(plan)
+        say(console, f"Nothing was run in {request.runs_dir} yet; this is {name}:\n{variants}")
+    plan = plan or load_plan(*where)
+    return report(with_baseline(replace(plan, context=request.context, open=request.open)), console)
 
 
 def without_updates(plan: Plan) -> list[str]:

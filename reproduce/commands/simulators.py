@@ -10,6 +10,7 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
+from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import read_json, write_atomically, write_json
 from suite.base.hardware import machine, num_cores, processor, revision, versions
@@ -35,26 +36,30 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--turns", type=whole, default=3, help="of each engine (default: 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
-    parser.add_argument(
-        "--same-work", action="store_true", help="compare what engines give, not their speeds"
-    )
+    text = "compare what engines give, not their speeds"
+    parser.add_argument("--same-work", action="store_true", help=text)
     parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
     options = parser.parse(argv)
     tasks = options.tasks or (find_suite(options.suite) if options.suite else TASKS)
     for name in tasks:
         find_task(name)
-    _check(options.engines, ENGINES, "engine")
-    _check(options.modes, MODES, "mode")
+    asked = (("engine", options.engines, ENGINES), ("mode", options.modes, MODES))
+    for what, name, known in (
+        (what, name, known) for what, names, known in asked for name in names
+    ):
+        if name not in known:
+            raise UsageError(f"no {what} {name!r}{nearest(name, known)}")
     if min(*options.num_envs, *options.threads, options.turns) < 1:
         raise UsageError("--num-envs, --threads and --turns must be at least 1")
     if max(options.threads) > num_cores():
         raise UsageError(f"--threads: this machine lets us use {num_cores()} cores")
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")
-    folder = options.out / machine_name()
-    if options.same_work:
-        return _compare_work(tasks, options.engines, folder, argv)
-    return _measure(tasks, options, folder, argv)
+    facts = processor()  # its generation and its cores name the folder
+    vendor = (facts["vendor_id"] or "cpu").lower()
+    name = f"{vendor}-{facts['cpu family']}-{facts['model']}-{num_cores()}-cores"
+    work = _compare_work if options.same_work else _measure
+    return work(tasks, options, options.out / name, argv)
 
 
 def _tell(folder: Path, **facts: Any) -> None:
@@ -66,19 +71,16 @@ def _tell(folder: Path, **facts: Any) -> None:
     write_json(path, known | facts)
 
 
-def _compare_work(
-    tasks: Sequence[str], engines: Sequence[str], folder: Path, argv: Sequence[str]
-) -> int:
+def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
     """Write and show what engines give under random play."""
     from reproduce.simulators.same_work import COLUMNS, same_work
 
-    rows = []
+    rows, path = [], folder / "same_work.csv"
     for task in tasks:
-        for row in same_work(task, engines):
+        for row in same_work(task, options.engines):
             rows.append(row)
             said = f"differs: {row['differs']}" if row["differs"] else "the same"
             print(f"{task}: {row['engine']}: {said}", flush=True)
-    path = folder / "same_work.csv"
     _tell(folder, same_work=" ".join(argv))
     frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
     content = frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
@@ -91,22 +93,20 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
     """Measure every cell; write its turns, and at the end the figures."""
     from reproduce.simulators import claims, figures, measure
 
-    busy = measure.busy_cores() if options.busy else measure.refuse_busy()
+    busy = measure.busy_cores()
+    if busy > measure.MOST_BUSY and not options.busy:
+        raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
     _tell(folder, busy_cores=round(busy, 2), turns=" ".join(argv))
     path, console, any_turn = folder / "turns.csv", flags.make_console(), False
-    for cell in (
-        measure.Cell(task, n, k)
-        for task in tasks
-        for n in options.num_envs
-        for k in options.threads
-        if k <= n
-    ):
-        found = []
-        for row in _rows(cell, options, measure):
+    sizes = [(n, k) for n in options.num_envs for k in options.threads if k <= n]
+    for cell in (measure.Cell(task, *size) for task in tasks for size in sizes):
+        found = list[dict[str, Any]]()
+        turns = (cell, options.engines, options.modes, options.turns, options.seconds)
+        for row in measure.measure(*turns):
             found.append(row)
             if row["note"]:
                 say(console, f"{cell.task}, {cell.num_envs}: {row['engine']}: {row['note']}")
-            measure.write(measure.merged(path, found), path)
+            measure.write(found, path)
         if any(row["turn"] for row in found):
             any_turn = True
             console.print(table_of(measure.medians(pd.DataFrame(found))))
@@ -121,45 +121,16 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
     return 0 if any_turn else 2
 
 
-def _rows(cell: Any, options: Any, measure: Any) -> Any:
-    """Yield the rows of engines, then those of the training."""
-    speed = 0.0
-    modes = [mode for mode in options.modes if mode != "training"]
-    for row in measure.measure(cell, options.engines, modes, options.turns, options.seconds):
-        if row["engine"] == "encore" and row["env_steps_per_second"]:
-            speed = row["env_steps_per_second"]
-        yield row
-    if "training" in options.modes:
-        yield from measure.train(cell, options.turns, max(2.0, options.seconds), speed / 2)
-
-
 def table_of(medians: pd.DataFrame) -> Table:
     """Return the table of a cell."""
     first = medians.iloc[0]
-    threads = f"{first.num_threads} thread" + "s" * int(first.num_threads > 1)
-    table = Table(title=f"{first.task}, {first.num_envs} environments, {threads}")
-    for name in ("engine", "actions", "steps/s", "range", "step, ms", "99 %", "cores", "MiB"):
-        table.add_column(name, justify="left" if name in ("engine", "actions") else "right")
+    title = f"{first.task}, {first.num_envs} environments, {counted(first.num_threads, 'thread')}"
+    columns = ("engine", "actions", "steps/s", "range", "step, ms", "99 %", "cores", "MiB")
+    table = flags.make_table(*columns, title=title)
     for row in medians.itertuples():
         numbers = [f"{row.env_steps_per_second:,.0f}", f"{row.slowest:,.0f} to {row.fastest:,.0f}"]
-        numbers += [_known(row.latency_median_ms, ".3f"), _known(row.latency_p99_ms, ".3f")]
-        numbers += [_known(row.cores, ".1f"), _known(row.memory_mib, ",.0f")]
+        known = ((row.latency_median_ms, ".3f"), (row.latency_p99_ms, ".3f"), (row.cores, ".1f"))
+        for value, form in (*known, (row.memory_mib, ",.0f")):
+            numbers.append("" if pd.isna(value) else format(value, form))  # type: ignore[arg-type]
         table.add_row(str(row.engine), str(row.mode), *numbers)
     return table
-
-
-def machine_name() -> str:
-    """Return a folder's name for this machine: its processor's generation and its cores."""
-    facts = processor()
-    vendor = (facts["vendor_id"] or "cpu").lower()
-    return f"{vendor}-{facts['cpu family']}-{facts['model']}-{num_cores()}-cores"
-
-
-def _known(value: Any, form: str) -> str:
-    return "" if pd.isna(value) else format(value, form)
-
-
-def _check(names: Sequence[str], known: Any, what: str) -> None:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"no {what} {name!r}{nearest(name, known)}")

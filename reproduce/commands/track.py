@@ -103,7 +103,6 @@ class Mirror:
             raise UsageError(f"{self._folder} is a run's own folder: mirror into another")
         self._sink: Sink | None = None
         self._begun: object = None
-        self._has_ended = False
         self._rows = dict.fromkeys(TABLES, 0)
 
     def update(self) -> None:
@@ -112,14 +111,15 @@ class Mirror:
         A run that goes on after a kill cuts its tables to those of its checkpoint, and writes the
         same rows again. One that begins anew has a mirror anew.
         """
-        record = None if self._has_ended else read_record(self._run)
+        record = read_record(self._run)
         if record is None or record["status"] == "damaged":
             return
         if record["started_at"] != self._begun:
             self.close()
             self._begun, self._rows = record["started_at"], dict.fromkeys(TABLES, 0)
             self._sink = SINKS[self._kind](self._folder, self._name, record)
-        assert self._sink is not None
+        if self._sink is None:  # it has ended
+            return
         for name in TABLES:
             with contextlib.suppress(UsageError):  # a damaged table has no more points
                 table = read_table(self._run / f"{name}.csv")
@@ -128,8 +128,7 @@ class Mirror:
                     values = {f"{name}/{key}": v for key, v in row.items() if not math.isnan(v)}
                     self._sink[0](steps, values)
                 self._rows[name] = max(self._rows[name], len(table))
-        self._has_ended = record["status"] in ENDED
-        if self._has_ended:
+        if record["status"] in ENDED:
             self.close()
 
     def close(self) -> None:
@@ -189,15 +188,15 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
             if nothing can be written to `logdir`.
     """
     check_kind(kind)
-    records = sorted(runs.rglob("run.json"))
-    if not records:
+    folders = [record.parent for record in sorted(runs.rglob("run.json"))]
+    if not folders:
         raise UsageError(f"{runs} holds no runs (<task>/seed-<k>/run.json)")
     check_writable(logdir, "logdir")
-    for record in records:
-        one = Mirror(record.parent, logdir, record.parent.relative_to(runs).as_posix(), kind)
+    for folder in folders:
+        one = Mirror(folder, logdir, folder.relative_to(runs).as_posix(), kind)
         one.update()
         one.close()
-    return len(records)
+    return len(folders)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -207,7 +206,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
     parser.add_argument("logdir", type=Path, help="where the mirrors go")
     options = parser.parse(argv)
-    num_runs = mirror(options.kind, options.runs, options.logdir)
-    where = LOOK[options.kind].format(options.logdir)
-    print(f"{counted(num_runs, 'run')} mirrored; look at them with: {where}")
+    number = counted(mirror(options.kind, options.runs, options.logdir), "run")
+    print(f"{number} mirrored; look at them with: {LOOK[options.kind].format(options.logdir)}")
     return 0

@@ -29,34 +29,25 @@ TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 """Files that the same code and settings give byte by byte, on the same processor."""
 DECISIVE = ("torch", "numpy", "envpool")
 """Packages whose version decides the bytes, beside the code and the processor."""
-LEARNED = 1
-"""Rows of `updates.csv` to wait for, however long: with no more, nothing was learned."""
 LONGEST = 20
-"""Times the asked seconds after which a run without such a row is given up."""
+"""Times the asked seconds after which a run that has learned nothing is given up."""
 
 
 def default_run(agent: str) -> Path | None:
     """Return the quickest of an agent's published runs of today's behaviour; None without any.
 
     Runs that were made on this processor, with these packages, come first.
-
-    Raises:
-        UsageError: for an unknown agent.
     """
     check_agent(agent)
-    found: list[tuple[bool, float, Path]] = []
-    number = hardware.behaviour(agent)
+    found, today = list[tuple[bool, float, Path]](), hardware.behaviour(agent)
     for path in PUBLISHED.glob(f"{agent}-*/*/*/seed-*/run.json"):
         record = read_record(path.parent)
-        if not record or record["status"] != "finished":
-            continue
-        if number is not None and number_of(record) == number:
-            seconds = float(record["wall_seconds"])
-            found.append((bool(elsewhere(record)), seconds, path.parent))
+        if record and record["status"] == "finished" and number_of(record) == today is not None:
+            found.append((bool(elsewhere(record)), float(record["wall_seconds"]), path.parent))
     return min(found)[-1] if found else None
 
 
-def verify(agent: str, run: Path, seconds: float = SECONDS) -> tuple[int, str]:
+def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
     """Make the beginning of a run again with today's code, and compare its rows.
 
     Returns:
@@ -110,7 +101,7 @@ def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path
     """Train until the time is over and it has learned; return the folder of the record's seed.
 
     Raises:
-        UsageError: if it fails, with its last line.
+        UsageError: if it fails, with its last line, or learns nothing in `LONGEST` times the time.
     """
     order, out, log = folder / "order.json", folder / "today", folder / "today.log"
     order.write_text(json.dumps({"record": record, "out": str(out)}))
@@ -118,19 +109,17 @@ def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path
     run = out / f"seed-{record['seed']}"
     process, started = AgentProcess(command, log), time.monotonic()
     try:
-        end = None
-        while end is None:
+        end, passed, has_learned = None, 0.0, False
+        while end is None and passed <= (seconds if has_learned else LONGEST * seconds):
             time.sleep(0.1)
             end, passed = process.poll(), time.monotonic() - started
-            has_learned = len(_lines(run / "updates.csv")) > LEARNED
-            if (passed > seconds and has_learned) or passed > LONGEST * seconds:
-                break
+            has_learned = len(_lines(run / "updates.csv")) > 1
     finally:
         process.kill()
     if end is not None and end.status:
         said = [line for line in last_lines(log) if line.strip()]
         raise UsageError(f"it cannot be made again: {said[-1] if said else 'no output'}")
-    if len(_lines(run / "updates.csv")) <= LEARNED:
+    if not has_learned:
         raise UsageError("it learned nothing in this time: give it more --seconds")
     return run
 
@@ -142,9 +131,8 @@ def elsewhere(record: Mapping[str, Any]) -> str:
     if not there:  # an older record: "AMD EPYC" names processors that round otherwise
         there = f"some {record['machine'].get('cpu')}"
     differs = [f"recorded on {there}"] if there != here["processor"] else []
-    for name in DECISIVE:
-        if record["versions"].get(name) != versions.get(name):
-            differs.append(f"with {name} {record['versions'].get(name)}")
+    then = record["versions"]
+    differs += [f"with {n} {then.get(n)}" for n in DECISIVE if then.get(n) != versions.get(n)]
     return ", ".join(differs)
 
 
@@ -166,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=text)
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N")
     options = parser.parse(argv)
-    if not 0 < options.seconds < float("inf"):
+    if not 0 < options.seconds < math.inf:
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")
     run = options.run or default_run(options.agent)
     if run is None:
@@ -177,18 +165,17 @@ def main(argv: Sequence[str]) -> int:
     return status
 
 
-def train_again(record: dict[str, Any], out: Path) -> int:
+def train_again(record: Mapping[str, Any], out: str) -> int:
     """Train the runs of a record's process."""
     agent = importlib.import_module(f"agents.{record['agent']}")
     settings = recorded_settings(agent.Config, record["config"])
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     run = {key: record[key] for key in ("agent", "suite", "source", "task", "config", "command")}
     config = agent.Config(**values)
-    recorder = Recorder(out, run, config.seeds, checkpoint_seconds=math.inf)
+    recorder = Recorder(Path(out), run, config.seeds, checkpoint_seconds=math.inf)
     agent.train(config, recorder)
     return recorder.finish()
 
 
 if __name__ == "__main__":
-    given = json.loads(Path(sys.argv[1]).read_bytes())
-    sys.exit(train_again(given["record"], Path(given["out"])))
+    sys.exit(train_again(**json.loads(Path(sys.argv[1]).read_bytes())))

@@ -28,25 +28,23 @@ def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict
     rows = []
     for claim in pd.read_csv(path).to_dict("records"):
         sides = [(claim["faster"], claim["num_envs"]), (claim["slower"], claim["slower_envs"])]
-        found = ratio(*(_speeds(table, claim["task"], *side, num_cores) for side in sides))
-        verdict = verdict_of(claim["ratio"], *found)
-        if num_cores < claim["cores"]:
-            verdict = f"cannot be measured here: needs {claim['cores']} cores"
-        said = dict(zip(("found", "low", "high"), found, strict=True)) | {"verdict": verdict}
+        found, low, high = ratio(*(_speeds(table, claim["task"], *e, num_cores) for e in sides))
         place = f"{claim['file']}#L{claim['line']}"
-        said["link"] = f"{claim['source']}/blob/{claim['commit']}/{place}"
-        said["beside"] = " / ".join(f"{engine} ({envs})" for engine, envs in sides)
-        rows.append(claim | said)
+        rows.append(
+            claim
+            | {"found": found, "low": low, "high": high, "verdict": "undecided"}
+            | {"link": f"{claim['source']}/blob/{claim['commit']}/{place}"}
+            | {"beside": " / ".join(f"{engine} ({envs})" for engine, envs in sides)}
+        )
+        if num_cores < claim["cores"]:
+            rows[-1]["verdict"] = f"cannot be measured here: needs {claim['cores']} cores"
+        elif np.isnan(found):
+            rows[-1]["verdict"] = "not measured"
+        elif low >= ABOUT * claim["ratio"]:
+            rows[-1]["verdict"] = "holds"
+        elif high < ABOUT * claim["ratio"]:
+            rows[-1]["verdict"] = "does not hold here"
     return rows
-
-
-def verdict_of(claimed: float, median: float, low: float, high: float) -> str:
-    """Judge the interval of a ratio by what was claimed."""
-    if np.isnan(median):
-        return "not measured"
-    if low >= ABOUT * claimed:
-        return "holds"
-    return "does not hold here" if high < ABOUT * claimed else "undecided"
 
 
 def ratio(fast: np.ndarray, slow: np.ndarray) -> tuple[float, float, float]:
@@ -59,16 +57,16 @@ def ratio(fast: np.ndarray, slow: np.ndarray) -> tuple[float, float, float]:
     if turns < 2:
         return np.nan, np.nan, np.nan
     logs = np.log(fast[:turns] / slow[:turns])
-    mean, error = logs.mean(), logs.std(ddof=1) / turns**0.5
-    half = error * scipy.stats.t.ppf(0.975, turns - 1)
-    low, middle, high = np.exp([mean - half, mean, mean + half]).tolist()
+    half = scipy.stats.sem(logs) * scipy.stats.t.ppf(0.975, turns - 1)
+    low, middle, high = np.exp(logs.mean() + np.array([-half, 0.0, half])).tolist()
     return middle, low, high
 
 
 def _speeds(table: pd.DataFrame, task: str, engine: str, envs: int, num_cores: int) -> np.ndarray:
     """Return steps per second of turns, in their order, with the most threads measured."""
-    chosen = (table["task"] == task) & (table["engine"] == engine) & (table["num_envs"] == envs)
-    chosen &= (table["mode"] == "random") & (table["turn"] > 0)
-    rows = table[chosen & (table["num_threads"] <= num_cores)]
+    rows = table.query(
+        "task == @task and engine == @engine and num_envs == @envs and mode == 'random'"
+        " and turn > 0 and num_threads <= @num_cores"
+    )
     rows = rows[rows["num_threads"] == rows["num_threads"].max()]
     return rows.sort_values("turn")["env_steps_per_second"].to_numpy(np.float64)

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 class Engine(ABC):
-    """Some environments of one task. Every action is given in the units of `units`."""
+    """Some environments of one task; threads end with it. Actions are in the units of `units`."""
 
     next_step_reset = True
     """Whether the row after an end ignores its action, to reset; else the end's own row resets."""
@@ -68,9 +68,8 @@ class Engine(ABC):
     def step(self, actions: Any) -> Rows:
         """Act once in `rows` environments, and keep the observations to act on next."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """End its threads and processes."""
+    def close(self) -> None:  # noqa: B027 - most have no processes
+        """End its processes."""
 
 
 class Encore(Engine):
@@ -79,11 +78,11 @@ class Encore(Engine):
     def __init__(self, task: Task, num_envs: int, num_threads: int) -> None:
         from suite.envs.vector_env import VectorEnv
 
+        if task.actions == "hybrid":
+            raise UsageError(f"{task.name} has hybrid actions, which no other engine has")
         seeds = SEEDS + np.arange(num_envs)[None]
         self._env = VectorEnv(task, seeds, num_threads=num_threads)
         spaces = self._env.spaces
-        if task.actions == "hybrid":
-            raise UsageError(f"{task.name} has hybrid actions, which no other engine has")
         self.num_envs, self.rows, self.frame_skip = num_envs, num_envs, task.frame_skip
         self.num_actions = 0 if spaces.continuous else spaces.num_outputs
         self.action_size = spaces.num_outputs if spaces.continuous else 0
@@ -101,16 +100,9 @@ class Encore(Engine):
         self.obs = step.obs[0]
         return Rows(step.next_obs[0], step.raw_rewards[0], step.episode_ends[0])
 
-    def close(self) -> None:
-        """Drop the pool, whose threads end with it."""
-        del self._env
-
 
 class Envpool(Engine):
-    """envpool itself: synchronous, or with batches of the environments that are done first.
-
-    A batch is one of `parts` of the environments.
-    """
+    """envpool itself: synchronous, or with batches, one of `parts`, of those done first."""
 
     def __init__(self, task: Task, num_envs: int, num_threads: int, parts: int = 1) -> None:
         from suite.envs.vector_env import make_pool
@@ -118,15 +110,12 @@ class Envpool(Engine):
         if task.simulator != "envpool":
             raise UsageError(f"envpool lacks {task.name}")
         batch = num_envs // parts
-        if batch * parts != num_envs or (parts > 1 and num_envs < 2):
+        if batch * parts != num_envs:
             raise UsageError(f"{num_envs} environments are no {parts} batches")
         options = task.options if parts == 1 else {**task.options, "batch_size": batch}
-        seeds = list(range(SEEDS, SEEDS + num_envs))
-        threads = min(num_threads, batch)
+        seeds, threads = list(range(SEEDS, SEEDS + num_envs)), min(num_threads, batch)
         self._pool = make_pool(replace(task, options=options), seeds, threads, render=False)
-        with warnings.catch_warnings():  # gymnasium warns about bounds in float64
-            warnings.simplefilter("ignore")
-            super().__init__(num_envs, self._pool.action_space)
+        super().__init__(num_envs, self._pool.action_space)
         self.rows, self._game = batch, task.family == "atari"
         self.frame_skip = int(self._pool.config.get("frame_skip", 1))
         self._pool.async_reset()
@@ -135,42 +124,32 @@ class Envpool(Engine):
 
     def units(self, actions: np.ndarray) -> np.ndarray:
         """Return actions in the types that envpool takes without a copy."""
-        scaled = super().units(actions)
-        return scaled.astype(np.int32 if self.num_actions else np.float64)
+        return super().units(actions).astype(np.int32 if self.num_actions else np.float64)
 
     def step(self, actions: np.ndarray) -> Rows:
         """Send actions to the environments last received, and receive those done next."""
-        pool = self._pool
-        pool.send(actions, self.ids)
-        self.obs, rewards, terminations, truncations, info = pool.recv()
+        self._pool.send(actions, self.ids)
+        self.obs, rewards, terminations, truncations, info = self._pool.recv()
         self.ids = info["env_id"]
         if self._game:  # a lost life terminates, but does not end the game
             terminations = info["terminated"].astype(bool)
         return Rows(self.obs, rewards, terminations | truncations)
 
-    def close(self) -> None:
-        """Drop the pool, whose threads end with it."""
-        del self._pool
-
 
 class Vector(Engine):
-    """One of gymnasium's vectors: in turn, in processes, or the task's own.
-
-    `mode` is gymnasium's name of it; only the task's own has a choice of threads.
-    """
+    """One of gymnasium's vectors, by its name of the `mode`; only the task's own has threads."""
 
     def __init__(self, task: Task, num_envs: int, num_threads: int, mode: str) -> None:
         import gymnasium
 
         own = mode == "vector_entry_point"
         name, options, wrappers = made_by_gymnasium(task)
+        how: dict[str, Any] = {"wrappers": wrappers, **options}
         if own:
             if gymnasium.spec(name).vector_entry_point is None:
                 raise UsageError(f"gymnasium has no vector of {task.name}'s own")
-            options, wrappers = _own_options(task, num_threads), []
-        self._envs: Any = gymnasium.make_vec(
-            name, num_envs, vectorization_mode=mode, wrappers=None if own else wrappers, **options
-        )
+            how = _own_options(task, num_threads)
+        self._envs: Any = gymnasium.make_vec(name, num_envs, vectorization_mode=mode, **how)
         super().__init__(num_envs, self._envs.single_action_space)
         if task.frame_skip > 1:
             self.frame_skip = 4 if own else int(self._envs.get_attr("frame_skip")[0])
@@ -186,16 +165,15 @@ class Vector(Engine):
         self._envs.close()
 
 
-class StableBaselines(Engine):
+class StableBaselines(Vector):
     """One of stable-baselines3's vectors, in the peers' Python."""
 
     next_step_reset = False
 
     def __init__(self, task: Task, num_envs: int, num_threads: int, kind: str) -> None:
         vectors: Any = importlib.import_module("stable_baselines3.common.vec_env")
-        make = [partial(make_one, task) for _ in range(num_envs)]
-        self._envs = getattr(vectors, kind)(make)
-        super().__init__(num_envs, self._envs.action_space)
+        self._envs = getattr(vectors, kind)([partial(make_one, task) for _ in range(num_envs)])
+        Engine.__init__(self, num_envs, self._envs.action_space)
         if task.frame_skip > 1:
             self.frame_skip = int(self._envs.get_attr("frame_skip")[0])
         self._envs.seed(SEEDS)
@@ -206,9 +184,13 @@ class StableBaselines(Engine):
         self.obs, rewards, ends, _ = self._envs.step(actions)
         return Rows(self.obs, rewards, ends)
 
-    def close(self) -> None:
-        """End the vector."""
-        self._envs.close()
+
+def _game_options(task: Task) -> dict[str, Any]:
+    """Return what ale-py's games and its vector of them call alike."""
+    return {
+        "repeat_action_probability": task.options["repeat_action_probability"],
+        "full_action_space": task.options.get("full_action_space", False),
+    }
 
 
 def made_by_gymnasium(task: Task) -> tuple[str, dict[str, Any], list[Callable[[Any], Any]]]:
@@ -228,13 +210,10 @@ def made_by_gymnasium(task: Task) -> tuple[str, dict[str, Any], list[Callable[[A
             gymnasium.register_envs(importlib.import_module("ale_py"))
         except ImportError as error:
             raise UsageError(f"{task.name} needs {error.name}: {INSTALL}") from None
-        options: dict[str, Any] = {"frameskip": 1, "max_episode_steps": 4 * task.time_limit}
-        options["repeat_action_probability"] = task.options["repeat_action_probability"]
-        options["full_action_space"] = task.options.get("full_action_space", False)
-        frames = partial(
-            gymnasium.wrappers.AtariPreprocessing, noop_max=task.options.get("noop_max", 30)
-        )
-        stack = partial(gymnasium.wrappers.FrameStackObservation, stack_size=4)
+        options = {"frameskip": 1, "max_episode_steps": 4 * task.time_limit, **_game_options(task)}
+        wrappers = gymnasium.wrappers
+        frames = partial(wrappers.AtariPreprocessing, noop_max=task.options.get("noop_max", 30))
+        stack = partial(wrappers.FrameStackObservation, stack_size=4)
         return f"ALE/{task.simulator_id}", options, [frames, stack]
     if task.simulator_id not in gymnasium.registry:
         raise UsageError(f"gymnasium lacks {task.name}")
@@ -257,11 +236,9 @@ def make_one(task: Task) -> Any:
 def _own_options(task: Task, num_threads: int) -> dict[str, Any]:
     if task.family != "atari":
         return {"max_episode_steps": task.time_limit}
-    return {
+    return _game_options(task) | {
         "num_threads": num_threads,
         "max_num_frames_per_episode": 4 * task.time_limit,
-        "repeat_action_probability": task.options["repeat_action_probability"],
-        "full_action_space": task.options.get("full_action_space", False),
         "noop_max": task.options.get("noop_max", 30),
         "reward_clipping": False,
         "frameskip": 4,
@@ -288,11 +265,7 @@ OF_PEERS = ("sb3-dummy", "sb3-subproc")
 
 
 def make_engine(name: str, task: str, num_envs: int, num_threads: int) -> Engine:
-    """Build an engine.
-
-    Raises:
-        UsageError: if it lacks the task, or is not installed.
-    """
+    """Build an engine; a `UsageError` says that it lacks the task, or is not installed."""
     try:
         with Path(devnull).open("w") as sink, redirect_stdout(sink), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old versions and bounds

@@ -13,9 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -49,10 +48,11 @@ them) or training (a whole A2C); `rows` the environments of a vector step; `core
 at work for the engine, and `others` for other programs; `memory_mib` the memory of all its
 processes, shared pages once, before a network is among it. Where an engine ended, `turn` is 0 and
 `note` says why."""
+COUNTS = ("num_envs", "num_threads", "turn", "rows", "steps")
+KEYS = ["task", "num_envs", "num_threads", "engine", "mode"]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """What is measured together: the engines of a cell take turns."""
 
     task: str
@@ -61,7 +61,7 @@ class Cell:
 
 
 class Server:
-    """A process with one engine; see `serve.py`.
+    """A process with one engine, once it is ready; see `serve.py`.
 
     Raises:
         UsageError: by any call, in one line, if the engine cannot do it; the process is then ended.
@@ -74,9 +74,8 @@ class Server:
         if not Path(python).exists():
             raise UsageError(f"{engine} needs the peers' environment: make peers")
         numbers = (str(cell.num_envs), str(cell.num_threads))
-        command = [python, "-P", "-m", "reproduce.simulators.serve", engine, cell.task, *numbers]
         self._process = subprocess.Popen(
-            command,
+            [python, "-P", "-m", "reproduce.simulators.serve", engine, cell.task, *numbers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -84,17 +83,10 @@ class Server:
             env={**os.environ, **THREADING, "PYTHONPATH": str(ROOT)},
             start_new_session=True,  # its workers end with it
         )
-        self.rows = 0
-        """Environments of a vector step, once it is ready."""
-
-    def wait(self) -> None:
-        """Wait until the engine is ready."""
+        self.pid = self._process.pid
+        """Also the number of its session."""
         self.rows = int(self._read(ANSWER_SECONDS)["rows"])
-
-    @property
-    def pid(self) -> int:
-        """Return the process's number, which is its session's, too."""
-        return self._process.pid
+        """Environments of a vector step."""
 
     def ask(self, seconds: float, **order: Any) -> dict[str, Any]:
         """Give an order that takes about some seconds, and return the answer."""
@@ -106,16 +98,12 @@ class Server:
 
     def _read(self, limit: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], limit)[0]:
-            self.end()
-            raise UsageError(f"gave no answer for {limit:g} s")
-        line = self._process.stdout.readline()
-        if not line:
-            self.end()
-            raise UsageError("its process ended")
-        answer = json.loads(line)
+        answer = {"error": f"gave no answer for {limit:g} s"}
+        if select.select([self._process.stdout], [], [], limit)[0]:
+            line = self._process.stdout.readline()
+            answer = json.loads(line) if line else {"error": "its process ended"}
         if "error" in answer:
-            self.end()
+            self.close()
             raise UsageError(answer["error"])
         return answer
 
@@ -131,51 +119,48 @@ class Server:
                     kib += int(shared.split()[0])
         return ticks / os.sysconf("SC_CLK_TCK"), kib / 1024
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process and its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # an order that it did not take
-                assert pipe is not None
-                pipe.close()
+        with suppress(OSError), self._process:  # an order that it did not take
+            pass
 
 
 def measure(
-    cell: Cell,
-    engines: Sequence[str],
-    modes: Sequence[str],
-    turns: int,
-    seconds: float,
+    cell: Cell, engines: Sequence[str], modes: Sequence[str], turns: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a cell: a row for each engine, mode and turn.
+    """Yield the rows of a cell: a row for each engine, mode and turn, the trainings last.
 
     Engines take turns, forwards and backwards, so a machine that changes speed changes all.
     """
+    steps_per_second, stepping = 0.0, [mode for mode in modes if mode != "training"]
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for engine in engines:  # one after another: a start may need all cores
             try:
                 servers[engine] = Server(engine, cell)
-                stack.callback(servers[engine].end)
-                servers[engine].wait()
+                stack.callback(servers[engine].close)
             except UsageError as error:
-                servers.pop(engine, None)
                 yield _row(cell, engine, "", note=str(error))
         order = list(servers)
         for number in range(1, turns + 1):
             for engine in order:
-                for mode in modes if engine in servers else ():
+                for mode in stepping if engine in servers else ():
                     if mode != "random" and engine in OF_PEERS:
                         continue  # their Python has none of our networks
                     try:
-                        yield _turn(cell, engine, servers[engine], mode, number, seconds)
+                        row = _turn(cell, engine, servers[engine], mode, number, seconds)
                     except UsageError as error:
                         servers.pop(engine)
                         yield _row(cell, engine, mode, note=str(error))
                         break
+                    if engine == "encore":
+                        steps_per_second = row["env_steps_per_second"]
+                    yield row
             order.reverse()
+    if "training" in modes:
+        yield from train(cell, turns, max(2.0, seconds), steps_per_second / 2)
 
 
 def _turn(
@@ -202,15 +187,16 @@ def train(cell: Cell, turns: int, seconds: float, speed: float) -> Iterator[dict
 
     Networks have one thread. The speed that is expected decides how often a training reports.
     """
+    rows = 5 * cell.num_envs
+    interval = rows * max(1, round(speed / 10 / rows))
+    command = [sys.executable, "-m", "agents.a2c", f"--task={cell.task}", "--device=cpu"]
+    command += [f"--num-envs={cell.num_envs}", f"--env-threads={cell.num_threads}"]
+    command += [f"--log-interval={interval}", "--env-steps=1000000000"]
+    command += ["--evaluation-rule=training"]
     for number in range(1, turns + 1):
         with tempfile.TemporaryDirectory() as folder:
-            rows = 5 * cell.num_envs
-            interval = rows * max(1, round(speed / 10 / rows))
-            command = [sys.executable, "-m", "agents.a2c", f"--task={cell.task}", "--device=cpu"]
-            command += [f"--num-envs={cell.num_envs}", f"--env-threads={cell.num_threads}"]
-            command += [f"--out={folder}", f"--log-interval={interval}", "--env-steps=1000000000"]
-            command += ["--evaluation-rule=training"]
-            facts, said = _train_for(command, Path(folder) / "seed-1", seconds)
+            run = Path(folder) / "seed-1"
+            facts, said = _train_for([*command, f"--out={folder}"], run, seconds)
             if facts is None:
                 yield _row(cell, "encore", "training", note=said)
                 return
@@ -238,36 +224,28 @@ def _train_for(command: list[str], run: Path, seconds: float) -> tuple[dict[str,
 
 def _row(cell: Cell, engine: str, mode: str, note: str = "", **facts: Any) -> dict[str, Any]:
     """Return a row of `COLUMNS`."""
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, None)
-    speed = facts.get("env_steps_per_second")
-    if speed:
+    if speed := facts.get("env_steps_per_second"):
         facts["env_frames_per_second"] = speed * find_task(cell.task).frame_skip
-    known = {name: value for name, value in facts.items() if name in COLUMNS}
-    return row | {"turn": 0} | vars(cell) | {"engine": engine, "mode": mode, "note": note} | known
-
-
-def merged(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows of a table, if there is one, with these in the place of the same cells'."""
-    if not path.exists():
-        return list(rows)
-    keys = ("task", "num_envs", "num_threads", "engine", "mode")
-    new = {tuple(row[key] for key in keys) for row in rows}
-    engines = {key[:-1] for key in new}
-    old = read(path).astype(object).where(lambda cell: cell.notna(), None).to_dict("records")
-    kept = []
-    for row in old:
-        key = tuple(row[name] or "" for name in keys)
-        if key not in new and not (row["note"] and key[:-1] in engines):
-            kept.append(row)
-    return [*kept, *rows]
+    said = {"turn": 0, **cell._asdict(), "engine": engine, "mode": mode, "note": note, **facts}
+    return {name: said.get(name) for name in COLUMNS}
 
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the tidy table."""
-    table = pd.DataFrame(rows, columns=pd.Index(COLUMNS), dtype=object)
-    table = table.map(lambda cell: f"{cell:.5g}" if isinstance(cell, float) else cell)
+    """Write rows into a tidy table, in the place of those of the same cells, engines and modes."""
+    table = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+    if path.exists():
+        old = read(path)
+        kept = ~_index(old, KEYS).isin(_index(table, KEYS))
+        kept &= old["note"].isna() | ~_index(old, KEYS[:-1]).isin(_index(table, KEYS[:-1]))
+        table = pd.concat([old[kept], table]) if kept.any() else table
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
+    table = table.astype(dict.fromkeys(COUNTS, "Int64"))
+    content = table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    write_atomically(path, content.encode())
+
+
+def _index(table: pd.DataFrame, keys: list[str]) -> pd.MultiIndex:
+    return pd.MultiIndex.from_frame(table[keys].fillna(""))
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -286,9 +264,8 @@ def read(path: Path) -> pd.DataFrame:
 def medians(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each engine and mode: medians over turns, and the range of speeds."""
     keys = ["task", "num_envs", "num_threads", "mode", "engine"]
-    turns = table[table["turn"] > 0]
     numbers = [name for name in COLUMNS if name not in (*keys, "turn", "note")]
-    groups = turns.groupby(keys, sort=False)
+    groups = table[table["turn"] > 0].groupby(keys, sort=False)
     speeds = groups["env_steps_per_second"].agg(slowest="min", fastest="max")
     return groups[numbers].median().join(speeds).reset_index()
 
@@ -305,15 +282,3 @@ def _idle_seconds() -> float:
     """Return how long this machine's cores have rested since it started."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
-
-
-def refuse_busy() -> float:
-    """Return how many cores are at work, if that is a quiet machine's number.
-
-    Raises:
-        UsageError: if it is not.
-    """
-    busy = busy_cores()
-    if busy > MOST_BUSY:
-        raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
-    return busy

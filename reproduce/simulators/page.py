@@ -22,20 +22,20 @@ def simulators() -> str:
     """Return the speeds, claims and differences measured on each machine."""
     parts = []
     for path in sorted(SIMULATORS.glob("*/machine.json")):
-        about = json.loads(path.read_bytes())["machine"]
+        about, folder = json.loads(path.read_bytes())["machine"], path.parent
         parts.append(f"## {about['processor']}, {about['cores']} cores")
-        turns, same_work = path.parent / "turns.csv", path.parent / "same_work.csv"
-        if turns.exists():
-            rows = measure.read(turns)
+        if (folder / "turns.csv").exists():
+            rows, place = measure.read(folder / "turns.csv"), folder.relative_to(ROOT).as_posix()
             others = rows["others"].median()
             if others > measure.MOST_BUSY:
                 parts.append(f"Other programs used {others:.1f} cores beside the median turn.")
-            parts += [_speeds(rows), *_figures(path.parent)]
-            parts += ["### Claims", _claims(rows, about["cores"])]
+            drawn = [name for name in FIGURES if (folder / f"{name}.svg").exists()]
+            figures = [f"![{FIGURES[name]}](/{place}/{name}.svg)" for name in drawn]
+            parts += [_speeds(rows), *figures, "### Claims", _claims(rows, about["cores"])]
         else:
             parts.append("Speeds are not measured yet.")
-        if same_work.exists():
-            parts += ["### The same work?", _same_work(same_work)]
+        if (folder / "same_work.csv").exists():
+            parts += ["### The same work?", _same_work(folder / "same_work.csv")]
     return "\n\n".join(parts) or "No machine's results are published yet."
 
 
@@ -43,21 +43,10 @@ def _speeds(turns: pd.DataFrame) -> str:
     """Return steps/s, medians over turns: a line for each cell, a column for each engine."""
     medians = measure.medians(turns)
     medians["engine"] = medians["engine"] + medians["mode"].map(MODES)
-    keys = ["task", "num_envs", "num_threads"]
-    order = medians["engine"].unique()
+    keys, order = ["task", "num_envs", "num_threads"], medians["engine"].unique()
     wide = medians.pivot(index=keys, columns="engine", values="env_steps_per_second")[order]
-    rows = []
-    for key, row in wide.iterrows():
-        speeds = ["" if pd.isna(speed) else f"{speed:,.0f}" for speed in row]
-        rows.append([*key, *speeds])
-    return table(["task", "environments", "threads", *order], rows)
-
-
-def _figures(folder: Path) -> list[str]:
-    """Return the figures of a machine."""
-    place = folder.relative_to(ROOT).as_posix()
-    names = [name for name in FIGURES if (folder / f"{name}.svg").exists()]
-    return [f"![{FIGURES[name]}](/{place}/{name}.svg)" for name in names]
+    said = wide.map("{:,.0f}".format).where(wide.notna(), "").reset_index()
+    return table(["task", "environments", "threads", *order], said.to_numpy().tolist())
 
 
 def _claims(turns: pd.DataFrame, num_cores: int) -> str:
@@ -65,20 +54,19 @@ def _claims(turns: pd.DataFrame, num_cores: int) -> str:
     for claim in claims.judge(turns, num_cores):
         found = f"{claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
         found = "" if pd.isna(claim["found"]) else found
-        said = f"[{claim['says']}]({claim['link']})"
-        numbers = [f"{claim['ratio']:g}", found, claim["verdict"]]
-        rows.append([said, claim["where"], claim["task"], claim["beside"], *numbers])
+        said = (f"[{claim['says']}]({claim['link']})", claim["where"], claim["task"])
+        rows.append((*said, claim["beside"], f"{claim['ratio']:g}", found, claim["verdict"]))
     header = ["claim", "measured with", "task", "speeds", "claimed", "here", "verdict"]
     return table(header, rows)
 
 
 def _same_work(path: Path) -> str:
-    frame = pd.read_csv(path, dtype="str", keep_default_na=False)
-    rows = []
-    for row in frame[frame["num_episodes"] != ""].itertuples():
-        means = [f"{row.length_mean} ± {row.length_se}", f"{row.return_mean} ± {row.return_se}"]
-        spaces = [row.obs, row.actions, row.frame_skip, row.autoreset]
-        rows.append([row.task, row.engine, *spaces, row.tape_return, *means])
-        rows[-1].append(row.differs or "nothing")
-    header = ["task", "engine", "observation", "actions", "frame skip", "resets in"]
-    return table([*header, "tape", "length", "return", "differs"], rows)
+    frame = pd.read_csv(path, dtype="str", keep_default_na=False).query("num_episodes != ''")
+    for name in ("length", "return"):
+        frame[name] = frame[f"{name}_mean"] + " ± " + frame[f"{name}_se"]
+    frame["differs"] = frame["differs"].replace("", "nothing")
+    names = {"obs": "observation", "frame_skip": "frame skip", "autoreset": "resets in"}
+    names |= {"tape_return": "tape"}
+    columns = ["task", "engine", "observation", "actions", "frame skip", "resets in", "tape"]
+    columns += ["length", "return", "differs"]
+    return table(columns, frame.rename(columns=names)[columns].to_numpy().tolist())

@@ -6,7 +6,9 @@ time limits. Libraries draw their own starting states, so the rewards of the sam
 only among engines of one library: `tape_return` shows where they are.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from reproduce.simulators.measure import Cell, Server
@@ -28,35 +30,27 @@ COLUMNS = (
 
 def same_work(task: str, engines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield a row of `COLUMNS` for each engine."""
-    cell, first = Cell(task, NUM_ENVS, 1), None
+    first, episodes = None, EPISODES.get(find_task(task).family, 2)
     for engine in engines:
         row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"task": task, "engine": engine}
         try:
-            server = Server(engine, cell)
-        except UsageError as error:
-            yield row | {"differs": str(error)}
-            continue
-        try:
-            server.wait()
-            row |= server.ask(SECONDS, episodes=EPISODES.get(find_task(task).family, 2))
+            with closing(Server(engine, Cell(task, NUM_ENVS, 1))) as server:
+                row |= server.ask(SECONDS, episodes=episodes)
             first = first or row
             yield row | {"differs": ", ".join(differences(row, first))}
         except UsageError as error:
             yield row | {"differs": str(error)}
-        finally:
-            server.end()
 
 
 def differences(row: dict[str, Any], first: dict[str, Any]) -> list[str]:
     """Return in what an engine differs from the first."""
-    found = [
-        name for name in ("obs", "actions", "frame_skip", "autoreset") if row[name] != first[name]
-    ]
+    names = ("obs", "actions", "frame_skip", "autoreset")
+    found = [name for name in names if row[name] != first[name]]
     for name in ("length", "return"):
         ours, theirs = (each[f"{name}_mean"] for each in (row, first))
         errors = [each[f"{name}_se"] for each in (row, first)]
         if None in (ours, theirs, *errors):
             found.append(f"{name} not known")
-        elif abs(ours - theirs) > FAR * (errors[0] ** 2 + errors[1] ** 2) ** 0.5:
+        elif abs(ours - theirs) > FAR * math.hypot(*errors):
             found.append(name)
     return found

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from reproduce.simulators.engines import Engine, make_engine
 from suite.base.errors import UsageError
-from suite.envs.tasks import SUITES, Task, find_task
+from suite.envs.tasks import SUITES
 
 SAME = 100
 """Decisions of each environment whose rewards are summed, to compare engines reward by reward."""
@@ -35,29 +34,29 @@ def serve(name: str, task: str, num_envs: int, num_threads: int) -> None:
     """Build the engine, then read orders from stdin and answer."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what simulators print is no answer
+    choosers: dict[str, Choose] = {}
+
+    def say(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
     try:
         engine = make_engine(name, task, num_envs, num_threads)
-        choosers: dict[str, Choose] = {}
-        print(json.dumps({"rows": engine.rows}), file=answers, flush=True)
+        say({"rows": engine.rows})
         for line in sys.stdin:
             order = json.loads(line)
             if "episodes" in order:
-                answer = work(engine, **order)
-            else:
-                mode = order.pop("mode")
-                if mode not in choosers:
-                    is_random = mode == "random"
-                    of_policy = partial(policy_actions, task=find_task(task))
-                    choosers[mode] = (random_actions if is_random else of_policy)(engine)
-                    turn(engine, choosers[mode], WARM_UP, 3)
-                answer = turn(engine, choosers[mode], **order)
-            print(json.dumps(answer), file=answers, flush=True)
+                say(work(engine, **order))
+                continue
+            mode = order.pop("mode")
+            if mode not in choosers:
+                is_random = mode == "random"
+                choosers[mode] = random_actions(engine) if is_random else policy(engine, task)
+                turn(engine, choosers[mode], WARM_UP, 3)
+            say(turn(engine, choosers[mode], **order))
         engine.close()
     except Exception as error:
         kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
-        text = (kind + str(error)).strip().split("\n")[0]
-        print(json.dumps({"error": text}), file=answers, flush=True)
-    answers.close()
+        say({"error": (kind + str(error)).strip().split("\n")[0]})
     os._exit(0)  # workers that died would be waited for
 
 
@@ -75,22 +74,22 @@ def draw(engine: Engine, generator: np.random.Generator, *shape: int) -> np.ndar
     return generator.uniform(-1.0, 1.0, (*shape, engine.action_size))
 
 
-def policy_actions(engine: Engine, task: Task) -> Choose:
+def policy(engine: Engine, name: str) -> Choose:
     """Return a function that draws actions from A2C's network, as it is before training.
 
     It has the settings and the normalisation of the first suite that has the task, and one thread.
     """
+    import torch
+
     from agents import a2c
     from suite.base.hardware import use_threads
     from suite.envs.vector_env import Spaces
     from suite.player import Player
 
     use_threads(1)
-    suites = [name for name, tasks in SUITES.items() if task.name in tasks]
-    presets = [preset for (suite, _), preset in a2c.PRESETS.items() if suite in suites]
-    config = presets[0].config if presets else a2c.Config()
-    import torch
-
+    presets = (preset for (suite, _), preset in a2c.PRESETS.items() if name in SUITES[suite])
+    first = next(presets, None)
+    config = first.config if first else a2c.Config()
     size = engine.num_actions or engine.action_size
     bounds: Any = () if engine.num_actions else ((-1.0,) * size, (1.0,) * size)
     spaces = Spaces(tuple(engine.obs.shape[1:]), size, *bounds)

@@ -45,18 +45,6 @@ def only_row(first: Plan, second: Plan) -> dict[str, Any]:
     return row
 
 
-def test_a_folder_does_not_differ_from_itself(tmp_path: Path, record_run: RecordRun) -> None:
-    """Difference 0, an interval around 0, and the same speed."""
-    plan = grid(tmp_path)
-    write(record_run, plan, TASK, [1.0, 2.0, 4.0])
-    row = only_row(plan, plan)
-    assert (row["task"], row["env_steps"], row["rule"]) == (TASK, 1000, "deterministic")
-    assert (row["num_seeds_a"], row["num_seeds_b"]) == (3, 3)
-    assert row["difference"] == 0.0
-    assert row["ci_low"] == -row["ci_high"] < 0.0
-    assert row["speed_ratio"] == 1.0
-
-
 def test_the_interval_is_welchs(tmp_path: Path, record_run: RecordRun) -> None:
     """By hand: means 20 and 31, variances 100 and 2, standard error sqrt(103 / 3)."""
     first, second = grid(tmp_path / "a"), grid(tmp_path / "b")

@@ -27,7 +27,6 @@ from suite.record.clock import TIMING_COLUMNS
 from suite.record.recorder import EPISODE_COLUMNS
 from suite.settings.command_line import Parser, read_command_line
 from tests.agents.columns import SHARED, TOGETHER, UPDATES, WAITS
-from tests.messages import refused
 
 HEADINGS = (
     *("Idea", "From equation to function", "Deviations", "Settings by source"),
@@ -107,15 +106,6 @@ def test_outdated_scores_of_readme_fail_the_check(
         wanted = f"out of date: {page}: run `make docs`\n" if status else ""
         assert (said.out, said.err) == ("", wanted)
         assert page.read_text() == text
-
-
-def test_a_readme_without_its_block_is_named(project: Path) -> None:
-    """Nothing is written then."""
-    page = project / "README.md"
-    page.write_text(README.replace("<!-- end -->", ""))
-    with refused():
-        command_line.main(["docs"])
-    assert page.read_text() == README.replace("<!-- end -->", "")
 
 
 def test_no_other_page_keeps_a_generated_table() -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shutil
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -46,14 +45,6 @@ def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: P
     with Image.open(film) as pictures:
         lasts = [picture.info["duration"] for picture in ImageSequence.Iterator(pictures)]
     assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
-
-
-def test_without_a_recorded_evaluation_none_is_played_again(run: Path, tmp_path: Path) -> None:
-    """A policy alone has none; the message says which flag to leave out."""
-    for name in ("policy.safetensors", "policy.json"):
-        shutil.copy(run / name, tmp_path / name)
-    with refused():
-        command_line.main(["evaluate", str(tmp_path), "--recorded"])
 
 
 def test_a_score_is_filmed_with_its_own_draws(

@@ -1,8 +1,6 @@
 """Anybody's curves are judged as a grid's are."""
 
-import os
 import re
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -260,27 +258,3 @@ def test_the_command_says_by_what_rule_and_gives_a_grids_status(
     table.assign(mean_return=table["mean_return"] / 9).to_csv(path, index=False)
     assert main(words) == 1
     assert "below" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_only_a_regular_file_is_opened(kind: str, tmp_path: Path) -> None:
-    """A pipe without a writer, or a link to `/dev/zero`, would be read for ever."""
-    path = tmp_path / "curves.csv"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/null")
-    else:
-        path.mkdir()
-
-    def hangs(*_: object) -> None:
-        raise AssertionError("it was opened, and waits")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(10)
-    try:
-        with refused():
-            read_curves([path])
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)

@@ -111,7 +111,6 @@ def test_an_engine_that_ends_leaves_the_others_alone(monkeypatch: pytest.MonkeyP
 def test_an_engine_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped process gives no answer; it and its memory are gone after the limit."""
     server = Server("envpool", CELL)
-    server.wait()
     os.kill(server.pid, signal.SIGSTOP)
     monkeypatch.setattr(measure, "ANSWER_SECONDS", 0.5)
     with pytest.raises(UsageError, match=r"gave no answer for 0\.6 s"):
