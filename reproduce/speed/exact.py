@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproduce import ROOT
 from reproduce.speed import Finding, workloads
-from reproduce.speed.workloads import UPDATES, Work, built, count_flops
+from reproduce.speed.workloads import UPDATES, Work, build, count_flops
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 
@@ -51,17 +51,13 @@ class _Operators(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
         self.num_synchronising = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one operator and run it."""
         name = str(func)
         self.counts[name] += 1
-        waits = name.rpartition(".")[0] in SYNCHRONISING or _selects_by_mask(name, args)
+        waits = name.rpartition(".")[0] in SYNCHRONISING
+        if name.startswith(("aten.index.Tensor", "aten.index_put")):  # a mask decides a shape
+            waits = any(index is not None and index.dtype == torch.bool for index in args[1])
         self.num_synchronising += waits
         return func(*args, **(kwargs or {}))
 
@@ -69,41 +65,23 @@ class _Operators(TorchDispatchMode):
 class _Readings(TorchFunctionMode):
     """Counts calls of `READING`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    count = 0
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one call and make it."""
         self.count += func in READING
         return func(*args, **(kwargs or {}))
-
-
-def _selects_by_mask(name: str, args: tuple[Any, ...]) -> bool:
-    """Return whether an index is a mask; its number of true entries decides a shape."""
-    if not name.startswith(("aten.index.Tensor", "aten.index_put")):
-        return False
-    return any(index is not None and index.dtype == torch.bool for index in args[1])
 
 
 def count(repeat: Work) -> Counts:
     """Return the counts of one repetition in its steady state; they have no noise.
 
     Keys: `operators` (times each was dispatched, by name), `flops` of matrix products and
-    convolutions, `synchronisations` with the host, `recompilations` by torch.compile,
-    `allocations` and `allocated_bytes` of torch's memory, and `growth_bytes`, which are not freed.
+    convolutions, `synchronisations` with the host, `allocations` and `allocated_bytes` of torch's
+    memory, and `growth_bytes`, which are not freed.
     """
-    for _ in range(2):  # optimisers make their state at the first step
+    for _ in range(3):  # optimisers make their state at the first step
         repeat()
-    compiled = _num_compilations()
-    repeat()
-    recompilations = _num_compilations() - compiled
     with _Operators() as operators, _Readings() as readings:
         repeat()
     _allocations(repeat)  # the profiler counts the release of what it has seen made
@@ -113,18 +91,10 @@ def count(repeat: Work) -> Counts:
         "operators": dict(sorted(operators.counts.items())),
         "flops": count_flops(repeat),
         "synchronisations": operators.num_synchronising + readings.count,
-        "recompilations": recompilations,
         "allocations": len(made),
         "allocated_bytes": sum(made),
         "growth_bytes": sum(allocations),
     }
-
-
-def _num_compilations() -> int:
-    """Return how many graphs torch.compile has made so far in this process."""
-    if "torch._dynamo" not in sys.modules:
-        return 0
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 def _allocations(repeat: Work) -> list[int]:
@@ -153,9 +123,9 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def environment() -> dict[str, Any]:
-    """Return the facts, other than the code, that counts depend on."""
-    return {"torch": torch.__version__.partition("+")[0]}
+def _torch() -> str:
+    """Return the version of torch: the only fact, other than the code, that counts depend on."""
+    return torch.__version__.partition("+")[0]
 
 
 def count_all(names: Sequence[str] = UPDATES) -> dict[str, Counts]:
@@ -174,8 +144,7 @@ def count_all(names: Sequence[str] = UPDATES) -> dict[str, Counts]:
 
 def write(counts: Mapping[str, Counts], path: Path = BASELINE) -> None:
     """Write counts as the new baseline."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**environment(), "workloads": counts})
+    write_json(path, {"torch": _torch(), "workloads": counts})
 
 
 def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
@@ -186,23 +155,23 @@ def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
     Raises:
         UsageError: without a baseline.
     """
-    baseline = _read(path)
-    here, problem = environment(), ""
-    if baseline["torch"] != here["torch"]:
-        problem = f"not compared: counted with torch {baseline['torch']}, this is {here['torch']}"
+    try:
+        baseline = json.loads(path.read_bytes())
+        torch_of, before_of = baseline["torch"], baseline["workloads"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
     findings = []
     for name, now in counts.items():
-        before = baseline["workloads"].get(name)
-        if problem:
-            findings.append(Finding(name, False, problem, judged=False))
-        elif before is None:
-            findings.append(Finding(name, True, f"has no baseline; declare it: {DECLARE}"))
-        else:
-            changes = _changes(before, now)
-            text = f"{'; '.join(changes)}; if that is meant, declare it: {DECLARE}"
-            num_operators = sum(now["operators"].values())
-            same = f"{num_operators} operators, {now['flops']:,} FLOPs, as declared"
-            findings.append(Finding(name, bool(changes), text if changes else same))
+        text = f"not compared: counted with torch {torch_of}, this is {_torch()}"
+        is_same, alarm = torch_of == _torch(), False
+        if is_same and name not in before_of:
+            text, alarm = f"has no baseline; declare it: {DECLARE}", True
+        elif is_same and (changes := _changes(before_of[name], now)):
+            text, alarm = f"{'; '.join(changes)}; if that is meant, declare it: {DECLARE}", True
+        elif is_same:
+            operators = sum(now["operators"].values())
+            text = f"{operators} operators, {now['flops']:,} FLOPs, as declared"
+        findings.append(Finding(name, alarm, text, judged=is_same))
     return findings
 
 
@@ -221,18 +190,5 @@ def _changes(before: Counts, now: Counts) -> list[str]:
     ]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        baseline = json.loads(path.read_bytes())
-        for key in (*environment(), "workloads"):
-            baseline[key]
-        return baseline
-    except FileNotFoundError:
-        raise UsageError(f"no baseline {path}: make one with {DECLARE}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
-
-
 if __name__ == "__main__":
-    with built(sys.argv[1:]) as works:
-        print(json.dumps({name: count(work) for name, work in works.items()}))
+    print(json.dumps({name: count(work) for name, work in build(sys.argv[1:]).items()}))

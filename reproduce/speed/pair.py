@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,23 +76,19 @@ class Worker:
         Raises:
             UsageError: if it cannot be built, or fails, with the last line of its complaint.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders is not None
+        assert answers is not None
         try:
-            self._process.stdin.write(f"{count}\n")
-            self._process.stdin.flush()
-            return float(self._process.stdout.readline())
+            print(count, file=orders, flush=True)
+            return float(answers.readline())
         except (BrokenPipeError, ValueError):
             self._process.wait()
             self._complaints.seek(0)
             lines = self._complaints.read().strip().splitlines() or ["no complaint"]
             raise UsageError(lines[-1]) from None
 
-    def __enter__(self) -> "Worker":
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.communicate()
@@ -106,7 +102,7 @@ def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) 
         Incomparable: if `theirs` cannot do the work.
         UsageError: if `ours` cannot.
     """
-    with Worker(ours, name) as our_worker, Worker(theirs, name) as their_worker:
+    with closing(Worker(ours, name)) as our_worker, closing(Worker(theirs, name)) as their_worker:
         our_worker(1)
         try:
             their_worker(1)
@@ -182,18 +178,15 @@ def judge_against(revision: str, names: Sequence[str]) -> Iterator[Finding]:
             yield Finding("all", False, f"no code that the workloads run differs from {revision}")
             return
         for name in names:
-            finding = Finding(name, True, "")
-            for _ in range(STARTS):
-                if finding.alarm:
-                    finding = _judge_once(tree, name)
+            finding, starts = Finding(name, True, ""), 0
+            while finding.alarm and starts < STARTS:
+                starts += 1
+                try:
+                    finding = judge(name, compare(ROOT, tree, name))
+                except Incomparable as error:
+                    text = f"skipped: cannot be done ({error})"
+                    finding = Finding(name, False, text, judged=False)
             yield finding._replace(text=f"{finding.text} at {revision}")
-
-
-def _judge_once(tree: Path, name: str) -> Finding:
-    try:
-        return judge(name, compare(ROOT, tree, name))
-    except Incomparable as error:
-        return Finding(name, False, f"skipped: cannot be done ({error})", judged=False)
 
 
 @contextmanager

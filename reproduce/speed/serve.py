@@ -19,21 +19,19 @@ def main(name: str) -> None:
     """Build a workload and serve.
 
     A simulator's thread and ours wait for each other; on one core they change places at once, while
-    waking another core can take longer than a step. A training may use all cores.
+    waking another core can take longer than a step.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the work's own output is not an answer
-    if not name.startswith("train-"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    with workloads.built([name]) as works:
-        repeat = works[name]
-        for count in sys.stdin:
-            gc.disable()
-            started = time.perf_counter()
-            for _ in range(int(count)):
-                repeat()
-            print(time.perf_counter() - started, file=answers, flush=True)
-            gc.enable()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    repeat = workloads.build([name])[name]
+    for count in sys.stdin:
+        gc.disable()
+        started = time.perf_counter()
+        for _ in range(int(count)):
+            repeat()
+        print(time.perf_counter() - started, file=answers, flush=True)
+        gc.enable()
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ the code of other commits.
 
 import importlib
 import math
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from os import devnull
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +24,6 @@ from suite.base.errors import UsageError, nearest
 from suite.base.randomness import environment_seeds
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, Step, VectorEnv
-from suite.nets.affine import affine
-from suite.record.recorder import Recorder
 from suite.replay import Replay
 from suite.settings.config import UnrollConfig
 from suite.unrolls import Unroll, UnrollReplay
@@ -42,11 +37,9 @@ TRAINED = {
     "a2c": ("a2c-classic/rl_zoo/CartPole-v1/seed-1", CARTPOLE),
 }
 """Published policies: folder and spaces."""
-SOURCES = {("a2c", "classic"): "rl_zoo", ("sac", "mujoco"): "paper"}
-"""Of workloads whose agent and suite have another default now than at older commits."""
 Work = Callable[[], object]
-Builder = Callable[[Path], Work]
-"""Prepares a workload, which may write into the folder given."""
+Builder = Callable[[], Work]
+"""Prepares a workload."""
 
 
 def count_flops(repeat: Work) -> int:
@@ -58,38 +51,22 @@ def count_flops(repeat: Work) -> int:
     return counter.get_total_flops()
 
 
-def simulator(task: str, num_envs: int, _: Path, num_threads: int = 1) -> Work:
+def simulator(task: str, num_envs: int, num_threads: int = 1) -> Work:
     """Step envpool itself, without our adapter."""
     env, actions = _environment(task, num_envs, num_threads)
-    pool = env._pool
-    kind = np.float64 if env.action_shape else np.int32
+    pool, kind = env._pool, np.float64 if env.action_shape else np.int32
     rows = cycle([a.reshape(num_envs, *env.action_shape).astype(kind) for a in actions])
-
-    def repeat() -> None:
-        pool.send(next(rows))
-        pool.recv()
-
-    return repeat
+    return lambda: (pool.send(next(rows)), pool.recv())
 
 
-def affine_layer(_: Path) -> Work:
-    """Run an affine layer of 256 units, forwards and backwards."""
-    bias = torch.zeros(256, requires_grad=True)
-    inputs, weight = (torch.randn(256, 256, requires_grad=True) for _ in range(2))
-    gradient = torch.randn(256, 256)
-    return lambda: torch.autograd.grad(
-        affine(bias, inputs, weight), (bias, inputs, weight), gradient
-    )
-
-
-def adapter(task: str, num_envs: int, _: Path) -> Work:
+def adapter(task: str, num_envs: int) -> Work:
     """Make a vector step through the adapter, simulator included."""
     env, actions = _environment(task, num_envs)
     rows = cycle(actions)
     return lambda: env.step(next(rows))
 
 
-def acting(agent: str, batch: int, _: Path) -> Work:
+def acting(agent: str, batch: int) -> Work:
     """Compute a trained policy's actions for a batch of observations, from numpy to numpy."""
     folder, spaces = TRAINED[agent]
     policy = agents.load_policy(POLICIES / folder)
@@ -97,19 +74,19 @@ def acting(agent: str, batch: int, _: Path) -> Work:
     return lambda: policy(obs)
 
 
-def update_sac(num_seeds: int, _: Path, agent: str = "sac") -> Work:
+def update_sac(num_seeds: int, agent: str = "sac") -> Work:
     """Make a gradient step of the paper's networks, for one seed or several in one process."""
     module = importlib.import_module(f"agents.{agent}")  # older commits may lack it
     config = module.Config(seeds=tuple(range(1, num_seeds + 1)))
     learner = module.make_learner(config, 17, 6, CPU)
-    generator = np.random.default_rng(0)
-    indices = torch.from_numpy(generator.integers(0, 10_000, (num_seeds, config.batch_size)))
-    batch = _sac_replay(10_000, num_seeds).batch(indices)
-    noise = torch.from_numpy(_normal(generator, 2, num_seeds, config.batch_size, 6))
+    draws = np.random.default_rng(0)
+    indices = torch.from_numpy(draws.integers(0, 10_000, (num_seeds, config.batch_size)))
+    batch = _sac_replay(num_seeds).batch(indices)
+    noise = _normal(draws, 2, num_seeds, config.batch_size, 6)
     return lambda: module.update(learner, config, batch, noise, 0)
 
 
-def update_sac_alf(mixed: bool, _: Path) -> Work:
+def update_sac_alf(mixed: bool) -> Work:
     """Make a gradient step of the default networks.
 
     With a prior, two reward parts and priorities; or with five choices beside HalfCheetah's size.
@@ -120,51 +97,48 @@ def update_sac_alf(mixed: bool, _: Path) -> Work:
     config = sac_alf.Config(**({} if mixed else extended))
     spaces = HALF_CHEETAH._replace(num_choices=5) if mixed else HALF_CHEETAH
     learner = sac_alf.make_learner(config, spaces, CPU)
-    generator, size = np.random.default_rng(0), config.batch_size
-    batch = _sac_replay(10_000).batch(torch.from_numpy(generator.integers(0, 10_000, (1, size))))
+    draws, size = np.random.default_rng(0), config.batch_size
+    batch = _sac_replay().batch(torch.from_numpy(draws.integers(0, 10_000, (1, size))))
     if mixed:
-        choices = torch.from_numpy(generator.integers(0, 5, (1, size, 1)))
+        choices = torch.from_numpy(draws.integers(0, 5, (1, size, 1)))
         parts = [batch.obs, choices, batch.obs_actions[..., 17:]]
         batch = batch._replace(obs_actions=torch.cat(parts, -1))
-    extras = torch.from_numpy(_normal(generator, 1, size, 6 + (2 if mixed else 3))).clamp(-1, 1)
-    batch = batch._replace(extras=extras)
-    noise, weights = torch.from_numpy(_normal(generator, 2, 1, size, 6)), torch.ones(1, size)
+    batch = batch._replace(extras=_normal(draws, 1, size, 6 + (2 if mixed else 3)).clamp(-1, 1))
+    noise, weights = _normal(draws, 2, 1, size, 6), torch.ones(1, size)
     return lambda: sac_alf.update(learner, config, batch, weights, noise, 0)
 
 
-def update_sac_discrete(suite: str, spaces: Spaces, _: Path) -> Work:
+def update_sac_discrete(suite: str, spaces: Spaces) -> Work:
     """Make a gradient step of the paper's networks, or of those for classic control."""
     from agents import sac_discrete  # as above
     from suite.step_replay import StepBatch
 
     config = _settings(sac_discrete, suite)
     learner = sac_discrete.make_learner(config, spaces, CPU)
-    generator, size = np.random.default_rng(0), (1, config.batch_size)
-    rows = (torch.from_numpy(_normal(generator, size[1], *spaces.obs_shape)) for _ in range(2))
+    draws, size = np.random.default_rng(0), (1, config.batch_size)
     layout = torch.channels_last if spaces is PONG else torch.contiguous_format
+    rows = (_normal(draws, config.batch_size, *spaces.obs_shape) for _ in range(2))
     obs, next_obs = (each.contiguous(memory_format=layout)[None] for each in rows)
-    actions = torch.from_numpy(generator.integers(0, spaces.num_outputs, size))
-    rewards = torch.from_numpy(_normal(generator, *size))
-    batch = StepBatch(obs, actions, rewards, torch.zeros(size), next_obs)
+    actions = torch.from_numpy(draws.integers(0, spaces.num_outputs, size))
+    batch = StepBatch(obs, actions, _normal(draws, *size), torch.zeros(size), next_obs)
     return lambda: sac_discrete.update(learner, config, batch, 0)
 
 
-def _settings(agent: Any, suite: str) -> Any:
-    """Return an agent's settings on a suite: those of `SOURCES`, else of the first source."""
-    found = {source: preset for (of, source), preset in agent.PRESETS.items() if of == suite}
-    first, name = next(iter(found)), agent.__name__.rpartition(".")[2]
-    return found[SOURCES.get((name, suite), first)].config
+def _settings(agent: Any, suite: str, source: str | None = None) -> Any:
+    """Return an agent's settings on a suite: those of a source, or of the first one."""
+    presets = agent.PRESETS.items()
+    return next(each.config for key, each in presets if key == (suite, source or key[1]))
 
 
-def update_a2c(suite: str, spaces: Spaces, _: Path) -> Work:
+def update_a2c(suite: str, spaces: Spaces, source: str | None = None) -> Work:
     """Make a gradient step on one unroll."""
-    config = _settings(a2c, suite)
+    config = _settings(a2c, suite, source)
     learner = a2c.make_learner(config, spaces, CPU)
     batch = _unroll(config, spaces).transitions(config.gamma, config.time_limit_is_terminal)
     return lambda: a2c.update(learner, config, batch, 1e-4)
 
 
-def update_ppo(_: Path) -> Work:
+def update_ppo() -> Work:
     """Make a gradient step on one unroll, as a single minibatch."""
     from agents import ppo  # older commits have none
 
@@ -176,7 +150,7 @@ def update_ppo(_: Path) -> Work:
     return lambda: ppo.update(learner, config, rows, memory, 1e-4, 0.2)
 
 
-def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
+def update_impala(suite: str, spaces: Spaces) -> Work:
     """Make a gradient step on the unrolls of eight environments."""
     config = replace(_settings(impala, suite), num_envs=8, num_minibatches=1, convolutions="nature")
     learner = impala.make_learner(config, spaces, CPU)
@@ -184,7 +158,7 @@ def update_impala(suite: str, spaces: Spaces, _: Path) -> Work:
     return lambda: impala.update(learner, config, batch, 1e-4)
 
 
-def update_acer(_: Path) -> Work:
+def update_acer() -> Work:
     """Make a gradient step on one replayed unroll of every environment."""
     config = _settings(acer, "classic")
     log_probs = np.full((config.num_envs, 2), math.log(0.5), dtype=np.float32)
@@ -194,21 +168,20 @@ def update_acer(_: Path) -> Work:
     return lambda: acer.update(learner, config, batch, 1e-4)
 
 
-def update_acer_continuous(_: Path) -> Work:
+def update_acer_continuous() -> Work:
     """Make a gradient step on replayed unrolls."""
     config = _settings(acer_continuous, "mujoco")
     policy = np.zeros((config.num_envs, 12), dtype=np.float32)
     policy[:, 6:] = math.log(0.3)
     replay = _filled_replay(config, HALF_CHEETAH, policy)
     learner = acer_continuous.make_learner(config, HALF_CHEETAH, CPU)
-    generator = np.random.default_rng(0)
-    batch = replay.sample_any(generator, config.batch_unrolls)
-    shape = (config.num_action_samples + 1, *batch.rewards.shape, HALF_CHEETAH.num_outputs)
-    noise = torch.from_numpy(_normal(generator, *shape))
+    draws = np.random.default_rng(0)
+    batch = replay.sample_any(draws, config.batch_unrolls)
+    noise = _normal(draws, config.num_action_samples + 1, *batch.rewards.shape, 6)
     return lambda: acer_continuous.update(learner, config, batch, noise, 1e-4)
 
 
-def vtrace(_: Path) -> Work:
+def vtrace() -> Work:
     """Compute targets and advantages of the paper's batch of 32 unrolls of 20 steps."""
     log_rhos, rewards, values = torch.randn(3, 20, 32)
     discounts, last = torch.full((20, 32), 0.99), torch.randn(32)
@@ -216,51 +189,17 @@ def vtrace(_: Path) -> Work:
     return lambda: impala.vtrace_from_importance_weights(*arguments)
 
 
-def retrace(_: Path) -> Work:
-    """Compute targets of 16 unrolls of 20 steps."""
-    rewards, q_values, next_values = torch.randn(3, 20, 16)
-    discounts, ones = torch.full((20, 16), 0.99), torch.ones(20, 16)
-    arguments = (rewards, discounts, ones, q_values, next_values, ones)
-    return lambda: acer.retrace(*arguments)
-
-
-def training(agent: str, task: str, suite: str, env_steps: int, folder: Path) -> Work:
-    """Train for a short time with the preset's settings, set-up included."""
-    module = importlib.import_module(f"agents.{agent}")
-    settings = {"learning_starts": 200} if agent == "sac" else {}
-    config = replace(
-        _settings(module, suite),
-        task=task,
-        env_steps=env_steps,
-        evaluation_interval=env_steps,
-        evaluation_episodes=1,
-        device="cpu",
-        **settings,
-    )
-
-    def repeat() -> None:
-        with tempfile.TemporaryDirectory(dir=folder) as fresh, _silence():
-            module.train(config, Recorder(Path(fresh), {"agent": agent}, config.seeds))
-
-    return repeat
-
-
 WORKLOADS: Mapping[str, Builder] = {
-    "affine": affine_layer,
-    **{
-        f"adapter-{task.partition('-')[0]}-{num_envs}": partial(adapter, task, num_envs)
-        for task, num_envs in (
-            *(("HalfCheetah-v4", 1), ("HalfCheetah-v4", 8), ("Pong-v5", 8), ("Pong-v5", 16)),
-        )
-    },
-    **{
-        f"act-{agent}-{batch}": partial(acting, agent, batch)
-        for agent in TRAINED
-        for batch in (1, 16)
-    },
+    "adapter-HalfCheetah-1": partial(adapter, "HalfCheetah-v4", 1),
+    "adapter-HalfCheetah-8": partial(adapter, "HalfCheetah-v4", 8),
+    "adapter-Pong-8": partial(adapter, "Pong-v5", 8),
+    "act-sac-1": partial(acting, "sac", 1),
+    "act-sac-16": partial(acting, "sac", 16),
+    "act-a2c-1": partial(acting, "a2c", 1),
+    "act-a2c-16": partial(acting, "a2c", 16),
     "update-sac": partial(update_sac, 1),
     "update-sac-4": partial(update_sac, 4),
-    "update-a2c": partial(update_a2c, "classic", CARTPOLE),
+    "update-a2c": partial(update_a2c, "classic", CARTPOLE, "rl_zoo"),  # the first at older commits
     "update-a2c-Pong": partial(update_a2c, "atari", PONG),
     "update-ppo": update_ppo,
     "update-impala": partial(update_impala, "classic", CARTPOLE),
@@ -273,56 +212,31 @@ WORKLOADS: Mapping[str, Builder] = {
     "update-sac_discrete": partial(update_sac_discrete, "classic", CARTPOLE),
     "update-sac_discrete-Pong": partial(update_sac_discrete, "atari-7", PONG),
     "vtrace": vtrace,
-    "retrace": retrace,
-    "train-sac": partial(training, "sac", "InvertedPendulum-v4", "mujoco", 500),
-    "train-a2c": partial(training, "a2c", "CartPole-v1", "classic", 4_000),
-    "train-impala": partial(training, "impala", "CartPole-v1", "classic", 8_000),
-    "train-acer": partial(training, "acer", "CartPole-v1", "classic", 3_200),
-    "train-acer_continuous": partial(
-        training, "acer_continuous", "InvertedPendulum-v4", "mujoco", 3_200
-    ),
 }
-GATED = tuple(name for name in WORKLOADS if not name.startswith("train-"))
-"""What is short enough for a gate."""
 UPDATES = tuple(name for name in WORKLOADS if name.startswith("update-"))
 """Gradient steps, which the exact tier counts."""
 
 
 def check_names(names: Sequence[str], known: Collection[str], what: str = "workload") -> None:
-    """Check that all names are known.
-
-    Raises:
-        UsageError: for the first unknown one.
-    """
+    """Raise a `UsageError` for the first unknown name."""
     for name in names:
         if name not in known:
             raise UsageError(f"no such {what} {name!r}{nearest(name, known)}")
 
 
-@contextmanager
-def built(names: Sequence[str]) -> Iterator[dict[str, Work]]:
-    """Build workloads by name, in folders that are removed afterwards.
+def build(names: Sequence[str]) -> dict[str, Work]:
+    """Build workloads by name.
 
     Raises:
         UsageError: for an unknown name.
     """
     check_names(names, WORKLOADS)
     hardware.use_threads(1)
-    with tempfile.TemporaryDirectory() as directory:
-        works = {}
-        for name in names:
-            folder = Path(directory) / name
-            folder.mkdir()
-            torch.manual_seed(0)
-            works[name] = WORKLOADS[name](folder)
-        yield works
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Drop a training's output."""
-    with Path(devnull).open("w") as sink, redirect_stdout(sink):
-        yield
+    works = {}
+    for name in names:
+        torch.manual_seed(0)
+        works[name] = WORKLOADS[name]()
+    return works
 
 
 def _environment(
@@ -332,61 +246,51 @@ def _environment(
     seeds = environment_seeds([1], num_envs, "benchmark")
     env = VectorEnv(find_task(task), seeds, num_threads=num_threads)
     env.reset()
-    generator = np.random.default_rng(0)
+    draws, size = np.random.default_rng(0), (64, 1, num_envs, *env.action_shape)
     if env.action_shape:
-        size = (64, 1, num_envs, *env.action_shape)
-        return env, list(generator.uniform(env.action_low[0], env.action_high[0], size))
-    return env, list(generator.integers(0, env.num_actions, (64, 1, num_envs)))
+        return env, list(draws.uniform(env.action_low[0], env.action_high[0], size))
+    return env, list(draws.integers(0, env.num_actions, size))
 
 
-def _normal(generator: np.random.Generator, *shape: int) -> np.ndarray:
-    return generator.standard_normal(shape, dtype=np.float32)
+def _normal(draws: np.random.Generator, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(draws.standard_normal(shape, dtype=np.float32))
 
 
-def _observations(generator: np.random.Generator, num_envs: int, spaces: Spaces) -> np.ndarray:
+def _observations(draws: np.random.Generator, num_envs: int, spaces: Spaces) -> np.ndarray:
     shape = (num_envs, *spaces.obs_shape)
     if len(spaces.obs_shape) == 3:
-        return generator.integers(0, 256, shape, dtype=np.uint8)
-    return _normal(generator, *shape)
+        return draws.integers(0, 256, shape, dtype=np.uint8)
+    return _normal(draws, *shape).numpy()
 
 
-def _actions(generator: np.random.Generator, shape: Sequence[int], spaces: Spaces) -> np.ndarray:
+def _actions(draws: np.random.Generator, shape: Sequence[int], spaces: Spaces) -> np.ndarray:
     if spaces.continuous:
-        return generator.uniform(-1, 1, shape).astype(np.float32)
-    return generator.integers(0, spaces.num_outputs, shape)
+        return draws.uniform(-1, 1, shape).astype(np.float32)
+    return draws.integers(0, spaces.num_outputs, shape)
 
 
-def _sac_replay(size: int, num_seeds: int = 1) -> Replay:
-    replay = Replay(num_seeds, size, 1000, 17, 6, CPU)
-    generator = np.random.default_rng(0)
-    for _ in range(size // 1000):
-        obs = _normal(generator, num_seeds, 1000, 17)
-        actions = _actions(generator, (num_seeds, 1000, 6), HALF_CHEETAH)
-        rewards = _normal(generator, num_seeds, 1000)
+def _sac_replay(num_seeds: int = 1) -> Replay:
+    """Return a replay of 10,000 random steps of each seed."""
+    replay, draws = Replay(num_seeds, 10_000, 1000, 17, 6, CPU), np.random.default_rng(0)
+    for _ in range(10):
+        obs = _normal(draws, num_seeds, 1000, 17).numpy()
+        actions = _actions(draws, (num_seeds, 1000, 6), HALF_CHEETAH)
+        rewards = _normal(draws, num_seeds, 1000).numpy()
         replay.add(obs, actions, rewards, np.zeros_like(rewards), obs)
     return replay
 
 
-def _step(generator: np.random.Generator, num_envs: int, spaces: Spaces) -> Step:
-    """Return a possible outcome of a step, `[1, N, ...]`; few episodes end."""
-    obs = _observations(generator, num_envs, spaces)[None]
-    rewards, ends = _normal(generator, 1, num_envs), generator.random((1, num_envs)) < 0.02
-    no, yes = np.zeros_like(ends), np.ones_like(ends)
-    zeros = np.zeros_like(rewards)
-    return Step(obs, obs, rewards, rewards, ends, no, yes, ends, zeros, zeros)
-
-
 def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
     """Return an unroll of random steps, as if a policy had collected it."""
-    generator = np.random.default_rng(0)
+    draws = np.random.default_rng(0)
     unroll = Unroll(spaces, config.num_envs, config.unroll_length, CPU, keeps_outputs=True)
     for t in range(config.unroll_length + 1):
-        unroll.put_obs(t, _observations(generator, config.num_envs, spaces))
-    unroll.actions.copy_(torch.from_numpy(_actions(generator, unroll.actions.shape, spaces)))
-    unroll.behaviour.copy_(torch.from_numpy(_normal(generator, *unroll.behaviour.shape)))
+        unroll.put_obs(t, _observations(draws, config.num_envs, spaces))
+    unroll.actions.copy_(torch.from_numpy(_actions(draws, unroll.actions.shape, spaces)))
+    unroll.behaviour.copy_(_normal(draws, *unroll.behaviour.shape))
     outcomes = unroll.outcomes
-    outcomes.rewards[:] = _normal(generator, *outcomes.rewards.shape)
-    outcomes.terminations[:] = generator.random(outcomes.rewards.shape) < 0.02
+    outcomes.rewards[:] = _normal(draws, *outcomes.rewards.shape).numpy()
+    outcomes.terminations[:] = draws.random(outcomes.rewards.shape) < 0.02
     outcomes.valid[:] = True
     return unroll
 
@@ -394,14 +298,19 @@ def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
 def _filled_replay(
     config: acer.Config | acer_continuous.Config, spaces: Spaces, behaviour: np.ndarray
 ) -> UnrollReplay:
-    """Return a replay of random steps; the policy that acts is always `behaviour`, `[N, D]`."""
-    replay, generator = (
-        UnrollReplay(spaces, config, behaviour.shape[1], CPU),
-        np.random.default_rng(0),
-    )
-    replay.put_first_obs(_observations(generator, config.num_envs, spaces))
-    shape = (config.num_envs, spaces.num_outputs) if spaces.continuous else (config.num_envs,)
+    """Return a replay of random steps, of which few end episodes.
+
+    The policy that acts is always `behaviour`, `[N, D]`.
+    """
+    replay = UnrollReplay(spaces, config, behaviour.shape[1], CPU)
+    draws, size = np.random.default_rng(0), config.num_envs
+    replay.put_first_obs(_observations(draws, size, spaces))
     for _ in range(4 * config.unroll_length):
-        actions = _actions(generator, shape, spaces)
-        replay.add(actions, behaviour, _step(generator, config.num_envs, spaces))
+        shape = (size, spaces.num_outputs) if spaces.continuous else (size,)
+        actions = _actions(draws, shape, spaces)
+        obs = _observations(draws, size, spaces)[None]
+        rewards, ends = _normal(draws, 1, size).numpy(), draws.random((1, size)) < 0.02
+        no, yes, zeros = np.zeros_like(ends), np.ones_like(ends), np.zeros_like(rewards)
+        step = Step(obs, obs, rewards, rewards, ends, no, yes, ends, zeros, zeros)
+        replay.add(actions, behaviour, step)
     return replay

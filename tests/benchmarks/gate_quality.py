@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.benchmarks.gate_quality --out gate_quality.csv
 
-Compares this tree with itself as `--pair` does, every gated workload in turn. Each comparison is
+Compares this tree with itself as `--pair` does, every workload in turn. Each comparison is
 also judged as if one side ran at 85 % of its speed: its times are multiplied. Rows are appended as
 they come, so a study that was stopped goes on where it was.
 """
@@ -18,7 +18,7 @@ from scipy import stats
 
 from reproduce import ROOT
 from reproduce.speed.pair import STARTS, Ratio, compare, judge
-from reproduce.speed.workloads import GATED
+from reproduce.speed.workloads import WORKLOADS
 from suite.settings.command_line import Parser, run_main
 
 SLOWER = 0.85
@@ -28,7 +28,7 @@ COLUMNS = "number", "workload", "start", "median", "low", "high", "alarm", "alar
 
 def measure(number: int) -> list[tuple[object, ...]]:
     """Return the rows of comparison `number`: one for each start of both processes."""
-    name, rows = GATED[number % len(GATED)], []
+    name, rows = [*WORKLOADS][number % len(WORKLOADS)], []
     for start in range(STARTS):
         speeds = compare(ROOT, ROOT, name)
         slower = Ratio(*(SLOWER * part for part in speeds))

@@ -149,8 +149,7 @@ def ceilings(options: argparse.Namespace) -> Iterator[Row]:
     for task, num_envs in ((HALF_CHEETAH, 64), (PONG, 32)):
         for count in threads if device.type == "cuda" else threads[:1]:
             envs = num_envs if device.type == "cuda" else 2
-            with tempfile.TemporaryDirectory() as folder:
-                work = simulator(task, envs, Path(folder), num_threads=count)
+            work = simulator(task, envs, num_threads=count)
             speed = envs * rate(work, seconds, torch.device("cpu"))
             name = f"simulator, {task}, {envs} environments, {count} threads"
             yield Row(name, speed, "steps/s")
@@ -246,8 +245,7 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     speed = num_seeds * meter.speeds()[1]
     needs = {f"simulator, {asked.task}": 1.0}
     if asked.agent == "sac" and on_gpu:
-        with tempfile.TemporaryDirectory() as folder:
-            flops = count_flops(update_sac(1, Path(folder))) * config.update_ratio
+        flops = count_flops(update_sac(1)) * config.update_ratio
         needs["products, fp32"] = flops / 1e9
     what = f"{asked.agent}, {asked.task}, {num_seeds} seeds" + "".join(
         f", {key} {value}" for key, value in asked.settings.items()

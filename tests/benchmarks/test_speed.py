@@ -9,22 +9,18 @@ from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import load_plan
 from reproduce.simulators.engines import ENGINES, OF_PEERS, make_engine
 from reproduce.simulators.serve import random_actions
-from reproduce.speed.workloads import WORKLOADS, built
+from reproduce.speed.workloads import WORKLOADS, build
 from suite.base.errors import UsageError
 
 pytestmark = pytest.mark.further  # `make bench` runs them
-SLOW = (*("train-sac", "train-impala", "train-acer_continuous"), "adapter-Pong-16")
-"""Left out among tests, where two whole trainings and eight games of Pong are enough."""
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORKLOADS]
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.benchmark(disable_gc=True, warmup=True)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_speed(benchmark: Any, name: str) -> None:
     """One repetition of a workload."""
-    with built([name]) as works:
-        benchmark(works[name])
+    benchmark(build([name])[name])
 
 
 SIMULATORS = [

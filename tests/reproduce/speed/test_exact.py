@@ -1,11 +1,9 @@
 """Exact counts: what was planted is found, and nothing where nothing was."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from tests.messages import refused
 
 @pytest.mark.measured
 def test_every_update_costs_what_is_declared() -> None:
-    """Operators, FLOPs, recompilations, synchronisations and allocations: `make check`'s gate."""
+    """Operators, FLOPs, synchronisations and allocations: `make check`'s gate."""
     findings = exact.judge(exact.count_all())
     skipped = [finding for finding in findings if finding.text.startswith("not compared")]
     alarms = [f"{finding.name}: {finding.text}" for finding in findings if finding.alarm]
@@ -91,23 +89,12 @@ def test_wasted_products_are_found(step: Callable[[], object], path: Path) -> No
     assert "flops 1,024 -> 1,536" in text
 
 
-def test_a_recompilation_is_found(step: Callable[[], object], path: Path) -> None:
-    """torch.compile on a shape that is another one every time."""
-    double, sizes = torch.compile(lambda x: x + x, backend="eager", dynamic=False), count(1)
-
-    def planted() -> None:
-        step()
-        double(torch.ones(next(sizes)))
-
-    assert "recompilations 0 -> 1" in _alarm(step, planted, path)
-
-
 def test_counts_under_another_torch_are_not_compared_and_it_says_so(path: Path) -> None:
     """Neither an alarm nor silence."""
     exact.write({"step": {"operators": {}, "flops": 1}}, path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "torch": "1.0.0"}))
+    path.write_text(path.read_text().replace(torch.__version__.partition("+")[0], "1.0.0"))
     (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
-    assert not finding.alarm
+    assert (finding.alarm, finding.judged) == (False, False)
     assert finding.text.startswith("not compared: counted with torch 1.0.0")
 
 
@@ -121,10 +108,8 @@ def test_counts_do_not_depend_on_the_processor() -> None:
     assert made.stdout == b"AVX2\n"
 
 
-def test_an_undeclared_workload_and_a_missing_baseline_name_the_command(path: Path) -> None:
+def test_an_undeclared_workload_names_the_command(path: Path) -> None:
     """A new update is declared like a changed one."""
-    with refused():
-        exact.judge({}, path)
     exact.write({}, path)
     (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
     assert finding.alarm
@@ -138,10 +123,11 @@ def test_every_agent_has_an_update_that_is_counted() -> None:
     assert {name.split("-")[1] for name in UPDATES} == set(AGENTS)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"torch": "1"}'])
-def test_a_damaged_baseline_is_one_line(content: str, path: Path) -> None:
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"torch": "1"}'])
+def test_no_baseline_and_a_damaged_one_are_one_line(content: str | None, path: Path) -> None:
     """Naming the command that makes it anew."""
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with refused():
         exact.judge({}, path)
 
