@@ -82,18 +82,16 @@ class Peer(Maker):
             UsageError: if it asks for what the peer cannot do.
         """
         task, own = find_task(config.task), {key: of["value"] for key, of in self.has.items()}
+        who = f"{self.name}'s {self.agent}"
         for kind, kinds in ((task.family, self.families), (task.actions, self.actions)):
             if kind not in kinds:
-                raise UsageError(
-                    f"{config.task} is {kind}: {self.name}'s {self.agent} is here for tasks "
-                    f"that are {' or '.join(kinds)}, choose such --tasks"
-                )
+                here = f"{who} is here for tasks that are {' or '.join(kinds)}"
+                raise UsageError(f"{config.task} is {kind}: {here}, choose such --tasks")
         for key in changed:
-            if key in own and getattr(config, key) != own[key]:
-                raise UsageError(
-                    f"{self.name}'s {self.agent} has {key} = {own[key]} of its own: leave out "
-                    f"--set {key}={getattr(config, key)}"
-                )
+            asked = getattr(config, key)
+            if key in own and asked != own[key]:
+                fix = f"leave out --set {key}={asked}"
+                raise UsageError(f"{who} has {key} = {own[key]} of its own: {fix}")
         config = dataclasses.replace(config, **own)
         for field in dataclasses.fields(config):
             value, known = getattr(config, field.name), (*self.sets, *self.has, *OURS)
@@ -102,7 +100,7 @@ class Peer(Maker):
                 allowed = [field.default]
             if allowed is not None and value not in allowed:
                 raise UsageError(
-                    f"{self.name}'s {self.agent} cannot have {field.name} = {value}, only "
+                    f"{who} cannot have {field.name} = {value}, only "
                     f"{', '.join(map(str, allowed))}: choose another --like, or change it by --set"
                 )
         return config
@@ -141,11 +139,9 @@ class Peer(Maker):
             **_circumstances(),
             **{"sources": plan.today.sources, "behaviour": None, "versions": {}},
         }
-        order = {
-            "folder": str(run.directory.absolute()),
-            "glue": str(GLUE / f"{self.name}.py"),
-            **{"peer": self.name, "pins": self.pins, "seed": run.seed, "record": record},
-        }
+        places = {"folder": run.directory.absolute(), "glue": GLUE / f"{self.name}.py"}
+        order = {key: str(place) for key, place in places.items()}
+        order |= {"peer": self.name, "pins": self.pins, "seed": run.seed, "record": record}
         return (str(self.python), "-I", str(RUN), json.dumps(order))
 
 
@@ -159,25 +155,23 @@ def peers() -> list[str]:
     return sorted(path.stem for path in GLUE.glob("*.toml"))
 
 
+def _read(peer: str) -> dict[str, Any]:
+    return tomllib.loads((GLUE / f"{peer}.toml").read_text(encoding="utf-8"))
+
+
 def agents_of(peer: str) -> list[str]:
     """Return the agents that a peer can train."""
-    said = tomllib.loads((GLUE / f"{peer}.toml").read_text(encoding="utf-8"))
-    return [key for key, value in said.items() if isinstance(value, dict)]
+    return [key for key, value in _read(peer).items() if isinstance(value, dict)]
 
 
 def read_peer(name: str, agent: str) -> Peer:
-    """Return how a peer trains an agent.
-
-    Raises:
-        UsageError: naming the nearest peer or agent.
-    """
+    """Return how a peer trains an agent; a `UsageError` names the nearest peer or agent."""
     if name not in peers():
         raise UsageError(f"unknown peer {name!r}{nearest(name, peers())}")
     check_agent(agent)
     if agent not in agents_of(name):
         raise UsageError(f"{name} has no {agent}{nearest(agent, agents_of(name))}")
-    said = tomllib.loads((GLUE / f"{name}.toml").read_text(encoding="utf-8"))
-    pinned = (GLUE / f"{name}.txt").read_text(encoding="utf-8")
+    said, pinned = _read(name), (GLUE / f"{name}.txt").read_text(encoding="utf-8")
     facts, of = {key: said[key] for key in FACTS}, said[agent]
     return Peer(
         is_ours=False,

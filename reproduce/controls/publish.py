@@ -86,55 +86,58 @@ def check_publishable(plan: Plan) -> None:
 
 def _document(plan: Plan, path: Path) -> dict[str, Any]:
     """Return the content of a reference's file, with what it held before of other tasks."""
-    before = read_source(path) if path.exists() else {}
+    peer, before = peer_of(plan), read_source(path) if path.exists() else {}
     earlier = dataclasses.asdict(before["data"]) if before else {}
+    suites, settings = before.get("suites", {}), _settings(plan)
     interval = None if plan.rule == "training" else plan.config.evaluation_interval
     measured = {"rule": plan.rule, "evaluation_interval_steps": interval}
-    suites = before.get("suites", {})
-    here = suites.get(plan.suite, {})
-    settings = _settings(plan)
     if before and any(earlier[key] != value for key, value in measured.items()):
         raise UsageError(f"{path} was measured otherwise: delete it, with its rows, to replace it")
-    for name, other in suites.items():
-        twice = [task for task in plan.tasks if name != plan.suite and task in other["tasks"]]
-        if any(_length(other, task) != plan.env_steps[task] for task in twice) or (
-            twice and other["settings"] != settings
-        ):
-            raise UsageError(
-                f"{path} holds {', '.join(twice)} of {name} in other settings or steps, and a task "
-                f"has one curve: run them as tasks of {name}"
-            )
-    others = set(here.get("tasks", ())) - set(plan.tasks)
-    if others and here["settings"] != settings:
-        raise UsageError(
-            f"{path} holds {', '.join(sorted(others))} in other settings: run these again with the "
-            "others, or delete it, with its rows, to replace it"
-        )
-    steps = {task: _length(here, task) for task in here.get("tasks", ())} | dict(plan.env_steps)
-    held = {"num_runs": max(len(plan.seeds), earlier.get("num_runs", 0))}
-    data = {"judges": True, **measured, **held, "path": command(plan), "notes": _notes(plan)}
+    here = suites.get(plan.suite, {"tasks": ()})
+    _refuse_contradictions(plan, path, suites, settings)
+    steps = {task: _length(here, task) for task in here["tasks"]} | dict(plan.env_steps)
+    paths, notes = [command(plan)], [_notes(plan)]
     if before:  # the rows that stay were made as is said there, in lines that belong together
-        made = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
-        kept = [pair for pair in made if not _is_replaced(pair[0], plan)]
-        for number, key in enumerate(("path", "notes")):
-            data[key] = "\n".join([*(pair[number] for pair in kept), str(data[key])])
-    peer = peer_of(plan)
+        lines = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
+        kept = [line for line in lines if not _is_replaced(line[0], plan)]
+        paths, notes = [path for path, _ in kept] + paths, [note for _, note in kept] + notes
+    number = max(len(plan.seeds), earlier.get("num_runs", 0))
+    data = {"judges": True, **measured, "num_runs": number}
+    data |= {"path": "\n".join(paths), "notes": "\n".join(notes)}
     facts = {key: getattr(peer, key) for key in ("title", "repository", "commit", "licence")}
     together = {"seeds_together": True} if plan.preset.seeds_together else {}
+    default = {key: here[key] for key in ("default",) if key in here}
+    budgets = _budgets(plan, steps)
+    suite = {**default, "tasks": list(steps), "settings": settings, "budgets": budgets}
     return {
         **facts,
         **{"judged_by": path.parent.name, "departures": peer.stated, **together},
         "data": {key: value for key, value in data.items() if value is not None},
-        "suites": {
-            **suites,
-            plan.suite: {
-                **{key: here[key] for key in ("default",) if key in here},
-                "tasks": list(steps),
-                "settings": settings,
-                "budgets": _budgets(plan, steps),
-            },
-        },
+        "suites": suites | {plan.suite: suite},
     }
+
+
+def _refuse_contradictions(
+    plan: Plan, path: Path, suites: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Raise a `UsageError` if a task that stays would have other settings or steps than now."""
+    for name, other in suites.items():
+        is_other = other["settings"] != settings
+        if name == plan.suite:
+            stay = sorted(set(other["tasks"]) - set(plan.tasks))
+            if stay and is_other:
+                raise UsageError(
+                    f"{path} holds {', '.join(stay)} in other settings: run these again with the "
+                    "others, or delete it, with its rows, to replace it"
+                )
+            continue
+        twice = [task for task in plan.tasks if task in other["tasks"]]
+        is_other |= any(_length(other, task) != plan.env_steps[task] for task in twice)
+        if twice and is_other:
+            raise UsageError(
+                f"{path} holds {', '.join(twice)} of {name} in other settings or steps, and a task "
+                f"has one curve: run them as tasks of {name}"
+            )
 
 
 def _is_replaced(command: str, plan: Plan) -> bool:
@@ -152,25 +155,17 @@ def _length(suite: Mapping[str, Any], task: str) -> int:
 
 def _settings(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return every setting that the peer was given or has, or that a source states, with why."""
-    stated = _stated(plan)
-    peer = f"{peer_of(plan).repository}@{peer_of(plan).commit}:"
+    peer, default = peer_of(plan), {"because": f"default of agents/{plan.agent}.py"}
+    reasons = {name: default for name in peer.sets} | _stated(plan)
+    reasons |= {name: {"because": "set by --set"} for name in plan.settings}
+    origin = f"{peer.repository}@{peer.commit}:"
+    reasons |= {name: _reason(entry, origin) for name, entry in peer.has.items()}
     settings = {}
     for field in dataclasses.fields(plan.config):
-        value = getattr(plan.config, field.name)
-        if field.name in UNSTATED:
-            continue
-        if field.name in peer_of(plan).has:
-            reason = _reason(peer_of(plan).has[field.name], peer)
-        elif field.name in plan.settings:
-            reason = {"because": "set by --set"}
-        elif field.name in stated:
-            reason = stated[field.name]
-        elif field.name in peer_of(plan).sets:
-            reason = {"because": f"default of agents/{plan.agent}.py"}
-        else:
-            continue
-        plain = list(value) if isinstance(value, tuple) else value
-        settings[field.name] = {"value": "none" if value is None else plain, **reason}
+        if field.name in reasons and field.name not in UNSTATED:
+            value = getattr(plan.config, field.name)
+            value = list(value) if isinstance(value, tuple) else "none" if value is None else value
+            settings[field.name] = {"value": value, **reasons[field.name]}
     return settings
 
 
@@ -197,40 +192,31 @@ def _budgets(plan: Plan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     They end with an evaluation, as only such steps have a reference.
     """
     budgets: dict[str, dict[str, Any]] = {}
-    number = len(plan.seeds)
     interval = 1 if plan.rule == "training" else plan.config.evaluation_interval
-    for name in BUDGETS:
-        budget = plan.preset.budgets[name]
-        each = {task: min(budget.steps(task), most) for task, most in steps.items()}
-        each = {task: max(most // interval, 1) * interval for task, most in each.items()}
-        each = dict(steps) if name == "paper" else each
+    for name, budget in ((name, plan.preset.budgets[name]) for name in BUDGETS):
+        each, number = dict(steps), len(plan.seeds)
+        if name != "paper":
+            each = {task: min(budget.steps(task), most) for task, most in steps.items()}
+            each = {task: max(most // interval, 1) * interval for task, most in each.items()}
+            number = min(budget.num_seeds, number)
         longest = max(each.values())
-        budgets[name] = {
-            "env_steps": longest,
-            "num_seeds": number if name == "paper" else min(budget.num_seeds, number),
-        }
         shorter = {task: count for task, count in each.items() if count != longest}
+        budgets[name] = {"env_steps": longest, "num_seeds": number}
         budgets[name] |= {"env_steps_of": shorter} if shorter else {}
     return budgets
 
 
 def _notes(plan: Plan) -> str:
-    records = [read_record(run.directory) or {} for run in plan.runs()]
-    facts = {
-        (said["commit"], said["machine"]["cpu"], said["versions"]["python"], bool(said["dirty"]))
-        for said in records
-        if said
-    }
-    made = "; ".join(
-        f"Python {python} on {cpu}, glue of commit {str(commit)[:7]}{' with changes' * dirty}"
-        for commit, cpu, python, dirty in sorted(facts, key=str)
-    )
-    packages = ("torch", "gymnasium", "numpy", "mujoco")
-    pins = ", ".join(
-        f"{name} {peer_of(plan).pins[name]}" for name in packages if name in peer_of(plan).pins
-    )
+    """Return how the runs were made, on a line."""
+    facts = set()
+    for said in filter(None, (read_record(run.directory) for run in plan.runs())):
+        changed = " with changes" * bool(said["dirty"])
+        made = f"Python {said['versions']['python']} on {said['machine']['cpu']}"
+        facts.add(f"{made}, glue of commit {str(said['commit'])[:7]}{changed}")
+    pins, packages = peer_of(plan).pins, ("torch", "gymnasium", "numpy", "mujoco")
+    known = ", ".join(f"{name} {pins[name]}" for name in packages if name in pins)
     but = f", but for {'; '.join(plan.departures)}" if plan.departures else ""
-    program = f"Trained here by the peer's own program, with {pins}; {made}."
+    program = f"Trained here by the peer's own program, with {known}; {'; '.join(sorted(facts))}."
     return f"{program} Settings of {plan.source}{but}."
 
 
@@ -255,20 +241,20 @@ def _write_comparable(plan: Plan, source: str) -> None:
 
 
 def _toml(document: Mapping[str, Any]) -> str:
-    """Return a reference's file as text: its own keys, `data`, then a table for each suite."""
-    lines = [f"{key} = {_value(value)}" for key, value in document.items() if _is_plain(value)]
-    lines += ["", "[data]", *(f"{key} = {_value(of)}" for key, of in document["data"].items())]
+    """Return a reference's file as text: its own keys, `data`, then three tables of each suite."""
+    tables = {"": _without(document, "data", "suites"), "data": document["data"]}
     for suite, table in document["suites"].items():
-        lines += ["", f"[suites.{suite}]"]
-        lines += [f"{key} = {_value(value)}" for key, value in table.items() if _is_plain(value)]
-        for name in ("settings", "budgets"):
-            lines += ["", f"[suites.{suite}.{name}]"]
-            lines += [f"{key} = {_value(value)}" for key, value in table[name].items()]
-    return "\n".join(lines) + "\n"
+        tables[f"suites.{suite}"] = _without(table, "settings", "budgets")
+        tables |= {f"suites.{suite}.{name}": table[name] for name in ("settings", "budgets")}
+    parts = []
+    for name, table in tables.items():
+        rows = [f"{key} = {_value(value)}" for key, value in table.items()]
+        parts.append("\n".join([f"[{name}]", *rows] if name else rows))
+    return "\n\n".join(parts) + "\n"
 
 
-def _is_plain(value: object) -> bool:
-    return not isinstance(value, Mapping)
+def _without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in names}
 
 
 def _value(value: object) -> str:
