@@ -36,36 +36,30 @@ def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> list[Path]:
     sides = sides_of(tables["scores"], tables["reference_scores"])
     drawn: list[Path] = []
     if sides:
-        drawn += _draw_lines(
-            profile(sides), "profile", "normalised score", "share of runs", directory
-        )
+        labels = ("normalised score", "share of runs")
+        drawn += _draw_lines(profile(sides), "profile", *labels, directory)
         drawn += _draw_rows(aggregates(sides), "aggregates", "normalised score", directory)
     improved = improvement(tables["improvement"])
     if len(improved):
         drawn += _draw_rows(improved, "improvement", "probability of improvement", directory)
     learned = efficiency(tables["curves"], tables["verdicts"])
     if len(learned):
-        axes = ("share of the planned steps", "IQM of the normalised return")
-        drawn += _draw_lines(learned, "efficiency", *axes, directory)
-    for name in NAMES:
-        for path in (directory / f"{name}.{kind}" for kind in figures.KINDS):
-            if path not in drawn:
-                path.unlink(missing_ok=True)
+        labels = ("share of the planned steps", "IQM of the normalised return")
+        drawn += _draw_lines(learned, "efficiency", *labels, directory)
+    for path in (directory / f"{name}.{kind}" for name in NAMES for kind in figures.KINDS):
+        if path not in drawn:
+            path.unlink(missing_ok=True)
     return drawn
 
 
 def sides_of(scores: pd.DataFrame, reference_scores: pd.DataFrame) -> Sides:
     """Return the normalised scores of tasks with several runs; none of fewer than `LEAST` tasks."""
-    ours, theirs = (
-        {
-            str(task): rows.to_numpy(np.float64)
-            for task, rows in table.dropna(subset="normalised_score").groupby("task", sort=False)[
-                "normalised_score"
-            ]
-            if len(rows) > 1
-        }
-        for table in (scores, reference_scores)
-    )
+    sides = []
+    for table in (scores, reference_scores):
+        groups = table.dropna(subset="normalised_score").groupby("task", sort=False)
+        runs = {str(task): rows.to_numpy(np.float64) for task, rows in groups["normalised_score"]}
+        sides.append({task: values for task, values in runs.items() if len(values) > 1})
+    ours, theirs = sides
     if len(ours) < LEAST:
         return {}
     return {"ours": ours, **({"judge": theirs} if ours.keys() <= theirs.keys() else {})}

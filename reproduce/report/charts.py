@@ -131,10 +131,7 @@ def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
 
 
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
-    """Return the probability of improvement of every task that has one, and their mean.
-
-    Nothing is drawn of fewer than `LEAST` tasks.
-    """
+    """Return the probability of improvement of each task, and the mean of `LEAST` or more."""
     if improvement["task"].fillna("").ne("").sum() < LEAST:
         return []
     names = {"probability": "value", "ci_low": "lower", "ci_high": "upper"}

@@ -161,10 +161,9 @@ def looks(frame: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
     for role, palette in (("ours", OURS), ("judge", JUDGE), ("context", OTHERS)):
         sources = frame.loc[frame["role"] == role, "source"].unique()
         for place, source in enumerate(sources):
-            is_other = role == "context"
-            dashes.setdefault(source, DASHES[place % len(DASHES)] if is_other else "solid")
-            if place < len(palette):
-                colours.setdefault(source, palette[place])
+            dash = DASHES[place % len(DASHES)] if role == "context" else "solid"
+            dashes.setdefault(source, dash)
+        colours = dict(zip(sources, palette, strict=False)) | colours
     more = [source for source in dashes if source not in colours]
     return colours | dict(zip(more, many_colours(len(more)), strict=True)), dashes
 

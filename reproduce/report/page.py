@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
-import markupsafe
 import pandas as pd
+from markupsafe import Markup
 
 from reproduce.report import charts, frames
 from reproduce.report.aggregates import LEAST
@@ -39,38 +39,25 @@ from suite.envs.tasks import folder_of
 
 FAILURES_SHOWN_OPEN = 3
 """Log tails shown unfolded; the others are one click away."""
-
 SECTIONS = {
     **{"verdicts": "Verdicts", "curves": "Curves", "scores": "Scores", "suite": "Over the tasks"},
-    **{
-        "improvement": "Improvement",
-        "times": "Time to a score",
-        "throughput": "Throughput",
-        "failures": "Failed runs",
-    },
-    **{"departures": "Departures", "again": "Run this again", "files": "Files"},
+    **{"improvement": "Improvement", "times": "Time to a score", "throughput": "Throughput"},
+    **{"failures": "Failed runs", "departures": "Departures", "again": "Run this again"},
+    "files": "Files",
 }
 """Identifiers of the page's parts, with their names in its list of parts."""
-
 TEMPLATES = Path(__file__).parent / "templates"
-
 ASSETS = {
     "plotly.min.js": charts.library,
     "charts.js": charts.script,
     "page.js": lambda: (TEMPLATES / "page.js").read_text(encoding="utf-8"),
 }
 """The page's scripts: how each is read."""
-
 FIGURES = ("curves", "curves_by_time", "scores", "throughput")
 FIGURES += ("profile", "aggregates", "improvement", "efficiency")
 """Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
-
-
-def percentage(share: Any) -> str:
-    """Format a fraction as a percentage."""
-    return MISSING if pd.isna(share) else f"{100 * share:.0f} %"
 
 
 def write_page(directory: Path) -> Path:
@@ -96,45 +83,39 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]
     scripts = {name: read() for name, read in ASSETS.items()}
     drawn, profile_note = _charts(report, verdicts, tables)
-    published = tables["reference_curves"]
-    comparable = frames.comparable(tables["curves"]["rule"], published)
-    sources, left_out = _published(published, comparable, report["sources"])
+    sources, left_out = _published(tables, report["sources"])
     compared = set(tables["improvement"]["task"])
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
-    absent |= {"suite"} if len(verdicts) < LEAST else set()
-    absent |= set() if failures else {"failures"}
-    absent |= {"times"} if tables["times"].empty else set()
+    parts = {"suite": len(verdicts) >= LEAST, "failures": failures, "times": rows["times"]}
+    absent |= {name for name, part in parts.items() if not part}
     figures = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png", "pdf")]
     files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
     allowed = "'self'" if assets else " ".join(map(_checksum, scripts.values()))
-    return (
-        environment()
-        .get_template("index.html.j2")
-        .render(
-            report=report,
-            credits=report["sources"],
-            sources=sources,
-            left_out=left_out,
-            style=markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
-            home=home,
-            scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
-            allowed=markupsafe.Markup(allowed),
-            headline=headline(report, verdicts, suite),
-            sections={name: words for name, words in SECTIONS.items() if name not in absent},
-            suite=suite,
-            verdicts=verdicts,
-            charts=drawn,
-            profile_note=profile_note,
-            without_improvement=[row["task"] for row in verdicts if row["task"] not in compared],
-            failures=failures,
-            failures_shown_open=FAILURES_SHOWN_OPEN,
-            unfinished=[run for run in runs if run["status"] in UNFINISHED],
-            runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
-            summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
-            **{name: rows[name] for name in ("scores", "throughput")},
-            times=records(frames.median_times(tables["times"])),
-            files=[name for name in files if (directory / name).exists()],
-        )
+    template = environment().get_template("index.html.j2")
+    return template.render(
+        report=report,
+        credits=report["sources"],
+        sources=sources,
+        left_out=left_out,
+        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        home=home,
+        scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
+        allowed=Markup(allowed),
+        headline=headline(report, verdicts, suite),
+        sections={name: words for name, words in SECTIONS.items() if name not in absent},
+        suite=suite,
+        verdicts=verdicts,
+        charts=drawn,
+        profile_note=profile_note,
+        without_improvement=[row["task"] for row in verdicts if row["task"] not in compared],
+        failures=failures,
+        failures_shown_open=FAILURES_SHOWN_OPEN,
+        unfinished=[run for run in runs if run["status"] in UNFINISHED],
+        runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
+        summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
+        times=records(frames.median_times(tables["times"])),
+        files=[name for name in files if (directory / name).exists()],
+        **{name: rows[name] for name in ("scores", "throughput")},
     )
 
 
@@ -149,21 +130,13 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    own.filters = own.filters | {
-        "counted": counted,
-        "number": number,
+    named = (mean_and_spread, with_interval, losses, explain, explain_suite, verdict_words)
+    own.globals |= {each.__name__: each for each in named}
+    own.filters |= {each.__name__: each for each in (counted, number, reached)}
+    own.filters |= {
         "duration": lambda seconds: MISSING if pd.isna(seconds) else duration(seconds),
-        "percentage": percentage,
+        "percentage": lambda share: MISSING if pd.isna(share) else f"{100 * share:.0f} %",
         "plain": _plain,
-        "reached": reached,
-    }
-    own.globals = own.globals | {
-        "mean_and_spread": mean_and_spread,
-        "with_interval": with_interval,
-        "losses": losses,
-        "explain": explain,
-        "explain_suite": explain_suite,
-        "verdict_words": verdict_words,
     }
     return own
 
@@ -172,7 +145,7 @@ def _charts(
     report: Mapping[str, Any],
     verdicts: Sequence[Mapping[str, Any]],
     tables: Mapping[str, pd.DataFrame],
-) -> tuple[dict[str, list[markupsafe.Markup]], str]:
+) -> tuple[dict[str, list[Markup]], str]:
     """Return the page's charts by their section, and what the performance profile leaves out."""
     judged = pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"]))
     both = (tables["scores"], tables["reference_scores"])
@@ -194,10 +167,11 @@ def _charts(
 
 
 def _published(
-    curves: pd.DataFrame, drawn: pd.DataFrame, credits: frames.Credits
+    tables: Mapping[str, pd.DataFrame], credits: frames.Credits
 ) -> tuple[list[tuple[str, str, dict[str, str]]], list[str]]:
     """Return names, words and links of the sources that are drawn, and names of the others."""
-    sources = []
+    curves, sources = tables["reference_curves"], []
+    drawn = frames.comparable(tables["curves"]["rule"], curves)
     for source, rows in drawn.groupby("source", sort=False):
         runs = rows["num_runs"].max()
         words = "the judge, " * ("judge" in set(rows["role"]))
@@ -215,10 +189,10 @@ def _checksum(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _script_element(name: str, text: str, assets: str) -> markupsafe.Markup:
+def _script_element(name: str, text: str, assets: str) -> Markup:
     if assets:
-        return markupsafe.Markup('<script src="{}{}"></script>').format(assets, name)
-    return markupsafe.Markup(f"<script>{text}</script>")
+        return Markup('<script src="{}{}"></script>').format(assets, name)
+    return Markup(f"<script>{text}</script>")
 
 
 def _plain(value: Any) -> str:

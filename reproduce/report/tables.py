@@ -54,13 +54,11 @@ COLUMNS = {
 }
 """Columns of every tidy file, by its stem."""
 
-TEXT_COLUMNS = frozenset(
-    (
-        *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
-        *("remarks", "note", "statistic", "status", "error", "cpu", "gpu", "commit"),
-        *("dirty", "command", "log_tail", "left_out", "how", "older_runs", "remark"),
-    )
-)
+TEXT_COLUMNS = {
+    *("task", "rule", "source", "env_id", "role", "device", "verdict", "reference_source"),
+    *("remarks", "note", "statistic", "status", "error", "cpu", "gpu", "commit"),
+    *("dirty", "command", "log_tail", "left_out", "how", "older_runs", "remark"),
+}
 
 
 def read_table(directory: Path, name: str) -> pd.DataFrame:
@@ -73,28 +71,26 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
     Raises:
         UsageError: If the file is larger than `LARGEST_INPUT`, or none.
     """
-    columns = list(COLUMNS[name])
-    path = directory / f"{name}.csv"
+    columns, path = list(COLUMNS[name]), directory / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame(columns=pd.Index(columns))
-    text: Any = {name: str for name in columns if name in TEXT_COLUMNS}
     try:
-        content = read_whole(path, LARGEST_INPUT)
+        content = io.BytesIO(read_whole(path, LARGEST_INPUT))
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
-    table = pd.read_csv(io.BytesIO(content), dtype=text, keep_default_na=False, na_values=[""])
+    text: Any = dict.fromkeys(TEXT_COLUMNS.intersection(columns), str)
+    table = pd.read_csv(content, dtype=text, keep_default_na=False, na_values=[""])
     return table.reindex(columns=columns)
 
 
 def verdict_rows(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of `verdicts.csv`, and a row `not judged` for every other planned task."""
-    table = read_table(directory, "verdicts")
-    rows = records(table)
+    rows = records(read_table(directory, "verdicts"))
     planned = [*read_table(directory, "runs")["task"], *read_report(directory)["env_steps"]]
     for task in dict.fromkeys(planned):
-        if task not in set(table["task"]):
-            row = {"task": task, "verdict": "not judged"}
-            rows.append(dict.fromkeys(COLUMNS["verdicts"]) | row)
+        if task not in [row["task"] for row in rows]:
+            none = dict.fromkeys(COLUMNS["verdicts"])
+            rows.append({**none, "task": task, "verdict": "not judged"})
     return rows
 
 
@@ -109,13 +105,12 @@ def read_report(directory: Path) -> dict[str, Any]:
         report = read_json(directory / "report.json")
     except ValueError as error:
         raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
-    said = {name: value for name, value in report.items() if value is not None}
     names = ("agent", "suite", "source", "judged_by", "judge", "budget", "last_run_ended_at")
-    defaults: dict[str, Any] = dict.fromkeys((*names, "command"), "")
-    defaults |= {key: {} for key in ("env_steps", "config", "versions", "hardware", "sources")}
-    defaults |= {key: [] for key in ("suite_tasks", "seeds", "departures")}
-    title = f"{report.get('agent', '')} on {report.get('suite', '')}"
-    return defaults | {"title": title} | said
+    said: dict[str, Any] = dict.fromkeys((*names, "command"), "")
+    said |= {key: {} for key in ("env_steps", "config", "versions", "hardware", "sources")}
+    said |= {key: [] for key in ("suite_tasks", "seeds", "departures")}
+    said["title"] = f"{report.get('agent', '')} on {report.get('suite', '')}"
+    return said | {name: value for name, value in report.items() if value is not None}
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ control characters are escaped in the terminal.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ VERDICTS = (
 """Every verdict, and `not judged` for a task that has none yet, in the order of the headline; the
 first two both say that the result was reproduced."""
 
+OURS = ("score_mean", "score_std", "num_seeds")
+THEIRS = ("reference_mean", "reference_std", "reference_num_runs")
 RATIO = "With the zero of the scale at 0 and the reference at 1, ours is at"
 
 TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
@@ -71,72 +74,58 @@ def explain(row: Mapping[str, Any]) -> str:
 
 
 def _sentences(said: Iterable[str]) -> str:
-    return " ".join(f"{each[0].upper()}{each[1:]}." for each in said)
+    return " ".join(f"{each[0].upper()}{each[1:]}." for each in said if each)
 
 
 def _reasons(row: Mapping[str, Any]) -> list[str]:
     """Return the sentences that explain a verdict, its remarks last, without their full stops."""
     verdict, note = row["verdict"], str(row["note"] or "").strip(" .")
     by, margin = number(row["difference"]).removeprefix("-"), number(row["margin"])
-    steps = "" if row["env_steps"] is None else f" at {number(row['env_steps'])} steps"
-    rule = f" under the rule '{row['rule']}'" if row["rule"] else ""
     grounds = {
         "inconclusive": [f"these seeds cannot tell: {note}"],
         "nothing learned": [f"shown, not counted: {note}"],
         "shown only": [f"shown, not judged: {note}"],
-        "no reference": [f"not judged: {note}", _missing(row["task"], steps + rule)],
+        "no reference": [f"not judged: {note}"],
         "reproduced": ["not worse than the reference by more than the margin", note],
         "above": [f"settled: ahead by {by}, more than the margin {margin}", note],
-        "below": [
-            f"settled: short by {by}, where {margin} is allowed",
-            "the departures from the source are the first suspects",
-        ],
+        "below": [f"settled: short by {by}, where {margin} is allowed"],
     }
     said = grounds.get(verdict, ["needs finished runs and a verdict", note])
     if verdict == "shown only" and row["ratio"] is not None:
         said.append(f"{RATIO} {number(row['ratio'])}")
-    if verdict == "below" and (row["p_below_holm"] or 0.0) > LEVEL:
-        chance = f"(adjusted p-value {number(row['p_below_holm'])})"
-        said.append(
-            f"among all tasks that may be chance {chance}, so the exit status does not count it"
-        )
-    said += [note] if verdict == "below" else []
-    return [*filter(None, said), *details(_remarks_of(row))]
-
-
-def _missing(task: str, where: str) -> str:
-    """Return what would judge a task without a reference; nobody publishes scores of an own one."""
-    if ":" in task:
-        return "--baseline AGENT judges it by the runs of another agent"
-    return f"a published score{where} would settle it"
+    elif verdict == "no reference" and ":" in row["task"]:  # nobody publishes scores of an own one
+        said.append("--baseline AGENT judges it by the runs of another agent")
+    elif verdict == "no reference":
+        steps = "" if row["env_steps"] is None else f" at {number(row['env_steps'])} steps"
+        rule = f" under the rule '{row['rule']}'" if row["rule"] else ""
+        said.append(f"a published score{steps}{rule} would settle it")
+    elif verdict == "below":
+        said.append("the departures from the source are the first suspects")
+        if (row["p_below_holm"] or 0.0) > LEVEL:
+            chance = f"(adjusted p-value {number(row['p_below_holm'])})"
+            status = "so the exit status does not count it"
+            said.append(f"among all tasks that may be chance {chance}, {status}")
+        said.append(note)
+    return [*said, *details(_remarks_of(row))]
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:
     """Explain the verdict on a suite, a row of `suite.csv`, and what is left out."""
-    difference, margin = suite["difference"], number(suite["margin"])
-    if difference is None:  # nor will there be one of too few tasks: the note says so
-        sentences = ["No mean over tasks yet"] if suite["verdict"] != "not judged" else []
-    else:
-        interval = with_interval(difference, suite["ci_low"], suite["ci_high"])
-        sentences = [
+    said = []
+    if suite["difference"] is not None:
+        interval = with_interval(suite["difference"], suite["ci_low"], suite["ci_high"])
+        said.append(
             f"Mean over {number(suite['num_tasks'])} tasks of the normalised score (zero 0, "
-            f"reference 1), minus 1: {interval}, margin {margin}"
-        ]
-    sentences += [f"Left out: {_by_reason(suite['left_out'])}"] if suite["left_out"] else []
-    sentences += [suite["note"]] if suite["note"] else []
-    return _sentences(sentences)
-
-
-def _by_reason(left_out: str) -> str:
-    """Return `task: reason; ...` with the tasks of one reason together."""
-    tasks: dict[str, list[str]] = {}
-    for entry in left_out.split("; "):
+            f"reference 1), minus 1: {interval}, margin {number(suite['margin'])}"
+        )
+    elif suite["verdict"] != "not judged":  # of too few tasks the note says that there will be none
+        said.append("No mean over tasks yet")
+    tasks: dict[str, list[str]] = {}  # by the reason why they are left out
+    for entry in (suite["left_out"] or "").split("; "):
         task, _, reason = entry.partition(": ")
-        tasks.setdefault(reason, []).append(task)
-    return "; ".join(
-        f"{', '.join(names)}: {reason}" if reason else ", ".join(names)
-        for reason, names in tasks.items()
-    )
+        tasks.setdefault(f": {reason}" if reason else "", []).append(task)
+    left_out = "; ".join(", ".join(names) + reason for reason, names in tasks.items())
+    return _sentences([*said, f"Left out: {left_out}" if left_out else "", suite["note"] or ""])
 
 
 def is_exploratory(row: Mapping[str, Any]) -> bool:
@@ -152,14 +141,17 @@ def verdict_words(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, [*words, *marks(_remarks_of(row))]))
 
 
+def _remarks_of(row: Mapping[str, Any]) -> str:
+    remarks = row.get("remarks")
+    return remarks if isinstance(remarks, str) else ""
+
+
 def panel_remarks(verdicts: Iterable[Mapping[str, Any]], curves: pd.DataFrame) -> dict[str, str]:
     """Return what stands under a task's title in a figure: verdict, seeds, losses, gaps."""
     lines = {}
     for row in verdicts:
-        said = frames.gaps(curves, row["task"])
-        if "verdict" in row:  # else there is a task alone
-            seeds = f", {counted(row['num_seeds'], 'seed')}" if row["num_seeds"] else ""
-            said = [verdict_words(row) + seeds + losses(row), *said]
+        seeds = f", {counted(row['num_seeds'], 'seed')}" if row["num_seeds"] else ""
+        said = [verdict_words(row) + seeds + losses(row), *frames.gaps(curves, row["task"])]
         lines[row["task"]] = "\n".join(said)
     return lines
 
@@ -168,18 +160,11 @@ def score_remarks(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return what stands under a task's name in the figure of scores: both sides, verdict."""
     lines = {}
     for row in verdicts:
-        sides = {"": ("score_mean", "score_std", "num_seeds")}
-        sides |= {"reference ": ("reference_mean", "reference_std", "reference_num_runs")}
-        known = {side: names for side, names in sides.items() if row[names[0]] is not None}
-        said = [side + mean_and_spread(*map(row.get, names)) for side, names in known.items()]
-        said = said if "" in known else ["no score recorded", *said]
+        ours, theirs = mean_and_spread(*map(row.get, OURS)), mean_and_spread(*map(row.get, THEIRS))
+        said = ["no score recorded" if row["score_mean"] is None else ours]
+        said += [] if row["reference_mean"] is None else [f"reference {theirs}"]
         lines[row["task"]] = f"{', '.join(said)}\n{verdict_words(row)}{losses(row)}"
     return lines
-
-
-def _remarks_of(row: Mapping[str, Any]) -> str:
-    remarks = row.get("remarks")
-    return remarks if isinstance(remarks, str) else ""
 
 
 def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Group:
@@ -197,28 +182,26 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
     for name in headings if compared else headings[:2]:
         table.add_column(Text(name), justify="left" if name == "task" else "right", overflow="fold")
     table.add_column(Text("verdict\nmargin" if compared else "verdict"), overflow="fold")
-    lines = []
+    lines: list[Text | Table] = [Text(printable(title))] if title else []
+    lines.append(table)
     for whole in records(suite):
         if whole["difference"] is not None and compared:
-            suite_of = Text(f"suite of {number(whole['num_tasks'])}")
-            table.add_row(suite_of, "", "", *_last_cells(whole))
-        line = Text("suite", _style(whole)).append(
-            printable(f" {verdict_words(whole)}. {explain_suite(whole)}"), "none"
-        )
-        lines.append(line)
+            of_all = Text(f"suite of {number(whole['num_tasks'])}")
+            table.add_row(of_all, "", "", *_last_cells(whole))
+        lines.append(_line("suite", whole, explain_suite(whole)))
     for row in rows:
-        ours = mean_and_spread(row["score_mean"], row["score_std"]) + losses(row)
-        theirs = mean_and_spread(row["reference_mean"], row["reference_std"])
         share = reached(row["reference_share"])
+        theirs = mean_and_spread(row["reference_mean"], row["reference_std"])
         cells = (
             printable(row["task"]) + _counted(row["env_steps"], "step"),
-            ours + _counted(row["num_seeds"], "seed"),
+            mean_and_spread(row["score_mean"], row["score_std"])
+            + losses(row)
+            + _counted(row["num_seeds"], "seed"),
             theirs + _counted(row["reference_num_runs"], "run") + (f"\n{share}" if share else ""),
         )
         last = _last_cells(row)
         table.add_row(*map(Text, cells if compared else cells[:2]), *last[not compared :])
-    heading = [Text(printable(title))] if title else []
-    return Group(*heading, table, *lines, *_explanations(rows))
+    return Group(*lines, *_explanations(rows))
 
 
 def _last_cells(row: Mapping[str, Any]) -> tuple[Text, Text]:
@@ -233,31 +216,36 @@ def _style(row: Mapping[str, Any]) -> str:
     return TERMINAL_STYLES.get(row["verdict"], "yellow")
 
 
+def _line(name: str, row: Mapping[str, Any], text: str) -> Text:
+    """Return what is said of a suite, or of tasks with a verdict like this one."""
+    words = printable(f" {verdict_words(row)}. {text}")
+    return Text(printable(name), _style(row)).append(words, "none")
+
+
 def _explanations(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
     """Return a line for the tasks of which the same is to be said, and one for each reference."""
-    said: dict[tuple[str, str, str], list[str]] = {}
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     sources: dict[str, list[str]] = {}
     for row in rows:
         if (words := verdict_words(row)) != "reproduced":
-            reasons = [each for each in _reasons(row) if not each.startswith(RATIO)]
-            said.setdefault((words, _style(row), _sentences(reasons)), []).append(row["task"])
+            reasons = (each for each in _reasons(row) if not each.startswith(RATIO))
+            alike.setdefault((words, _sentences(reasons)), []).append(row)
         if row["reference_source"]:
             sources.setdefault(row["reference_source"], []).append(row["task"])
+
+    def named(tasks: Sequence[str]) -> str:
+        return "all tasks" if len(tasks) == len(rows) > 2 else ", ".join(tasks)
+
     lines = []
-    for (words, style, text), tasks in said.items():
-        line = Text(printable(_named(tasks, len(rows))), style)
-        lines.append(line.append(printable(f" {words}. {text}"), "none"))
+    for (_, text), own in alike.items():
+        lines.append(_line(named([row["task"] for row in own]), own[0], text))
     ratios = {row["task"]: row["ratio"] for row in rows if row["verdict"] == "shown only"}
     known = [f"{number(ratio)} on {task}" for task, ratio in ratios.items() if ratio is not None]
     lines += [Text(printable(f"{RATIO} {', '.join(known)}."))] if known else []
     for source, tasks in sources.items():
-        of = "" if len(sources) == 1 else f"{_named(tasks, len(rows))}: "
-        lines.append(Text(printable(f"{of}Reference: {name_of(source)}.")))
+        where = "" if len(sources) == 1 else f"{named(tasks)}: "
+        lines.append(Text(printable(f"{where}Reference: {name_of(source)}.")))
     return lines
-
-
-def _named(tasks: Sequence[str], num_all: int) -> str:
-    return "all tasks" if len(tasks) == num_all > 2 else ", ".join(tasks)
 
 
 def _counted(count: Any, noun: str) -> str:
@@ -271,38 +259,29 @@ def headline(
     suite: Mapping[str, Any] | None = None,
 ) -> str:
     """State the result in one sentence: settings, judge, the suite's verdict, counts of tasks."""
-    verdicts = [row["verdict"] for row in rows]
-    above, reproduced = verdicts.count("above"), sum(map(verdicts.count, VERDICTS[:2]))
-    in_suite = len({*report["suite_tasks"], *(row["task"] for row in rows)})
-    of_all = counted(in_suite, "task")
-    if verdicts and set(verdicts) <= set(UNJUDGED):
-        parts = [f"none of {of_all} can be judged"]
-    else:
-        parts = [f"{reproduced or 'none'} of {of_all} reproduced"]
-    parts[0] += f" ({above} of them above the reference)" if above else ""
-    others = [name for name in dict.fromkeys([*VERDICTS[2:], *verdicts]) if name in verdicts]
-    parts += [f"{verdicts.count(name)} {name}" for name in others if name not in VERDICTS[:2]]
-    unplanned = in_suite - len(rows)
-    parts += [f"{unplanned} not planned"] if unplanned else []
-    num_exploratory = sum(map(is_exploratory, rows))
-    parts += [f"{num_exploratory} exploratory"] if num_exploratory else []
-    marks = [str(row.get("older_runs") or "") for row in rows]
-    parts += [
-        f"{marks.count(mark)} with older runs {mark}"
-        for mark in ("counted", "left out")
-        if mark in marks
-    ]
-    if suite and rows:
-        parts.insert(0, f"the suite {verdict_words(suite)}")
     if report["suite"]:
         what = f"{report['agent'].upper()} on {report['suite']}"
         what += f" with the settings of '{report['source']}'"
     else:  # anybody's curves
         what = report["title"]
-    judge = (
-        f"judged by '{report['judged_by']}'" if report["judged_by"] else "judged by no reference"
-    )
-    return f"{what}, {judge}: {', '.join(parts) if rows else 'no task yet'}."
+    judge = f"'{report['judged_by']}'" if report["judged_by"] else "no reference"
+    if not rows:
+        return f"{what}, judged by {judge}: no task yet."
+    counts = Counter(row["verdict"] for row in rows)
+    above, reproduced = counts.pop("above", 0), counts.pop("reproduced", 0)
+    num_tasks = len({*report["suite_tasks"], *(row["task"] for row in rows)})
+    first = f"{above + reproduced or 'none'} of {counted(num_tasks, 'task')} reproduced"
+    if not above + reproduced and set(counts) <= set(UNJUDGED):
+        first = f"none of {counted(num_tasks, 'task')} can be judged"
+    first += f" ({above} of them above the reference)" if above else ""
+    order = [name for name in dict.fromkeys([*VERDICTS, *counts]) if name in counts]
+    older = Counter(f"with older runs {row['older_runs']}" for row in rows if row["older_runs"])
+    more = {name: counts[name] for name in order} | {"not planned": num_tasks - len(rows)}
+    more |= {"exploratory": sum(map(is_exploratory, rows)), **dict(sorted(older.items()))}
+    parts = [first, *(f"{count} {name}" for name, count in more.items() if count)]
+    if suite:
+        parts.insert(0, f"the suite {verdict_words(suite)}")
+    return f"{what}, judged by {judge}: {', '.join(parts)}."
 
 
 def _decimals(spread: Any) -> int | None:

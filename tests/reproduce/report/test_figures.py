@@ -107,22 +107,6 @@ def test_figures_are_the_same_bytes_every_time(
         assert content == (tmp_path / "second" / path.name).read_bytes()
 
 
-def test_the_legend_is_outside_and_within_the_figure(
-    tmp_path: Path, drawn: list[sns.FacetGrid]
-) -> None:
-    """With ten sources of context, above a single panel."""
-    curves = pd.concat([curve("A", seed, [10, 40]) for seed in (1, 2)])
-    names = [f"source {i}" for i in range(10)]
-    others = [reference("A", [0, 40], "context").assign(source=name) for name in names]
-    frame = frames.learning_curves({"ours": curves}, pd.concat(others))
-    (path,) = figures.draw_curves(frame, {}, tmp_path)
-    assert set(names) <= set(svg_texts(path))
-    legend = drawn[0].legend
-    assert legend is not None
-    top = max(panel.get_tightbbox().y1 for panel in drawn[0].axes.flat)
-    assert legend.get_window_extent().y0 >= top
-
-
 def test_no_scores_are_drawn_without_a_run(tmp_path: Path) -> None:
     """A grid whose runs end without a score still gets its page."""
     tables = (no_rows("scores"), no_rows("reference_scores"), verdict("C", score_mean=NAN))

@@ -31,11 +31,6 @@ def test_seeds_align_only_on_steps_that_all_have() -> None:
     assert frames.mean_of(pd.concat([curves, curve("A", 3, [20, 30], NAN)])).empty
 
 
-def test_one_seed_has_no_band() -> None:
-    """A band of one seed would suggest a certainty that nobody measured."""
-    assert "lower" not in frames.mean_of(curve("A", 1, [10, 20]))
-
-
 def test_both_bands_are_the_deviation_within_the_scores_of_the_task() -> None:
     """CartPole's returns go from 0 to 500: neither side's band leaves them; others' have no end."""
     steps = [10, 490]

@@ -13,13 +13,11 @@ import pandas as pd
 import pytest
 from rich.console import Console, Group
 
-from reproduce.gather import references
 from reproduce.report import frames, tables, words
 from reproduce.report import page as report
 from reproduce.report.page import ASSETS, TEMPLATES
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
-from tests.messages import refused
 from tests.reproduce.report.tables import no_rows, reference
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -134,14 +132,6 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
     assert re.findall(r"'sha256-([^']*)'", policy) == allowed
     assert policy.startswith("default-src 'none'; img-src data: blob:; media-src 'self' file:;")
     assert "script-src 'sha256-" in policy
-
-
-def test_half_a_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is too large would be another table."""
-    monkeypatch.setattr(tables, "LARGEST_INPUT", 2000)
-    write(tmp_path, runs=[run("A", 1, log_tail="x" * 2000)])
-    with refused():
-        report.write_page(tmp_path)
 
 
 def test_sources_are_named_and_linked_and_other_rules_told(tmp_path: Path) -> None:
@@ -351,13 +341,6 @@ def test_what_holds_of_several_tasks_is_said_once_and_fits_80_columns() -> None:
     assert MISSING not in said
 
 
-def test_a_source_is_called_what_people_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one function; a source without a name is called what its folder is."""
-    monkeypatch.setattr(references, "_known", lambda: {"published": {"name": "The Zoo"}})
-    assert "Reference: The Zoo." in printed(terminal(pd.DataFrame([verdict("A", "reproduced")])))
-    assert references.name_of("another") == "another"
-
-
 def suite(name: str, **fields: object) -> dict[str, object]:
     """A row of suite.csv."""
     row = {"num_tasks": 2, "num_seeds": 10, "difference": -0.02, "ci_low": -0.06}
@@ -416,24 +399,12 @@ def test_the_terminal_prints_names_literally(tmp_path: Path) -> None:
     assert text.count("[red]A\\x1b[2J\\nB") == 2, "in its row and in its closing line"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1_234_567.8, "1,234,568"),
-        (123.4, "123"),
-        (12.345, "12.3"),
-        (-0.00012345, "-0.000123"),
-        (3.0, "3"),
-        (0, "0"),
-        (float("inf"), "infinite"),
-        (float("nan"), MISSING),
-        (None, MISSING),
-        (pd.NA, MISSING),
-    ],
-)
-def test_numbers_are_short(value: object, text: str) -> None:
+def test_numbers_are_short() -> None:
     """Three significant digits, thousands separated, nothing invented for a missing one."""
-    assert number(value) == text
+    values = (1_234_567.8, 123.4, 12.345, -0.00012345, 3.0, 0, float("inf"))
+    texts = ["1,234,568", "123", "12.3", "-0.000123", "3", "0", "infinite"]
+    assert [number(value) for value in values] == texts
+    assert [number(value) for value in (float("nan"), None, pd.NA)] == [MISSING] * 3
 
 
 def test_a_spread_decides_the_digits() -> None:
