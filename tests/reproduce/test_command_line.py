@@ -33,7 +33,6 @@ from reproduce.run import launch as launching
 from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.settings.command_line import run_main
-from suite.settings.presets import REFERENCES
 from tests.messages import check
 from tests.reproduce.conftest import RecordRun, Say, Tree, leave_out_charts
 from tests.suite.envs import elsewhere
@@ -52,37 +51,29 @@ TINY = (
 NO_TORCH = """
 sca classic
 reprot sac classic
-../../x classic
 sac
 sac clasic
-sac ../../x
 sac classic more
 sac classic --tasks
 sac classic --tasks Pendulum-v0
 sac mujoco --tasks Hoper-v4
-sac mujoco --tasks Hopper-v4 Pong-v5
 sac mujoco --tasks Hopper-v4 Hopper-v4
 sac memory --tasks Nope-v0
-sac classic --tasks ../../x
 sac classic --budget lapop
 sac classic --env-step 3
-sac classic --sed 3
 sac classic --$(x)
 sac classic --env-steps
 sac classic --env-steps 1.5
 sac classic --env-steps 0
 sac classic --num-seeds 0
-sac classic --num-seeds x
 sac classic --workers 0
 sac classic --seeds
-sac classic --seeds one
 sac classic --seeds -1
 sac classic --seeds 2147483648
 sac classic --seeds 1 2 1
 sac classic --seeds 1 --num-seeds 3
 sac classic --set gamma
 sac classic --set gamma=
-sac classic --set =0.9
 sac classic --set gamma=0.9 gamma=0.8
 sac classic --runs-dir FILE
 sac classic --runs-dir LONG
@@ -115,35 +106,19 @@ sac classic --seeds 3-1
 sac classic --seeds 0-99999999
 sac classic --workers 500
 sac classic --like papr
-sac classic --like ../../x
 sac classic --tasks CartPole-v1
-sac classic --tasks Pendulum-v1 CartPole-v1
 sac classic --device gpu
-sac classic --device cuda:-1
 sac classic --set gama=0.9
 sac classic --set help=1
 sac classic --set seeds=3
 sac classic --set num_threads=3
 sac classic --set gamma=high
-sac classic --set hidden_sizes=64,-h
-sac classic --set gamma=--help
-sac classic --set gamma=2
-sac classic --set gamma=nan
-sac classic --set batch_size=1.5
-sac classic --set batch-size=1e9
-sac classic --set max_log_alpha=low
 sac classic --set batch_size=0
-sac classic --set batch_size=2000000
-sac classic --set initialisation=othogonal
-sac classic --set learn_alpha=maybe
 sac classic --set hidden_sizes=64,wide
-sac classic --set hidden_sizes=64,--help
-sac classic --set hidden_sizes=,
 report sac classic
 report sac classic --like papr
 evaluate nowhere
 evaluate nowhere --episodes 0
-evaluate nowhere --seed -1
 compare nowhere ../../x
 compare . .
 sac mujoco-9 --like jaxrl --tasks HalfCheetah-v4 --env-steps 5000
@@ -295,14 +270,6 @@ def test_the_help_names_commands_first_and_flags_in_groups(
     check(said, "--help")
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    """That of `pyproject.toml`, which the installed package carries."""
-    with pytest.raises(SystemExit) as stop:
-        command_line.main(["--version"])
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (stop.value.code, capsys.readouterr().out) == (0, f"encore {project['version']}\n")
-
-
 @pytest.mark.parametrize("agent", agents.AGENTS)
 def test_an_agents_help_has_every_setting_in_its_group(
     agent: str, capsys: pytest.CaptureFixture[str]
@@ -355,10 +322,8 @@ def test_the_list_of_one_agent_has_no_other(say: Say) -> None:
 
 BROKEN = {
     "torn": "def train(:\n",
-    "without presets": "x = 1\n",
     "presets that are none": "PRESETS = None\n",
     "no module": "\nimport nowhere_at_all\n",
-    "no name": "PRESETS = read_presets()\n",
     "two lines": "raise ValueError('two\\nlines')\n",
     "an exit": "import sys\nsys.exit(3)\n",
 }
@@ -399,15 +364,6 @@ def test_a_reader_that_ends_first_ends_the_command_quietly(
         monkeypatch.setattr(sys, "stdout", nobody)
         assert run_main(command_line.main) == 141
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("source", sorted({path.parent.name for path in REFERENCES.glob("*/*")}))
-def test_every_source_can_be_shown(desk: Path, say: Say, source: str) -> None:
-    """Settings alone, numbers alone, and both: its files as they are."""
-    status, out, err = say(["list", "--like", source])
-    assert (status, err) == (0, "")
-    for path in (REFERENCES / source).glob("*.toml"):
-        assert path.read_text(encoding="utf-8").strip() in out
 
 
 def test_ctrl_c_says_how_to_go_on(
@@ -609,16 +565,19 @@ def test_a_report_on_a_fresh_clone_is_of_what_is_published(
 @pytest.mark.parametrize(
     ("program", "called"), [("/usr/bin/encore", "encore"), ("x.py", "python -m reproduce")]
 )
-def test_the_console_command_names_itself(
+def test_the_console_command_names_itself_and_its_version(
     program: str, called: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Usage lines follow how it was started; the entry in pyproject.toml is this function."""
-    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["encore"]
-    assert entry == "reproduce.__main__:command"
+    """As it was started; entry and version are those of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["encore"] == "reproduce.__main__:command"
     monkeypatch.setattr(sys, "argv", [program])
     with pytest.raises(SystemExit):
         command_line.command()
     assert f"for example: {called} sac mujoco" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command_line.main(["--version"])
+    assert capsys.readouterr().out == f"encore {project['version']}\n"
 
 
 @pytest.mark.usefixtures("undrawn")
