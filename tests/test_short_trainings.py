@@ -12,37 +12,35 @@ from agents import AGENTS
 from reproduce.plan.tables import read_table
 from suite.envs.tasks import find_task
 
+SAMPLED = "--evaluation-rule=sampled"
+EARLY = "--learning-starts=500"
 TRAININGS = {
-    "sac": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
-    "a2c": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
-    "ppo": ("CartPole-v1", 60_000, 10_000, ("--evaluation-rule=sampled",)),
-    "impala": ("CartPole-v1", 120_000, 20_000, ("--evaluation-rule=sampled",)),
-    "acer": ("CartPole-v1", 30_000, 5_000, ("--evaluation-rule=sampled",)),
-    "sac_discrete": ("CartPole-v1", 6_000, 1_000, ()),
-    "acer_continuous": ("InvertedPendulum-v4", 30_000, 10_000, ()),
-    "sac_value": ("InvertedPendulum-v4", 2_500, 500, ("--learning-starts=500",)),
-    "sac_alf": (
-        *("InvertedPendulum-v4", 2_500, 500),
-        ("--learning-starts=500", "--prior=same_action", "--prioritised-replay"),
-    ),
+    "sac": ("InvertedPendulum-v4", 1_500, 500, EARLY),
+    "a2c": ("CartPole-v1", 20_000, 10_000, SAMPLED),
+    "ppo": ("CartPole-v1", 20_000, 10_000, SAMPLED),
+    "impala": ("CartPole-v1", 40_000, 20_000, SAMPLED),
+    "acer": ("CartPole-v1", 10_000, 5_000, SAMPLED),
+    "sac_discrete": ("CartPole-v1", 3_000, 1_000, "--learning-starts=1000"),
+    "acer_continuous": ("InvertedPendulum-v4", 20_000, 10_000, SAMPLED),
+    "sac_value": ("InvertedPendulum-v4", 1_500, 500, EARLY),
+    "sac_alf": ("InvertedPendulum-v4", 1_500, 500, EARLY),
 }
-"""Task, environment steps, evaluation interval and flags by agent."""
+"""Task, environment steps, evaluation interval and a flag by agent."""
 
 
 @pytest.mark.training
 @pytest.mark.parametrize("agent", TRAININGS)
 def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Path) -> None:
-    """The preset's own settings, through the agent's command, recorded to the end."""
-    task, env_steps, interval, flags = TRAININGS[agent]
-    command = [sys.executable, "-m", f"agents.{agent}", "--task", task, "--device=cpu", *flags]
+    """The preset's own settings, through the agent's command; its last evaluation counts."""
+    task, env_steps, interval, flag = TRAININGS[agent]
+    command = [sys.executable, "-m", f"agents.{agent}", "--task", task, "--device=cpu", flag]
     command += [f"--env-steps={env_steps}", f"--evaluation-interval={interval}"]
     subprocess.run([*command, f"--out={tmp_path}"], check=True, timeout=300)
     folder = tmp_path / "seed-1"
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
     assert len(read_table(folder / "updates.csv"))
-    best = read_table(folder / "evaluations.csv").mean_return.max()
-    score = find_task(task).random_score
-    assert best - score > 4 * abs(score)
+    last = read_table(folder / "evaluations.csv").mean_return.iloc[-1]
+    assert last > 7 * find_task(task).random_score  # an untrained policy may have 5
 
 
 @pytest.mark.training
