@@ -10,7 +10,7 @@ import torch
 
 from agents import a2c, impala, sac, sac_alf
 from reproduce import __main__ as command_line
-from reproduce.commands.evaluate import load, play
+from reproduce.commands.evaluate import evaluate_run
 from suite.base.errors import UsageError
 from suite.record.best import BestPolicies
 from suite.record.manifest import BEST, leave_out_policy
@@ -57,10 +57,8 @@ def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path)
         assert (said["env_steps"], said["mean_return"]) == (
             *(int(row["env_steps"]), float(row["mean_return"])),
         )
-        policy, record = load(folder, best=True)
-        assert record is not None
-        scores = play(policy, record["seed"], 2, sampled=True, env_steps=said["env_steps"])
-        assert scores.returns.tolist() == [float(row["return_0"]), float(row["return_1"])]
+        score = evaluate_run(folder, episodes=1, best=True, recorded=True)
+        assert score.returns.tolist() == [float(row["return_0"]), float(row["return_1"])]
 
 
 def test_of_equals_the_first_is_kept_and_no_later_update_touches_it() -> None:
