@@ -77,9 +77,10 @@ def text(value: Any) -> str:
     return repr(tree) + repr({name: (t.dtype, t.tolist()) for name, t in tensors.items()})
 
 
-def test_every_kind_of_state_comes_back_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [0, 2])
+def test_every_kind_of_state_comes_back_where_it_was(steps: int, tmp_path: Path) -> None:
     """Whoever holds a tensor, a generator or a list sees the old state in it, to the last bit."""
-    then, now = state(3), state(0)
+    then, now = state(3), state(steps)
     tensors: dict[str, Tensor] = {}
     content = {"state": pack(then, tensors, "state")}
     write_snapshot(tmp_path / "checkpoint", Snapshot(content, tensors))
