@@ -15,15 +15,10 @@ def evaluate(
     act: Callable[[np.ndarray], np.ndarray],
     seeds: Sequence[int],
     env_steps: int,
-    *,
-    episodes: int = 10,
-    stream: str = "evaluation",
-    num_threads: int = 1,
-    memory: Any = None,
+    **options: Any,
 ) -> np.ndarray:
     """Play one episode in each fresh environment; give the returns, `[S, episodes]`; see `play`."""
-    options = {"stream": stream, "num_threads": num_threads, "memory": memory}
-    return play(task, act, seeds, env_steps, episodes=episodes, **options)[0]
+    return play(task, act, seeds, env_steps, **options)[0]
 
 
 def play(
@@ -33,7 +28,7 @@ def play(
     env_steps: int,
     *,
     episodes: int,
-    stream: str,
+    stream: str = "evaluation",
     num_threads: int = 1,
     memory: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -59,11 +59,9 @@ def processor() -> dict[str, str | None]:
 
     `flags` is a checksum of the instruction sets; what Linux does not say is None.
     """
-    told: dict[str, str] = {}
-    if CPUINFO.exists():
-        lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
-        parts = (line.partition(":") for line in lines)
-        told = {name.strip(): text.strip() for name, _, text in parts}
+    lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
+    parts = (line.partition(":") for line in lines)
+    told = {name.strip(): text.strip() for name, _, text in parts}
     flags = " ".join(sorted(told.get("flags", "").split()))
     return {
         "cpu": told.get("model name") or platform.processor() or platform.machine(),
@@ -80,9 +78,7 @@ def processor_name(facts: Mapping[str, Any]) -> str:
 
 def num_cores() -> int:
     """Return how many processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 @cache
@@ -174,10 +170,9 @@ def use_threads(num_threads: int) -> None:
     import torch
 
     torch.set_num_threads(num_threads)
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    if set_option is not None:
-        set_option(M_MMAP_THRESHOLD, 2**25)
-        set_option(M_TRIM_THRESHOLD, 2**30)
+    glibc = ctypes.CDLL(None)
+    glibc.mallopt(M_MMAP_THRESHOLD, 2**25)
+    glibc.mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
 def worker_thread() -> ThreadPoolExecutor:
@@ -308,10 +303,8 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _memory_gib() -> float | None:
+def _memory_gib() -> float:
     """Return the memory that this process may use: the machine's, or its container's limit."""
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CONTAINER_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # absent, or "max": no limit

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from suite import random_policy
-from suite.base.errors import UsageError
 from suite.envs.tasks import RANDOM_SCORES, TASKS, baseline_scores, find_task, random_scores
-from suite.random_policy import COLUMNS, idle_returns, main, measure, put, write_scores
+from suite.random_policy import COLUMNS, idle_returns, measure, put, write_scores
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -83,20 +82,3 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
     assert replaced["num_episodes"] == "3"
     assert tuple(replaced) == COLUMNS
     assert b"\r" not in path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--episodes", "1"], "--episodes must be at least 2, not 1"),
-        (["--tasks", "Hoper-v4"], "did you mean Hopper-v4"),
-        (["--task", "Hopper-v4"], "unknown option --task; did you mean --tasks"),
-    ],
-)
-def test_bad_usage_measures_nothing(
-    argv: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One episode has no standard deviation; a misspelt task has no score."""
-    monkeypatch.setattr(random_policy, "write_scores", lambda *_, **__: pytest.fail("measured"))
-    with pytest.raises(UsageError, match=message):
-        main(argv)

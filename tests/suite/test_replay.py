@@ -43,20 +43,6 @@ def test_each_seed_reads_its_own_rows_in_the_order_asked_for() -> None:
     assert torch.equal(tags, 10.0 * indices + torch.tensor([[0.0], [100.0], [200.0]]))
 
 
-def test_extras_come_back_beside_their_transition() -> None:
-    """What else is stored moves no other column, and the newest rows are known as they wrap."""
-    replay = Replay(2, 7, 2, 3, 1, CPU, extra_size=3)
-    for t in range(5):
-        tag = (100 * np.arange(2)[:, None] + 10 * t + np.arange(2)).astype("f4")[..., None]
-        wide = np.repeat(tag, 3, -1)
-        replay.add(wide, tag, tag[..., 0], tag[..., 0] < 0, wide + 5, tag + 1, wide[..., :2] + 2)
-        assert replay.newest.tolist() == [2 * t % 6, 2 * t % 6 + 1]
-    batch = replay.batch(torch.tensor([[0, 3, 4], [1, 1, 5]]))
-    tags = batch.obs[..., :1]
-    torch.testing.assert_close(batch.next_obs, tags.expand(-1, -1, 3) + 5)
-    torch.testing.assert_close(batch.extras, tags + torch.tensor([1.0, 2.0, 2.0]))
-
-
 def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryReplay:
     """Return a replay of two seeds and environments; observations are 100 seed + step + env / 10.
 

@@ -14,6 +14,7 @@ from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.moments import RunningMoments
 from suite.unrolls import Outcomes, Transitions, Unroll, UnrollReplay
+from tests.agents.trainings import random_flags
 
 CPU = torch.device("cpu")
 DISCRETE, CONTINUOUS = Spaces((4,), 3), Spaces.vectors(4, 3)
@@ -33,16 +34,6 @@ class Added(NamedTuple):
     actions: np.ndarray
     behaviour: np.ndarray
     step: Step
-
-
-def random_flags(rng: np.random.Generator, steps: int, num_envs: int) -> tuple[Any, ...]:
-    """Ends of both kinds inside an unroll, and the ignored row after each of them."""
-    kinds = rng.choice(3, size=(steps, num_envs), p=[0.6, 0.2, 0.2])
-    valid = np.ones((steps, num_envs), dtype=bool)
-    for t in range(1, steps):
-        valid[t] = ~(valid[t - 1] & (kinds[t - 1] > 0))
-        kinds[t][~valid[t]] = 0
-    return kinds == 1, kinds == 2, valid
 
 
 def random_steps(config: Config, spaces: Spaces, num_steps: int) -> tuple[np.ndarray, list[Added]]:

@@ -43,16 +43,6 @@ def test_stacked_noise_of_a_seed_is_its_noise_alone() -> None:
     assert torch.equal(stacked(np.random.default_rng(7), (4, 2), CPU), alone)
 
 
-def test_the_largest_of_logits_plus_gumbel_noise_is_a_categorical_draw() -> None:
-    """Each action is drawn as often as its probability says, the improbable one as well."""
-    logits = torch.tensor([0.5, -1.0, 2.0, -3.0])
-    noise = gumbel(np.random.default_rng(0), (50_000, 4), CPU)
-    counts = torch.bincount((logits + noise).argmax(-1), minlength=4)
-    expected = 50_000 * logits.double().softmax(0)
-    expected *= counts.sum() / expected.sum()
-    assert scipy.stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 0.01
-
-
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
 def test_noise_comes_with_a_probability_for_each_row(probability: float) -> None:
     """Whole rows are 0 as often as asked; the others are what they would be, seed by seed."""

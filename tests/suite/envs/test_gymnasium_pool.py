@@ -44,7 +44,6 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
     ("name", "message"),
     [
         ("no.such.module:Tape-v0", r"cannot import no\.such\.module .*: install it, or name"),
-        (".relative:Tape-v0", r"cannot import \.relative "),
         (":Tape-v1", r"gymnasium registers no 'Tape-v1'; did you mean Tape-v0\?$"),
         (f"{HERE}:Tap-v0", rf"^{HERE} registers no 'Tap-v0'; did you mean Tape-v0\?$"),
         (f"{HERE}:Endless-v0", "no time limit: register it with max_episode_steps$"),
@@ -53,9 +52,7 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
         (f"{HERE}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, a Box of"),
         (f"{HERE}:Unbounded-v0", "finite bounds, or a Tuple of these two$"),
         (f"{HERE}:Pairs-v0", r"actions Tuple: .* Discrete, a Box"),
-        (f"{HERE}:Loose-v0", r"actions Tuple: .* Discrete, a Box"),
         (f"{HERE}:Matrix-v0", "a Box of one axis"),
-        (f"{HERE}:Whole-v0", r"actions Box\(2,\)"),
         (f"{HERE}:Broken-v0", "^cannot make .*Broken-v0: .*colour"),
     ],
 )

@@ -58,19 +58,6 @@ def test_this_torch_has_the_operator_in_the_known_form() -> None:
     assert found == SCHEMA, f"torch {torch.__version__} has another form of it: {found}"
 
 
-def test_large_layers_take_the_way_of_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only sizes that gain from it, and only where torch has it."""
-    calls = []
-    linear = torch.ops.mkldnn._linear_pointwise
-    monkeypatch.setattr(module, "_linear", lambda *a: calls.append(1) or linear(*a))
-    for size, count in (((64, 256, 256), 1), ((16, 64, 64), 0), ((4096, 1024, 1), 0)):
-        calls.clear()
-        affine(*layer(*size)[:3])
-        assert len(calls) == count
-    monkeypatch.setattr(module, "_linear", None)
-    affine(*layer(64, 256, 256)[:3])
-
-
 def test_onednn_gets_no_columns_of_wider_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Humanoid's observations are wider than a layer, and columns of replay's rows.
 

@@ -207,22 +207,6 @@ def test_heads_have_gains_of_their_own() -> None:
         assert torch.equal(bias, zeros)
 
 
-@pytest.mark.parametrize("frames", [False, True])
-def test_a_copy_is_a_network_of_its_own(frames: bool) -> None:
-    """ACER's average policy and actors of older weights: a step of one moves the other nowhere."""
-    obs = channels_last(draw(0, 2, 4, 42, 42)) if frames else draw(0, 2, 4)
-    trunk = frames_trunk(A3C, 42) if frames else Trunk((4,), HEADS, generator(), hidden_sizes=(8,))
-    twin, before = copy.deepcopy(trunk), trunk(obs).detach()
-    assert torch.equal(twin(obs), before)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.add_(0.1)
-    assert torch.equal(trunk(obs), before)
-    assert not torch.allclose(twin(obs), before)
-    twin.load_state_dict(trunk.state_dict())
-    assert torch.equal(twin(obs), before)
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("layers", [A3C, DEEP])
 def test_convolutions_in_bfloat16_are_near_those_in_float32(
@@ -274,21 +258,6 @@ def test_bytes_are_scaled_into_channels_last_memory(factor: float) -> None:
     assert inputs.is_contiguous(memory_format=torch.channels_last)
     np.testing.assert_array_equal(inputs, frames.astype(np.float32) * np.float32(factor))
     assert prepare(np.full((1, 1, 1, 1), 255, np.uint8), CPU).item() == 1.0
-
-
-@pytest.mark.parametrize("frames", [False, True])
-def test_observations_go_where_they_are_asked_to(frames: bool) -> None:
-    """Into a row of an unroll: no other memory is made, and its neighbours stay."""
-    shape = (2, 4, 6, 5) if frames else (2, 5)
-    obs = generator().integers(0, 256, shape)
-    obs = obs.astype(np.uint8 if frames else np.float64)
-    unroll = torch.full((3, *shape), -1.0)
-    if frames:
-        unroll = unroll.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
-    written = prepare(obs, CPU, out=unroll[1])
-    assert written.data_ptr() == unroll[1].data_ptr()
-    assert torch.equal(unroll[1], prepare(obs, CPU))
-    assert bool((unroll[::2] == -1).all())
 
 
 def test_frames_are_joined_in_channels_last_memory() -> None:

@@ -133,21 +133,6 @@ def test_acting_step_by_step_is_the_unroll(spaces: Spaces | None) -> None:
     assert memory[batch.valid[-1] > 0].ne(0).any(1).all()
 
 
-def test_a_feed_forward_network_remembers_nothing() -> None:
-    """Its memory has no columns, and steps and unrolls are its outputs row by row."""
-    trunk = Trunk((4,), [(2, 1.0)], np.random.default_rng(0), hidden_sizes=(6,)).double()
-    batch, _ = unroll_of(None)
-    memory = trunk.begin(ENVS)
-    assert memory.shape == (ENVS, 0)
-    expected = trunk(batch.obs.flatten(0, 1)).unflatten(0, (STEPS + 1, ENVS))
-    assert torch.equal(outputs_of(trunk, memory, batch), expected)
-    output, after = trunk.step(batch.obs[0], memory)
-    assert torch.equal(output, expected[0])
-    assert after is trunk.remember(after, batch.actions[0], np.zeros(ENVS), np.ones(ENVS))
-    with pytest.raises(ValueError, match="needs its memory"):
-        trunk_of(None)(batch.obs[0])
-
-
 class Network:
     """What `Memory` asks of an agent's network."""
 
