@@ -57,15 +57,16 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite, but for types and shapes of calls, pages in a browser, Ray's nodes, agents on a GPU
-## that is not there, all golden runs but one of an agent, and measurements; its last line says so.
-LONG := not training and not slow and not further and not tracking
+## The test suite, but for types and shapes of calls, pages in a browser, and what takes long: Ray's
+## nodes, agents on a GPU that is not there, all golden runs but one of an agent, measurements, films,
+## exports, drawings while a run trains, the site. Its last line says so.
+CHECKED := not training and not slow and not further and not tracking
 test: venv
-	$(PYTEST) -m "$(LONG) and not browser and not cluster and not stand_in and not measured" $(BESIDE)
+	$(PYTEST) -m "$(CHECKED) and not browser and not long" $(BESIDE)
 
 ## The test suite with those.
 test-all: venv
-	$(PYTEST) --types -m "$(LONG)" $(BESIDE)
+	$(PYTEST) --types -m "$(CHECKED)" $(BESIDE)
 
 ## The tests of TensorBoard and Weights & Biases, which are installed for them.
 test-tracking: $(VENV)/.tracking

@@ -31,7 +31,7 @@ from tests.forms import by_agent
 from tests.golden import configurations, runner
 from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, memory, on_cpu, reads_nothing
 
-pytestmark = pytest.mark.stand_in
+pytestmark = pytest.mark.long
 RUNS = {
     "a2c": ("classic, two seeds, cut", "mujoco, in full", "frames, sticky, two trunks"),
     "acer": ("classic, normalised, cut", "classic, ChainerRL's choices", "frames, recurrent"),

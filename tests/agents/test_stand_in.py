@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.stand_in_gpu import DEVICE, installed, reads_nothing
 
-pytestmark = pytest.mark.stand_in
+pytestmark = pytest.mark.long
 
 
 HOST_GENERATOR = torch.Generator()

@@ -30,7 +30,7 @@ FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for a
 @pytest.mark.parametrize(
     ("agent", "name"),
     [
-        pytest.param(agent, name, marks=[] if name == FIRST[agent] else pytest.mark.measured)
+        pytest.param(agent, name, marks=[] if name == FIRST[agent] else pytest.mark.long)
         for agent in AGENTS
         for name in RUNS[agent]
     ],

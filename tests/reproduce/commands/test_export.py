@@ -15,6 +15,8 @@ from reproduce.plan.grid import PUBLISHED
 from suite.resume.checkpoint import Policy, read_policy, save_policy
 from tests.messages import check, refused
 
+pytestmark = pytest.mark.long
+
 RUNS = {
     "a2c": "a2c-classic/rl_zoo/Pendulum-v1",
     "a2c, discrete": "a2c-classic/rl_zoo/CartPole-v1",

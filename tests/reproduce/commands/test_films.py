@@ -20,6 +20,8 @@ from suite.envs import vector_env
 from suite.envs.tasks import SUITES, find_task
 from tests.messages import refused
 
+pytestmark = pytest.mark.long
+
 RED = np.full((11, 13, 3), (255, 0, 0), dtype=np.uint8)
 
 

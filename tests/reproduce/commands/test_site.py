@@ -11,6 +11,8 @@ from reproduce import ROOT
 from tests.reproduce.report.grids import HOSTILE, write_grid
 from tests.sites import build_site, write_project
 
+pytestmark = pytest.mark.long
+
 PAGES = (
     *("index.html", "agents/sac.html", "files/agents/sac.py.html", "references/jaxrl.html"),
     *(

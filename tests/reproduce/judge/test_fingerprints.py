@@ -14,6 +14,8 @@ from reproduce.judge import fingerprints
 from reproduce.judge.fingerprints import Pair
 from tests.messages import refused
 
+pytestmark = pytest.mark.long
+
 Pairs = dict[tuple[str, str, str], Pair]
 
 

@@ -216,7 +216,7 @@ def test_the_documented_sources_are_the_published_runs() -> None:
     assert [scores.mean() for scores in runs.values()] == pytest.approx([1.0] * 14)
 
 
-@pytest.mark.measured
+@pytest.mark.long
 @pytest.mark.parametrize(
     "tables",
     [

@@ -396,7 +396,7 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.measured
+@pytest.mark.long
 @pytest.mark.parametrize(("agent", "suite"), CHOSEN)
 def test_a_default_source_decides_its_suite_best(agent: str, suite: str, tmp_path: Path) -> None:
     """Within the `laptop` budget, up to five points; where one does more probably than not."""

@@ -17,6 +17,8 @@ from reproduce.simulators.serve import work
 from suite.base.errors import UsageError
 from tests.messages import refused
 
+pytestmark = pytest.mark.long
+
 OURS = [name for name in ENGINES if name not in OF_PEERS]
 CELL = Cell("CartPole-v1", 4, 1)
 

@@ -15,7 +15,7 @@ from reproduce.speed.workloads import UPDATES
 from tests.messages import refused
 
 
-@pytest.mark.measured
+@pytest.mark.long
 def test_every_update_costs_what_is_declared() -> None:
     """Operators, FLOPs, synchronisations and allocations: `make check`'s gate."""
     findings = exact.judge(exact.count_all())

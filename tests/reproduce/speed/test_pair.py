@@ -29,7 +29,7 @@ def planted(tmp_path: Path) -> Callable[[str, str], Path]:
     return copy
 
 
-@pytest.mark.measured
+@pytest.mark.long
 @pytest.mark.quiet
 def test_code_that_got_slower_is_found_and_equal_code_is_not(
     planted: Callable[[str, str], Path],
@@ -53,7 +53,7 @@ def test_code_that_got_slower_is_found_and_equal_code_is_not(
     assert not faster.alarm, faster.text
 
 
-@pytest.mark.measured
+@pytest.mark.long
 def test_what_the_other_tree_cannot_do_is_told_from_what_this_one_cannot(
     planted: Callable[[str, str], Path],
 ) -> None:

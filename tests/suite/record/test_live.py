@@ -143,6 +143,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_run_that_is_drawn_has_the_bytes_of_one_that_is_not(
     plain: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_run_that_is_drawn_has_the_bytes_of_one_that_is_not(
     assert "--plot" not in (tmp_path / "seed-1" / "run.json").read_text()
 
 
+@pytest.mark.long
 def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
     plain: Path,
     tmp_path: Path,
@@ -178,6 +180,7 @@ def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
     assert recorded(tmp_path) == recorded(plain)
 
 
+@pytest.mark.long
 def test_a_terminal_is_drawn_in_while_the_run_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +205,7 @@ def test_a_terminal_is_drawn_in_while_the_run_trains(
     assert b"stopped after a checkpoint" in said
 
 
+@pytest.mark.long
 def test_a_notebooks_cell_shows_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One, in the place of those before it, beside what the run says."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

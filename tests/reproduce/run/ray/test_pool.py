@@ -144,9 +144,9 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_pool, "_on_a_shared_disk", lambda path: f"/proc/nowhere{path}")
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("disk", ["shared", "apart"])
+@pytest.mark.parametrize("disk", [pytest.param("shared", marks=pytest.mark.further), "apart"])
 def test_a_killed_node_costs_nothing_but_time(
     disk: str,
     nodes: Nodes,
@@ -190,8 +190,8 @@ def test_a_killed_node_costs_nothing_but_time(
     assert names == {path.name for path in (local.directory / TASK).rglob("*")}
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize("disk", ["shared", "apart"])
+@pytest.mark.long
+@pytest.mark.parametrize("disk", ["shared", pytest.param("apart", marks=pytest.mark.further)])
 def test_an_error_of_the_agent_is_its_own(
     disk: str, nodes: Nodes, tmp_path: Path, stand_in: StandIn, request: pytest.FixtureRequest
 ) -> None:
@@ -215,7 +215,7 @@ def test_an_error_of_the_agent_is_its_own(
     assert [run.status for run in plan.runs()] == ["finished", "failed", "finished"]
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_other_code_than_the_grids_is_refused(
     nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +230,7 @@ def test_other_code_than_the_grids_is_refused(
     assert error.startswith("not started: suite/envs/tasks.py changed since this grid was started")
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_groups_take_what_the_plan_says(nodes: Nodes, tmp_path: Path, stand_in: StandIn) -> None:
     """Two workers on one GPU have half of it each; both groups run at once, with a core each."""
     import ray
@@ -342,7 +342,7 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     assert "--workers 3" in command(plan)
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 @pytest.mark.usefixtures("apart")
 def test_ctrl_c_brings_a_checkpoint_home(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -367,7 +367,7 @@ def test_ctrl_c_brings_a_checkpoint_home(
     assert snapshot.content["numbers"][0] >= 300
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_on_the_nodes(
     nodes: Nodes, tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,7 +427,7 @@ def agents_alive() -> list[str]:
     return alive
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 @pytest.mark.usefixtures("apart")
 def test_what_a_killed_driver_received_is_gone_on_from(
     nodes: Nodes, local: Plan, tmp_path: Path
@@ -506,7 +506,7 @@ with connect(None):
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_a_ray_of_this_machine_is_for_this_machine_alone(tmp_path: Path) -> None:
     """Whoever reaches its ports can run code: nobody on the network does."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
