@@ -104,9 +104,8 @@ def _say_outlook(plan: Plan, console: Console) -> None:
 
     rows = outlook.outlooks(plan)
     console.print(outlook.table_of(rows))
-    lines = [outlook.suite_line(plan, rows), outlook.cost(plan, rows), *outlook.budget_lines(plan)]
-    rest = outlook.commands_for_the_rest(plan, rows)
-    for line in filter(None, (*lines, "What would decide the rest:" * bool(rest), *rest)):
+    lines = (outlook.suite_line(plan, rows), outlook.cost(plan, rows), *outlook.budget_lines(plan))
+    for line in filter(None, lines):
         say(console, line)
 
 

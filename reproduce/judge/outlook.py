@@ -6,8 +6,9 @@ time and memory on this machine, from `reproduce.plan.speeds`. The same for the 
 """
 
 import math
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
@@ -22,34 +23,32 @@ from reproduce.judge.inference import (
     decide,
     sample,
 )
-from reproduce.judge.simulation import judge_many
+from reproduce.judge.simulation import judge_many, share_reproduced
 from reproduce.judge.verdicts import MIN_TASKS
-from reproduce.judge.zero import first_judgeable_step, first_update, obstacle, scale_of, too_early
+from reproduce.judge.zero import (
+    Scale,
+    first_judgeable_step,
+    first_update,
+    obstacle,
+    scale_of,
+    too_early,
+)
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command_of
 from reproduce.plan.places import demand_of
-from reproduce.plan.presets import presets_of, tasks_of
-from reproduce.plan.request import Request
+from reproduce.plan.presets import tasks_of
 from reproduce.plan.speeds import find_speed
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, reached
 from suite.base.errors import UsageError
-from suite.base.hardware import machine
-from suite.envs.tasks import find_suite, find_task
+from suite.envs.tasks import find_task
 from suite.settings.presets import BUDGETS
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
 SEED = 20_261_121
 BESIDE = "but --baseline AGENT takes the runs of another agent"
-GOOD_CHANCE = 0.8
-"""Of a verdict with which a task counts as decided."""
-MOST_COMPARED = 12
-"""Tasks of a plan whose other sources are compared: of more it would take many seconds."""
-NEAR = 50
-"""Steps of a source that are tried on either side of one at which it has no score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +59,7 @@ class Outlook:
     env_steps: int
     num_seeds: int
     """Declared seeds."""
-    reference: ReferenceScore | None
-    zero_score: float
-    """Zero of the scale; NaN if unknown."""
-    share: float
-    """Share of the source's final gap that its score has reached; NaN: unknown."""
+    scale: Scale
     obstacle: str
     """Why no verdict can be reached; empty: one can."""
     chance: float
@@ -81,11 +76,7 @@ def outlooks(plan: Plan) -> list[Outlook]:
 
 
 def refuse_early(plan: Plan) -> None:
-    """Refuse a plan that ends a judged task before anything is learned.
-
-    Raises:
-        UsageError: naming the first step that can be judged.
-    """
+    """Refuse a plan that ends a judged task before anything is learned."""
     judge = plan.preset.judged_by
     for task, env_steps in plan.env_steps.items():
         config = plan.config_of(task, env_steps)
@@ -104,7 +95,7 @@ def chance_if_equal(reference: ReferenceScore, zero_score: float, num_seeds: int
     scores; level, margin and the rule for runs that lie apart are those of the verdict.
     """
     ours, theirs = _draws(np.random.default_rng(SEED), reference, zero_score, num_seeds)
-    return _share_reproduced(judge_many(ours, theirs).verdicts)
+    return share_reproduced(judge_many(ours, theirs).verdicts)
 
 
 def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
@@ -114,8 +105,8 @@ def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
     """
     rng, sides = np.random.default_rng(SEED), []
     for row in rows:
-        if row.reference is not None and not row.obstacle:
-            draws = _draws(rng, row.reference, row.zero_score, row.num_seeds)
+        if row.scale.reference is not None and not row.obstacle:
+            draws = _draws(rng, row.scale.reference, row.scale.zero.score, row.num_seeds)
             ours, theirs = map(sample, draws)
             if np.all(counts_in_suite(theirs, 0.0)):
                 sides.append((ours, theirs))
@@ -127,7 +118,7 @@ def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
     )
     shape = (NUM_REPETITIONS, len(sides))
     test = compare_suite(ours, theirs, np.zeros(shape), np.ones(shape, bool))
-    return _share_reproduced(decide(test.ci_low, test.ci_high, MARGIN_FRACTION)), len(sides)
+    return share_reproduced(decide(test.ci_low, test.ci_high, MARGIN_FRACTION)), len(sides)
 
 
 def _draws(
@@ -142,64 +133,17 @@ def _draws(
     return ours, np.broadcast_to(runs, (NUM_REPETITIONS, runs.size))
 
 
-def _share_reproduced(verdicts: np.ndarray) -> float:
-    return float(np.isin(verdicts, ("reproduced", "above")).mean())
-
-
 def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
     """Return how probably the suite is decided, in words; empty for a single task."""
-    if len(plan.tasks) < MIN_TASKS:
-        return ""
     chance, number = suite_chance(rows)
+    said = f"The suite, of {counted(number, 'task')}: {_chance(chance)}."
     if math.isnan(chance):
-        return (
-            f"The suite cannot be decided: {counted(number, 'task')} of at least {MIN_TASKS} count."
-        )
-    return f"The suite, of {counted(number, 'task')}: {_chance(chance)}."
+        said = f"The suite cannot be decided: {number} of at least {MIN_TASKS} tasks count."
+    return said if len(plan.tasks) >= MIN_TASKS else ""
 
 
 def _chance(chance: float) -> str:
     return f'{chance:.0%} chance of "reproduced" if we truly match'
-
-
-def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
-    """Return a line for each task of the suite that the plan does not decide well, and what would.
-
-    That is the source and budget with the best chance; a budget with fewer steps where it has one
-    of at least `GOOD_CHANCE`.
-    """
-    if not plan.maker.is_ours or plan.settings or plan.baseline:  # no source has it
-        return []
-    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
-    tasks = (*plan.tasks, *(find_suite(plan.suite) if is_whole else ()))
-    decided = {row.task for row in rows if not row.obstacle and row.chance >= GOOD_CHANCE}
-    lines = []
-    for task in dict.fromkeys(tasks) if len(plan.tasks) <= MOST_COMPARED else ():
-        if task in decided or (best := _best_way(plan, task)) is None:
-            continue
-        request, row = best
-        words = command_of(request)
-        lines.append(f"{task}: {_chance(row.chance)}, by\n  {words}")
-    return lines
-
-
-def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
-    """Return the request that most probably decides a task, and its outlook; None: nothing does."""
-    found = []
-    for (suite, source), preset in presets_of(plan.agent).items():
-        if suite != plan.suite or task not in (preset.tasks or find_suite(suite)):
-            continue
-        of_source = replace(plan, source=source, preset=preset, config=preset.config)
-        for budget in BUDGETS:
-            spent = preset.budgets[budget]
-            row = _outlook(of_source, task, spent.steps(task), spent.num_seeds)
-            if not row.obstacle:
-                asked = {"tasks": (task,), "source": source, "budget": budget}
-                found.append((Request(agent=plan.agent, suite=suite, **asked), row))
-    good = [pair for pair in found if pair[1].chance >= GOOD_CHANCE]
-    if good:
-        return min(good, key=lambda pair: pair[1].env_steps * pair[1].num_seeds)
-    return max(found, key=lambda pair: pair[1].chance, default=None)
 
 
 def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
@@ -218,9 +162,13 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     if source.rule != plan.rule:
         return f"{judge} has scores by rule {source.rule}, these settings by rule {plan.rule}"
     steps = references.measured_steps(plan.agent, judge, task, protocol)
-    below = [step for step in reversed(steps) if step < env_steps][:NEAR]
-    above = [step for step in steps if step > env_steps][:NEAR]
-    near = [next((s for s in side if _reference(plan, task, s)), None) for side in (below, above)]
+    sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
+
+    def is_scored(step: int) -> bool:
+        asked = (plan.agent, judge, task, step, plan.rule, protocol)
+        return references.reference_score(*asked) is not None
+
+    near = [next(filter(is_scored, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
     return f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
 
@@ -231,13 +179,13 @@ def table_of(rows: Sequence[Outlook]) -> Table:
     for name in ("task", "reference (runs, source)", "verdict", "one run takes"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        reference, text = row.reference, "none"
+        reference, text = row.scale.reference, "none"
         if reference is not None:
             spread = "" if math.isnan(reference.std) else f" ± {reference.std:,.3g}"
             text = f"{reference.mean:,.4g}{spread} ({reference.num_runs}, {reference.source})"
-            text += f"; {reached(row.share)}" if reached(row.share) else ""
-        verdict = row.obstacle and f"impossible: {row.obstacle}"
-        verdict = verdict or _chance(row.chance)
+            if share := reached(row.scale.share):
+                text += f"; {share}"
+        verdict = f"impossible: {row.obstacle}" if row.obstacle else _chance(row.chance)
         table.add_row(row.task, text, verdict, about(row.run_seconds))
     return table
 
@@ -247,15 +195,12 @@ def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
     waiting = [run for run in plan.runs() if not run.has_ended]
     if not waiting:
         return "Time: nothing is left to run."
-    shorter = [run for run in waiting if run.status == "shorter"]
     left = seconds_left(plan, {row.task: row.run_seconds for row in rows}, waiting)
-    memory, there = _memory_gib(plan), None if plan.cluster else machine()["memory_gib"]
     text = f"Time: {about(left)}; refined once training starts."
-    if memory:
-        text += f" Memory: about {memory:.1f} GiB" + (f" of {there:.1f}" if there else "") + "."
-    if shorter:
-        goes = "goes on from its end" if len(shorter) == 1 else "go on from their ends"
-        text += f" {counted(len(shorter), 'finished run')} {goes}."
+    if memory := _memory_gib(plan):
+        text += f" Memory: about {memory:.1f} GiB."
+    if shorter := sum(run.status == "shorter" for run in waiting):
+        text += f" {counted(shorter, 'finished run')} to be extended."
     return text
 
 
@@ -267,28 +212,28 @@ def budget_lines(plan: Plan) -> list[str]:
         budget = plan.preset.budgets[name]
         tasks = plan.tasks if is_chosen else tasks_of(plan.preset, plan.suite, name)
         rows = [_outlook(plan, task, budget.steps(task), budget.num_seeds) for task in tasks]
-        lines.append(_budget_line(plan, name, rows))
+        seconds = [row.run_seconds for row in rows for _ in range(row.num_seeds)]
+        steps = _ends([row.env_steps for row in rows], ",")
+        chances = [row.chance for row in rows if not row.obstacle]
+        decides = f"decides nothing: {rows[0].obstacle}"
+        if chances:
+            chance = f"with a chance of {_ends(chances, '.0%')} if we truly match"
+            decides = f"can decide {counted(len(chances), 'task')}, {chance}"
+        lines.append(
+            f"--budget {name}: {counted(len(rows), 'task')}, {counted(budget.num_seeds, 'seed')}, "
+            f"{steps} steps, {about(_side_by_side(seconds, plan))}; {decides}"
+        )
     return lines
+
+
+def _ends(numbers: Sequence[int | float], form: str) -> str:
+    """Return the least and the largest of some numbers in words."""
+    return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (min(numbers), max(numbers))))
 
 
 def about(seconds: float | None) -> str:
     """Return an estimated time in words, with two digits: an estimate has no more."""
     return "not measured yet" if seconds is None else f"about {duration(float(f'{seconds:.1e}'))}"
-
-
-def _budget_line(plan: Plan, name: str, rows: Sequence[Outlook]) -> str:
-    seconds = _side_by_side([row.run_seconds for row in rows for _ in range(row.num_seeds)], plan)
-    steps = sorted({row.env_steps for row in rows})
-    spent = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
-    tasks, seeds = counted(len(rows), "task"), counted(rows[0].num_seeds, "seed")
-    line = f"--budget {name}: {tasks}, {seeds}, {spent} steps, {about(seconds)}; "
-    chances = [row.chance for row in rows if not row.obstacle]
-    if not chances:
-        reasons = list(dict.fromkeys(row.obstacle for row in rows))
-        return line + f"decides nothing: {reasons[0]}" + (", ..." if len(reasons) > 1 else "")
-    ends = dict.fromkeys(f"{chance:.0%}" for chance in (min(chances), max(chances)))
-    decides = f"can decide {counted(len(chances), 'task')}"
-    return line + f"{decides}, with a chance of {' to '.join(ends)} if we truly match"
 
 
 def seconds_left(
@@ -336,18 +281,8 @@ def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
         task=task,
         env_steps=env_steps,
         num_seeds=num_seeds,
-        reference=reference,
-        zero_score=zero,
-        share=scale.share,
+        scale=scale,
         obstacle=why,
         chance=chance,
         run_seconds=plan.expected_seconds(task, env_steps),
-    )
-
-
-def _reference(plan: Plan, task: str, env_steps: int) -> ReferenceScore | None:
-    """Return the score that judges a task at a step, as `reproduce.pipeline` takes it."""
-    protocol = find_task(task, plan.protocol).protocol
-    return references.reference_score(
-        plan.agent, plan.preset.judged_by, task, env_steps, plan.rule, protocol
     )

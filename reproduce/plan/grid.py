@@ -1,6 +1,8 @@
 """A plan: a request with every choice made. It is a grid of runs, and the processes for them."""
 
 import dataclasses
+import itertools
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from reproduce.plan.origin import Code
 from reproduce.plan.places import Cluster, default_workers, gpus_of
 from reproduce.plan.presets import Source
 from reproduce.plan.request import Request
-from reproduce.plan.speeds import Pace, pace
+from reproduce.plan.speeds import expected_seconds
 from reproduce.plan.status import Run, companions, run_of, runs_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
@@ -79,25 +81,20 @@ class Maker:
 OURS = Maker()
 
 
-def decided() -> Any:
-    """Return a field that a request may leave open, and a plan may not."""
-    return field()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan(Request):
     """A grid of runs with everything needed to run, gather and judge it."""
 
-    source: str = decided()
-    tasks: tuple[str, ...] = decided()
-    env_steps: Mapping[str, int] = decided()
+    source: str = field()
+    tasks: tuple[str, ...] = field()
+    env_steps: Mapping[str, int] = field()
     """Environment steps of each run, by task."""
-    seeds: tuple[int, ...] = decided()
+    seeds: tuple[int, ...] = field()
     """Every seed that may be run, in the order in which they are added."""
-    num_seeds: Mapping[str, int] = decided()
+    num_seeds: Mapping[str, int] = field()
     """Number of seeds that each task runs: all, or fewer, as it was begun."""
-    workers: int = decided()
-    settings: Mapping[str, str] = decided()
+    workers: int = field()
+    settings: Mapping[str, str] = field()
     """Changes by `--set`."""
     declared: Mapping[str, tuple[int, ...]]
     """Seeds by which each task is judged, declared when it was first started."""
@@ -161,17 +158,13 @@ class Plan(Request):
         steps = self.env_steps[task] if env_steps is None else env_steps
         return dataclasses.replace(self.config, task=task, env_steps=steps)
 
-    def pace(self, task: str, env_steps: int | None = None) -> Pace | None:
-        """Return how one run goes on here; None if its like was never measured."""
+    def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
+        """Return about how long one run takes here; None if its like was never measured."""
         if self.cluster or not self.maker.is_ours:
             return None
-        return pace(self.agent, self.source, self.config_of(task, env_steps), self.device)
-
-    def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
-        """Return about how long one run takes here; arguments are those of `pace`."""
-        steps = self.env_steps[task] if env_steps is None else env_steps
-        expected = self.pace(task, steps)
-        return expected and expected(steps)
+        return expected_seconds(
+            self.agent, self.source, self.config_of(task, env_steps), self.device
+        )
 
     def runs(self) -> list[Run]:
         """Return every run as `status.runs_of` finds it now."""
@@ -184,10 +177,9 @@ class Plan(Request):
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
-        On a GPU the seeds of a task share one process if the agent trains several at once; on
-        several GPUs as many processes as it takes to occupy all of them. Seeds that were trained
-        together go on together, for their checkpoint fits no others: those among them that have
-        ended, too.
+        On a GPU the seeds of a task share one process if the agent trains several at once; where
+        there are more GPUs than tasks, several. Seeds that were trained together go on together,
+        for their checkpoint fits no others: those among them that have ended, too.
         """
         runs = self.runs() if runs is None else runs
         waiting = [run for run in runs if not run.has_ended]
@@ -197,40 +189,27 @@ class Plan(Request):
             here = {run.directory: run for run in runs}
             bound_to = {run: companions(run, here) for run in waiting}
             bound = dict.fromkeys(bundle for bundle in bound_to.values() if bundle)
-            free = [[r for r in waiting if r.task == t and not bound_to[r]] for t in self.tasks]
-            places = min(self.workers, len(self.gpus))
-            bundles = [*bound, *_split([each for each in free if each], places - len(bound))]
+            free: dict[str, list[Run]] = {}
+            for run in waiting:
+                if not bound_to[run]:
+                    free.setdefault(run.task, []).append(run)
+            places = min(self.workers, len(self.gpus)) - len(bound)
+            parts = max(1, math.ceil(places / max(1, len(free))))
+            bundles = [*bound, *(part for each in free.values() for part in _split(each, parts))]
             order = {run: i for i, run in enumerate(runs)}
             bundles.sort(key=lambda bundle: order[bundle[0]])
         side_by_side = min(self.workers, len(bundles))
         return [self.group(bundle, side_by_side) for bundle in bundles]
 
     def group(self, runs: Sequence[Run], side_by_side: int | None = None) -> Group:
-        """Return one process for runs of one task."""
-        threads = env_threads(self, side_by_side or self.workers)
+        """Return one process for runs of one task; its simulator has its share of idle cores."""
+        cores = num_cores() // (side_by_side or self.workers)
+        threads = 1 if self.cluster else max(1, cores - self.preset.cores_per_run + 1)
         return Group(tuple(runs), self.maker.command(self, tuple(runs), threads))
 
 
-def _split(bundles: Sequence[Sequence[Run]], number: int) -> list[tuple[Run, ...]]:
-    """Return bundles of runs, cut until there are `number`: always the one with the largest parts.
-
-    Those of one bundle are as large as each other, or larger by one.
-    """
-    parts = [1 for _ in bundles]
-    while sum(parts) < number:
-        largest = max(range(len(parts)), key=lambda i: len(bundles[i]) / parts[i], default=None)
-        if largest is None or parts[largest] == len(bundles[largest]):
-            break
-        parts[largest] += 1
-    return [
-        tuple(bundle[len(bundle) * k // count : len(bundle) * (k + 1) // count])
-        for bundle, count in zip(bundles, parts, strict=True)
-        for k in range(count)
-    ]
-
-
-def env_threads(plan: Plan, side_by_side: int) -> int:
-    """Return the simulator's threads of each process: one, and its share of idle cores."""
-    if plan.cluster:
-        return 1
-    return max(1, num_cores() // side_by_side - plan.preset.cores_per_run + 1)
+def _split(runs: Sequence[Run], parts: int) -> list[tuple[Run, ...]]:
+    """Return runs in so many parts, if there are so many; some are larger by one."""
+    parts = min(parts, len(runs))
+    ends = [len(runs) * k // parts for k in range(parts + 1)]
+    return [tuple(runs[start:end]) for start, end in itertools.pairwise(ends)]

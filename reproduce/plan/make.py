@@ -23,12 +23,10 @@ from suite.settings.recorded import by_todays_names
 
 
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
-    """Return the plan that a request asks for. Nothing is written.
+    """Return the plan that a request asks for; nothing is written.
 
-    It runs on this machine where there is no cluster; `asked` are the other fields of `Request`.
-
-    Raises:
-        UsageError: for anything unknown or impossible, with the nearest valid value.
+    It runs on this machine where there is no cluster; `asked` are the other fields of `Request`. A
+    `UsageError` says the nearest valid value of what is unknown or impossible.
     """
     request = Request(agent=agent, suite=suite, **asked)
     check(request)
@@ -39,11 +37,11 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
     device = choose_device(request.device, cluster)
     steps, number = request.env_steps, request.num_seeds
     if not isinstance(steps, dict):
-        names = request.tasks or tasks_of(preset, suite, request.budget)
-        steps = {name: steps or spent.steps(name) for name in names}
+        tasks = request.tasks or tasks_of(preset, suite, request.budget)
+        steps = {task: steps or spent.steps(task) for task in tasks}
     config = configure(preset.config, next(iter(steps)), changes)
-    for name, count in steps.items():  # refuses what the agent cannot do
-        refuse_scoreless(dataclasses.replace(config, task=name, env_steps=count))
+    for task, count in steps.items():  # refuses what the agent cannot do
+        refuse_scoreless(dataclasses.replace(config, task=task, env_steps=count))
     if request.keep_best:
         refuse_no_evaluations(config)
     directory = source.folder(request.runs_dir)
@@ -63,19 +61,15 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
         "launcher": "ray" if cluster else "local",
         "ray_address": cluster.address if cluster else None,
         "declared": dict.fromkeys(steps, seeds),
+        **{"directory": directory, "config": config, "preset": preset, "cluster": cluster},
     }
-    found = {"directory": directory, "config": config, "preset": preset, "cluster": cluster}
-    return Plan(**vars(request) | decided | found)
+    return Plan(**vars(request) | decided)
 
 
 def variants_of(
     agent: str, suite: str, source: str | None, settings: Iterable[str]
 ) -> list[tuple[str, ...]]:
-    """Return the `--set` of every variant that is asked for; one where nothing varies.
-
-    Raises:
-        UsageError: for an unknown name, or values that make no sweep.
-    """
+    """Return the `--set` of every variant that is asked for; one where nothing varies."""
     settings = list(settings)
     if not any(set(setting) & {",", "/"} for setting in settings):
         return [tuple(settings)]  # without torch, which presets need
@@ -149,21 +143,13 @@ def _python() -> str:
 
 
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
-    """Return the plan that was last run in its place.
-
-    Raises:
-        UsageError: if nothing was run there, or a name is unknown.
-    """
+    """Return the plan that was last run in its place; a `UsageError` if none was."""
     found = source_of(agent, suite, source)
     return _load(found, read_grid(found.folder(runs_dir)), runs_dir)
 
 
 def load_grid(folder: Path) -> Plan:
-    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`.
-
-    Raises:
-        UsageError: if none was, or it cannot be read.
-    """
+    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`."""
     saved = read_grid(folder)
     source = source_of(saved["agent"], saved["suite"], folder.name)
     return _load(source, saved, folder.parent.parent)
@@ -173,9 +159,6 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     """Return the plan of a published grid, with its reports below `runs_dir`.
 
     None if the grid was run below `runs_dir`, or is not published.
-
-    Raises:
-        UsageError: if a name is unknown.
     """
     found = source_of(agent, suite, source)
     published = found.folder(planning.PUBLISHED)
@@ -186,31 +169,16 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
 
 
 def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
-    """Return where the variants of a sweep lie that was run into a folder, in words.
-
-    Empty if there are none, or if the folder has a grid of its own.
-
-    Raises:
-        UsageError: if a name is unknown.
-    """
+    """Return where the first variant of a sweep lies that was run here, in words; else nothing."""
     found = source_of(agent, suite, source)
     folders = (runs_dir, *sorted(runs_dir.glob("*=*")))
-    there = [path for path in folders if (found.folder(path) / PLAN).exists()]
-    if not there or there[0] == runs_dir:
-        return ""
-    table = runs_dir / f"sweep-{agent}-{suite}.csv"
-    compared = f"{table} compares them; " if table.exists() else ""
-    ways = f"report one with --runs-dir {', or '.join(map(str, there[:4]))}"
-    more = f" and {len(there) - 4} more" if len(there) > 4 else ""
-    return f"{runs_dir} has the variants of a sweep: {compared}{ways}{more}"
+    first = next((path for path in folders if (found.folder(path) / PLAN).exists()), runs_dir)
+    said = f"{runs_dir} has the variants of a sweep: report one with --runs-dir {first}"
+    return "" if first == runs_dir else said
 
 
 def read_grid(folder: Path) -> dict[str, Any]:
-    """Return the content of a grid's `plan.json`.
-
-    Raises:
-        UsageError: if it is absent, or none.
-    """
+    """Return the content of a grid's `plan.json`; a `UsageError` if there is none."""
     saved = read_plan(folder / PLAN)
     if saved is None:
         raise UsageError(f"nothing was run here: {folder / PLAN} does not exist")
@@ -219,8 +187,6 @@ def read_grid(folder: Path) -> dict[str, Any]:
 
 def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
     """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
-    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
-    asked["baseline"] = saved.get("baseline")
     for task in saved["env_steps"]:
         module = task.rpartition(":")[0]
         if module and module not in sys.modules:
@@ -228,8 +194,9 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
                 f"{PLAN} names a task of the module {module}: import it first, if you trust it "
                 f"(--task-from {task})"
             )
-    renamed = by_todays_names(saved["settings"]).items()
-    asked |= {"source": source.name, "device": "cpu"}  # its own may not be here
-    asked |= {"settings": {key: str(value) for key, value in renamed}, "runs_dir": runs_dir}
+    settings = {key: str(value) for key, value in by_todays_names(saved["settings"]).items()}
+    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
+    asked |= {"source": source.name, "settings": settings, "baseline": saved.get("baseline")}
+    asked |= {"device": "cpu", "runs_dir": runs_dir}  # its own device may not be here
     plan = make_plan(source.agent, source.suite, **asked)
     return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)

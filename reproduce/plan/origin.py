@@ -40,23 +40,22 @@ def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
     files are committed, for then they passed the golden test.
     """
     theirs, ours = _python(record.get("sources")), _python(today.sources)
-    if theirs == ours:
-        return ""
     number = number_of(record)
+    is_same = number is not None and number == today.number and not today.uncommitted
+    if theirs == ours or is_same:
+        return ""
     is_inside = root.absolute().is_relative_to(ROOT)
     shown = root.absolute().relative_to(ROOT) if is_inside else root
     made = f"from {shown}, made by commit {commit_of(record)[:7] or 'unknown'}"
     made += " with changes" if record.get("dirty") else ""
     if today.uncommitted:
-        have = "have" if len(today.uncommitted) > 1 else "has"
-        return f"{made}; {_names(today.uncommitted)} {have} uncommitted changes"
+        return f"{made}; {_names(today.uncommitted)} uncommitted changes"
     if None not in (number, today.number):
-        same = number == today.number
-        return "" if same else f"{made}; of behaviour {number}, today's is {today.number}"
+        return f"{made}; of behaviour {number}, today's is {today.number}"
     if not theirs:
         return f"{made}, which does not say its code"
-    names = sorted(changed_sources(theirs, ours), key=lambda path: not path.startswith("agents/"))
-    return f"{made}; {_names(names)} {'have' if len(names) > 1 else 'has'} changed since"
+    changed = sorted(changed_sources(theirs, ours), key=lambda path: not path.startswith("agents/"))
+    return f"{made}; {_names(changed)} changed since"
 
 
 def number_of(record: Mapping[str, Any]) -> int | None:
@@ -73,21 +72,18 @@ def commit_of(record: Mapping[str, Any]) -> str:
 
 def by_task(runs: "Iterable[Run]") -> dict[str, tuple[Older, str]]:
     """Return how each task's older runs were treated, and a sentence on them."""
-    of_task: dict[str, Counter[tuple[bool, str]]] = {}
+    of_task: dict[str, Counter[tuple[str, Older]]] = {}
     for run in runs:
         remarks = of_task.setdefault(run.task, Counter())
         if run.remark and run.status != "damaged":
-            remarks[run.has_ended, run.remark] += 1
-    return {task: _describe(remarks) for task, remarks in of_task.items()}
-
-
-def _describe(remarks: Counter[tuple[bool, str]]) -> tuple[Older, str]:
-    words = [
-        f"{counted(count, 'run')} {remark} ({'counted' if counts else 'left out'})"
-        for (counts, remark), count in remarks.items()
-    ]
-    any_counts = any(counts for counts, _ in remarks)
-    return ("counted" if any_counts else "left out") if remarks else "", "; ".join(words)
+            remarks[run.remark, "counted" if run.has_ended else "left out"] += 1
+    found: dict[str, tuple[Older, str]] = {}
+    for task, remarks in of_task.items():
+        said = [f"{counted(n, 'run')} {remark} ({how})" for (remark, how), n in remarks.items()]
+        any_counts = any(how == "counted" for _, how in remarks)
+        mark: Older = "counted" if any_counts else "left out" if remarks else ""
+        found[task] = (mark, "; ".join(said))
+    return found
 
 
 def changed_sources(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
@@ -102,6 +98,7 @@ def _python(sources: object) -> dict[str, str]:
 
 
 def _names(paths: Sequence[str]) -> str:
+    """Return files and a verb that says something of them."""
     more = len(paths) - MOST_NAMES
     *some, end = [*paths[:MOST_NAMES], *([counted(more, "more file")] if more > 0 else [])]
-    return f"{', '.join(some)} and {end}" if some else end
+    return f"{', '.join(some)} and {end} have" if some else f"{end} has"

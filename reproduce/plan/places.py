@@ -41,9 +41,8 @@ class Cluster:
         """
 
         def places(name: str, there: float, need: float) -> int:
-            if name == "GPU" and need < 1:
-                return int(there) * int(1 / need)
-            return int(there / need)
+            is_share = name == "GPU" and need < 1
+            return int(there) * int(1 / need) if is_share else int(there / need)
 
         return sum(
             min(places(name, node.get(name, 0.0), need) for name, need in demand.items() if need)
@@ -63,10 +62,7 @@ def choose_device(name: str, cluster: Cluster | None) -> str:
 
 
 def gpus_of(device: str) -> tuple[str, ...]:
-    """Return the GPUs of this machine that a plan's processes are dealt to; none for `cpu`.
-
-    `cuda` means every GPU that torch finds, `cuda:<i>` that one alone.
-    """
+    """Return the GPUs here that a plan's processes are dealt to: all of `cuda`, one, or none."""
     if device != "cuda":
         return () if device == "cpu" else (device,)
     import torch
@@ -88,21 +84,19 @@ def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
     """Refuse, by a `UsageError`, a group whose needs no node of the cluster meets."""
     if cluster.num_places(demand):
         return
-    units = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (2**30, "GiB of memory")}
-    needs = " and ".join(
-        f"{demand[name] / unit:.4g} {what}"
-        for name, (unit, what) in units.items()
-        if demand.get(name)
-    )
-    there = "; ".join(
-        ", ".join(
-            f"{node.get(name, 0.0) / unit:.4g} {what}" for name, (unit, what) in units.items()
+
+    def words(resources: Mapping[str, float]) -> str:
+        units = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (2**30, "GiB of memory")}
+        return ", ".join(
+            f"{resources[name] / unit:.4g} {what}"
+            for name, (unit, what) in units.items()
+            if resources.get(name)
         )
-        for node in cluster.nodes
-    )
+
+    there = "; ".join(map(words, cluster.nodes))
     raise UsageError(
-        f"a process needs {needs}, which no node of the Ray cluster has ({there}): add one with "
-        "`ray start --address`, or choose another --device"
+        f"a process needs {words(demand)}, which no node of the Ray cluster has ({there}): add one "
+        "with `ray start --address`, or choose another --device"
     )
 
 
@@ -134,11 +128,7 @@ def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
 
 
 def check_memory(plan: "Plan") -> None:
-    """Refuse runs that together keep more than this machine, or one more than any node, holds.
-
-    Raises:
-        UsageError: naming both sizes and, where fewer processes would fit, their number.
-    """
+    """Refuse runs that together keep more than this machine, or one more than any node, holds."""
     groups = plan.groups()
     if plan.cluster:
         for group in groups:
@@ -163,8 +153,7 @@ def check_memory(plan: "Plan") -> None:
 
 def fresh_directory(runs_dir: Path) -> Path:
     """Return a folder for runs inside `runs_dir` that does not exist: `fresh-1`, `fresh-2`, ..."""
-    numbers = itertools.count(1)
-    places = (runs_dir / f"fresh-{number}" for number in numbers)
+    places = (runs_dir / f"fresh-{number}" for number in itertools.count(1))
     return next(place for place in places if not place.exists())
 
 
@@ -172,10 +161,8 @@ def check_writable(directory: Path, flag: str = "--runs-dir") -> None:
     """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
     existing = directory
     try:
-        while not existing.exists() and existing != existing.parent:
-            existing = existing.parent
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise UsageError(f"{flag}: cannot write to {existing}: {reason}") from None

@@ -1,8 +1,9 @@
 """Agents and their presets: which suites and tasks each can do, and where its grids lie."""
 
 import importlib
+import itertools
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,28 +39,19 @@ def check_agent(agent: str) -> None:
 
 
 def source_of(agent: str, suite: str, asked: str | None) -> Source:
-    """Return the source that is asked for, by its name; None: the suite's default.
-
-    Raises:
-        UsageError: for an unknown name, or an agent without this suite, with the reason.
-    """
+    """Return the source of this name, None: the suite's default; a `UsageError` says why not."""
     check_agent(agent)
     find_suite(suite)
     presets = presets_of(agent)
     suites = dict.fromkeys(known for known, _ in presets)
     if suite not in suites:
-        learns = _kinds(
-            task for (known, _), preset in presets.items() for task in preset.tasks or SUITES[known]
+        tasks = (preset.tasks or SUITES[known] for (known, _), preset in presets.items())
+        kinds = sorted({find_task(task).actions for task in itertools.chain(*tasks)})
+        raise UsageError(
+            f"{agent} has no presets for {suite} (it learns {' and '.join(kinds)} actions): "
+            f"choose from {', '.join(suites)}, or train a task alone with "
+            f"python -m agents.{agent} --task TASK"
         )
-        able = [task for task in SUITES[suite] if set(_kinds([task])) & set(learns)]
-        why, others = f"{agent} has no presets for {suite}", ", ".join(suites)
-        if able:
-            alone = f"python -m agents.{agent} --task {able[0]}"
-            raise UsageError(f"{why}: train it with {alone}, or choose from {others}")
-        kinds = (
-            f"it learns {' and '.join(learns)} actions, not {' and '.join(_kinds(SUITES[suite]))}"
-        )
-        raise UsageError(f"{why}: {kinds}; choose from {others}")
     name = find_source(presets, suite, asked)
     return Source(agent, suite, name, presets[suite, name])
 
@@ -67,17 +59,13 @@ def source_of(agent: str, suite: str, asked: str | None) -> Source:
 def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
     """Return an agent's presets by suite and source.
 
-    Raises:
-        UsageError: naming its file, if that cannot be imported or has no `PRESETS`; every other
-            agent still works.
+    A `UsageError` names its file if that cannot be imported or has no `PRESETS`.
     """
     file = f"agents/{agent}.py"
     try:
         module = importlib.import_module(f"agents.{agent}")
     except UsageError:  # of a source's file, which it names
         raise
-    except SyntaxError as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) in NO_SPACE:
             raise  # says nothing about the file
@@ -101,21 +89,12 @@ def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
 
 
 def left_out(plan: "Plan") -> list[str]:
-    """Return a line for the tasks of a suite that an agent, or a budget, leaves out, and why."""
+    """Return a line for the tasks of a suite that an agent, or a budget, leaves out."""
     can = plan.preset.tasks or find_suite(plan.suite)
     cannot = [task for task in find_suite(plan.suite) if task not in can]
     beyond = [task for task in can if task not in plan.tasks]
-    lines = []
-    if cannot:
-        why = f"{plan.source} says nothing of them"
-        if not set(_kinds(cannot)) & set(_kinds(can)):
-            why = f"they have {' and '.join(_kinds(cannot))} actions"
-        lines.append(f"Skipped, for {plan.agent} cannot do them ({why}): {' '.join(cannot)}")
-    if beyond:
-        lines.append(f"Not in --budget {plan.budget}, but with --tasks: {' '.join(beyond)}")
-    return lines
-
-
-def _kinds(tasks: Iterable[str]) -> list[str]:
-    """Return the kinds of action that tasks have."""
-    return sorted({find_task(task).actions for task in tasks})
+    said = {
+        f"Skipped, without settings of {plan.source} for {plan.agent}": cannot,
+        f"Not in --budget {plan.budget}, but with --tasks": beyond,
+    }
+    return [f"{why}: {' '.join(tasks)}" for why, tasks in said.items() if tasks]

@@ -28,10 +28,8 @@ RUNS = Path("runs")
 def flag(default: Any = MISSING, help: str = "", **how: Any) -> Any:
     """Return a field that a flag sets, or an argument of its place where there is no default.
 
-    Args:
-        default: the field's; of a switch, what it is without the flag.
-        help: the flag's line in the help.
-        how: what else argparse is told; `name`: the flag, if it is not called as the field.
+    The default of a switch is what it is without the flag. `how` is what else argparse is told;
+    `name`: the flag, if it is not called as the field.
     """
     if isinstance(default, bool):
         how["action"] = "store_false" if default else "store_true"
@@ -145,11 +143,7 @@ def add_flags(parser: Parser, names: Collection[str] = FIELDS.keys()) -> None:
 
 
 def read_request(options: Namespace) -> Request:
-    """Return the request that a parser with `add_flags` has read.
-
-    Raises:
-        UsageError: naming the flag that cannot be obeyed.
-    """
+    """Return the request that a parser with `add_flags` has read, or a `UsageError`."""
     asked = {name: value for name, value in vars(options).items() if name in FIELDS}
     if asked.get("seeds"):
         asked["seeds"] = tuple(itertools.chain.from_iterable(asked["seeds"]))
@@ -159,11 +153,7 @@ def read_request(options: Namespace) -> Request:
 
 
 def check(request: Request) -> None:
-    """Refuse what is wrong whatever agent and machine are meant.
-
-    Raises:
-        UsageError: naming the flag.
-    """
+    """Refuse, by a `UsageError` that names the flag, what is wrong for every agent and machine."""
     check_agent(request.agent)
     allowed, seeds = tasks_in(request.suite), request.seeds or ()
     for name in request.tasks or ():

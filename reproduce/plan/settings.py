@@ -30,11 +30,7 @@ THREADS = {
 
 
 def changes_of(settings: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the changes that `--set` asks for, by setting.
-
-    Raises:
-        UsageError: for a word that is not `key=value`, or a setting that is named twice.
-    """
+    """Return the changes that `--set` asks for, by setting; a `UsageError` for what is none."""
     if isinstance(settings, Mapping):
         return dict(settings)
     changes: dict[str, str] = {}
@@ -49,11 +45,7 @@ def changes_of(settings: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
-    """Return a preset's configuration on a task, with the changes of `--set`.
-
-    Raises:
-        UsageError: for a setting that is unknown, or the harness's own, and for a bad value.
-    """
+    """Return a preset's configuration on a task, with the changes of `--set`, or a `UsageError`."""
     hints = get_type_hints(type(config))
     known = [field.name for field in dataclasses.fields(config)]
     for key in changes:
@@ -68,47 +60,25 @@ def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
 
 
 def refuse_scoreless(config: Any) -> None:
-    """Refuse a run in whose last tenth no training episode can end, if these are what is scored.
+    """Refuse a run in which no training episode can end, if these are what is scored.
 
-    A policy that learns is taken to play no shorter episodes than a random one. Where even those
-    are nearly as long as the limit, most are nearer to it than to the shortest.
+    A policy that learns is taken to play no shorter episodes than a random one.
 
     Raises:
-        UsageError: naming the number of steps that gives a score.
+        UsageError: naming a number of steps that gives a score.
     """
     task = config.find_task()
-    shortest = shortest_episodes().get((task.name, task.protocol), 0)
-    if config.evaluation_rule != "training" or not shortest:
-        return
-    limit = task.time_limit
-    shortest = (shortest + limit) // 2 if 2 * shortest > limit else shortest
-    stride = getattr(config, "unroll_rows", config.num_envs)
-
-    def is_scored(env_steps: int) -> bool:
-        last, first = env_steps // stride * stride, 0.9 * env_steps  # of all environments
-        most = last // (shortest * config.num_envs)  # episodes of one of them
-        return most > 0 and most * limit * config.num_envs > first
-
-    if not is_scored(config.env_steps):
-        # Steps behind the last whole stride count for nothing, so the worst number is the last one
-        # before the next stride. With a hundred strides and episodes every number is scored.
-        counts = range(100 * (shortest * config.num_envs + stride) // stride, 0, -1)
-        enough = next((n + 1 for n in counts if not is_scored((n + 1) * stride - 1)), 1) * stride
-        strides = range(config.env_steps // stride + 1, enough // stride)
-        first = next((f"{n * stride}, or " for n in strides if is_scored(n * stride)), "")
+    first = shortest_episodes().get((task.name, task.protocol), 0) * config.num_envs
+    if config.evaluation_rule == "training" and config.env_steps < first:
         raise UsageError(
-            f"{task.name}: {config.env_steps:,} steps give no score: of episodes of {shortest:,} "
-            f"steps or more, in {counted(config.num_envs, 'environment')}, none is sure to end in "
-            f"the last tenth; use --env-steps {first}{enough} or more"
+            f"{task.name}: {config.env_steps:,} steps give no score: no episode of "
+            f"{counted(config.num_envs, 'environment')} ends before {first:,}; use --env-steps "
+            f"{10 * first} or more"
         )
 
 
 def variants(config: Any, settings: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the `--set` of every variant, the first values first; one where nothing varies.
-
-    Raises:
-        UsageError: for an empty value, one that is named twice, or too many variants.
-    """
+    """Return the `--set` of every variant, the first values first; one where nothing varies."""
     choices = [_values(config, setting) for setting in settings]
     count = math.prod(map(len, choices))
     if count > LARGEST:

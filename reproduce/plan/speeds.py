@@ -1,26 +1,21 @@
 """How long a run takes and how much memory it fills, from measured speeds.
 
 `reproduce/plan/speeds.csv` holds what `python -m tests.benchmarks.speeds` measured, a row for a
-source's settings on one task. Its speeds are scaled by how fast this machine multiplies matrices;
-the launcher replaces them by those of the run's own first updates.
+source's settings on one task. Its speeds are scaled by how fast this machine multiplies matrices.
 """
 
 import csv
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suite.base.errors import UsageError
 from suite.base.hardware import machine
 from suite.envs.tasks import find_task
 
 SPEEDS = Path(__file__).with_name("speeds.csv")
 MATRIX_SIZE = 256
 """Of the product that stands for a machine's speed: that of the layers of most agents."""
-Pace = Callable[[int], float]
-"""Maps environment steps of a run to the seconds from its command until it has made them."""
 
 
 class Speed(NamedTuple):
@@ -50,18 +45,11 @@ class Speed(NamedTuple):
 
 @cache
 def read_speeds(path: Path = SPEEDS) -> tuple[Speed, ...]:
-    """Return every measured speed.
-
-    Raises:
-        UsageError: if the file is not such a table.
-    """
-    hints = Speed.__annotations__
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return tuple(Speed(*(hints[name](row[name]) for name in Speed._fields)) for row in rows)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"unreadable {path}: {error}") from None
+    """Return every measured speed."""
+    types = Speed.__annotations__
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        return tuple(Speed(*(types[name](row[name]) for name in Speed._fields)) for row in rows)
 
 
 def find_speed(
@@ -85,33 +73,26 @@ def find_speed(
     return min(alike, key=distance, default=None)
 
 
-def run_seconds(
-    speed: Speed, config: Any, relative_speed: float = 1.0, env_steps: int | None = None
-) -> float:
-    """Return about how long one seed trains, from the command to so many steps (default: all).
+def expected_seconds(agent: str, source: str, config: Any, device: str) -> float | None:
+    """Return about how long one run takes here; None if its like was never measured."""
+    speed = find_speed(agent, source, config.task, device)
+    return speed and run_seconds(speed, config, relative_speed(speed))
+
+
+def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float:
+    """Return about how long one seed trains, from the command to the end.
 
     `relative_speed` is this machine's, over that of the row.
     """
-    total: int = config.env_steps
-    made = total if env_steps is None else env_steps
     warm_up = warm_up_steps(config)
-    learning = made - (warm_up if getattr(config, "count_warm_up", True) else 0)
+    learning = config.env_steps - (warm_up if getattr(config, "count_warm_up", True) else 0)
     warm_up, learning = warm_up + min(learning, 0), max(learning, 0)
-    num_evaluations = made // config.evaluation_interval
-    num_evaluations += made == total and total % config.evaluation_interval > 0
-    num_evaluations *= config.evaluation_rule != "training"
-    seconds = speed.start_seconds + num_evaluations * speed.evaluation_seconds
-    seconds += warm_up / speed.warm_up_steps_per_second
-    return (seconds + learning / speed.env_steps_per_second) / relative_speed
-
-
-def pace(agent: str, source: str, config: Any, device: str) -> Pace | None:
-    """Return how a run goes on, on this machine; None if its like was never measured."""
-    speed = find_speed(agent, source, config.task, device)
-    if speed is None:
-        return None
-    relative = relative_speed(speed)
-    return lambda env_steps: run_seconds(speed, config, relative, env_steps)
+    num_evaluations = -(-config.env_steps // config.evaluation_interval)
+    seconds = speed.start_seconds + warm_up / speed.warm_up_steps_per_second
+    seconds += learning / speed.env_steps_per_second
+    if config.evaluation_rule != "training":
+        seconds += num_evaluations * speed.evaluation_seconds
+    return seconds / relative_speed
 
 
 def warm_up_steps(config: Any) -> int:
@@ -133,20 +114,11 @@ def relative_speed(speed: Speed) -> float:
 
 
 @cache
-def products_per_second(seconds: float = 0.1) -> float:
+def products_per_second() -> float:
     """Return how many products of two matrices one core makes in a second; takes a tenth of one."""
     import torch
+    from torch.utils.benchmark import Timer
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE)
-        times = []
-        started = time.perf_counter()
-        while not times or time.perf_counter() - started < seconds:
-            before = time.perf_counter()
-            torch.mm(matrix, matrix)
-            times.append(time.perf_counter() - before)
-    finally:
-        torch.set_num_threads(threads)
-    return 1.0 / sorted(times)[len(times) // 2]
+    known = {"torch": torch, "matrix": torch.ones(MATRIX_SIZE, MATRIX_SIZE)}
+    timer = Timer("torch.mm(matrix, matrix)", globals=known, num_threads=1)
+    return 1.0 / timer.blocked_autorange(min_run_time=0.1).median

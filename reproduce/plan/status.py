@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from reproduce.plan.origin import number_of, why_left_out
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
-from suite.base.hardware import machine, versions
 from suite.envs.tasks import folder_of
 from suite.record.records import ENDED, read_record, seed_of
 from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
@@ -78,12 +77,9 @@ def steps_done(run: Run) -> int:
 
 
 def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
-    """Return every run with its present status, tasks in order, seeds within.
+    """Return every run with its present status, tasks in order, seeds within; as `run_of`.
 
     With `reads_tables`, which takes longer, a run whose tables cannot be used is `damaged`, too.
-
-    Raises:
-        UsageError: if a finished run was made with other settings.
     """
     wanted = ((task, n) for task in plan.tasks for n in plan.seeds[: plan.num_seeds[task]])
     runs = [run_of(plan, task, seed) for task, seed in wanted]
@@ -101,8 +97,7 @@ def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
 def run_of(plan: "Plan", task: str, seed: int) -> Run:
     """Return a run where it has ended, here or published; else as it is here.
 
-    Raises:
-        UsageError: if it is finished and was made with other settings.
+    A `UsageError` says if it is finished here and was made with other settings.
     """
     own, *others = (folder / f"seed-{seed}" for folder in _folders(plan, task))
     here = Run(task, seed, plan.env_steps[task], own)
@@ -129,14 +124,14 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
 
 def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     """Return a run that has ended, `left out` if it does not count."""
-    run = replace(run, status=record["status"])
     number = plan.behaviours.get(run.task)
     if number is None:
         remark = _left_out(plan, run.directory, record)
-        return replace(run, status="left out" if remark else run.status, remark=remark)
-    remark = _left_out(plan, run.directory, record, uncommitted=())
-    counts = number_of(record) == number
-    return replace(run, status=run.status if counts else "left out", remark=remark)
+        counts = not remark
+    else:
+        remark = _left_out(plan, run.directory, record, uncommitted=())
+        counts = number_of(record) == number
+    return replace(run, status=record["status"] if counts else "left out", remark=remark)
 
 
 def _left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **today: Any) -> str:
@@ -214,10 +209,8 @@ def differences(plan: "Plan", record: Mapping[str, Any]) -> str:
 
 
 def _other_settings(folder: Path, differs: str) -> UsageError:
-    return UsageError(
-        f"{folder} was run with other settings ({differs}): start anew beside it with --fresh, or "
-        "choose another --runs-dir"
-    )
+    fix = "start anew beside it with --fresh, or choose another --runs-dir"
+    return UsageError(f"{folder} was run with other settings ({differs}): {fix}")
 
 
 def refuse_mixture(plan: "Plan") -> None:
@@ -226,9 +219,6 @@ def refuse_mixture(plan: "Plan") -> None:
     Every finished run of the plan's folder must have the plan's settings, whether or not it is in
     the plan: `plan.json` names one set. Its code matters in the plan's tasks alone, for seeds of a
     task are judged together; a plan of other tasks asks for those again.
-
-    Raises:
-        UsageError: naming the run and what differs, code or settings.
     """
     planned = [folder_of(task) for task in plan.tasks]
     for task in sorted(path for path in plan.directory.glob("*") if path.is_dir()):
@@ -246,15 +236,12 @@ def refuse_mixture(plan: "Plan") -> None:
 
 
 def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
-    """Refuse to plan a longer run where a finished one cannot go on.
-
-    Raises:
-        UsageError: naming its folder and the reason.
-    """
+    """Refuse to plan a longer run where a finished one cannot go on."""
     for run in runs:
         record = read_record(run.directory)
-        is_shorter = record is not None and _status(run, record) == "shorter"
-        if record and is_shorter and (reason := _obstacle(plan, run, record)):
+        if not record or _status(run, record) != "shorter":
+            continue
+        if reason := _obstacle(plan, run, record):
             raise UsageError(
                 f"{run.directory} ended at {record['config']['env_steps']:,} steps and cannot go "
                 f"on to {run.env_steps:,}: {reason}; train it anew beside it with --fresh, or move "
@@ -265,27 +252,13 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
 def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     """Return why a finished run cannot go on with the same bytes; empty if nothing is known.
 
-    What its agent alone can see, such as a damaged checkpoint, the agent refuses.
+    What a checkpoint itself says, such as another processor, its agent refuses.
     """
-    config = record["config"]
-    seeds = config.get("seeds")
+    seeds = record["config"].get("seeds")
     seeds = seeds if isinstance(seeds, list) and seeds else [run.seed]
     together = plan.device != "cpu" and plan.preset.seeds_together
-    planned: Sequence[int] = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
+    planned = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
     if not set(seeds) <= set(planned):
         return f"it was trained in one process with seeds {' '.join(map(str, seeds))}"
-    if not (run.directory.with_name(f"seed-{seeds[0]}") / CHECKPOINT).exists():
-        return "its checkpoint is gone"
-    for name, here in (("device", plan.device), ("num_threads", plan.config.num_threads)):
-        if config.get(name, here) != here:
-            return f"its {name} was {config[name]}, not {here}"
-    if plan.cluster:
-        return ""  # the node's processor is not known yet
-    for name in ("cpu", "gpu", "gpu_driver"):
-        there, today = record.get("machine", {}).get(name), machine(plan.device)[name]
-        if there != today:
-            return f"its {name} was {there}, not {today}"
-    changed = [
-        name for name, there in record.get("versions", {}).items() if versions().get(name) != there
-    ]
-    return f"other versions of {', '.join(changed)} made it" if changed else ""
+    checkpoint = run.directory.with_name(f"seed-{seeds[0]}") / CHECKPOINT
+    return "" if checkpoint.exists() else "its checkpoint is gone"

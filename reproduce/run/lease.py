@@ -92,12 +92,7 @@ class Leases(Holders):
         self._last_beat = time.monotonic()
 
     def claim(self, run: Path) -> bool:
-        """Return whether the lease of a run's folder was free, and take it if so.
-
-        Raises:
-            OSError: if writing fails.
-            UsageError: if a harness with other settings is at work below the plan's folder.
-        """
+        """Return whether a run's lease was free, and take it if so, as `refuse_rivals` allows."""
         lease = _lease(run)
         if self.is_held(run):
             return False
@@ -118,10 +113,7 @@ class Leases(Holders):
         return True
 
     def beat(self) -> list[Path]:
-        """Renew the leases; return the runs whose lease another harness has taken over.
-
-        Call it more often than every heartbeat.
-        """
+        """Renew the leases, if called often; return the runs whose lease another has taken."""
         if time.monotonic() - self._last_beat < HEARTBEAT_SECONDS / 4:
             return []
         self._last_beat = time.monotonic()
@@ -143,11 +135,7 @@ class Leases(Holders):
         os.close(self._ours.pop(run))
 
     def refuse_rivals(self) -> None:
-        """Refuse to work beside a harness whose runs are of other settings, finished or not.
-
-        Raises:
-            UsageError: naming it.
-        """
+        """Refuse to work beside a harness whose runs are of other settings, finished or not."""
         for lease in self._directory.glob("*/seed-*.lease"):
             run, theirs = lease.with_suffix(""), _read(lease).get("settings", "")
             if self._settings and theirs and theirs != self._settings and self.is_held(run):

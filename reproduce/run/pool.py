@@ -61,7 +61,7 @@ class Pool:
         self._plan, self._waiting = plan, plan.groups(runs)
         self._most_workers = plan.workers
         seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
-        self.board = board_of(plan, runs, plan.workers * seeds_per_group)
+        self.board = board_of(runs, plan.workers * seeds_per_group)
         self._row_of = {row.run.key: row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, name_of_settings(plan.config))
@@ -69,11 +69,7 @@ class Pool:
         self._before = {run.directory: stamp(run.directory / "run.json") for run in runs}
 
     def run(self, watch: Callable[[Board], None]) -> None:
-        """Run every group that waits.
-
-        Raises:
-            UsageError: if the plan's folder vanishes.
-        """
+        """Run every group that waits; a `UsageError` if the plan's folder vanishes."""
         try:
             while self._waiting or self._workers:
                 self._refuse_lost_folder()
@@ -114,10 +110,7 @@ class Pool:
                 self._fail(group.runs, f"not started: {error}")
 
     def _side_by_side(self) -> int:
-        """Return how many processes share this machine with the one that starts now, and with it.
-
-        Those that wait count as far as they may start beside it.
-        """
+        """Return how many processes share this machine once one more starts and others follow."""
         return min(self._most_workers, len(self._workers) + 1 + len(self._waiting))
 
     def _leave(self, runs: Sequence[Run]) -> None:
@@ -132,8 +125,7 @@ class Pool:
         """Return whether another harness has run a run since this pool began; take its result."""
         now = self._plan.run(run.task, run.seed)
         new = stamp(run.directory / "run.json") != self._before[run.directory]
-        ended = now.has_ended or (now.status == "failed" and new)
-        if ended:
+        if ended := now.has_ended or (now.status == "failed" and new):
             self._settle([now])
         return ended
 
@@ -147,12 +139,7 @@ class Pool:
             self._leases.release(row.run.directory)
 
     def _start(self, group: Group) -> None:
-        """Start a group whose leases are held.
-
-        Raises:
-            OSError: if writing fails.
-            UsageError: if the code has changed since the grid was started.
-        """
+        """Start a group whose leases are held, unless the code or other runs have changed."""
         changed = changed_sources(self._sources, self._plan.maker.code(self._plan.agent))
         if changed:
             raise UsageError(f"{', '.join(changed)} changed since this grid was started")
@@ -172,11 +159,7 @@ class Pool:
         self._workers.append(self._work(group, log))
 
     def _work(self, group: Group, log: Path) -> Worker:
-        """Start an agent on a group and return its worker.
-
-        Raises:
-            OSError: if writing fails.
-        """
+        """Start an agent on a group and return its worker."""
         gpu = self._free_gpu()
         if gpu is not None:
             group = replace(group, command=(*seeing_gpu(gpu), *group.command))
@@ -192,7 +175,7 @@ class Pool:
 
     def _mark(self, group: Group, state: str) -> None:
         for run in group.runs:
-            self._row_of[run.key].turn(state)
+            self._row_of[run.key].state = state
 
     def _keep_aside(self, run: Run) -> None:
         """Move a damaged run's folder aside."""
@@ -200,10 +183,8 @@ class Pool:
         if record is None or record["status"] != "damaged":
             return
         aside = run.directory.with_name(f"{run.directory.name}.damaged")
-        copies = 1
         while aside.exists():
-            copies += 1
-            aside = aside.with_name(f"{run.directory.name}.damaged.{copies}")
+            aside = aside.with_name(f"{aside.name}.damaged")
         run.directory.rename(aside)
         self.board.notes.append(f"{run.name} kept aside in {aside}: {record['error']}")
 
@@ -229,16 +210,14 @@ class Pool:
         """Record how a worker's runs ended; runs neither finished nor diverged have failed."""
         worker.agent.kill()
         self._workers.remove(worker)
-        lines = last_lines(worker.log)
-        rows = self._rows(worker)
-        status, reason = end.status, end.reason
+        lines, status, reason = last_lines(worker.log), end.status, end.reason
         if not reason:
             names = {number.value: number.name for number in signal.Signals}
             killer = names.get(-status, f"signal {-status}")  # a real-time signal has no name
             reason = f"killed by {killer}" if status < 0 else f"exit {status}"
             if _is_out_of_space(lines, worker.group.runs[0].directory):
                 reason = f"no space: {reason}"
-        for row in rows:
+        for row in self._rows(worker):
             if not _has_result(row, lines):
                 _fail_recorded(row, worker.group, reason, lines)
             self._leases.release(row.run.directory)
@@ -324,10 +303,7 @@ def _write_record(run: Run, record: dict[str, Any]) -> None:
 
 
 def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
-    """Return whether a run ended for lack of space: its log says so, or a test write fails.
-
-    The test is needed since a full disk does not take the log's last lines either.
-    """
+    """Return whether a run ended for lack of space: its log says so, or nothing can be written."""
     if NO_SPACE_LEFT.search("\n".join(log[-LOG_LINES:])):
         return True
     try:

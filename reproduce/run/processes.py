@@ -70,9 +70,8 @@ class Pulse:
     """Detects that the processes of a session have stopped working.
 
     The sign of life is processor time, of the agent and of every process that it started.
-    Deadlocked runs use none. A run that computes uses some, whether or not it writes, holds
-    the interpreter's lock or waits for its own children. An endless loop looks like work. A run
-    that was stopped is left to whoever stopped it.
+    Deadlocked runs use none; whatever computes uses some. A run that was stopped is left to its
+    stopper.
     """
 
     def __init__(self, session: int) -> None:
@@ -119,14 +118,7 @@ class End:
 
 
 class AgentProcess:
-    """An agent's command, in a session of its own and on a leash; see `leash.py`.
-
-    Its output overwrites the log.
-
-    Raises:
-        OSError: if writing fails.
-        UsageError: if the log is a link, or anything but a file.
-    """
+    """An agent's command, in a session of its own and on a leash; its output replaces the log."""
 
     def __init__(self, command: Sequence[str], log: Path, directory: Path | None = None) -> None:
         environment = {**os.environ, **THREADING}

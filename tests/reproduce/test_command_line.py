@@ -534,7 +534,7 @@ def test_a_plan_names_the_tasks_that_it_leaves_out_and_why(
     sac = ["sac", "classic", "--dry-run", "--device", "cpu"]
     _, out, _ = say([*sac, "--env-steps", "3e3", "--seeds", "1-2,5"])
     assert "3,000 │ 1 2 5" in " ".join(out.split())
-    cannot = "Skipped, for sac cannot do them (they have discrete actions): CartPole-v1 Acrobot-v1"
+    cannot = "Skipped, without settings of tuned for sac: CartPole-v1 Acrobot-v1"
     assert f"{cannot} MountainCar-v0" in out
     _, out, _ = say([*sac, "--tasks", TASK])
     assert "Skipped" not in out

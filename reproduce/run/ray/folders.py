@@ -26,10 +26,6 @@ def read_folders(folders: Iterable[Path]) -> dict[str, bytes]:
     """Return the content of all files in runs' folders, by path relative to their parent.
 
     A file that describes others is read before them: tables only grow until the next checkpoint.
-
-    Raises:
-        OSError: if one cannot be read.
-        UsageError: if one is larger than any that a run writes.
     """
     places = sorted(_names(folders).items(), key=lambda place: _rank(place[1].name), reverse=True)
     try:
@@ -52,12 +48,7 @@ def read_while_written(folders: Sequence[Path]) -> dict[str, bytes] | None:
 
 
 def write_folders(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write runs' folders, and delete what else they hold.
-
-    Raises:
-        OSError: if writing fails.
-        UsageError: if a file would be written elsewhere; nothing is then.
-    """
+    """Write runs' folders, and delete what else they hold; refuse files that lie elsewhere."""
     for name in files:
         check_inside(folder, folder / name)
     for name in sorted(files, key=lambda name: _rank(name.rpartition("/")[2])):

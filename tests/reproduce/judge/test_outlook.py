@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,19 @@ import numpy as np
 import pytest
 
 from agents import AGENTS
-from reproduce import ROOT
-from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks, why_no_reference
 from reproduce.judge.verdicts import judge
+from reproduce.judge.zero import Scale, Zero
 from reproduce.plan import places, speeds
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.places import check_memory, demand_of
 from reproduce.plan.presets import presets_of
-from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.words import counted
 from suite.base.errors import UsageError
-from suite.settings.command_line import Parser
-from suite.settings.presets import Preset
 from tests.messages import refused
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -55,7 +50,7 @@ def row_of(reference: ReferenceScore, num_seeds: int) -> outlook.Outlook:
     """The outlook of a task beside this reference, whose zero is -10."""
     return outlook.Outlook(
         **{"task": "Reacher-v4", "env_steps": 1000, "num_seeds": num_seeds},
-        **{"reference": reference, "zero_score": -10.0, "share": 1.0, "obstacle": ""},
+        **{"scale": Scale(reference=reference, zero=Zero(random=-10.0)), "obstacle": ""},
         **{"chance": 0.5, "run_seconds": None},
     )
 
@@ -78,8 +73,8 @@ def test_the_chance_is_that_of_the_verdict_itself(
     assert chance_if_equal(reference(1000.0, 0.0, 3), 5.0, 3) == 1.0, "without any spread"
 
 
-def test_a_copy_has_no_references_which_is_not_said_of_the_task() -> None:
-    """The runs of its origin can judge it, by a flag that is named."""
+def test_a_copy_has_no_references_but_a_baseline() -> None:
+    """The flag is named by which the runs of its origin judge it."""
     options: dict[str, Any] = {"tasks": ["CartPole-v1"], "source": "sb3_control", "device": "cpu"}
     plan = dataclasses.replace(make_plan("a2c", "classic", **options), agent="my_a2c")
     said = why_no_reference(plan, "CartPole-v1", 100_000)
@@ -120,15 +115,6 @@ def test_a_plan_that_cannot_decide_says_why(options: Any, says: str, tmp_path: P
     assert says in rows[0].obstacle
 
 
-def test_every_game_without_a_reference_is_known_before_it_is_trained(tmp_path: Path) -> None:
-    """`impala atari --budget paper` would train 57 games, and none could be judged."""
-    plan = make_plan("impala", "atari", budget="paper", device="cpu", runs_dir=tmp_path)
-    rows = outlooks(plan)
-    assert len(rows) == 57
-    assert all(row.obstacle for row in rows)
-    assert "decides nothing" in outlook.budget_lines(plan)[2]
-
-
 def test_a_plan_that_can_decide_says_how_probably(tmp_path: Path) -> None:
     """The step, window and rule are those by which it will be judged."""
     plan = plan_of("sac", "mujoco-small", "paper", "smoke", tmp_path)
@@ -142,63 +128,17 @@ def test_a_plan_that_can_decide_says_how_probably(tmp_path: Path) -> None:
     assert f"can decide {counted(len(open_tasks), 'task')}, with a chance of" in text
 
 
-BUDGETED = [
-    (agent, suite, source)
-    for agent in AGENTS
-    for suite, source in importlib.import_module(f"agents.{agent}").PRESETS
-]
-UNREACHED = {
-    ("sac", "pytorch_sac", "smoke"): "its first score is at 20,000 steps, hours away",
-    ("impala", "cleanba", "smoke"): "its first score with a spread is at 50M steps",
-    ("impala", "cleanba", "laptop"): "the same",
-}
-"""Budgets that no score with a spread can be reached by."""
-
-
-@pytest.mark.parametrize(("agent", "suite", "source"), BUDGETED)
-def test_small_budgets_are_affordable_and_can_decide(
-    agent: str, suite: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("agent", AGENTS)
+def test_small_budgets_are_affordable(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`smoke` takes minutes and `laptop` twelve hours at most, and both reach what judges them."""
+    """On two cores `smoke` takes minutes, `laptop` twelve hours at most, where it was measured."""
     monkeypatch.setattr(speeds, "relative_speed", lambda speed: 1.0)
-    monkeypatch.setattr(outlook, "chance_if_equal", lambda *_: 0.5)  # which takes longest
-    for budget, most in (("smoke", HOUR), ("laptop", 12 * HOUR)):
-        plan = plan_of(agent, suite, source, budget, tmp_path)
-        rows = outlooks(plan)
-        seconds = [row.run_seconds or 0.0 for row in rows]  # 0: measured by nobody yet
-        assert sum(seconds) * len(plan.seeds) / plan.workers <= most
-        early = ("the reference is not", "only short episodes")
-        learned = any(not row.obstacle.startswith(early) for row in rows)
-        can_judge = any(ever_judged(plan, row.task) for row in rows)
-        if can_judge and learned and (agent, source, budget) not in UNREACHED:
-            assert any(not row.obstacle for row in rows)
-
-
-def ever_judged(plan: Plan, task: str) -> bool:
-    """Whether the source that judges has a score of several runs at any of these steps."""
-    scores = (
-        references.reference_score(
-            plan.agent, plan.preset.judged_by, task, steps, plan.rule, protocol
-        )
-        for steps in (20_000, 100_000, 300_000, 1_000_000, 50_000_000)
-        for protocol in ("", "noframeskip", "sticky")
-    )
-    return any(score is not None and math.isfinite(score.std) for score in scores)
-
-
-def test_published_runs_took_no_less_than_is_estimated_for_them() -> None:
-    """Of the smoke grid, start included: at most half more; other work makes a run only longer."""
-    published = ROOT / "results" / "published" / "sac-mujoco-small" / "paper"
-    config = importlib.import_module("agents.sac").PRESETS["mujoco-small", "paper"].config
-    records = sorted(published.glob("*/seed-*/run.json"))
-    assert len(records) == 6
-    for path in records:
-        record = json.loads(path.read_bytes())
-        speed = find_speed("sac", "paper", record["task"], "cpu")
-        assert speed is not None
-        steps = record["config"]["env_steps"]
-        planned = dataclasses.replace(config, task=record["task"], env_steps=steps)
-        assert run_seconds(speed, planned) / record["wall_seconds"] < 1.5
+    for suite, source in presets_of(agent):
+        for budget, most in (("smoke", HOUR), ("laptop", 12 * HOUR)):
+            plan = plan_of(agent, suite, source, budget, tmp_path)
+            seconds = [plan.expected_seconds(task) or 0.0 for task in plan.tasks]
+            assert sum(seconds) * len(plan.seeds) / plan.workers <= most
 
 
 @pytest.mark.parametrize(
@@ -252,7 +192,7 @@ def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: An
     record_run(plan, "Reacher-v4", 1, env_steps=30_000, device="cpu")
     text = outlook.cost(plan, [row])
     assert text.startswith(f"Time: {outlook.about(whole / 2)}; refined")
-    assert text.endswith("1 finished run goes on from its end.")
+    assert text.endswith("1 finished run to be extended.")
     short = make_plan("sac", "mujoco-small", env_steps=30_000, runs_dir=tmp_path, **options)
     assert outlook.cost(short, [row]) == "Time: nothing is left to run."
 
@@ -267,50 +207,20 @@ def test_the_measured_speeds_are_of_settings_that_exist() -> None:
         assert min(row.env_steps_per_second, row.warm_up_steps_per_second, row.memory_mib) > 0
 
 
-def test_a_run_that_is_too_short_for_any_score_is_refused(tmp_path: Path) -> None:
-    """Training episodes are scored, and none can have ended: the line names enough steps."""
-    game: dict[str, Any] = {"source": "cleanba", "tasks": ["Breakout-v5"], "device": "cpu"}
-    game["runs_dir"] = tmp_path
-    for env_steps in (10_000, 17_919):  # 124 steps, in whole unrolls
-        with refused():
-            make_plan("impala", "atari-7", env_steps=env_steps, **game)
-    assert make_plan("impala", "atari-7", env_steps=17_920, **game)
-    assert make_plan("impala", "atari-7", env_steps=10_000, settings=["num_envs=64"], **game)
-
-
 @pytest.mark.parametrize(
-    ("task", "env_steps", "enough"),
+    ("words", "first"),
     [
-        ("MountainCar-v0", 2_000, (3_200, 28_800)),  # 16 environments, episodes of 200 steps each
-        ("MountainCar-v0", 3_200, None),
-        ("MountainCar-v0", 4_000, (6_400, 28_800)),
-        ("MountainCar-v0", 40_000, None),
-        ("Acrobot-v1", 10_000, (14_000, 27_920)),  # nearly all take 500
-        ("Acrobot-v1", 60_000, None),
-        ("CartPole-v1", 400, None),
+        ("a2c classic MountainCar-v0 sb3_control", 3_200),  # 16 environments, 200 steps each
+        ("impala atari-7 Breakout-v5 cleanba", 15_872),  # 128 environments, 124 steps
     ],
 )
-def test_a_run_whose_last_tenth_sees_no_episode_end_is_refused(
-    task: str, env_steps: int, enough: tuple[int, int] | None, tmp_path: Path
-) -> None:
-    """All environments start together, so episodes that last alike end together, between gaps."""
-
-    def plan(count: int) -> Plan:
-        options: dict[str, Any] = {"tasks": [task], "device": "cpu", "runs_dir": tmp_path}
-        return make_plan("a2c", "classic", env_steps=count, **options)
-
-    if enough is None:
-        plan(env_steps)
-        return
-    first, always = enough
+def test_a_run_in_which_no_episode_ends_is_refused(words: str, first: int, tmp_path: Path) -> None:
+    """Training episodes are scored: the line names enough steps."""
+    agent, suite, task, source = words.split()
+    options: dict[str, Any] = {"tasks": [task], "device": "cpu", "source": source}
     with refused():
-        plan(env_steps)
-    with refused():
-        plan(first - 1)
-    with refused():
-        plan(always - 1)
-    for count in (first, *range(always, 10 * always, 4_999)):
-        plan(count)
+        make_plan(agent, suite, env_steps=first - 1, runs_dir=tmp_path, **options)
+    assert make_plan(agent, suite, env_steps=first, runs_dir=tmp_path, **options)
 
 
 def humanoid(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:
@@ -326,8 +236,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 
     monkeypatch.setattr("torch.cuda.device_count", lambda: len(gibibytes))
     monkeypatch.setattr(places, "gpu_memory_gib", sizes.__getitem__)
     facts = {"memory_gib": host, "cpu": "", "gpu": "", "gpu_driver": ""}
-    for module in (places, outlook):
-        monkeypatch.setattr(module, "machine", lambda device="cpu": facts)
+    monkeypatch.setattr(places, "machine", lambda: facts)
 
 
 @pytest.mark.parametrize(
@@ -335,13 +244,9 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 
     [
         ((8.0,), 3, {}, "keep 8.6 GiB, but this GPU has 8.0 GiB of memory: train fewer seeds"),
         ((8.0, 8.0, 8.0), 6, {}, ""),
-        ((8.0, 8.0, 8.0), 7, {}, "keep 8.6 GiB, but each of 3 GPUs has 8.0"),
         ((80.0, 5.0), 4, {}, "keep 5.7 GiB, but each of 2 GPUs has 5.0"),
         ((80.0, 5.0), 4, {"device": "cuda:0"}, ""),
-        ((5.0, 80.0), 4, {"device": "cuda:0"}, "this GPU has 5.0 GiB of memory: train fewer"),
-        ((4.0, 4.0), 1, {"tasks": HUMANOIDS}, ""),
         ((4.0, 4.0), 1, {"tasks": HUMANOIDS, "workers": 3}, "use --workers 2"),
-        ((6.0, 6.0), 1, {"tasks": HUMANOIDS, "workers": 3}, ""),
     ],
 )
 def test_every_gpu_must_hold_what_runs_on_it(
@@ -378,50 +283,3 @@ def test_a_suite_is_decided_as_often_as_its_tasks_together() -> None:
     wide = row_of(reference(90.0, 60.0, 10), num_seeds=5)
     assert outlook.suite_chance([*rows, wide]) == (three, 3), "its gap is too small to count"
     assert outlook.suite_chance([row_of(reference(90.0, 0.0, 3), num_seeds=3)] * 2) == (1.0, 2)
-
-
-def presets_by_suite(agent: str) -> dict[str, dict[str, Preset[Any]]]:
-    """An agent's presets by source, of each of its suites."""
-    found: dict[str, dict[str, Preset[Any]]] = {}
-    for (suite, source), preset in presets_of(agent).items():
-        found.setdefault(suite, {})[source] = preset
-    return found
-
-
-CHOSEN = [
-    (agent, suite)
-    for agent in AGENTS
-    for suite, sources in presets_by_suite(agent).items()
-    if len(sources) > 1
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("agent", "suite"), CHOSEN)
-def test_a_default_source_decides_its_suite_best(agent: str, suite: str, tmp_path: Path) -> None:
-    """Within the `laptop` budget, up to five points; where one does more probably than not."""
-    plan = make_plan(agent, suite, device="cpu", runs_dir=tmp_path)
-    chances = {
-        source: outlook.suite_chance(
-            outlooks(make_plan(agent, suite, source=source, device="cpu", runs_dir=tmp_path))
-        )[0]
-        for source in presets_by_suite(agent)[suite]
-    }
-    best = max((chance for chance in chances.values() if not math.isnan(chance)), default=0.0)
-    assert best < 0.5 or chances[plan.source] > best - 0.05
-
-
-def test_a_plan_names_what_decides_the_tasks_that_it_does_not(tmp_path: Path) -> None:
-    """By a source and budget of at least 80 %, else the best; each command can be planned."""
-    plan = make_plan("sac", "mujoco", device="cpu", runs_dir=tmp_path)
-    rows = outlooks(plan)
-    assert outlook.suite_chance(rows)[0] >= 0.8
-    lines = outlook.commands_for_the_rest(plan, rows)
-    tasks = [line.partition(":")[0] for line in lines]
-    assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
-    for line in lines:
-        words = line.partition("-m reproduce ")[2].split()
-        parser = Parser()
-        add_flags(parser)
-        asked = make_plan(**vars(read_request(parser.parse(words))))
-        assert f"{outlooks(asked)[0].chance:.0%} chance" in line

@@ -97,7 +97,7 @@ def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
     """A plan of picked seeds that was saved with --no-published declares nothing for published."""
     ended(mujoco(published, num_seeds=5), record_run)
     started(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
-    with pytest.raises(UsageError, match=r"is published with 5 declared seeds: .*--no-pub"):
+    with pytest.raises(UsageError, match=r"was published with 5 declared seeds: .*--no-pub"):
         mujoco(tmp_path / "runs", seeds=[2, 4, 5])
     assert mujoco(tmp_path / "runs", num_seeds=5).declared == {HOPPER: (1, 2, 3, 4, 5)}
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from reproduce.__main__ import main
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.run import watch as watching
@@ -65,16 +64,14 @@ def test_the_board_follows_leases_and_records(
 def test_a_grid_that_is_started_with_more_seeds_shows_them(
     tmp_path: Path, record_run: RecordRun
 ) -> None:
-    """As a second command with more seeds does; rows that were there are kept."""
+    """As a second command with more seeds does."""
     plan = grid(tmp_path, 1)
     record_run(plan, TASK, 1)
     watcher = Watcher(plan)
     assert watcher.look()
-    first = watcher.board.rows[0]
     grid(tmp_path, 1, 2)
     assert not watcher.look()
     assert states(watcher.board) == {1: "finished", 2: "waiting"}
-    assert watcher.board.rows[0] is first
 
 
 def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
@@ -114,21 +111,3 @@ def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -
     assert find_grid(tmp_path / "runs") == deep, "controls were last, and are no grids of ours"
     with refused():
         find_grid(tmp_path / "runs" / "controls" / "sb3" / "sac-classic" / "paper" / "none")
-
-
-def test_curves_are_drawn_from_what_is_recorded(
-    tmp_path: Path, record_run: RecordRun, tree: Tree, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Once, where there is no terminal; nothing is written."""
-    plan = grid(tmp_path, 1, 2)
-    for seed in (1, 2):
-        record_run(plan, TASK, seed, {500: -7.0, 1000: -6.0})
-    before = tree(tmp_path)
-    capsys.readouterr()
-    assert main(["watch", str(tmp_path / "runs"), "--plot"]) == 0
-    assert tree(tmp_path) == before
-    said = capsys.readouterr().out
-    assert said.count("mean_return") == 1
-    assert "seed 1  seed 2  over 0 to 1k env_steps" in said
-    assert main(["watch", str(tmp_path / "runs")]) == 0
-    assert "mean_return" not in capsys.readouterr().out

@@ -4,15 +4,11 @@ Nodes and drivers are killed for real. Small scripts stand in for agents where w
 not matter.
 """
 
-import contextlib
 import os
 import shlex
 import socket
-import socketserver
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -274,7 +270,7 @@ for folder in folders:
 @pytest.mark.parametrize(
     ("nodes_there", "options", "says"),
     [
-        ([{"CPU": 4.0}], {"device": "cuda"}, "1 CPUs and 1 GPUs, which no node"),
+        ([{"CPU": 4.0}], {"device": "cuda"}, "1 CPUs, 1 GPUs, which no node"),
         ([{"GPU": 4.0}, {"CPU": 0.5}], {}, "1 CPUs, which no node"),
         ([], {}, "no node"),
         ([{"CPU": 4.0, "GPU": 1.0}], {"device": "cuda:1"}, "auto, cpu or cuda"),
@@ -456,10 +452,6 @@ def test_what_a_killed_driver_received_is_gone_on_from(
         (["--launcher", "slurm"], "--launcher: unknown launcher 'slurm'; choose from local, ray"),
         (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
         (["--launcher", "ray", "--ray-address", "head"], "must be auto or HOST:PORT, not 'head'"),
-        (
-            ["--launcher", "ray", "--ray-address", "head:0"],
-            "must be auto or HOST:PORT, not 'head:0'",
-        ),
         (["--launcher", "ray", "--ray-address", "a..b:6379"], "a..b:6379: no Ray cluster ("),
         (["--launcher", "ray", "--ray-address", "{free}"], "{free}: no Ray cluster (Connection r"),
     ],
@@ -536,34 +528,3 @@ def test_an_explicit_address_uses_the_token_that_there_is(
         monkeypatch.setenv(where, "secret")
     mode = ray_pool._environment("10.0.0.1:6379").get("RAY_AUTH_MODE")
     assert mode == ("token" if where else None)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("", "no answer within 5 s"),
-        ("HTTP/1.1 400 Bad Request\r\n\r\n", "something else than Ray answers"),
-    ],
-)
-def test_something_else_at_the_address_is_one_line(
-    words: str, says: str, say: Say, tmp_path: Path
-) -> None:
-    """Within seconds, whether it is silent or answers; Ray would wait for a minute and more."""
-
-    class Other(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with contextlib.suppress(ConnectionError):
-                while self.request.recv(4096):
-                    self.request.sendall(words.encode())
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_address[1]}"
-        asked = ["--launcher", "ray", "--ray-address", address, "--runs-dir", str(tmp_path)]
-        started = time.monotonic()
-        status, _, err = say(["a2c", "classic", *asked])
-        seconds = time.monotonic() - started
-        server.shutdown()
-    assert (status, err.count("\n")) == (2, 1), err
-    assert f"--ray-address {address}: no Ray cluster ({says}); " in err
-    assert seconds < 20
