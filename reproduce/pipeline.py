@@ -43,13 +43,10 @@ MARKS = ("", "left out", "counted")
 def gather(
     plan: Plan, failures: collect.Failures = MappingProxyType({})
 ) -> dict[str, pd.DataFrame]:
-    """Gather and judge the records of a plan's runs so far.
+    """Gather and judge the records of a plan's runs so far: every table by its file's stem.
 
-    Returns:
-        Every table by the stem of its file: `curves`, `reference_curves`, `scores`,
-        `reference_scores`, `throughput`, `verdicts` (one row per planned task), `suite` (one row,
-        none for a plan of one task), `summary` (of several tasks), `improvement`,
-        `times` (to shares of the reference), `runs`.
+    `verdicts` has a row per planned task, `suite` one for a plan of several, `summary` is of
+    several tasks, `times` are those to shares of the reference.
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
@@ -82,10 +79,10 @@ def judge_scores(
     declared: Mapping[str, Sequence[int]] = MappingProxyType({}),
     absent: Sequence[str] = (),
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables that follow from scores, and those given, by the stem of their file.
+    """Return the tables that follow from scores, not normalised yet, and those given.
 
-    Scores are not normalised yet. A task that is missing in `declared` has declared all its seeds;
-    those of the suite that are left out are `absent`.
+    A task that is missing in `declared` has declared all its seeds; tasks of the suite that are
+    left out are `absent`.
     """
     scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
     judged = judge_tasks(scores, scales, runs, declared)
@@ -116,17 +113,14 @@ def curves_beside(agent: str, judge: str | None, tasks: Mapping[str, Task]) -> p
 
 def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFrame:
     """Add what is to be said of a task's runs: `older_runs`, with a note, and `remarks`."""
-    older = by_task(runs)
-    said = []
-    for task in verdicts["task"]:
+    rows, older = [], by_task(runs)
+    for task, note in verdicts[["task", "note"]].itertuples(index=False):
         ended = [run for run in runs if run.task == task and run.has_ended]
         records = [record for run in ended if (record := read_record(run.directory))]
-        said.append(remarks.of_task(plan.settings, records))
-    notes = [
-        "; ".join(filter(None, (note, older[task][1])))
-        for task, note in zip(verdicts["task"], verdicts["note"], strict=True)
-    ]
-    marks = [older[task][0] for task in verdicts["task"]]
+        mark, sentence = older[task]
+        note = "; ".join(filter(None, (note, sentence)))
+        rows.append((note, remarks.of_task(plan.settings, records), mark))
+    notes, said, marks = zip(*rows, strict=True)
     return verdicts.assign(note=notes, remarks=said, older_runs=marks)
 
 
@@ -149,8 +143,7 @@ def write_tables(
 ) -> None:
     """Write tables, `report.json`, figures and `index.html` into a folder.
 
-    `sources` are added to the content of `report.json`. Figures show published curves that do not
-    judge as `context` only.
+    Figures show published curves that do not judge as `context` only.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
@@ -177,11 +170,11 @@ def write_tables(
 
 def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
     """Return the differences from the judging reference: the plan's, and scores taken otherwise."""
-    stated = verdicts[verdicts["how"].str.startswith("stated")]
     rules = [
         f"the reference's score at {row['env_steps']:,} steps is {row['how']}; ours is the mean "
         "over (0.9 t, t]"
-        for row in stated.to_dict("records")
+        for row in verdicts.to_dict("records")
+        if row["how"].startswith("stated")
     ]
     return list(dict.fromkeys([*plan.departures, *rules]))
 
@@ -194,8 +187,7 @@ def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) ->
     """
     if (runs != "finished").any():
         return 2
-    below = (verdicts.p_below_holm <= LEVEL).any() or (suite.p_below < LEVEL).any()
-    return int(below)
+    return int((verdicts.p_below_holm <= LEVEL).any() or (suite.p_below < LEVEL).any())
 
 
 def tally(runs: pd.Series) -> str:

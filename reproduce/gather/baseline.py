@@ -5,9 +5,8 @@ What they measured becomes the tables that a source has in `results/references`,
 """
 
 import dataclasses
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from reproduce.gather.references import Source
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import command_of, load_grid, read_grid, request_of
+from reproduce.plan.make import load_grid, read_grid
 from reproduce.plan.presets import Source as Settings
 from reproduce.plan.presets import presets_of, source_of
 from reproduce.plan.status import NOT_SETTINGS, settings_of
@@ -49,9 +48,7 @@ class Baseline(NamedTuple):
 def with_baseline(plan: Plan) -> Plan:
     """Return a plan that is judged by its baseline, whose runs are lent; without one, the plan.
 
-    Raises:
-        UsageError: in one line, if there is no such grid, it has not ended, its runs are the plan's
-            own, or they were measured otherwise.
+    A baseline that cannot judge, or is the plan itself, is refused by a `UsageError`.
     """
     if plan.baseline is None:
         return plan
@@ -130,21 +127,7 @@ def _find(plan: Plan) -> Path:
         folder = theirs.folder(root)
         if (folder / PLAN).exists() and folder != plan.directory:
             return folder
-    able = [task for task in plan.tasks if task in (theirs.preset.tasks or plan.tasks)]
-    if not able:
-        raise _refusal(plan, f"it cannot do {' or '.join(plan.tasks)}")
-    ours = request_of(plan)
-    steps = set(plan.env_steps.values())
-    wanted = dataclasses.replace(
-        ours,
-        agent=asked,
-        tasks=able,
-        source=theirs.name if theirs.name != source_of(asked, plan.suite, None).name else None,
-        env_steps=steps.pop() if len(steps) == 1 else None,
-        settings={key: value for key, value in plan.settings.items() if key in MEASURES},
-        baseline=None,
-    )
-    raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it by `{command_of(wanted)}`")
+    raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it first")
 
 
 def _read(plan: Plan, folder: Path) -> Baseline:
@@ -154,27 +137,23 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
         raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")
-    grid = functools.cache(lambda: load_grid(folder))
     runs, records = [], []
     for task in tasks:
-        steps = saved["env_steps"][task]
+        steps, there = saved["env_steps"][task], folder / folder_of(task)
         planned = tuple(saved["seeds"][: saved["num_seeds"][task]])
         for seed in declared.get((task, steps), planned):
-            run, record = _ended(
-                Run(task, seed, steps, folder / folder_of(task) / f"seed-{seed}"), grid
-            )
+            run, record = _ended(Run(task, seed, steps, there / f"seed-{seed}"), folder)
             if run.status != "finished":
                 raise _refusal(
                     plan,
                     f"{task} seed {seed} in {folder} is {run.status}, and a baseline needs every "
                     "run: go on with that grid first",
                 )
-            if record["config"]["env_steps"] < plan.env_steps[task]:
+            if (end := record["config"]["env_steps"]) < plan.env_steps[task]:
                 raise _refusal(
                     plan,
-                    f"{task} ends there at {record['config']['env_steps']:,} steps, here at "
-                    f"{plan.env_steps[task]:,}: use --env-steps "
-                    f"{record['config']['env_steps']}, or give that grid more steps first",
+                    f"{task} ends there at {end:,} steps, here at {plan.env_steps[task]:,}: use "
+                    f"--env-steps {end}, or give that grid more steps first",
                 )
             runs.append(run)
             records.append(record)
@@ -186,14 +165,13 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     return Baseline(name, folder, settings, tuple(runs))
 
 
-def _ended(run: Run, grid: Callable[[], Plan]) -> tuple[Run, dict[str, Any]]:
+def _ended(run: Run, folder: Path) -> tuple[Run, dict[str, Any]]:
     """Return a run of a grid where it has ended, there or published, and its record."""
     record = read_record(run.directory)
-    if record is None or record["status"] not in (*ENDED, "damaged"):
-        own, run = record, grid().run(*run.key)  # may count a published one
-        record = read_record(run.directory) if run.status == "finished" else own
-        return run, record or {}
-    return dataclasses.replace(run, status=record["status"]), record
+    if record and record["status"] in (*ENDED, "damaged"):
+        return dataclasses.replace(run, status=record["status"]), record
+    run = load_grid(folder).run(*run.key)  # may count a published one
+    return run, read_record(run.directory) or {}
 
 
 def _refuse_other_measures(plan: Plan, found: Baseline) -> None:

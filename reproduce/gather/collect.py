@@ -65,8 +65,7 @@ def evaluations(directory: Path) -> pd.DataFrame:
     table, interval = read_table(directory / "evaluations.csv"), _interval(directory)
     if table.empty or interval is None:
         return table
-    config = _config(directory)
-    due = table.env_steps // interval * interval
+    config, due = _config(directory), table.env_steps // interval * interval
     unroll = config.get("num_envs", 1) * config.get("unroll_length", 1)
     if table.env_steps.iloc[-1] > config["env_steps"] - unroll:
         due.iloc[-1] = config["env_steps"]
@@ -102,8 +101,8 @@ def window_means(episodes: pd.DataFrame, env_steps: int) -> pd.DataFrame:
 def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:
     """Return the seconds that a run took to given steps, evaluations included, to a millisecond.
 
-    They are read between two lines of `timing.csv` as if its speed were even there, and from the
-    run's beginning at step 0; NaN beyond its last line by more than the distance of two lines.
+    Its speed counts as even between two lines of `timing.csv`; NaN beyond the last line by more
+    than the distance of two lines.
     """
     table = read_table(directory / "timing.csv")
     if table.empty:
@@ -122,9 +121,8 @@ IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
 def throughput(directory: Path) -> dict[str, float] | None:
     """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
 
-    Keys: `env_steps`, `num_updates`, `wall_seconds`, `env_steps_per_second`, `updates_per_second`,
-    and shares of wall time: `other_share` is the rest, idle time included; with `SHARES` it adds up
-    to the number of threads. None if fewer than two log intervals had updates.
+    Shares are of wall time; with `other_share`, the rest, they add up to the number of threads.
+    None if fewer than two log intervals had updates.
     """
     table = read_table(directory / "timing.csv")
     learns = table.get("num_updates", pd.Series(dtype=int)) > 0
@@ -151,10 +149,7 @@ def throughput(directory: Path) -> dict[str, float] | None:
 
 
 def collect_curves(plan: Plan, runs: Runs = None) -> pd.DataFrame:
-    """Return `curves.csv`: task, seed, env_steps, mean_return, wall_seconds, rule.
-
-    The time is that which `wall_clock` gives; unfinished runs go as far as they are.
-    """
+    """Return `curves.csv`: each run as far as it is, with the times of `wall_clock`."""
     columns = ["task", "seed", "env_steps", "mean_return", "wall_seconds"]
     frames = []
     for run in _readable(plan, runs):
@@ -191,8 +186,7 @@ def collect_scores(
 def collect_throughput(plan: Plan, runs: Runs = None) -> pd.DataFrame:
     """Return `throughput.csv`: speed and shares of time per run, warm-up excluded.
 
-    `env_steps` are decisions; `env_frames_per_second` counts the simulator's frames, which are
-    frame skip times as many.
+    `env_steps` are decisions; frames, the simulator's, are frame skip times as many.
     """
     rows = []
     for run in _readable(plan, runs):
@@ -216,9 +210,9 @@ def collect_runs(
 ) -> pd.DataFrame:
     """Return `runs.csv`: one row per planned run, whatever its status.
 
-    A damaged run, and a finished one without a score, count as failed; `error` says why. Running is
-    what somebody holds the lease of; a begun run that nobody holds is `interrupted`. `failures` are
-    those that the launcher knows: on a full disk a run cannot record its own.
+    A damaged run, and a finished one without a score, count as failed. Running is what somebody
+    holds the lease of; a begun run that nobody holds is `interrupted`. `failures` are those that
+    the launcher knows: on a full disk a run cannot record its own.
     """
     holders, rows = Holders(), []
     for run in _present(plan, runs):

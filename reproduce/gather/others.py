@@ -45,25 +45,14 @@ class Curves(NamedTuple):
     """Of the files, as messages have it."""
 
 
-class Asked(NamedTuple):
-    """What a reader asks for beyond a path."""
-
-    columns: Mapping[str, str]
-    """Names in the files, by ours."""
-    task: str | None = None
-    """Of all runs."""
-
-    def names(self, column: str, usual: Sequence[str]) -> Sequence[str]:
-        """Return the names that a column may have."""
-        return (self.columns[column],) if column in self.columns else usual
-
-
+Names = Mapping[str, str]
+"""Names of columns in the files, by ours."""
 Part = tuple[str, pd.DataFrame]
 """A run's name, and its rows: columns of ours, `episodes` where that is known, and `rule`."""
 
 
 def read_curves(
-    paths: Sequence[Path], columns: Mapping[str, str] | None = None, task: str | None = None
+    paths: Sequence[Path], columns: Names | None = None, task: str | None = None
 ) -> Curves:
     """Return the curves of files and folders.
 
@@ -75,69 +64,52 @@ def read_curves(
     Raises:
         UsageError: naming the file, the column, and the row if a cell is wrong.
     """
-    asked = Asked(columns or {}, task)
-    found: dict[tuple[str, int], str] = {}
-    tables = []
-    for name, rows in (part for path in paths for part in _parts(path, asked)):
-        rows = _named(name, rows, asked, found)
+    names, owners, tables = columns or {}, dict[tuple[str, int], str](), []
+    for name, rows in (part for path in paths for part in _parts(path, names)):
+        said = NAME.fullmatch(name)
+        if task is not None:
+            rows = rows.assign(task=task)
+        elif "task" not in rows:
+            if said is None:
+                raise UsageError(f"{name} does not say its task: give --task")
+            rows = rows.assign(task=said["task"].rpartition("/")[2])
+        if "seed" not in rows:
+            number = 1 + sum(other == rows["task"].iloc[0] for other, _ in owners)
+            rows = rows.assign(seed=int(said["seed"]) if said else number)
         for run in set(rows[["task", "seed"]].itertuples(index=False, name=None)):
-            if run in found:
-                both = f"{found[run]} and {name} are both {run[0]}, seed {run[1]}"
+            if run in owners:
+                both = f"{owners[run]} and {name} are both {run[0]}, seed {run[1]}"
                 raise UsageError(f"{both}: leave one out")
-            found[run] = name
+            owners[run] = name
         tables.append(rows)
     table, name = pd.concat(tables, ignore_index=True), ", ".join(map(str, paths))
     rules = table["rule"].fillna("").unique() if "rule" in table else [""]
     if len(rules) > 1:
         both = " and ".join(map(repr, rules[:2]))
         raise UsageError(f"{name}: its column rule holds {both}: judge each rule by its own file")
-    whole = {"seed": np.int64, "env_steps": np.int64}
-    rows = table[list(COLUMNS)].astype({"task": str, **whole})
+    types: Any = {"task": str, "seed": np.int64, "env_steps": np.int64}
+    rows = table[list(COLUMNS)].astype(types)
     return Curves(rows, rules[0] or None, bool(table["episodes"].all()), name)
 
 
-def _named(
-    name: str, rows: pd.DataFrame, asked: Asked, found: Mapping[tuple[str, int], str]
-) -> pd.DataFrame:
-    """Return rows with task and seed; runs that do not say their seed are numbered.
-
-    Raises:
-        UsageError: if nothing says the task.
-    """
-    said = NAME.fullmatch(name)
-    if asked.task is not None:
-        rows = rows.assign(task=asked.task)
-    elif "task" not in rows:
-        if said is None:
-            raise UsageError(f"{name} does not say its task: give --task")
-        rows = rows.assign(task=said["task"].rpartition("/")[2])
-    if "seed" in rows:
-        return rows
-    number = 1 + sum(task == rows["task"].iloc[0] for task, _ in found)
-    return rows.assign(seed=int(said["seed"]) if said else number)
-
-
-def _parts(path: Path, asked: Asked) -> Iterator[Part]:
+def _parts(path: Path, columns: Names) -> Iterator[Part]:
     """Yield the runs of a file or folder."""
     if not path.is_dir():
         if path.match(MONITOR):
-            yield _monitors([path], asked)
-            return
-        yield from _csv(path, asked)
+            yield _monitors([path])
+        else:
+            yield from _csv(path, columns)
         return
     folders = {file.parent for kind in (MONITOR, EVENTS) for file in path.rglob(kind)}
     if not folders:
         raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}: name a CSV file")
     for folder in sorted(folders):
         files = sorted(folder.glob(MONITOR))
-        yield _monitors(files, asked) if files else _events(folder, asked)
+        yield _monitors(files) if files else _events(folder, columns)
 
 
-def _monitors(files: Sequence[Path], asked: Asked) -> Part:
-    """Return the training episodes of one run, whose environments have a file each.
-
-    They step together, so a step of one is a step of each.
-    """
+def _monitors(files: Sequence[Path]) -> Part:
+    """Return the training episodes of one run, whose environments, a file each, step together."""
     tables, tasks = [], set[str]()
     for file in files:
         first, _, rest = _text(file).partition("\n")
@@ -155,21 +127,20 @@ def _monitors(files: Sequence[Path], asked: Asked) -> Part:
     return where.name, _checked(where, rows.reset_index(drop=True))
 
 
-def _events(folder: Path, asked: Asked) -> Part:
+def _events(folder: Path, columns: Names) -> Part:
     """Return the values of one name that TensorBoard recorded for a run."""
     try:
         reader = import_module("tensorboard.backend.event_processing.event_accumulator")
     except ImportError:
         raise UsageError(f"{folder} needs pip install 'encore-rl[tracking]'") from None
     events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    known, usual = events.Tags()["scalars"], asked.names("mean_return", RETURNS)
-    name = _first(folder, "mean_return", usual, known)
+    name = _first(folder, "mean_return", columns, RETURNS, events.Tags()["scalars"])
     values = [(event.step, event.value) for event in events.Scalars(name)]
     rows = pd.DataFrame(values, columns=["env_steps", "mean_return"])
     return folder.name, _checked(folder, rows.assign(episodes=name in EPISODES))
 
 
-def _csv(path: Path, asked: Asked) -> Iterator[Part]:
+def _csv(path: Path, columns: Names) -> Iterator[Part]:
     """Yield the runs of a CSV file: one table, or an export of W&B with a column for each run."""
     needed = f"it needs {', '.join(COLUMNS)}"
     text = _text(path)
@@ -180,8 +151,8 @@ def _csv(path: Path, asked: Asked) -> Iterator[Part]:
     except ValueError as error:
         why = str(error).splitlines()[0].removeprefix("Error tokenizing data. C error: ")
         raise UsageError(f"{path} is not a CSV table ({why}): {needed}") from None
-    steps = _first(path, "env_steps", asked.names("env_steps", STEPS), table)
-    usual = asked.names("mean_return", RETURNS)
+    steps = _first(path, "env_steps", columns, STEPS, table)
+    usual = [columns["mean_return"]] if "mean_return" in columns else RETURNS
     ends = tuple(f" - {name}" for name in usual)
     exported = [column for column in table if str(column).endswith(ends)]
     if exported and not set(usual) & set(table):
@@ -190,13 +161,13 @@ def _csv(path: Path, asked: Asked) -> Iterator[Part]:
             rows = table[[steps, column]].set_axis(["env_steps", "mean_return"], axis=1)
             yield name, _checked(path, rows.dropna().assign(episodes=value in EPISODES))
         return
-    value = _first(path, "mean_return", usual, table)
+    value = _first(path, "mean_return", columns, RETURNS, table)
     rows = {"env_steps": table[steps], "mean_return": table[value]}
     for column in ("task", "seed"):
-        name = asked.columns.get(column, column)
+        name = columns.get(column, column)
         if name in table:
             rows[column] = table[name]
-        elif column in asked.columns:
+        elif column in columns:
             raise UsageError(f"{path} has no column {name}: it has {', '.join(map(str, table))}")
     if "rule" in table:
         rows["rule"] = table["rule"].fillna("").astype(str)
@@ -206,8 +177,9 @@ def _csv(path: Path, asked: Asked) -> Iterator[Part]:
     yield path.stem, _checked(path, read)
 
 
-def _first(path: Path, column: str, usual: Sequence[str], known: Any) -> str:
-    """Return the first of the usual names that a file has."""
+def _first(path: Path, column: str, columns: Names, usual: Sequence[str], known: Any) -> str:
+    """Return the name of a column that is asked for, or the first of the usual ones in a file."""
+    usual = [columns[column]] if column in columns else usual
     for name in usual:
         if name in known:
             return name
@@ -225,11 +197,7 @@ def _text(path: Path) -> str:
 
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose cells are what their columns must be.
-
-    Raises:
-        UsageError: naming the row and the column of the first that is not.
-    """
+    """Return a table whose cells are what their columns must be; refuse the first that is not."""
     if table.empty:
         raise UsageError(f"{path} has no row")
     for column in (name for name in COLUMNS if name in table):

@@ -14,24 +14,18 @@ import pandas as pd
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED
 
+TEXT, COUNT, NUMBER = "str", "int64", "float64"
+_RUNS = {"agent": TEXT, "env_id": TEXT}
 COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "curves": {
-        **{"agent": "str", "env_id": "str", "env_steps": "int64", "return_mean": "float64"},
-        **{"return_low": "float64", "return_high": "float64", "num_runs": "int64"},
-    },
-    "curves_by_seed": {
-        **{"agent": "str", "env_id": "str", "seed": "int64", "env_steps": "int64"},
-        "mean_return": "float64",
-    },
-    "scores": {
-        **{"agent": "str", "env_id": "str", "env_steps": "int64", "score_mean": "float64"},
-        **{"score_std": "float64", "num_runs": "int64"},
-    },
-    "comparable": {
-        **{"agent": "str", "source": "str", "env_id": "str", "task": "str", "protocol": "str"},
-        **{"max_env_steps": "float64", "why": "str"},
-    },
-    "sources": {"source": "str", "name": "str", "paper": "str"},
+    "curves": _RUNS
+    | {"env_steps": COUNT, "return_mean": NUMBER, "return_low": NUMBER, "return_high": NUMBER}
+    | {"num_runs": COUNT},
+    "curves_by_seed": _RUNS | {"seed": COUNT, "env_steps": COUNT, "mean_return": NUMBER},
+    "scores": _RUNS
+    | {"env_steps": COUNT, "score_mean": NUMBER, "score_std": NUMBER, "num_runs": COUNT},
+    "comparable": {"agent": TEXT, "source": TEXT, "env_id": TEXT, "task": TEXT, "protocol": TEXT}
+    | {"max_env_steps": NUMBER, "why": TEXT},
+    "sources": {"source": TEXT, "name": TEXT, "paper": TEXT},
 }
 """Columns of each table, with their types; a file may have others beside them."""
 MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps", "paper")
@@ -49,12 +43,7 @@ def kept(function: _Function) -> _Function:
 
 
 def lend(source: Any, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Let a source that has no files judge in this process, in place of an earlier one of its name.
-
-    Args:
-        source: a `references.Source`.
-        tables: `comparable`, and any tables that a source's folder may hold, by their names.
-    """
+    """Let a `references.Source` without files judge in this process, by tables by their names."""
     named = {name: table.assign(source=source.source) for name, table in tables.items()}
     LENT[source.agent, source.source] = (source, named)
     forget()
@@ -69,9 +58,8 @@ def forget() -> None:
 def read_reference_table(path: Path) -> pd.DataFrame:
     """Return a table of reference data; a name that ends in `.xz` is unpacked.
 
-    Raises:
-        UsageError: naming the file and the first mistake: a column or a required cell is missing, a
-            cell is no finite number, or a line has more cells than the header.
+    A `UsageError` names the file and the first mistake: a missing column or required cell, a cell
+    that is no finite number, or a line with more cells than the header.
     """
     columns = COLUMNS[path.name.partition(".")[0]]
     how: Any = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA

@@ -48,22 +48,18 @@ class Source(Data):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScore:
-    """Score of one source on one task at one step, over its runs."""
+    """Score of one source on one task at one step, over its runs; reward units."""
 
     source: str
-    """Name of the source."""
     env_id: str
     """Environment as the source names it."""
     env_steps: int
     """Step of the score, which covers (0.9 env_steps, env_steps] unless the source states it."""
     mean: float
-    """Mean over runs, reward units."""
     std: float
     """Standard deviation over runs (n - 1 in the denominator); NaN if none was published."""
     num_runs: int
-    """Number of runs."""
     rule: Rule
-    """Evaluation rule."""
     how: How
     """Computed from everything that single runs measured in the window, stated by the source for
     this step, or the mean of the points of its drawn mean curve in the window, without a spread."""
@@ -104,19 +100,9 @@ def reference_score(
     3. `drawn curve`, by rule `training` only: the mean of the curve's points in the window, if it
        reaches t. The points are means over recent episodes; the spread of runs is unknown.
 
-    Nothing is interpolated or extrapolated.
-
-    Args:
-        agent: name of the agent.
-        source: name of the source that judges; None: no source judges.
-        task: our name of the task.
-        env_steps: step of the score, positive.
-        rule: evaluation rule of our score.
-        protocol: how the Atari game is presented; empty for all other tasks.
-
-    Returns:
-        The score. None if the source measured another task, version, protocol or rule, if the step
-        lies outside its range, or if the source does not judge.
+    Nothing is interpolated or extrapolated. None if the source measured another task, version,
+    protocol (empty for all but Atari games) or rule, if the step lies outside its range, or if it
+    does not judge; None as a source: none judges.
 
     Raises:
         ValueError: if `env_steps` is not positive, the protocol is unknown, or the agent has
@@ -131,11 +117,23 @@ def reference_score(
         return None
     if env_steps > held.last_step:
         return None
-    scores = _scores_of_runs(held, env_steps)
-    measured = _from_single_runs(scores) or _stated(held, env_steps) or _from_curve(held, env_steps)
-    if measured is None:
+    scores, stated, curve = held.scores(env_steps), held.rows(_stated_scores), held.rows(_curves)
+    stated = stated[stated["env_steps"] == env_steps]
+    inside = curve[in_window(curve["env_steps"], env_steps)]
+    how: How
+    if scores.size:
+        how, mean, num_runs = "single runs", float(scores.mean()), scores.size
+        std = float(scores.std(ddof=1)) if num_runs > 1 else math.nan
+        std = 0.0 if num_runs > 1 and np.ptp(scores) == 0.0 else std  # no rounding of equal scores
+    elif len(stated):
+        how, row = "stated", stated.iloc[0]
+        mean = float(row["score_mean"])
+        std, num_runs = float(row["score_std"]), int(row["num_runs"])
+    elif rule == "training" and len(inside) and curve["env_steps"].max() >= env_steps:
+        how, mean = "drawn curve", float(inside["return_mean"].mean())
+        std, num_runs = math.nan, int(inside["num_runs"].min())
+    else:
         return None
-    mean, std, num_runs, how = measured
     return ReferenceScore(
         source=held.entry.source,
         env_id=held.env_id,
@@ -154,20 +152,16 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
     """Return every curve that may be drawn beside runs of a task.
 
     Returns:
-        `CURVE_COLUMNS`, sorted by source and step; the role is `judge` or `context`, and low and
-        high are one standard deviation over runs from the mean, NaN if the source gives none.
-        Empty if nothing compares.
-
-    Raises:
-        ValueError: if the protocol is unknown.
+        `CURVE_COLUMNS`, sorted by source and step, empty if nothing compares. The role is `judge`
+        or `context`; low and high are one standard deviation over runs from the mean, NaN if the
+        source gives none.
     """
     curves = _curves().query("agent == @agent")
     curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
     curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
-    rules = {name: _source_of(agent, name, "curves.csv").rule for name in curves["source"].unique()}
-    curves["rule"] = curves["source"].map(rules)
+    curves["rule"] = [_source_of(agent, name, "curves.csv").rule for name in curves["source"]]
     curves["role"] = np.where(curves["source"] == judge, "judge", "context")
-    return curves.reset_index(drop=True).filter(CURVE_COLUMNS)
+    return curves.reset_index(drop=True)[[*CURVE_COLUMNS]]
 
 
 def first_evaluations(
@@ -184,8 +178,7 @@ def first_evaluations(
     if held is None:
         return np.empty(0)
     runs = held.rows(single_runs)
-    first = runs[runs["env_steps"] == runs["env_steps"].min()]
-    first = first[first["env_steps"] <= last_step]
+    first = runs[(runs["env_steps"] == runs["env_steps"].min()) & (runs["env_steps"] <= last_step)]
     return first["mean_return"].to_numpy(dtype=float).round(2)
 
 
@@ -206,11 +199,7 @@ def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tu
 
 @kept
 def _known() -> Mapping[str, Mapping[str, str]]:
-    """Return name and paper of sources, from `sources.csv`, by their folders' names.
-
-    Raises:
-        UsageError: if the table has a mistake, or a source twice.
-    """
+    """Return name and paper of sources, from `sources.csv`, by their folders' names."""
     path = REFERENCES / "sources.csv"
     table = read_reference_table(path).fillna("")
     for twice in table.loc[table["source"].duplicated(), "source"]:
@@ -228,35 +217,28 @@ def name_of(source: str) -> str:
 def coverage(agent: str, source: str) -> pd.DataFrame:
     """Return the tasks on which ours can be compared with a source; read-only.
 
-    Returns:
-        A row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of
-        its curve, its scores, or the part that all its single runs cover, and `num_runs`.
-
-    Raises:
-        UsageError: if a table of any source has a mistake.
+    A row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of its
+    curve, its scores, or the part that all its single runs cover, and `num_runs`.
     """
     ours = "agent == @agent and source == @source"
-    facts = ["env_id", "first_step", "last_step", "num_runs"]
+    facts = {"first_step": ("first_step", "min"), "last_step": ("last_step", "max")}
+    facts |= {"num_runs": ("num_runs", "max")}
     drawn = pd.concat([_curves(), _stated_scores()]).query(ours)
-    drawn = drawn.assign(first_step=drawn["env_steps"], last_step=drawn["env_steps"])[facts]
-    runs = single_runs().query(ours).groupby(["env_id", "seed"])["env_steps"]
-    ends = runs.agg(["min", "max"]).groupby("env_id")  # where all of them are
-    every = ends.agg(
+    drawn = drawn.assign(first_step=drawn["env_steps"], last_step=drawn["env_steps"])
+    runs = single_runs().query(ours).groupby(["env_id", "seed"])["env_steps"].agg(["min", "max"])
+    every = runs.groupby("env_id").agg(  # where all of them are
         first_step=("min", "max"), last_step=("max", "min"), num_runs=("max", "size")
-    ).reset_index()
-    merged = pd.concat([drawn, every]).groupby("env_id")
-    merged = merged.agg({"first_step": "min", "last_step": "max", "num_runs": "max"})
+    )
+    merged = pd.concat([drawn, every.reset_index()]).groupby("env_id").agg(**facts)
     named = _comparable_table().query(ours).merge(merged, on="env_id")
     named["last_step"] = named[["last_step", "max_env_steps"]].min(axis=1).astype(int)
-    return named[["task", "protocol", *facts]]
+    return named[["task", "protocol", "env_id", *facts]]
 
 
 def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return sources' names, titles, licences and links, for readers.
+    """Return sources' names, titles, licences and links, for readers, by folder.
 
-    Returns:
-        By folder: `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where
-        there is none. The names and papers are those of `results/references/sources.csv`.
+    `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where there is none.
     """
     credits = {}
     for name in names:
@@ -264,14 +246,14 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
         said = read_source(path) if path.exists() else {}
         title = LENT[agent, name][0].notes if (agent, name) in LENT else said.get("title", "")
         stated = re.search(r"arXiv:(\d{4}\.\d{4,5})", title)
-        address = f"https://arxiv.org/abs/{stated[1]}" if stated else ""
-        code = f"https://github.com/{said['repository']}" if "repository" in said else ""
+        code = "https://github.com/{repository}/tree/{commit}"
         credits[name] = {
             "name": name_of(name),
             "title": title,
             "licence": said.get("licence", ""),
-            "paper": _known().get(name, {}).get("paper") or address,
-            "code": f"{code}/tree/{said['commit']}" if code and "commit" in said else code,
+            "paper": _known().get(name, {}).get("paper")
+            or (f"https://arxiv.org/abs/{stated[1]}" if stated else ""),
+            "code": code.format(**said) if {"repository", "commit"} <= said.keys() else "",
         }
     return credits
 
@@ -289,6 +271,26 @@ class _Held(NamedTuple):
         key = (self.entry.agent, self.entry.source, self.env_id)
         return read().iloc[_places(read).get(key, [])]
 
+    def scores(self, env_steps: int) -> Float[np.ndarray, " runs"]:
+        """Return the window means of single runs; none unless every run has one and goes on to t.
+
+        A run goes on to t if it would have measured nothing more before t: it may end there. So
+        does one whose last episode ended earlier, where the mean curve of all runs is drawn to t.
+        """
+        runs, interval = self.rows(single_runs), self.entry.evaluation_interval_steps
+        inside = runs[in_window(runs["env_steps"], env_steps)].groupby("seed")
+        ends = runs.groupby("seed")["env_steps"].max()
+        gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
+        drawn = self.rows(_curves)
+        whole = drawn.loc[drawn["num_runs"] == len(ends), "env_steps"]
+        reached = interval is None and whole.max() >= env_steps
+        is_short = not reached and (ends + gaps < env_steps).any()
+        if ends.empty or len(inside) < len(ends) or is_short:
+            return np.empty(0)
+        if interval is not None and inside.size().nunique() > 1:
+            return np.empty(0)  # one of them was evaluated at t, and another had ended
+        return inside["mean_return"].mean().to_numpy(dtype=np.float64)
+
 
 def _held(agent: str, source: str | None, task: str, protocol: str) -> _Held | None:
     """Return what a source has of a task; None: nothing that compares."""
@@ -298,56 +300,6 @@ def _held(agent: str, source: str | None, task: str, protocol: str) -> _Held | N
         return None
     entry = _source_of(agent, str(source), f"{agent}.toml")
     return _Held(entry, str(rows["env_id"].item()), float(rows["max_env_steps"].item()))
-
-
-def _scores_of_runs(held: _Held, env_steps: int) -> Float[np.ndarray, " runs"]:
-    """Return the window means of single runs; none unless every run has one and goes on to t."""
-    runs, interval = held.rows(single_runs), held.entry.evaluation_interval_steps
-    inside = runs[in_window(runs["env_steps"], env_steps)].groupby("seed")
-    ends = runs.groupby("seed")["env_steps"].max()
-    # A run goes on to t if it would have measured nothing more before t: it may end there.
-    gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
-    # So does one whose last episode ended earlier, where the mean curve of all runs is drawn to t.
-    drawn = held.rows(_curves)
-    whole = drawn.loc[drawn["num_runs"] == len(ends), "env_steps"]
-    reached = interval is None and whole.max() >= env_steps
-    is_short = not reached and (ends + gaps < env_steps).any()
-    if ends.empty or len(inside) < len(ends) or is_short:
-        return np.empty(0)
-    if interval is not None and inside.size().nunique() > 1:
-        return np.empty(0)  # one of them was evaluated at t, and another had ended
-    return inside["mean_return"].mean().to_numpy(dtype=np.float64)
-
-
-Measured = tuple[float, float, int, How]
-"""Mean and standard deviation over runs, number of runs, and how they were taken."""
-
-
-def _from_single_runs(scores: Float[np.ndarray, " runs"]) -> Measured | None:
-    """Return mean and spread of the scores of single runs, if there are any."""
-    if not scores.size:
-        return None
-    std = float(scores.std(ddof=1)) if scores.size > 1 else math.nan
-    std = 0.0 if scores.size > 1 and np.ptp(scores) == 0.0 else std  # no rounding of equal scores
-    return float(scores.mean()), std, scores.size, "single runs"
-
-
-def _stated(held: _Held, env_steps: int) -> Measured | None:
-    """Return the score that the source states for this very step."""
-    rows = held.rows(_stated_scores)
-    for row in rows[rows["env_steps"] == env_steps].to_dict("records"):
-        return float(row["score_mean"]), float(row["score_std"]), int(row["num_runs"]), "stated"
-    return None
-
-
-def _from_curve(held: _Held, env_steps: int) -> Measured | None:
-    """Return the mean of a drawn curve of training episodes over the window, if it goes on to t."""
-    rows = held.rows(_curves)
-    inside = rows[in_window(rows["env_steps"], env_steps)]
-    if held.entry.rule != "training" or inside.empty or rows["env_steps"].max() < env_steps:
-        return None
-    mean = float(inside["return_mean"].mean())
-    return mean, math.nan, int(inside["num_runs"].min()), "drawn curve"
 
 
 @kept
@@ -399,10 +351,8 @@ def _curves() -> pd.DataFrame:
 def single_runs() -> pd.DataFrame:
     """Return single runs' measurements: agent, source, env_id, seed, env_steps, mean_return.
 
-    Raises:
-        UsageError: if a run of a source that evaluates at an interval lacks an evaluation, so that
-            a window could be empty, or be averaged over the part that was kept; or if nothing
-            says how a source measured.
+    A source that evaluates at an interval must have every evaluation, or a window could be averaged
+    over the part that was kept.
     """
     table = _table("curves_by_seed")
     for key, runs in table.groupby(["agent", "source", "env_id"]):
@@ -420,11 +370,7 @@ def single_runs() -> pd.DataFrame:
 
 @kept
 def _stated_scores() -> pd.DataFrame:
-    """Return the scores that sources state.
-
-    Raises:
-        UsageError: if a source does not say how it measured, or took them (`stated_as`).
-    """
+    """Return the scores that sources state, each by a rule that it says (`stated_as`)."""
     table = _table("scores")
     for agent, source, env_id in table[["agent", "source", "env_id"]].itertuples(index=False):
         if not _source_of(agent, source, "scores.csv").stated_as:
@@ -448,11 +394,7 @@ def _refusal(source: str, name: str, what: object, problem: str) -> str:
 
 @kept
 def _comparable_table() -> pd.DataFrame:
-    """Return which environments compare with which tasks; read-only.
-
-    Raises:
-        UsageError: if a protocol is unknown: no run would ever find that row.
-    """
+    """Return which environments compare with which tasks; read-only."""
     path = REFERENCES / "comparable.csv"
     lent = [tables["comparable"] for _, tables in LENT.values()]
     table = pd.concat([read_reference_table(path), *lent], ignore_index=True)

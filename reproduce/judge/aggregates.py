@@ -34,8 +34,7 @@ def normalise(scores: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame
 def human_scores(tasks: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Return the published random and human scores of the Atari games among tasks.
 
-    Human-normalised score = (score - random) / (human - random). The numbers are unclipped returns
-    of the no-op-start literature, which uses them for both protocols.
+    They are unclipped returns of the no-op-start literature, which uses them for both protocols.
     """
     table = pd.read_csv(REFERENCES / "human_random.csv").set_index("task")
     ends = zip(table["random"].astype(float), table["human"].astype(float), strict=True)
@@ -48,18 +47,12 @@ def suite_summary(
 ) -> pd.DataFrame:
     """Aggregate the normalised scores of a suite (Agarwal et al. 2021).
 
-    Human-normalised, for Atari: (score - random) / (human - random) with published numbers instead
-    of ours, and without a reference.
-
-    Args:
-        scores: what `normalise` returned; a task counts if it has normalised scores.
-        human_scores: published (random, human) scores by task, see `human_scores`;
-            without any, the human-normalised rows are left out.
+    Human-normalised, for Atari: (score - random) / (human - random) with the published numbers of
+    `human_scores`, without a reference; those rows are left out without any.
 
     Returns:
-        One row per statistic (iqm, median, mean, optimality_gap of reference-normalised scores;
-        human_normalised_median, human_normalised_iqm) with 95 % of its resamples, the number of
-        tasks and the number of runs over all tasks; NaN if no task counts.
+        One row per statistic with 95 % of its resamples, the number of tasks that have normalised
+        scores and the number of their runs; NaN if no task counts.
     """
     ends = pd.DataFrame(human_scores, index=["random", "human"]).T.reindex(scores["task"])
     random, human = (ends[name].to_numpy(np.float64) for name in ("random", "human"))
@@ -85,12 +78,7 @@ def suite_summary(
 
 
 def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
-    """Return the score of every single run of the references, numbered within its task.
-
-    Returns:
-        Columns task, source, run, env_steps, score, rule; no row for a task whose reference is not
-        computed from single runs.
-    """
+    """Return the score of every single run of the references, numbered within its task."""
     rows = [
         (task, reference.source, run, reference.env_steps, score, reference.rule)
         for task, scale in scales.items()
@@ -104,11 +92,8 @@ def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
 def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Return the probability of improvement (Agarwal et al. 2021) of each task, and their mean.
 
-    A task counts if at least two runs of either side have a score; a tie counts half.
-
-    Returns:
-        A row for each task that counts, with 95 % of the resamples of both sides, and where there
-        are several a last one for their mean, whose task is empty.
+    A task counts if at least two runs of either side have a score; a tie counts half. The last row,
+    where there are several tasks, is their mean, whose task is empty.
     """
     pairs = {}
     for task in theirs["task"].unique():
@@ -129,9 +114,8 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
     """Return when each seed's curve first reached `SHARES` of the way from zero to the reference.
 
-    Returns:
-        A row for each seed and share: `score`, the return to reach, `env_steps` and `wall_seconds`
-        of the curve's first point there, NaN where it has none.
+    `score` is the return to reach; `env_steps` and `wall_seconds` those of the curve's first point
+    there, NaN where it has none.
     """
     rows = []
     for (task, seed), points in curves.sort_values("env_steps").groupby(["task", "seed"]):

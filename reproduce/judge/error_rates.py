@@ -16,7 +16,6 @@ from reproduce import ROOT
 from reproduce.gather.references import in_window, single_runs
 from reproduce.judge.inference import MARGIN_FRACTION
 from reproduce.judge.simulation import (
-    bimodal,
     failing,
     normal,
     resampled,
@@ -31,28 +30,12 @@ COLUMNS = ("title", "corner", "row", "column", "rates")
 
 SPREADS = (0.05, 0.08, 0.15, 0.30, 0.50)
 """Standard deviation over runs, as a fraction of the gap."""
-
 COUNTS = ((3, 3), (3, 10), (3, 30), (5, 3), (5, 10), (10, 10))
 """Number of our seeds, and of the reference's runs."""
-
-FAILING_COUNTS = ((5, 5), (10, 5), (30, 5), (100, 5), (10, 10))
-"""The same where runs of both sides fail."""
-
-NUM_TASKS = (2, 5, 9, 26, 57)
-"""Tasks of a suite."""
-
-TAME_SPREAD = 0.05
-"""Spread of the other tasks of a suite with a wild one."""
-
-WILD_SPREADS = (0.50, 0.70)
-"""Spreads of the wild task."""
-
 RESAMPLED_AT = 1_000_000
 """Environment steps at which published runs are scored, to be resampled."""
-
 TRUTHS = {"Short by exactly the margin": MARGIN_FRACTION, "Equal": 0.0}
 """True means of ours beside theirs, by the titles of their tables."""
-
 SEED = 20_240_601
 
 
@@ -87,19 +70,22 @@ def normal_tables() -> pd.DataFrame:
 
 def other_runs_tables() -> pd.DataFrame:
     """Return the table of `reproduced` for normal, skewed, bimodal and published runs."""
-    rng = np.random.default_rng(SEED)
+    rng, eighth = np.random.default_rng(SEED), 1.0 / 8.0
+    theirs, short = failing(0.03, eighth), failing(0.03, eighth, 1.0 - MARGIN_FRACTION)
     sources = {
         "normal": normal(0.15, MARGIN_FRACTION),
         "a few far below": skewed(0.15, MARGIN_FRACTION, -1),
         "a few far above": skewed(0.15, MARGIN_FRACTION, +1),
-        "one in eight fails, on both sides": bimodal(0.03, theirs_fail=True),
-        "one in eight of ours fails: short by 12.5 %": bimodal(0.03, theirs_fail=False),
+        "one in eight fails, on both sides": (short, theirs),
+        "one in eight of ours fails: short by 12.5 %": (
+            failing(0.03, eighth, 1.0 - eighth),
+            normal(0.03, 0.0)[1],
+        ),
         **{name: resampled(scores) for name, scores in published_runs().items()},
     }
+    title = "`reproduced` although short by the margin or more, in %"
     rates = {
-        ("`reproduced` although short by the margin or more, in %", name): [
-            simulate(sides, n, m, rng)[:1] for n, m in COUNTS
-        ]
+        (title, name): [simulate(sides, n, m, rng)[:1] for n, m in COUNTS]
         for name, sides in sources.items()
     }
     return _tables("runs", _named(COUNTS), rates)
@@ -107,14 +93,15 @@ def other_runs_tables() -> pd.DataFrame:
 
 def failing_tables() -> pd.DataFrame:
     """Return the table of two equal agents, runs of both of which fail."""
-    rng = np.random.default_rng(SEED)
+    rng, counts = np.random.default_rng(SEED), ((5, 5), (10, 5), (30, 5), (100, 5), (10, 10))
     rates = {
-        ("Both agents are equal", f"one in {round(1.0 / share)} fails"): [
-            simulate(failing(0.03, share), n, m, rng) for n, m in FAILING_COUNTS
+        ("Both agents are equal", f"one in {one_in} fails"): [
+            simulate((equal, equal), n, m, rng) for n, m in counts
         ]
-        for share in (1.0 / 8.0, 1.0 / 5.0)
+        for one_in in (8, 5)
+        for equal in [failing(0.03, 1.0 / one_in)]
     }
-    return _tables("runs", _named(FAILING_COUNTS), rates)
+    return _tables("runs", _named(counts), rates)
 
 
 def adding_tables() -> pd.DataFrame:
@@ -136,32 +123,27 @@ def suite_tables() -> pd.DataFrame:
     counts, spreads = ((3, 3), (3, 10), (10, 10)), (0.15, 0.30, 0.50)
     rates = {
         (title, str(num_tasks)): [
-            (*outcome, any_below)[: 3 if shortfall else 2]
+            simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)[: 3 if shortfall else 2]
             for spread in spreads
             for n, m in counts
-            for outcome, any_below in [
-                simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
-            ]
         ]
         for title, shortfall in TRUTHS.items()
-        for num_tasks in NUM_TASKS
+        for num_tasks in (2, 5, 9, 26, 57)
     }
     columns = [f"{spread:.0%}: {name}" for spread in spreads for name in _named(counts)]
     return _tables("tasks", columns, rates)
 
 
 def wild_tables() -> pd.DataFrame:
-    """Return the table of suites in which one task scatters wildly."""
-    rng = np.random.default_rng(SEED)
-    counts = ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
+    """Return the table of suites in which one task scatters wildly, the others at 5 %."""
+    rng, counts = np.random.default_rng(SEED), ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
     title, shortfall = next(iter(TRUTHS.items()))
     rates = {}
-    for wild in WILD_SPREADS:
+    for wild in (0.50, 0.70):
         for num_tasks in (2, 5, 9):
-            spreads = np.array([wild, *[TAME_SPREAD] * (num_tasks - 1)])
+            sides = normal(np.array([wild, *[0.05] * (num_tasks - 1)]), shortfall)
             rates[title, f"{num_tasks} tasks, {wild:.0%}"] = [
-                simulate_suite(normal(spreads, shortfall), n, m, num_tasks, rng)[0]
-                for n, m in counts
+                simulate_suite(sides, n, m, num_tasks, rng)[:2] for n, m in counts
             ]
     return _tables("suite", _named(counts), rates)
 

@@ -16,9 +16,9 @@ import importlib
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,6 @@ from suite.base.files import write_atomically
 from suite.envs.tasks import SUITES
 from suite.record.recorder import Recorder
 from suite.settings.command_line import Parser, run_main
-from suite.settings.config import RunConfig
 from suite.settings.presets import REFERENCES
 
 LEVEL = 0.01
@@ -52,18 +51,15 @@ def read_table() -> pd.DataFrame:
     return table.assign(p_holm=holm(table["p"].to_numpy(dtype=float)))
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A preset and a task on which its judge was evaluated before it learned."""
 
     agent: str
     source: str
     """Name of the preset."""
     judge: str
-    """Source of the returns that it is compared with."""
     task: str
-    config: RunConfig
-    """The preset's settings on the task."""
+    config: Any
     theirs: Float[np.ndarray, " runs"]
     """First evaluation of each of the judge's runs."""
 
@@ -75,7 +71,7 @@ def pairs(agent: str) -> Iterator[Pair]:
         for task in preset.tasks or SUITES[suite]:
             if preset.judged_by is None or (source, task) in found:
                 continue
-            config: Any = replace(preset.config, task=task)
+            config = replace(preset.config, task=task)
             learning_starts = getattr(config, "learning_starts", 0)
             before_update = getattr(config, "warm_up_steps", learning_starts)
             theirs = first_evaluations(agent, preset.judged_by, task, before_update)

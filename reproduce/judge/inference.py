@@ -15,22 +15,16 @@ Numbers = float | np.ndarray
 
 Flags = bool | np.bool_ | np.ndarray
 """One truth value, or one per test."""
-
 LEVEL = 0.05
 """One-sided level of the test at either end of an interval."""
-
 MARGIN_FRACTION = 0.1
 """Margin as a fraction of the gap between the reference and the zero of the scale."""
-
 MIN_REFERENCE_RUNS = 3
 """Smallest number of runs of a reference that judges: with two a verdict errs in about 7 %."""
-
 MIN_SEEDS_APART = 5
 """Smallest number of seeds that is tested where one run lies apart from the others."""
-
 TOLERANCE = 1e-9
 """Distance from the margin that counts as rounding, as a fraction of the margin."""
-
 SCALED_MAD = 1.0 / special.ndtri(0.75)
 """Standard deviation of normal numbers over their median absolute deviation, 1.4826."""
 
@@ -39,11 +33,10 @@ class Sample(NamedTuple):
     """Statistics of one side's runs, all that a test uses."""
 
     mean: Numbers
-    """Mean of the runs' scores."""
     std: Numbers
     """Standard deviation over runs (n - 1 in the denominator)."""
     num_runs: Numbers
-    """Number of runs, at least 2."""
+    """At least 2."""
 
     @property
     def variance(self) -> Numbers:
@@ -72,13 +65,10 @@ class Comparison(NamedTuple):
     difference: Numbers
     """Ours minus the reference's; negative where we fall short."""
     standard_error: Numbers
-    """Standard error of the difference."""
     degrees_of_freedom: Numbers
     """Of Student's distribution, which (difference / standard error) nearly follows."""
     ci_low: Numbers
-    """Lower end of the interval of the difference."""
     ci_high: Numbers
-    """Upper end of that interval."""
 
     def p_below(self, margin: Numbers) -> Numbers:
         """Return the one-sided p-value against "we fall short by at most the margin".
@@ -187,9 +177,6 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 
     Rejecting where the adjusted value is at most 0.05 keeps the probability of any false
     rejection among all tests at 5 %, whatever their dependence.
-
-    Returns:
-        Adjusted p-values in the same order.
     """
     tested = np.flatnonzero(~np.isnan(p_values))
     values = p_values[tested]

@@ -54,12 +54,10 @@ def _processors(records: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return what each run computed on: its GPU, or its processor as far as all records tell."""
     machines = [_mapping(record, "machine") for record in records]
     tells = all(machine.get("processor") for machine in machines)  # younger than its model's name
-    names = [machine.get("processor" if tells else "cpu") for machine in machines]
-    devices = [str(_mapping(record, "config").get("device", "cpu")) for record in records]
-    return [
-        name if device == "cpu" else machine.get("gpu")
-        for name, device, machine in zip(names, devices, machines, strict=True)
-    ]
+    cpu = "processor" if tells else "cpu"
+    devices = [_mapping(record, "config").get("device", "cpu") for record in records]
+    pairs = zip(machines, devices, strict=True)
+    return [machine.get(cpu if device == "cpu" else "gpu") for machine, device in pairs]
 
 
 def _differing(values: Iterable[Any]) -> str:

@@ -24,9 +24,6 @@ from reproduce.judge.inference import (
     welch,
 )
 
-FAILING_SHARE = 1.0 / 8.0
-"""Share of failing seeds of the bimodal scores."""
-
 NUM_REPETITIONS = 40_000
 NUM_SUITES = 10_000
 CHUNK = 2_000
@@ -45,24 +42,15 @@ class Judged(NamedTuple):
     """Many simulated tasks, each judged by all its seeds."""
 
     ours: Sample
-    """Our side."""
     theirs: Sample
-    """The reference's side."""
     verdicts: np.ndarray
-    """Verdicts' names."""
     test: Comparison
     """Welch's test, even of tasks that are not tested."""
     is_tested: np.ndarray
-    """Whether a test was possible."""
 
 
 def normal(spread: Numbers, shortfall: float) -> Sides:
-    """Return normal runs.
-
-    Args:
-        spread: standard deviation of the reference's runs, or one per task; the gap is 1.
-        shortfall: true mean of the reference minus ours.
-    """
+    """Return normal runs of this spread, or of one per task; ours fall short; the gap is 1."""
     per_run = np.asarray(spread)[..., None]
     return (
         lambda rng, shape: rng.normal(1.0 - shortfall, per_run, shape),
@@ -81,31 +69,12 @@ def skewed(spread: float, shortfall: float, direction: int) -> Sides:
     return runs(1.0 - shortfall), runs(1.0)
 
 
-def bimodal(spread: float, *, theirs_fail: bool) -> Sides:
-    """Return runs of which one in eight is as poor as a random policy, the others normal.
-
-    If only ours fail, we fall short by an eighth of the gap, more than the margin. If theirs fail
-    as well, our other runs are lowered so that our mean falls short by exactly the margin.
-    """
-    if theirs_fail:
-        mean = 1.0 / (1.0 - FAILING_SHARE)
-        ours = _failing(mean * (1.0 - MARGIN_FRACTION), spread, FAILING_SHARE)
-        return ours, _failing(mean, spread, FAILING_SHARE)
-    _, theirs = normal(spread, 0.0)
-    return _failing(1.0, spread, FAILING_SHARE), theirs
-
-
-def failing(spread: float, share: float) -> Sides:
-    """Return equal agents: `share` of the runs of either is as poor as a random policy."""
-    draw = _failing(1.0 / (1.0 - share), spread, share)
-    return draw, draw
-
-
-def _failing(mean: float, spread: float, share: float) -> Draw:
-    """Return runs of which `share` scores 0 and the others are normal."""
+def failing(spread: float, share: float, mean: float = 1.0) -> Draw:
+    """Draw runs of which `share` scores 0, as a random policy, and the others are normal."""
+    others = mean / (1.0 - share)
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        return np.where(rng.random(shape) < share, 0.0, rng.normal(mean, spread, shape))
+        return np.where(rng.random(shape) < share, 0.0, rng.normal(others, spread, shape))
 
     return draw
 
@@ -141,13 +110,8 @@ def simulate(
 ) -> Rates:
     """Return the rates of one task, checked many times.
 
-    Args:
-        sides: draws the scores.
-        num_seeds: number of our seeds; several: seeds are added, and the first number decides at
-            which somebody who looks at each finds a verdict.
-        reference_num_runs: number of the reference's runs.
-        rng: draws all scores.
-        num_repetitions: number of simulated checks.
+    Where `num_seeds` are several, seeds are added, and the first number decides at which somebody
+    who looks at each finds a verdict.
     """
     looks = [num_seeds] if isinstance(num_seeds, int) else num_seeds
     draw_ours, draw_theirs = sides
@@ -157,12 +121,12 @@ def simulate(
     for count in looks:
         now = judge_many(ours[:, :count], theirs).verdicts
         verdicts = np.where(verdicts == "inconclusive", now, verdicts)
-    return _rates(verdicts)
+    return share_reproduced(verdicts), float((verdicts == "below").mean())
 
 
-def _rates(verdicts: np.ndarray) -> Rates:
-    reproduced = np.isin(verdicts, ["reproduced", "above"])
-    return float(reproduced.mean()), float((verdicts == "below").mean())
+def share_reproduced(verdicts: np.ndarray) -> float:
+    """Return the share of verdicts that are `reproduced` or `above`."""
+    return float(np.isin(verdicts, ["reproduced", "above"]).mean())
 
 
 def simulate_suite(
@@ -173,7 +137,7 @@ def simulate_suite(
     rng: np.random.Generator,
     *,
     num_repetitions: int = NUM_SUITES,
-) -> tuple[Rates, float]:
+) -> tuple[float, float, float]:
     """Return the rates of a suite, and how often any of its tasks is below after Holm.
 
     A suite is inconclusive if none of its tasks counts.
@@ -194,4 +158,6 @@ def simulate_suite(
         test = compare_suite(judged.ours, judged.theirs, np.zeros(shape), counted)
         now = decide(test.ci_low, test.ci_high, MARGIN_FRACTION)
         verdicts.append(np.where(is_judged, now, "inconclusive"))
-    return _rates(np.concatenate(verdicts)), float(np.concatenate(any_below).mean())
+    names = np.concatenate(verdicts)
+    below = float((names == "below").mean())
+    return share_reproduced(names), below, float(np.concatenate(any_below).mean())

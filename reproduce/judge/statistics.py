@@ -52,8 +52,7 @@ def median_score(scores: Scores) -> PerResample:
 def iqm(scores: Scores) -> PerResample:
     """Return the interquartile mean of all runs: without the lowest and the highest quarter.
 
-    Runs are pooled, so a task with more seeds weighs more. The number of runs cut at either end
-    is rounded down.
+    Runs are pooled, so a task with more seeds weighs more; either quarter is rounded down.
     """
     return scipy.stats.trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
 

@@ -38,18 +38,13 @@ from reproduce.words import counted
 VerdictName = Literal[
     "reproduced", "above", "below", "inconclusive", "nothing learned", "shown only", "no reference"
 ]
-
 MAX_SEEDS = 10_000
 """Largest number of seeds tried when looking for the number that would settle a task."""
-
 UNJUDGED = ("nothing learned", "shown only", "no reference")
 """Verdicts of tasks that the reference cannot judge at this step."""
-
 MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
-
 STATUSES = (*("finished", "failed", "diverged", "running", "interrupted", "planned"), "left out")
-
 TABLE_COLUMNS = (
     *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
     *("num_diverged", "score_mean", "score_std", "reference_source"),
@@ -106,7 +101,6 @@ class Judged(NamedTuple):
     """Verdicts on a task by its declared seeds, and by all."""
 
     declared_seeds: tuple[int, ...]
-    """The declared seeds."""
     declared: Verdict | None
     """Verdict by the declared seeds; None before each of them has a score."""
     shown: Verdict
@@ -130,10 +124,8 @@ class SuiteVerdict:
     ci_low: float = math.nan
     ci_high: float = math.nan
     margin: float = MARGIN_FRACTION
-    p_below: float = math.nan
-    """By the declared seeds."""
-    left_out: str = ""
-    """Tasks that do not count, each with the reason."""
+    p_below: float = math.nan  # by the declared seeds
+    left_out: str = ""  # tasks that do not count, each with the reason
     note: str = ""
 
 
@@ -276,8 +268,7 @@ def judge_declared(
     """Judge a task by its declared seeds, and by all where there are more.
 
     The declared seeds decide once each of them has a score: a run that failed, or has not finished,
-    leaves the task `inconclusive`. Once every seed has a score, those beyond the declared ones are
-    judged together with the others; that verdict is exploratory.
+    leaves the task `inconclusive`. A verdict by more seeds, each with a score, is exploratory.
     """
     measured = (scale.reference, scale.zero.score)
 
@@ -302,11 +293,11 @@ def judge_declared(
 
 
 def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
-    """Judge the mean over tasks of (ours - zero) / (reference - zero) - 1.
+    """Judge the mean over tasks of (ours - zero) / (reference - zero) - 1, by declared seeds.
 
-    Each task takes part with its declared seeds. Tasks are left out if they cannot be judged, or if
-    their gap is below twice the reference's standard deviation over runs. Those of the suite that
-    are absent from the plan are named: who chooses the tasks can choose the verdict.
+    Tasks are left out if they cannot be judged, or if their gap is below twice the reference's
+    standard deviation over runs. Those that are `absent` from the plan are named: who chooses the
+    tasks can choose the verdict.
     """
     reasons = {task: each.left_out for task, each in judged.items() if each.left_out}
     reasons |= {", ".join(absent): "not planned"} if absent else {}
@@ -363,10 +354,7 @@ def judge_tasks(
     runs: pd.DataFrame,
     declared: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Judged]:
-    """Judge every task, by rows of `scores.csv` and `runs.csv`.
-
-    A task that is missing in `declared` has declared all its seeds.
-    """
+    """Judge every task by `scores.csv` and `runs.csv`; by default all seeds are declared."""
     judged = {}
     for task, scale in scales.items():
         of_task = scores[scores["task"] == task]

@@ -133,21 +133,14 @@ def final_reference(
 
 
 def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -> float:
-    """Return which share of a source's final gap it has reached at a step.
-
-    Returns:
-        0 at the zero, 1 at the final score; NaN without a final score above a known zero.
-    """
+    """Return the share of a source's final gap that it has reached: 0 at the zero; NaN: no gap."""
     gap = math.nan if final is None else final.mean - zero.score
     return (reference.mean - zero.score) / gap if gap > 0.0 else math.nan
 
 
 @kept
 def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
-    """Return the first step at which a source judges; None: there is none.
-
-    Something was learned there, and nothing else keeps the score from judging.
-    """
+    """Return the first step at which a source judges what was learned; None: there is none."""
     task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
     zero = zero_of(agent, source, task.name, task.protocol, rule, first)
     for step in measured_steps(agent, source, task.name, task.protocol):

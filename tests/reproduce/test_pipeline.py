@@ -221,18 +221,6 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(
     assert "Nobody runs" not in said
 
 
-def test_a_report_on_nothing_has_every_file(
-    tmp_path: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the first row is recorded a report works and says that runs are missing."""
-    monkeypatch.setattr(figures, "KINDS", ("svg",))
-    plan = mujoco(tmp_path, [HOPPER, ANT])
-    verdicts = make_report(plan)
-    assert verdicts.verdict.tolist() == ["inconclusive", "no reference"]
-    assert status_of(plan) == 2
-    assert set(WRITTEN) <= set(tree(plan.directory))
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_a_report_reads_files_only(tmp_path: Path, record_run: RecordRun, tree: Tree) -> None:
     """It changes nothing that a run recorded, and works where the runs' folder was moved to."""

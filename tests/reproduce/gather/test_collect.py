@@ -1,6 +1,5 @@
 """What runs recorded becomes tables without a row too many, too few or made up."""
 
-import json
 import math
 import os
 import time
@@ -104,13 +103,6 @@ def test_an_evaluation_between_two_that_are_due_counts_only_alone(
     alone = pendulum(tmp_path, [3], settings=["evaluation_interval=450"])
     folder = record_run(alone, TASK, 3, {450: 1.0, 900: 2.0, 1000: 100.0})
     assert collect.score(folder, "deterministic", 1000) == 100.0
-
-
-def test_every_episode_of_the_window_weighs_the_same(tmp_path: Path) -> None:
-    """Training episodes that end at the same step, in several environments, all count."""
-    rows = "900,5.0,9\n901,1.0,9\n901,2.0,9\n1000,9.0,9\n1001,5.0,9\n"
-    (tmp_path / "episodes.csv").write_text("env_steps,episode_return,episode_length\n" + rows)
-    assert collect.score(tmp_path, "training", 1000) == 4.0
 
 
 @pytest.mark.parametrize("rule", ["deterministic", "training"])
@@ -274,19 +266,6 @@ def test_every_planned_run_has_one_row_whatever_became_of_it(
     assert table["cpu"][0] != ""
 
 
-def test_a_record_of_the_launcher_alone_is_described(tmp_path: Path) -> None:
-    """A run that died before its agent wrote a word has status, error, command and log."""
-    plan = pendulum(tmp_path, [1])
-    folder = plan.directory / TASK / "seed-1"
-    folder.mkdir(parents=True)
-    record = {"task": TASK, "seed": 1, "config": {"env_steps": 1000}, "command": "python"}
-    record |= {"status": "failed", "error": "exit 1: no", "log_tail": ["on", "no"]}
-    (folder / "run.json").write_text(json.dumps(record))
-    (row,) = collect.collect_runs(plan).to_dict("records")
-    assert (row["status"], row["error"], row["command"]) == ("failed", "exit 1: no", "python")
-    assert (row["log_tail"], row["device"], row["commit"]) == ("on\nno", "", "")
-
-
 def test_the_time_of_a_step_is_read_between_two_recorded_lines(tmp_path: Path) -> None:
     """From the beginning on; a step far beyond the last line has none."""
     asked = pd.Series([50, 100, 150, 220, 301])
@@ -297,21 +276,3 @@ def test_the_time_of_a_step_is_read_between_two_recorded_lines(tmp_path: Path) -
     times = collect.wall_clock(tmp_path, asked)
     assert times[:4].tolist() == [1.0, 2.0, 4.0, 6.0]
     assert np.isnan(times[4])
-
-
-def test_tables_of_several_tasks_are_tidy(tmp_path: Path, record_run: RecordRun) -> None:
-    """One observation per row, to the last bit, in the order of the plan."""
-    tasks, third = [TASK, "MountainCarContinuous-v0"], 0.1 + 1 / 3
-    plan = pendulum(tmp_path, [2, 1], tasks=tasks)
-    for task in tasks:
-        for seed in (1, 2):
-            record_run(plan, task, seed, {500: -1.0, 1000: seed * third})
-    curves, scores = collect.collect_curves(plan), collect.collect_scores(plan)
-    assert tuple(curves.columns) == COLUMNS["curves"]
-    wanted = [(task, seed) for task in tasks for seed in (2, 1)]
-    last = [np.mean([seed * third - 1.0, seed * third + 1.0]) for _, seed in wanted]
-    assert [*zip(scores["task"], scores["seed"], strict=True)] == wanted
-    assert scores["score"].tolist() == curves["mean_return"][1::2].tolist() == last
-    assert curves[["task", "seed", "env_steps"]].to_numpy().tolist() == [
-        [*run, step] for run in wanted for step in (500, 1000)
-    ]

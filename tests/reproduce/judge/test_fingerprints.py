@@ -75,12 +75,6 @@ def test_evidence_is_what_was_measured_before_the_first_update() -> None:
     assert first_evaluations("sac", "jaxrl", "Reacher-v4", 10_000).size == 0
 
 
-def test_when_learning_starts_may_be_up_to_the_task(pairs: Pairs) -> None:
-    """The judge of `sac_value` had learned for 4,000 steps on Hopper, and not on HalfCheetah."""
-    tasks = {task for agent, _, task in pairs if agent == "sac_value"}
-    assert tasks == {"HalfCheetah-v4"}
-
-
 def test_one_source_is_measured_without_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

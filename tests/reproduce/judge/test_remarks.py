@@ -30,7 +30,6 @@ def record(torch: str = "2.13.0", processor: str | None = XEON, **entries: Any) 
     ("settings", "records", "wanted"),
     [
         ({}, [record(), record()], ""),
-        ({"gamma": "0.98"}, [record()], "settings changed: gamma = 0.98"),
         ({"gamma": "0.9", "tau": "1"}, [], "settings changed: gamma = 0.9, tau = 1"),
         ({}, [record(), record(dirty=True)], "uncommitted code: in 1 of 2 runs"),
         ({}, [record(dirty=None)], ""),

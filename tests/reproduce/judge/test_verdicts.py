@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reproduce.gather.references import ReferenceScore, reference_score
+from reproduce.gather.references import ReferenceScore
 from reproduce.judge.aggregates import normalise, suite_summary
 from reproduce.judge.inference import LEVEL, MARGIN_FRACTION, spread
 from reproduce.judge.verdicts import (
@@ -25,7 +25,6 @@ from reproduce.judge.verdicts import (
     verdict_table,
 )
 from reproduce.judge.zero import Scale, Zero
-from suite.settings.presets import REFERENCES
 
 NAN = float("nan")
 
@@ -78,19 +77,6 @@ def table_of(scores, scales, runs, **declared: Sequence[int]) -> pd.DataFrame:
 def is_untested(verdict: Verdict) -> bool:
     """Whether every number of a test is missing."""
     return bool(np.isnan((verdict.ci_low, verdict.ci_high, verdict.p_below)).all())
-
-
-def test_a_match_is_reproduced_and_a_shifted_curve_is_rejected() -> None:
-    """Ten published runs match their own curve; two margins lower or higher they do not."""
-    runs = pd.read_csv(REFERENCES / "jaxrl" / "curves_by_seed.csv.xz").query(
-        "env_id == 'HalfCheetah-v2' and env_steps in (95_000, 100_000)"
-    )
-    scores = runs.pivot(index="seed", columns="env_steps", values="mean_return").to_numpy().mean(1)
-    published = reference_score("sac", "jaxrl", "HalfCheetah-v4", 100_000, "deterministic")
-    assert published is not None
-    margin = 0.1 * (published.mean + 280.0)
-    shifted = [judge(scores + shift * margin, published, -280.0).verdict for shift in (0, -2, 2)]
-    assert shifted == ["reproduced", "below", "above"]
 
 
 def test_numbers_of_a_verdict_are_those_of_a_hand_calculation() -> None:
@@ -195,13 +181,6 @@ def test_fewer_than_three_seeds_are_inconclusive(num_seeds: int) -> None:
     assert (verdict.verdict, verdict.num_seeds) == ("inconclusive", num_seeds)
     assert verdict.seeds_to_settle == 3
     assert is_untested(verdict)
-
-
-def test_scores_that_are_not_finite_are_refused() -> None:
-    """A diverged run is reported as such; it is no score."""
-    for bad in (np.nan, np.inf, -np.inf):
-        with pytest.raises(ValueError, match="must be finite"):
-            judge(np.array([1.0, bad, 2.0]), RUNS, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -157,20 +157,6 @@ def test_training_episodes_count_once_every_environment_can_have_ended_one(
     assert nothing_learned(at, KNOWN, config) == ""
 
 
-def test_cells_that_were_reproduced_although_nobody_had_moved() -> None:
-    """SAC before its first update on HalfCheetah; standing still on MountainCarContinuous."""
-    why, reached = of_source("sac", "mujoco", "jaxrl", CHEETAH, 5_000)
-    assert why == "nothing is learned by 5,000 steps: the first update is at 10,001"
-    assert reached == pytest.approx(0.0, abs=1e-3)
-    why, reached = of_source("sac", "mujoco", "jaxrl", CHEETAH, 300_000)
-    assert why == ""
-    assert 0.7 < reached < 0.8
-    why, _ = of_source("sac", "classic", "sb3_control", "MountainCarContinuous-v0", 20_000)
-    assert why.startswith("the reference is not above an idle policy: -0.00519 ± 0.00361 beside 0")
-    why, _ = of_source("a2c", "classic", "rl_zoo", "MountainCarContinuous-v0", 20_000)
-    assert why == "", "a source of one run has no spread, and is shown only in any case"
-
-
 def test_the_first_judgeable_step_is_the_first_without_a_reason() -> None:
     """And every earlier one has a reason, or no reference."""
     config = config_of("sac", "mujoco", "jaxrl", CHEETAH)
