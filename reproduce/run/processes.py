@@ -70,8 +70,8 @@ class Pulse:
     """Detects that the processes of a session have stopped working.
 
     The sign of life is processor time, of the agent and of every process that it started.
-    Deadlocked runs use none; whatever computes uses some. A run that was stopped is left to its
-    stopper.
+    Deadlocked runs use none; whatever computes uses some. A run that somebody stopped is left
+    alone.
     """
 
     def __init__(self, session: int) -> None:
